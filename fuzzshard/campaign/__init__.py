@@ -1,0 +1,1 @@
+"""Drawing, judging, confirming, shrinking and saving, as a stream of events."""

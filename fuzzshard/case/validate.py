@@ -1,0 +1,147 @@
+"""Which Cases are experiments: everything a rank would otherwise trip over, said in one line.
+
+What torch itself refuses with a documented error is *not* checked here unless its reason can be told
+better: such a case runs and is REJECTED with torch's own text.
+"""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts, facts, is_within
+from fuzzshard.case.graph import Alias, BatchNorm, resolve, walk
+from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetRequiresGrad, Step
+from fuzzshard.errors import InvalidCase
+
+LARGEST_DIM = 4096
+"""No tensor dimension of a case may exceed this: a hand-edited case must not exhaust a machine."""
+
+
+def validate(case: Case, world_size: int | None = None) -> Facts:
+    """Raises :class:`InvalidCase` unless ``case`` is an experiment a world of ``world_size`` ranks can run."""
+    found = facts(case)
+    _check_sizes(case, found, world_size)
+    _check_wrap(case, found)
+    _check_checkpoints(case)
+    for freeze in case.freezes:
+        _check_parameters_at(found, freeze.target, "freeze")
+    _check_schedule(case, found)
+    return found
+
+
+def _check_sizes(case: Case, found: Facts, world_size: int | None) -> None:
+    mesh = case.mesh
+    if mesh.shard < 1 or (mesh.replicate is not None and mesh.replicate < 1):
+        raise InvalidCase(f"a mesh axis has size {min(mesh.shard, mesh.replicate or 1)}", "use at least 1")
+    if world_size is not None and mesh.size > world_size:
+        raise InvalidCase(
+            f"the mesh needs {mesh.size} ranks and the world has {world_size}",
+            f"run with --world-size {mesh.size} or more",
+        )
+    if not found.parameters:
+        raise InvalidCase("the model has no parameters", "add a module that has some")
+    if case.inputs.batch < 1 or case.inputs.seq < 0:
+        raise InvalidCase("batch must be at least 1 and seq at least 0", "change inputs")
+    dims = [case.inputs.batch, case.inputs.seq, *(d for s in found.parameters.values() for d in s)]
+    if max(dims) > LARGEST_DIM:
+        raise InvalidCase(f"a tensor dimension is {max(dims)}", f"use at most {LARGEST_DIM}")
+    if min(d for s in found.parameters.values() for d in s) < 1:
+        raise InvalidCase("a parameter has a dimension of size 0", "use at least 1")
+    rows = case.inputs.batch * max(case.inputs.seq, 1)
+    if rows < 2 and any(isinstance(m, BatchNorm) for m in found.modules.values()):
+        raise InvalidCase("batch norm needs two values per channel", "use a batch of 2")
+    if not case.engines:
+        raise InvalidCase("the case names no engine", 'use engines=["fully_shard"]')
+
+
+def _check_wrap(case: Case, found: Facts) -> None:
+    wrapped: list[str] = []
+    for group in case.wrap:
+        if not group.modules:
+            raise InvalidCase("a wrap group has no modules", "remove it")
+        for path in group.modules:
+            if path not in found.modules:
+                raise InvalidCase(f"wrap names {path!r}, which is not a module", "use a path of the model")
+            if path in wrapped:
+                raise InvalidCase(f"{path!r} is wrapped twice", "wrap each module once")
+            if above := [w for w in wrapped if is_within(path, w)]:
+                raise InvalidCase(f"{path!r} is wrapped after its ancestor {above[0]!r}", "wrap bottom-up")
+        if any(a != b and is_within(a, b) for a in group.modules for b in group.modules):
+            raise InvalidCase(f"the modules of group {group.modules} are nested", "list siblings")
+        wrapped.extend(group.modules)
+        raf = group.reshard_after_forward
+        if isinstance(raf, int) and not isinstance(raf, bool) and (raf < 1 or case.mesh.shard % raf):
+            raise InvalidCase(
+                f"reshard_after_forward={raf} does not divide the shard axis of size {case.mesh.shard}",
+                "use a divisor",
+            )
+
+
+def _check_checkpoints(case: Case) -> None:
+    targets = {m.target for _, m in walk(case.model) if isinstance(m, Alias)}
+    seen: set[str] = set()
+    for checkpoint in case.checkpoints:
+        path = checkpoint.module
+        target = resolve(case.model, path)
+        if target is None or target[0] != path or path in seen:
+            raise InvalidCase(f"checkpoint names {path!r}, which is no module or named twice", "remove it")
+        seen.add(path)
+        if checkpoint.implementation == "wrapper" and (not path or any(is_within(path, t) for t in targets)):
+            raise InvalidCase(f"the checkpoint wrapper cannot replace {path!r}", 'use "composable"')
+
+
+def _check_parameters_at(found: Facts, target: str, what: str) -> None:
+    if not any(is_within(fqn, target) for fqn in found.parameters):
+        raise InvalidCase(f"{what} names {target!r}, which has no parameters", "use a module or parameter")
+
+
+def _check_schedule(case: Case, found: Facts) -> None:
+    wrapped = {m for group in case.wrap for m in group.modules}
+    pending = 0
+    flags: dict[tuple[str, str], bool] = {}
+    unfinished: set[str] = set()
+    for op in case.schedule:
+        if isinstance(op, Forward):
+            _check_forward(case, found, op)
+            pending += op.grad
+        elif isinstance(op, Backward):
+            if not pending:
+                raise InvalidCase("a backward has no pending forward", "put a forward before it")
+            pending = 0 if op.which == "all" else pending - 1
+            unfinished = {flag for (flag, _), value in flags.items() if not value}
+        elif isinstance(op, SetRequiresGrad):
+            _check_parameters_at(found, op.target, "set_requires_grad")
+        elif isinstance(op, SetFlag):
+            for module in _flag_modules(op, wrapped):
+                flags[op.flag, module] = op.value
+        elif isinstance(op, Step) and (bad := unfinished & {"is_last_backward", "reshard_after_backward"}):
+            raise InvalidCase(
+                f"a step follows a backward with {min(bad)}=False",
+                "both are for backwards that another one follows before the step",
+            )
+    if not any(isinstance(op, Forward) for op in case.schedule):
+        raise InvalidCase("the schedule has no forward", "add one")
+
+
+def _flag_modules(op: SetFlag, wrapped: set[str]) -> list[str]:
+    if op.recurse:
+        return [m for m in wrapped if is_within(m, op.target)]
+    if op.target not in wrapped:
+        raise InvalidCase(f"set_flag names {op.target!r}, which is not wrapped", "wrap it or recurse")
+    return [op.target]
+
+
+def _check_forward(case: Case, found: Facts, op: Forward) -> None:
+    target = found.modules.get(op.target)
+    if target is None:
+        raise InvalidCase(f"forward names {op.target!r}, which is not a module", "use a path of the model")
+    outputs = len(found.output_values[op.target])
+    if op.outputs is not None and (not op.outputs or any(not 0 <= i < outputs for i in op.outputs)):
+        raise InvalidCase(f"forward uses outputs {op.outputs} of {outputs}", "use indices that exist")
+    for fqn, owner in found.owners.items():
+        if owner is None or not is_within(fqn, op.target):
+            continue
+        if not any(is_within(m, op.target) for m in case.wrap[owner].modules):
+            raise InvalidCase(
+                f"forward of {op.target!r} skips the module whose group manages {fqn!r}",
+                f"wrap {op.target!r} itself",
+            )

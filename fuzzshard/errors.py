@@ -1,0 +1,52 @@
+"""Every error a user can meet: one line of what happened, one line of what to do.
+
+All errors derive from :class:`FuzzshardError`, carry the process exit code that the command line
+documents, and survive pickling.
+"""
+
+from __future__ import annotations
+
+EXIT_CLEAN = 0
+EXIT_FINDING = 1
+EXIT_USAGE = 2
+EXIT_INCONCLUSIVE = 3
+EXIT_INFRA = 4
+EXIT_INTERRUPTED = 130
+
+
+class FuzzshardError(Exception):
+    """The root. ``problem`` says what happened, ``remedy`` what to do about it."""
+
+    exit_code = EXIT_INFRA
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem, remedy)
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.remedy}" if self.remedy else self.problem
+
+
+class InvalidCase(FuzzshardError):
+    """A Case that describes no experiment: a width that does not fit, a path that is not there."""
+
+    exit_code = EXIT_USAGE
+
+
+class InvalidEntry(FuzzshardError):
+    """A corpus entry that cannot be read: corrupt JSON, an unknown field, a newer format."""
+
+    exit_code = EXIT_USAGE
+
+
+class UsageError(FuzzshardError):
+    """An option or an argument that does not make sense on this machine."""
+
+    exit_code = EXIT_USAGE
+
+
+class InfraError(FuzzshardError):
+    """The machine or fuzzshard itself failed: no rank could start, the disk is full."""
+
+    exit_code = EXIT_INFRA

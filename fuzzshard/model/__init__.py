@@ -1,0 +1,1 @@
+"""Case -> PyTorch source -> nn.Module."""

@@ -1,0 +1,1 @@
+"""What people read: the live panel, the drawing of a case."""

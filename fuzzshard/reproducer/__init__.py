@@ -1,0 +1,1 @@
+"""Case -> standalone script that only needs torch."""

@@ -1,0 +1,1 @@
+"""Reduces a Case that shows a finding to a minimal one."""

@@ -1,0 +1,1 @@
+"""Interprets a schedule under one engine and records a Trace."""

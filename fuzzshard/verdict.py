@@ -1,0 +1,86 @@
+"""What a world says about a Case. Shared by ranks and the coordinator; no torch import."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Status(enum.StrEnum):
+    """The outcome of a Case.
+
+    ``REJECTED``: an engine refused with a documented error and nothing else went wrong.
+    ``INCONCLUSIVE``: a difference that did not repeat, or that noise could explain.
+    ``INFRA``: our fault or the machine's; says nothing about torch.
+    """
+
+    PASS = "PASS"
+    DIVERGENCE = "DIVERGENCE"
+    CRASH = "CRASH"
+    HANG = "HANG"
+    REJECTED = "REJECTED"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    INFRA = "INFRA"
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether this outcome accuses an engine."""
+        return self in (Status.DIVERGENCE, Status.CRASH, Status.HANG)
+
+
+class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One broken rule.
+
+    ``oracle`` names the rule: ``output``, ``loss``, ``input_gradient``, ``gradient``, ``parameter``,
+    ``buffer``, ``registration``, ``collectives``, ``replicas``, ``frozen``, ``exception``, ``exit``,
+    ``deadline``. ``engine`` is the culprit by vote. ``op`` is the index into the schedule (-1: none) and
+    ``name`` the FQN or output that differs. ``error`` and ``bound`` are absolute, in the tensor's unit;
+    a bound of 0 means bitwise equality was required.
+    """
+
+    oracle: str
+    engine: str
+    observed: str
+    expected: str
+    op: int = -1
+    name: str = ""
+    rank: int = 0
+    rung: str = "invariant"
+    error: float | None = None
+    bound: float | None = None
+    detail: str = ""
+
+
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """The outcome of one run of a Case in a world.
+
+    ``findings`` are in order of first appearance in the schedule; the first one is the primary one.
+    ``notes`` say per engine why it was not judged (a refusal with torch's text, or not applicable).
+    ``stacks`` hold the Python stack of every rank, for a hang or a death.
+    ``rung`` is the strictest rung of the ladder by which tensors were judged.
+    """
+
+    status: Status
+    findings: tuple[Finding, ...] = ()
+    notes: dict[str, str] = {}
+    stacks: dict[str, str] = {}
+    rung: str = ""
+    seconds: float = 0.0
+    message: str = ""
+
+    @property
+    def signature(self) -> str:
+        """A stable name for the kind of finding: no step, no parameter name, no number.
+
+        A lost collective shows as a hang, a SIGABRT or a reset connection, by chance; all three have
+        the signature ``desync/<engine>``. Empty when there is no finding.
+        """
+        if not self.findings:
+            return ""
+        first = self.findings[0]
+        if first.oracle in ("deadline", "exit") or first.detail == "desync":
+            return f"desync/{first.engine}"
+        if first.oracle == "exception":
+            return f"crash/{first.engine}/{first.detail}"
+        return f"divergence/{first.engine}/{first.oracle}"

@@ -1,0 +1,1 @@
+"""Worlds: live rank processes that run cases one after another."""
