@@ -1,1 +1,7 @@
 """Worlds: live rank processes that run cases one after another."""
+
+from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.device import resolve_device
+from fuzzshard.world.world import World
+
+__all__ = ["World", "WorldConfig", "resolve_device"]

@@ -1,0 +1,104 @@
+"""``DistributedDataParallel``."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import ClassVar
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import is_within
+from fuzzshard.case.schedule import (
+    Backward,
+    Forward,
+    SetFlag,
+    SetRequiresGrad,
+    Step,
+    ZeroGrad,
+)
+from fuzzshard.engines.base import Engine
+from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.sync import UNMANAGED, SyncFlags
+
+_SYNC_FLAGS = ("requires_gradient_sync", "requires_all_reduce")
+
+
+def not_applicable(case: Case) -> str | None:
+    """Why DDP's documented contract does not cover a case, or None.
+
+    Sources: the notes of torch/nn/parallel/distributed.py (forward through the wrapper, reducer built at
+    construction, ``no_sync`` around the forward). Buffers are not broadcast: the other engines do not.
+    """
+    frozen = [f.target for f in case.freezes if not f.after_wrap]
+    flags = SyncFlags(case)
+    pending: list[bool] = []
+    unsynced = False
+    for op in case.schedule:
+        if isinstance(op, Forward) and op.target:
+            return "a forward does not go through the DDP wrapper"
+        if isinstance(op, Forward) and op.grad:
+            pending.append(flags.synced(UNMANAGED))
+        if isinstance(op, SetFlag) and op.flag in _SYNC_FLAGS:
+            if not op.recurse or op.target:
+                return "a flag for some modules only, which no_sync() cannot express"
+            flags.set(op)
+        if isinstance(op, Backward):
+            if any(synced != flags.synced(UNMANAGED) for synced in pending):
+                return "gradient sync is switched between a forward and its backward"
+            if len(pending) > 1 and op.which != "all":
+                return "several forwards have their backward one by one"
+            unsynced = not pending[-1]
+            pending.clear()
+        if isinstance(op, Step | ZeroGrad) and unsynced:
+            return "a step on gradients that were not synchronised"
+        if isinstance(op, SetRequiresGrad) and op.value:
+            if any(is_within(t, op.target) or is_within(op.target, t) for t in frozen):
+                return "a parameter frozen at construction is unfrozen: DDP never synchronises it"
+    return None
+
+
+class DDP(Engine):
+    """Finds unused parameters by itself; ``no_sync`` stands for the synchronisation flags."""
+
+    name: ClassVar[str] = "ddp"
+
+    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
+        self._no_sync = contextlib.ExitStack()
+        self._unsynced = False
+        self._synced = True
+        self._flags = SyncFlags(case)
+        super().__init__(case, mesh, dtype)
+
+    def parallelize(self, model: nn.Module) -> nn.Module:
+        device_ids = None if self.mesh.device.type == "cpu" else [self.mesh.device]
+        self.ddp = DistributedDataParallel(
+            model,
+            device_ids=device_ids,
+            process_group=self.mesh.group,
+            find_unused_parameters=True,
+            broadcast_buffers=False,
+        )
+        return self.ddp
+
+    def checkpoints_module(self, path: str) -> bool:
+        return True
+
+    def set_flag(self, op: SetFlag) -> None:
+        self._flags.set(op)
+        if (synced := self._flags.synced(UNMANAGED)) == self._synced:
+            return
+        self._synced = synced
+        if synced:
+            self._no_sync.close()
+        else:
+            self._no_sync.enter_context(self.ddp.no_sync())
+
+    def after_backward(self) -> None:
+        self._unsynced = not self._synced
+
+    def hides_gradients(self) -> bool:
+        """Under ``no_sync`` ``.grad`` mixes the reduced gradient with this rank's own."""
+        return self._unsynced

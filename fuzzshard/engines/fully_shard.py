@@ -1,0 +1,53 @@
+"""``fully_shard`` (FSDP2)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.schedule import SetFlag
+from fuzzshard.engines.base import Engine
+from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.sync import UNMANAGED, ExplicitSync, SyncFlags
+
+
+class FullyShard(Engine):
+    """Applies the wrap groups in order; gradients of parameters that no group manages are averaged by hand."""
+
+    name: ClassVar[str] = "fully_shard"
+
+    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
+        super().__init__(case, mesh, dtype)
+        self.flags = SyncFlags(case)
+        unmanaged = {fqn: owner for fqn, owner in self.facts.owners.items() if owner is UNMANAGED}
+        self.sync = ExplicitSync(mesh, unmanaged, self.flags)
+
+    def parallelize(self, model: nn.Module) -> nn.Module:
+        for group in self.case.wrap:
+            modules = [model.get_submodule(path) for path in group.modules]
+            fully_shard(
+                modules[0] if len(modules) == 1 else modules,
+                mesh=self.mesh.device_mesh,
+                reshard_after_forward=group.reshard_after_forward,
+            )
+        return model
+
+    def set_flag(self, op: SetFlag) -> None:
+        self.flags.set(op)
+        target = self.model.get_submodule(op.target)
+        for module in target.modules() if op.recurse else [target]:
+            if isinstance(module, FSDPModule):
+                if op.flag == "is_last_backward":
+                    module.set_is_last_backward(op.value)
+                else:
+                    getattr(module, f"set_{op.flag}")(op.value, recurse=False)
+
+    def before_backward(self) -> None:
+        self.sync.before_backward(self.trained)
+
+    def after_backward(self) -> None:
+        self.sync.after_backward(self.trained)

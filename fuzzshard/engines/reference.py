@@ -1,0 +1,78 @@
+"""The truth: the plain module, with an explicit gradient all-reduce where the schedule synchronises."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.schedule import SetFlag
+from fuzzshard.engines.base import Engine
+from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.sync import ExplicitSync, SyncFlags
+
+
+class Reference(Engine):
+    """Not DDP: DDP is an engine under test, and its reducer is fixed at construction."""
+
+    name: ClassVar[str] = "reference"
+
+    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
+        super().__init__(case, mesh, dtype)
+        self.flags = SyncFlags(case)
+        self.sync = self.make_sync()
+
+    def make_sync(self) -> ExplicitSync:
+        """How gradients are averaged; the noise twin overrides it."""
+        return ExplicitSync(self.mesh, dict(self.facts.owners), self.flags)
+
+    def parallelize(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def checkpoints_module(self, path: str) -> bool:
+        """Recomputation updates the statistics of a batch norm twice, with any engine; so must the truth."""
+        return self.has_batch_norm(path)
+
+    def set_flag(self, op: SetFlag) -> None:
+        self.flags.set(op)
+
+    def before_backward(self) -> None:
+        self.sync.before_backward(self.trained)
+
+    def after_backward(self) -> None:
+        self.sync.after_backward(self.trained)
+
+
+class _NoisySync(ExplicitSync):
+    """Adds to every average an error as large as another reduction order could make."""
+
+    def __init__(self, twin: NoiseTwin) -> None:
+        super().__init__(twin.mesh, dict(twin.facts.owners), twin.flags)
+        self.generator = torch.Generator().manual_seed(twin.noise_seed)
+
+    def average(self, local: torch.Tensor, accumulated: torch.Tensor | None) -> torch.Tensor:
+        average = super().average(local, accumulated)
+        scale = super().average(local.abs(), None)
+        if accumulated is not None:
+            scale = scale + accumulated.abs()
+        unit = self.mesh.size * torch.finfo(average.dtype).eps / 2
+        signs = torch.randint(0, 2, average.shape, generator=self.generator) * 2 - 1
+        return average + unit * scale * signs.to(average.device)
+
+
+class NoiseTwin(Reference):
+    """The reference with its reductions off by the a-priori bound n u mean|g_i|, signs drawn at random.
+
+    The bound is that of recursive summation in any order (Higham, Accuracy and Stability of Numerical
+    Algorithms, section 4.2). What the twin's later tensors differ by from the reference's is the scale
+    by which rounding alone may move them. All ranks draw the same signs.
+    """
+
+    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype, noise_seed: int) -> None:
+        self.noise_seed = noise_seed
+        super().__init__(case, mesh, dtype)
+
+    def make_sync(self) -> ExplicitSync:
+        return _NoisySync(self)

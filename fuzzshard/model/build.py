@@ -1,0 +1,44 @@
+"""Case -> ``nn.Module``: executes the generated source and fills in named values."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+from types import CodeType
+
+import torch
+from torch import nn
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
+from fuzzshard.model.names import seed_of
+from fuzzshard.model.source import MODEL_CLASS, model_source
+from fuzzshard.model.values import named_values
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(source: str) -> CodeType:
+    """The code of a model source; tracebacks through it show its lines."""
+    filename = f"<fuzzshard model {seed_of(source):x}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    return compile(source, filename, "exec")
+
+
+def build_model(case: Case, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The plain model of ``case`` in training mode, the same on every rank.
+
+    Matrices are scaled by 1/sqrt(fan-in) when the values are Gaussian, so that activations keep their size.
+    """
+    namespace: dict[str, object] = {"torch": torch, "nn": nn, "__name__": "fuzzshard_model"}
+    exec(_compiled(model_source(case)), namespace)
+    build = namespace[MODEL_CLASS]
+    assert callable(build)
+    model: nn.Module = build()
+    model.to(dtype)
+    with torch.no_grad():
+        for fqn, shape in facts(case).parameters.items():
+            values = named_values(case.values, shape, dtype, case.seed, fqn)
+            if case.values == "gaussian" and len(shape) > 1:
+                values /= values[0].numel() ** 0.5
+            model.get_parameter(fqn).copy_(values)
+    return model.to(device)

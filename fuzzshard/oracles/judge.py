@@ -1,0 +1,130 @@
+"""Judges differences by the strictest rung of the ladder that applies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.schedule import Backward
+from fuzzshard.oracles.bound import NoiseBound
+from fuzzshard.oracles.compare import Difference, same_bits
+from fuzzshard.training.trace import Trace, cut
+from fuzzshard.verdict import Finding
+
+MOST_FINDINGS = 12
+"""Findings kept per engine and rank: the first ones say where it began."""
+
+
+def bitwise_applies(case: Case, engine: str) -> bool:
+    """Whether bitwise equality is required although the values are not exact.
+
+    A sum of two terms has one rounding whatever the order, so up to mesh size 2 the reductions are equal.
+    DDP adds a microbatch to the reduced gradient before it averages, in another order than the
+    others: there only a single backward between two ``zero_grad`` is bitwise.
+    """
+    if case.mesh.size > 2:
+        return False
+    backwards = sum(isinstance(op, Backward) for op in case.schedule)
+    return engine != "ddp" or backwards == 1 or case.mesh.size == 1
+
+
+def is_exact(reference: Trace, other: Trace) -> bool:
+    """Whether the reference gives equal values in both precisions, so that no rounding took place."""
+    for key, truth in reference.tensors.items():
+        twin = other.tensors[key].tensor
+        if truth.tensor is None or twin is None:
+            if truth.tensor is not twin:
+                return False
+        elif not same_bits(truth.tensor.double(), twin.double()):
+            return False
+    return True
+
+
+def tensor_findings(
+    engine: str,
+    differences: Sequence[Difference],
+    rung: str,
+    bound: NoiseBound | None,
+    culprit: Callable[[Difference], str],
+    rank: int,
+) -> list[Finding]:
+    """The differences that the rung does not allow; ``bound`` is None where bitwise equality is due."""
+    found = []
+    for difference in differences:
+        error, limit = _error(difference) if bound is None else bound.excess(difference)
+        if bound is not None and error <= limit:
+            continue
+        key = difference.key
+        found.append(
+            Finding(
+                oracle=key.oracle,
+                engine=culprit(difference),
+                observed=describe(difference.observed, difference),
+                expected=describe(difference.expected, difference),
+                op=key.op,
+                name=key.name,
+                rank=rank,
+                rung=rung,
+                error=error,
+                bound=limit,
+                detail=_gray(error, limit, bound),
+            )
+        )
+        if len(found) == MOST_FINDINGS:
+            break
+    return found
+
+
+GRAY_FACTOR = 64.0
+"""An error above its bound by less than this is rounding that the twins underestimated, or a tiny bug."""
+
+
+def _gray(error: float, limit: float, bound: NoiseBound | None) -> str:
+    return "gray" if bound is not None and error <= GRAY_FACTOR * limit else ""
+
+
+def _error(difference: Difference) -> tuple[float, float]:
+    observed, expected = difference.observed, difference.expected
+    if observed is None or expected is None or observed.shape != expected.shape:
+        return float("inf"), 0.0
+    error = (observed.double() - expected.double()).abs().nan_to_num(nan=float("inf"))
+    return float(error.max()), 0.0
+
+
+def describe(tensor: torch.Tensor | None, difference: Difference) -> str:
+    """The value of ``tensor`` where the two differ most, for a person."""
+    observed, expected = difference.observed, difference.expected
+    if tensor is None:
+        return "None"
+    if observed is None or expected is None or observed.shape != expected.shape:
+        return f"a tensor of shape {list(tensor.shape)}"
+    error = (observed.double() - expected.double()).abs().nan_to_num(nan=float("inf"))
+    index = torch.unravel_index(error.argmax(), error.shape)
+    where = [int(i) for i in index]
+    return f"{float(tensor[index]):.9g} at {where} of {list(tensor.shape)}"
+
+
+def vote(engine: str, traces: Mapping[str, Trace]) -> Callable[[Difference], str]:
+    """Names the culprit: the reference where another engine agrees bit for bit with ``engine`` against it."""
+
+    def culprit(difference: Difference) -> str:
+        for other, trace in traces.items():
+            witness = trace.tensors.get(difference.key)
+            if other in (engine, "reference") or witness is None:
+                continue
+            a, b = difference.observed, witness.tensor
+            if a is None or b is None:
+                if a is b:
+                    return "reference"
+                continue
+            if not witness.pieces:
+                b = cut(b, difference.pieces)
+            elif not difference.pieces:
+                a = cut(a, witness.pieces)
+            if same_bits(a, b):
+                return "reference"
+        return engine
+
+    return culprit

@@ -1,0 +1,165 @@
+"""One case on one rank: train the reference, train the engines, compare, and judge what differs."""
+
+from __future__ import annotations
+
+import traceback
+import zlib
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from fuzzshard.case.case import Case
+from fuzzshard.engines.base import Engine
+from fuzzshard.engines.fully_shard import FullyShard
+from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.reference import NoiseTwin, Reference
+from fuzzshard.engines.refusals import refusal
+from fuzzshard.engines.registry import ENGINES, not_applicable
+from fuzzshard.oracles.bound import NoiseBound
+from fuzzshard.oracles.compare import Difference, differences
+from fuzzshard.oracles.judge import bitwise_applies, is_exact, tensor_findings, vote
+from fuzzshard.oracles.registration import registration_findings
+from fuzzshard.training import collectives
+from fuzzshard.training.trace import Trace
+from fuzzshard.training.trainer import Trainer
+from fuzzshard.verdict import Finding
+from fuzzshard.world.messages import RankReport
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+NOISE_SEEDS = (1, 2)
+
+
+class EngineFailure(Exception):
+    """An engine raised; the cause is chained. ``op`` is the op that ran, -1 during construction."""
+
+    def __init__(self, engine: str, op: int) -> None:
+        super().__init__(engine, op)
+        self.engine = engine
+        self.op = op
+
+
+class Experiment:
+    """Runs one case on one rank of its mesh. ``on_engine`` is told which engine runs."""
+
+    def __init__(self, case: Case, mesh: RankMesh, on_engine: Callable[[str], None]) -> None:
+        self.case = case
+        self.mesh = mesh
+        self.on_engine = on_engine
+        self.dtype = DTYPES[case.dtype]
+        self.traces: dict[str, Trace] = {}
+        self.notes: dict[str, str] = {}
+
+    def run_bare(self) -> None:
+        """Trains the reference and every engine, and looks at nothing."""
+        for name in ("reference", *self.case.engines):
+            if not_applicable(self.case, name) is None:
+                self._train(name, lambda: self._build(name), None)  # noqa: B023
+
+    def run(self) -> RankReport:
+        """Trains, compares and judges. Raises :class:`EngineFailure` where an engine raises."""
+        for name in ("reference", *self.case.engines):
+            if (reason := not_applicable(self.case, name)) is not None:
+                self.notes[name] = f"not applicable: {reason}"
+                continue
+            trace = Trace()
+            if self._train(name, lambda: self._build(name), trace):  # noqa: B023
+                self.traces[name] = trace
+        engines = [name for name in self.traces if name != "reference"]
+        reference = self.traces["reference"]
+        differing = {name: differences(reference, self.traces[name]) for name in engines}
+        findings, rung = self._judge(differing)
+        if FullyShard.name in engines:
+            findings += registration_findings(self.case, self.traces[FullyShard.name], self.mesh.rank)
+        return RankReport(
+            findings=tuple(findings),
+            notes=self.notes,
+            rung=rung,
+            collectives={n: ", ".join(t.collectives) for n, t in self.traces.items()},
+            replicas={n: _digest(t) for n, t in self.traces.items()},
+        )
+
+    def _build(self, name: str) -> Engine:
+        return (Reference if name == Reference.name else ENGINES[name])(self.case, self.mesh, self.dtype)
+
+    def _train(self, name: str, build: Callable[[], Engine], trace: Trace | None) -> bool:
+        """Runs one engine; False where it refused with a documented error."""
+        self.on_engine(name)
+        op = -1
+
+        def on_op(index: int) -> None:
+            nonlocal op
+            op = index
+
+        collectives.record_into(None if trace is None else trace.collectives)
+        try:
+            Trainer(self.case, build(), trace).run(on_op)
+        except Exception as error:
+            known = refusal(name, error)
+            if known is None:
+                raise EngineFailure(name, op) from error
+            self.notes[name] = f"refused: {_first_line(error)}"
+            return False
+        finally:
+            collectives.record_into(None)
+        return True
+
+    def _anywhere(self, here: bool) -> bool:
+        """Whether ``here`` holds on any rank of the mesh; every rank asks the same questions in order."""
+        flag = torch.tensor([here], dtype=torch.int32, device=self.mesh.device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.mesh.group)
+        return bool(flag.item())
+
+    def _judge(self, differing: dict[str, list[Difference]]) -> tuple[list[Finding], str]:
+        """Bitwise comparison came first; only a difference makes it worth finding out what is due."""
+        if not self._anywhere(any(differing.values())):
+            return [], "bitwise"
+        exact = self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly())
+        bound: NoiseBound | None = None
+        if not exact and not all(bitwise_applies(self.case, name) for name in differing):
+            twins = [self._rerun(self.dtype, seed) for seed in NOISE_SEEDS]
+            bound = NoiseBound(self.case, self.traces["reference"], twins)
+        findings: list[Finding] = []
+        for name, found in differing.items():
+            bitwise = exact or bitwise_applies(self.case, name)
+            rung = "exact" if exact else "bitwise" if bitwise else "bounded"
+            findings += tensor_findings(
+                name, found, rung, None if bitwise else bound, vote(name, self.traces), self.mesh.rank
+            )
+        return findings, "exact" if exact else "bitwise" if bound is None else "bounded"
+
+    def _runs_exactly(self) -> bool:
+        other = torch.float64 if self.dtype == torch.float32 else torch.float32
+        return is_exact(self.traces["reference"], self._rerun(other, None))
+
+    def _rerun(self, dtype: torch.dtype, noise_seed: int | None) -> Trace:
+        trace = Trace()
+        engine = (
+            Reference(self.case, self.mesh, dtype)
+            if noise_seed is None
+            else NoiseTwin(self.case, self.mesh, dtype, noise_seed)
+        )
+        Trainer(self.case, engine, trace).run()
+        return trace
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _digest(trace: Trace) -> str:
+    """A checksum of the last parameters and the piece of the whole that this rank holds."""
+    last: dict[str, bytes] = {}
+    pieces: dict[str, str] = {}
+    for key, observation in trace.tensors.items():
+        if key.oracle == "parameter" and observation.tensor is not None:
+            last[key.name] = observation.tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+            pieces[key.name] = repr(observation.pieces)
+    return f"{zlib.crc32(repr(sorted(pieces.items())).encode())}:{zlib.crc32(repr(sorted(last.items())).encode())}"
+
+
+def innermost_torch_frame(error: BaseException) -> str:
+    """The function in torch's own code that raised, for a signature; the raising function if none did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    in_torch = [f.name for f in frames if "/torch/" in f.filename]
+    return (in_torch or [f.name for f in frames] or ["?"])[-1]

@@ -1,0 +1,190 @@
+"""From what the ranks said to one verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+from collections import Counter
+
+from fuzzshard.case.case import Case
+from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.world.messages import Failure, RankReport
+
+MOST_FINDINGS = 24
+
+ORDER = (
+    "exception",
+    "exit",
+    "deadline",
+    "output",
+    "loss",
+    "input_gradient",
+    "gradient",
+    "parameter",
+    "registered_parameter",
+    "buffer",
+    "registration",
+    "collectives",
+    "replicas",
+)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Everything heard of the ranks of a world in one case."""
+
+    size: int
+    reports: dict[int, RankReport] = dataclasses.field(default_factory=dict)
+    failures: dict[int, Failure] = dataclasses.field(default_factory=dict)
+    dead: set[int] = dataclasses.field(default_factory=set)
+    exits: dict[int, int] = dataclasses.field(default_factory=dict)
+    engines: dict[int, str] = dataclasses.field(default_factory=dict)
+    stacks: dict[int, str] = dataclasses.field(default_factory=dict)
+    first_loss: float = 0.0
+
+    def waiting(self) -> set[int]:
+        """The ranks that have neither reported nor failed nor died."""
+        return set(range(self.size)) - self.reports.keys() - self.failures.keys() - self.dead
+
+    @property
+    def lost(self) -> bool:
+        """Whether the ranks are of no further use."""
+        return bool(self.failures or self.dead)
+
+    def fail(self, rank: int, failure: Failure) -> None:
+        """A rank raised."""
+        self.failures[rank] = failure
+        self._mark()
+
+    def die(self, rank: int) -> None:
+        """A rank closed its channel without a word."""
+        self.dead.add(rank)
+        self._mark()
+
+    def _mark(self) -> None:
+        self.first_loss = self.first_loss or time.monotonic()
+
+
+def merge(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict:
+    """The verdict; ``limit`` is the deadline that applied, in seconds."""
+    stacks = {f"rank {rank}": text for rank, text in sorted(outcome.stacks.items())}
+    if outcome.failures or outcome.dead:
+        return _lost(outcome, stacks, seconds)
+    if hung := outcome.waiting():
+        finding = Finding(
+            oracle="deadline",
+            engine=_engine(outcome, hung),
+            observed=f"ranks {sorted(hung)} had not finished after {limit:.1f} s",
+            expected="every rank finishes",
+            rank=min(hung),
+        )
+        return _accuse(Status.HANG, (finding,), stacks, seconds)
+    active = {rank: r for rank, r in sorted(outcome.reports.items()) if not r.idle}
+    findings = [f for r in active.values() for f in r.findings]
+    findings += _disagreements(case, active)
+    findings.sort(key=lambda f: (f.op, ORDER.index(f.oracle), f.name, f.rank))
+    notes = next(iter(active.values())).notes
+    rung = next(iter(active.values())).rung
+    status, message = _status(findings, notes)
+    return Verdict(
+        status=status,
+        findings=tuple(findings[:MOST_FINDINGS]),
+        notes=notes,
+        rung=rung,
+        seconds=seconds,
+        message=message,
+    )
+
+
+def _status(findings: list[Finding], notes: dict[str, str]) -> tuple[Status, str]:
+    if findings:
+        if findings[0].engine == "reference":
+            return Status.INFRA, "the engines agree with each other against the reference"
+        if all(f.detail == "gray" for f in findings):
+            return Status.INCONCLUSIVE, "an error a little above what rounding explains"
+        return Status.DIVERGENCE, ""
+    refused = [f"{engine} {note}" for engine, note in notes.items() if note.startswith("refused")]
+    return (Status.REJECTED, "; ".join(refused)) if refused else (Status.PASS, "")
+
+
+def _accuse(status: Status, findings: tuple[Finding, ...], stacks: dict[str, str], seconds: float) -> Verdict:
+    """A verdict on lost ranks: the reference's loss is ours, not an engine's."""
+    if findings[0].engine in ("", "reference"):
+        message = f"lost in the harness: {findings[0].observed}"
+        return Verdict(status=Status.INFRA, findings=(), stacks=stacks, seconds=seconds, message=message)
+    return Verdict(status=status, findings=findings, stacks=stacks, seconds=seconds)
+
+
+def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
+    """Some rank raised or died. What a rank raised by itself comes before what the loss of a peer caused."""
+    own = {rank: f for rank, f in outcome.failures.items() if not f.desync}
+    failures = own or outcome.failures
+    if failures and (own or not outcome.dead):
+        rank, failure = min(failures.items())
+        if failure.phase != "engine":
+            return Verdict(
+                status=Status.INFRA, seconds=seconds, message=f"{failure.message}\n{failure.traceback}"
+            )
+        finding = Finding(
+            oracle="exception",
+            engine=failure.engine,
+            observed=failure.message,
+            expected="no exception",
+            op=failure.op,
+            rank=rank,
+            detail="desync" if failure.desync else failure.detail,
+        )
+        tracebacks = {f"rank {r}": f.traceback for r, f in sorted(outcome.failures.items())}
+        return _accuse(Status.CRASH, (finding,), stacks | tracebacks, seconds)
+    rank = min(outcome.dead)
+    finding = Finding(
+        oracle="exit",
+        engine=_engine(outcome, outcome.dead),
+        observed=f"rank {rank} died: {_exit_text(outcome.exits.get(rank, 0))}",
+        expected="no rank dies",
+        rank=rank,
+    )
+    return _accuse(Status.CRASH, (finding,), stacks, seconds)
+
+
+def _exit_text(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _engine(outcome: Outcome, ranks: set[int]) -> str:
+    """The engine that the given ranks were last heard in, by majority."""
+    heard = Counter(outcome.engines[r] for r in ranks if r in outcome.engines)
+    return heard.most_common(1)[0][0] if heard else ""
+
+
+def _disagreements(case: Case, active: dict[int, RankReport]) -> list[Finding]:
+    """Rules that no rank can check alone: one sequence of collectives, equal replicas."""
+    found = []
+    last = len(case.schedule) - 1
+    for oracle, expected in (("collectives", "one sequence on every rank"), ("replicas", "equal copies")):
+        for engine in next(iter(active.values())).replicas:
+            seen: dict[str, tuple[int, str]] = {}
+            for rank, report in active.items():
+                pieces, value = _observed(report, oracle, engine)
+                first, other = seen.setdefault(pieces, (rank, value))
+                if other != value:
+                    found.append(
+                        Finding(
+                            oracle=oracle,
+                            engine=engine,
+                            observed=f"{value or 'none'} on rank {rank}",
+                            expected=f"{expected}: {other or 'none'} on rank {first}",
+                            op=last,
+                            rank=rank,
+                        )
+                    )
+    return found
+
+
+def _observed(report: RankReport, oracle: str, engine: str) -> tuple[str, str]:
+    """What to compare, between which ranks: replicas only between ranks that hold the same piece."""
+    if oracle == "collectives":
+        return "", report.collectives.get(engine, "")
+    pieces, _, value = report.replicas.get(engine, ":").partition(":")
+    return pieces, value

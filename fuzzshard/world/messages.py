@@ -1,0 +1,103 @@
+"""What ranks and the coordinator say to each other: length-prefixed JSON. No torch import."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Literal
+
+import msgspec
+
+from fuzzshard.case.case import Case
+from fuzzshard.verdict import Finding
+
+_LENGTH = struct.Struct("!I")
+
+
+class _Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    pass
+
+
+class RunCase(_Message, tag="run"):
+    """Coordinator to every rank. ``bare`` trains without observing or judging (for benchmarks)."""
+
+    case: Case
+    bare: bool = False
+
+
+class Port(_Message, tag="port"):
+    """Where the store of the world listens: rank 0 to the coordinator, the coordinator to the others."""
+
+    port: int
+
+
+class Ready(_Message, tag="ready"):
+    """A rank has joined its world; ``info`` describes its torch and device."""
+
+    info: dict[str, str]
+
+
+class Progress(_Message, tag="progress"):
+    """A rank enters an engine; what runs when a rank hangs or dies."""
+
+    engine: str
+
+
+class Failure(_Message, tag="failure"):
+    """An exception in a rank.
+
+    ``detail`` names it for a signature. ``phase`` is ``setup`` (joining, preloading: our fault or the
+    machine's), ``engine`` or ``judge``. ``desync`` says that a collective lost its peer.
+    """
+
+    phase: Literal["setup", "engine", "judge"]
+    engine: str
+    message: str
+    detail: str
+    traceback: str
+    op: int = -1
+    desync: bool = False
+
+
+class RankReport(_Message, tag="report"):
+    """What one rank found in one case. Digests are compared between ranks by the coordinator."""
+
+    findings: tuple[Finding, ...] = ()
+    notes: dict[str, str] = {}
+    rung: str = ""
+    collectives: dict[str, str] = {}
+    replicas: dict[str, str] = {}
+    idle: bool = False
+
+
+Message = RunCase | Port | Ready | Progress | Failure | RankReport
+_decoder = msgspec.json.Decoder(Message)
+_encoder = msgspec.json.Encoder()
+
+
+def send(channel: socket.socket, message: Message) -> None:
+    """Writes one message; raises OSError when the peer is gone."""
+    data = _encoder.encode(message)
+    channel.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def receive(channel: socket.socket) -> Message | None:
+    """Reads one message; None when the peer closed its end."""
+    header = _read(channel, _LENGTH.size)
+    if header is None:
+        return None
+    data = _read(channel, _LENGTH.unpack(header)[0])
+    return None if data is None else _decoder.decode(data)
+
+
+def _read(channel: socket.socket, size: int) -> bytes | None:
+    chunks = bytearray()
+    while len(chunks) < size:
+        try:
+            chunk = channel.recv(size - len(chunks))
+        except ConnectionResetError:
+            return None
+        if not chunk:
+            return None
+        chunks += chunk
+    return bytes(chunks)

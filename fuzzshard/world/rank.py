@@ -1,0 +1,164 @@
+"""The life of one rank process: join the world, run cases until the coordinator hangs up."""
+
+from __future__ import annotations
+
+import datetime
+import faulthandler
+import importlib.util
+import platform
+import re
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from typing import TextIO
+
+from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.messages import (
+    Failure,
+    Port,
+    Progress,
+    RankReport,
+    Ready,
+    RunCase,
+    receive,
+    send,
+)
+
+_DESYNC = re.compile(
+    r"closed by peer|connection reset|broken pipe|timed out|timeout|gloo|nccl|remote process exited",
+    re.IGNORECASE,
+)
+"""Texts of errors by which a collective says that it lost its peers."""
+
+
+def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO) -> None:
+    """Runs until the coordinator closes ``channel``. Dumps every thread's stack into ``stacks`` on SIGUSR1."""
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    faulthandler.enable(file=stacks)
+    try:
+        device = _join(channel, rank, config)
+    except Exception as error:
+        send(channel, _failure("setup", "", error))
+        return
+    while (message := receive(channel)) is not None:
+        assert isinstance(message, RunCase)
+        reply = _run(channel, message, device)
+        send(channel, reply)
+        if isinstance(reply, Failure):
+            return _linger(channel)
+
+
+def _linger(channel: socket.socket) -> None:
+    """Waits to be killed: leaving now would make the peers fail for another reason than their own."""
+    while receive(channel) is not None:
+        pass
+
+
+def _join(channel: socket.socket, rank: int, config: WorldConfig) -> object:
+    import torch
+    import torch.distributed as dist
+
+    from fuzzshard.engines.mesh import install_group_cache
+    from fuzzshard.training import collectives
+
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    if config.device == "cuda":
+        torch.cuda.set_device(rank)
+    store = _store(channel, rank, config.size)
+    dist.init_process_group(
+        "nccl" if config.device == "cuda" else "gloo",
+        store=store,
+        rank=rank,
+        world_size=config.size,
+        timeout=datetime.timedelta(minutes=30),
+    )
+    install_group_cache()
+    for number, path in enumerate(config.preload):
+        _preload(path, number)
+    collectives.install()
+    device = torch.device("cuda", rank) if config.device == "cuda" else torch.device("cpu")
+    name = torch.cuda.get_device_name(rank) if config.device == "cuda" else platform.processor() or "cpu"
+    send(
+        channel,
+        Ready(
+            info={
+                "torch": str(torch.__version__),
+                "python": platform.python_version(),
+                "device": name,
+                "backend": dist.get_backend(),
+                "platform": platform.platform(),
+            }
+        ),
+    )
+    return device
+
+
+def _store(channel: socket.socket, rank: int, size: int) -> object:
+    """The rendezvous store; rank 0 listens on a free port and the coordinator passes it on."""
+    from torch.distributed import TCPStore
+
+    if rank == 0:
+        store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
+        send(channel, Port(port=store.port))
+        return store
+    message = receive(channel)
+    assert isinstance(message, Port)
+    return TCPStore("127.0.0.1", message.port, size, is_master=False, wait_for_workers=False)
+
+
+def _preload(path: str, number: int) -> None:
+    """Imports a file and calls its ``apply()`` if it has one."""
+    spec = importlib.util.spec_from_file_location(f"fuzzshard_preload_{number}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    if hasattr(module, "apply"):
+        module.apply()
+
+
+def _run(channel: socket.socket, message: RunCase, device: object) -> RankReport | Failure:
+    import torch
+    import torch.distributed as dist
+
+    from fuzzshard.engines.mesh import prepare_groups, rank_mesh
+    from fuzzshard.training.experiment import EngineFailure, Experiment
+
+    assert isinstance(device, torch.device)
+    try:
+        prepare_groups(message.case)
+        if dist.get_rank() >= message.case.mesh.size:
+            return RankReport(idle=True)
+        experiment = Experiment(
+            message.case,
+            rank_mesh(message.case, device),
+            lambda engine: send(channel, Progress(engine=engine)),
+        )
+        if message.bare:
+            experiment.run_bare()
+            return RankReport()
+        return experiment.run()
+    except EngineFailure as failure:
+        assert failure.__cause__ is not None
+        return _failure("engine", failure.engine, failure.__cause__, failure.op)
+    except Exception as error:
+        return _failure("judge", "", error)
+
+
+def _failure(phase: str, engine: str, error: BaseException, op: int = -1) -> Failure:
+    from fuzzshard.training.experiment import innermost_torch_frame
+
+    text = str(error).strip()
+    return Failure(
+        phase=phase,  # type: ignore[arg-type]
+        engine=engine,
+        op=op,
+        message=f"{type(error).__name__}: {text}"[:2000],
+        detail=f"{type(error).__name__} in {innermost_torch_frame(error)}",
+        traceback="".join(traceback.format_exception(error))[-8000:],
+        desync=bool(_DESYNC.search(text)),
+    )

@@ -1,0 +1,196 @@
+"""A world: a set of live rank processes that run cases one after another."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from types import TracebackType
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.validate import validate
+from fuzzshard.errors import InfraError
+from fuzzshard.verdict import Verdict
+from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.deadline import Deadline
+from fuzzshard.world.merge import Outcome, merge
+from fuzzshard.world.messages import (
+    Failure,
+    Message,
+    Port,
+    Progress,
+    RankReport,
+    Ready,
+    RunCase,
+    receive,
+    send,
+)
+from fuzzshard.world.processes import RankProcess, fork_server
+
+START_SECONDS = 120.0
+"""How long ranks may take to join: a first CUDA context and communicator on a loaded machine."""
+
+GRACE_SECONDS = 1.0
+"""After the first rank failed or died, how long the others may still say what happened to them."""
+
+STACK_SECONDS = 0.3
+"""How long a rank may take to write its stack after SIGUSR1."""
+
+
+class World:
+    """``config.size`` live ranks. Ranks beyond a case's mesh idle.
+
+    Any exception, death or hang costs the ranks their lives; the next case finds fresh ones. Use a world
+    from one thread at a time. Raises :class:`InfraError` when ranks cannot start.
+    """
+
+    def __init__(self, config: WorldConfig) -> None:
+        self.config = config
+        self.info: dict[str, str] = {}
+        self.deadline = Deadline()
+        self._ranks: list[RankProcess] = []
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the ranks alive, in rank order."""
+        return [process.pid for process in self._ranks]
+
+    def start(self) -> None:
+        """Starts the ranks unless they live."""
+        if self._ranks:
+            return
+        server = fork_server()
+        try:
+            for rank in range(self.config.size):
+                self._ranks.append(server.start_rank(rank, self.config))
+            self._introduce()
+        except BaseException:
+            self.close()
+            raise
+
+    def restart(self) -> None:
+        """Replaces the ranks by fresh ones."""
+        self.close()
+        self.start()
+
+    def close(self) -> None:
+        """Kills the ranks."""
+        ranks, self._ranks = self._ranks, []
+        for process in ranks:
+            fork_server().end_rank(process, kill=True)
+
+    def run(self, case: Case, *, deadline: float | None = None, bare: bool = False) -> Verdict:
+        """Runs one case and judges it; ``deadline`` in seconds, by default calibrated from earlier cases.
+
+        Raises :class:`InvalidCase` for a case that no rank should see. ``bare`` trains the engines and
+        judges nothing.
+        """
+        validate(case, self.config.size)
+        fresh = not self._ranks
+        self.start()
+        limit = deadline if deadline is not None else self.deadline.seconds(fresh)
+        began = time.monotonic()
+        outcome = self._exchange(RunCase(case=case, bare=bare), began + limit)
+        seconds = time.monotonic() - began
+        if outcome.lost or outcome.waiting():
+            self._bury(outcome)
+        else:
+            self.deadline.observe(seconds)
+        return merge(case, outcome, seconds, limit)
+
+    def _introduce(self) -> None:
+        """Passes rank 0's store port on and waits until every rank has joined."""
+        pending = dict(enumerate(self._ranks))
+        limit = time.monotonic() + START_SECONDS
+        with selectors.DefaultSelector() as selector:
+            for process in self._ranks:
+                selector.register(process.channel, selectors.EVENT_READ, process)
+            while pending:
+                events = selector.select(max(0.0, limit - time.monotonic()))
+                if not events:
+                    raise InfraError(
+                        f"ranks {sorted(pending)} did not join in {START_SECONDS:.0f} s", "run doctor"
+                    )
+                for key, _ in events:
+                    process: RankProcess = key.data
+                    self._introduced(process, receive(process.channel), pending)
+
+    def _introduced(
+        self, process: RankProcess, message: Message | None, pending: dict[int, RankProcess]
+    ) -> None:
+        match message:
+            case Port():
+                for other in self._ranks[1:]:
+                    send(other.channel, message)
+            case Ready():
+                del pending[process.rank]
+                self.info = message.info
+            case Failure():
+                raise InfraError(f"rank {process.rank} cannot start: {message.message}", "run doctor")
+            case _:
+                raise InfraError(f"rank {process.rank} died while it started", process.log_tail(300))
+
+    def _exchange(self, request: RunCase, limit: float) -> Outcome:
+        """Sends the case to every rank and collects reports until all have reported or time is up."""
+        outcome = Outcome(self.config.size)
+        with selectors.DefaultSelector() as selector:
+            for process in self._ranks:
+                selector.register(process.channel, selectors.EVENT_READ, process)
+                try:
+                    send(process.channel, request)
+                except OSError:
+                    outcome.die(process.rank)
+                    selector.unregister(process.channel)
+            while outcome.waiting():
+                if outcome.lost:
+                    limit = min(limit, outcome.first_loss + GRACE_SECONDS)
+                events = selector.select(max(0.0, limit - time.monotonic()))
+                if not events and time.monotonic() >= limit:
+                    break
+                for key, _ in events:
+                    process: RankProcess = key.data
+                    if self._heard(process, outcome):
+                        selector.unregister(process.channel)
+        return outcome
+
+    def _heard(self, process: RankProcess, outcome: Outcome) -> bool:
+        """Takes one message; whether it was the last one of this rank for this case."""
+        message = receive(process.channel)
+        match message:
+            case Progress():
+                outcome.engines[process.rank] = message.engine
+                return False
+            case RankReport():
+                outcome.reports[process.rank] = message
+            case Failure():
+                outcome.fail(process.rank, message)
+            case _:
+                outcome.die(process.rank)
+        return True
+
+    def _bury(self, outcome: Outcome) -> None:
+        """Takes the stacks of the living, then replaces the world."""
+        stuck = [p for p in self._ranks if p.rank in outcome.waiting()]
+        sizes = {p.rank: p.log.stat().st_size for p in stuck}
+        for process in stuck:
+            os.kill(process.pid, signal.SIGUSR1)
+        if stuck:
+            time.sleep(STACK_SECONDS)
+        for process in self._ranks:
+            text = process.log.read_bytes()[sizes.get(process.rank, 0) :].decode(errors="replace")
+            if process.rank in sizes or process.rank in outcome.dead:
+                outcome.stacks[process.rank] = text[-6000:]
+        ranks, self._ranks = self._ranks, []
+        for process in ranks:
+            code = fork_server().end_rank(process, kill=True)
+            if process.rank in outcome.dead:
+                outcome.exits[process.rank] = code
