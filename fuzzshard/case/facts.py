@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import keyword
+import re
 from collections.abc import Iterable, Mapping
 
 from fuzzshard.case.case import Case
@@ -40,6 +42,13 @@ DEFAULT_WIDTH = 4
 """Width of a module that is never called and whose block has no float input to size it by."""
 
 Shape = tuple[int, ...]
+
+_PLAIN_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_RESERVED = frozenset(
+    "self torch nn model forward train eval training to type half float double cpu cuda apply compile "
+    "modules parameters buffers children state_dict unshard reshard module".split()
+)
+"""Names that would shadow what the generated source or ``nn.Module`` itself uses."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,8 +322,8 @@ def _check_names(root: Block) -> None:
         names = [c.name for c in module.children]
         local = [*module.inputs, *(n.name for n in module.nodes)]
         for name in (*names, *local):
-            if not name.isidentifier() or name.startswith("_"):
-                raise InvalidCase(f"{name!r} in block {path!r} is not a plain identifier", "rename it")
+            if not _PLAIN_NAME.fullmatch(name) or name in _RESERVED or keyword.iskeyword(name):
+                raise InvalidCase(f"{name!r} in block {path!r} is not a usable name", "rename it")
         if len(set(names)) < len(names):
             raise InvalidCase(f"block {path!r} registers a name twice", "rename a child")
 

@@ -1,1 +1,1 @@
-"""Saved cases on disk, and their replay."""
+"""The corpus: cases and findings on disk, one JSON file each, read by every later version."""

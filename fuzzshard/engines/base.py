@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import nn
-from torch.distributed._composable import checkpoint as composable_checkpoint
+from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from fuzzshard.case.case import Case
@@ -48,11 +48,14 @@ class Engine(abc.ABC):
     def set_flag(self, op: SetFlag) -> None:
         """Applies a synchronisation flag of the schedule."""
 
-    def before_backward(self) -> None:
+    def before_backward(self) -> None:  # noqa: B027
         """Called before every ``backward``."""
 
-    def after_backward(self) -> None:
+    def after_backward(self) -> None:  # noqa: B027
         """Called after every ``backward``: explicit synchronisation, where the engine has none."""
+
+    def before_change(self) -> None:  # noqa: B027
+        """Called before parameters change although a forward ran after the last backward."""
 
     def hides_gradients(self) -> bool:
         """Whether ``.grad`` now holds something the engine does not promise to anybody."""

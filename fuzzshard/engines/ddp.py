@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import is_within
@@ -54,9 +55,12 @@ def not_applicable(case: Case) -> str | None:
             pending.clear()
         if isinstance(op, Step | ZeroGrad) and unsynced:
             return "a step on gradients that were not synchronised"
-        if isinstance(op, SetRequiresGrad) and op.value:
-            if any(is_within(t, op.target) or is_within(op.target, t) for t in frozen):
-                return "a parameter frozen at construction is unfrozen: DDP never synchronises it"
+        if (
+            isinstance(op, SetRequiresGrad)
+            and op.value
+            and any(is_within(t, op.target) or is_within(op.target, t) for t in frozen)
+        ):
+            return "a parameter frozen at construction is unfrozen: DDP never synchronises it"
     return None
 
 
@@ -72,6 +76,7 @@ class DDP(Engine):
         self._flags = SyncFlags(case)
         super().__init__(case, mesh, dtype)
 
+    @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         device_ids = None if self.mesh.device.type == "cpu" else [self.mesh.device]
         self.ddp = DistributedDataParallel(
@@ -83,9 +88,11 @@ class DDP(Engine):
         )
         return self.ddp
 
+    @override
     def checkpoints_module(self, path: str) -> bool:
         return True
 
+    @override
     def set_flag(self, op: SetFlag) -> None:
         self._flags.set(op)
         if (synced := self._flags.synced(UNMANAGED)) == self._synced:
@@ -96,9 +103,11 @@ class DDP(Engine):
         else:
             self._no_sync.enter_context(self.ddp.no_sync())
 
+    @override
     def after_backward(self) -> None:
         self._unsynced = not self._synced
 
+    @override
     def hides_gradients(self) -> bool:
         """Under ``no_sync`` ``.grad`` mixes the reduced gradient with this rank's own."""
         return self._unsynced

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule import SetFlag
@@ -16,16 +17,19 @@ from fuzzshard.engines.sync import UNMANAGED, ExplicitSync, SyncFlags
 
 
 class FullyShard(Engine):
-    """Applies the wrap groups in order; gradients of parameters that no group manages are averaged by hand."""
+    """Applies the wrap groups in order; what no group manages is averaged by hand."""
 
     name: ClassVar[str] = "fully_shard"
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         super().__init__(case, mesh, dtype)
         self.flags = SyncFlags(case)
-        unmanaged = {fqn: owner for fqn, owner in self.facts.owners.items() if owner is UNMANAGED}
+        unmanaged: dict[str, int | None] = {
+            fqn: owner for fqn, owner in self.facts.owners.items() if owner is UNMANAGED
+        }
         self.sync = ExplicitSync(mesh, unmanaged, self.flags)
 
+    @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         for group in self.case.wrap:
             modules = [model.get_submodule(path) for path in group.modules]
@@ -36,6 +40,7 @@ class FullyShard(Engine):
             )
         return model
 
+    @override
     def set_flag(self, op: SetFlag) -> None:
         self.flags.set(op)
         target = self.model.get_submodule(op.target)
@@ -46,8 +51,21 @@ class FullyShard(Engine):
                 else:
                     getattr(module, f"set_{op.flag}")(op.value, recurse=False)
 
+    @override
     def before_backward(self) -> None:
         self.sync.before_backward(self.trained)
 
+    @override
     def after_backward(self) -> None:
         self.sync.after_backward(self.trained)
+
+    @override
+    def before_change(self) -> None:
+        """Reshards what is not sharded, as the docstring of ``fully_shard`` asks for.
+
+        "To modify the parameters between forward and backward, the registered parameters must be the
+        sharded parameters. For False or an int, this can be done by manually resharding via reshard()."
+        """
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()

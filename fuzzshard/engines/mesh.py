@@ -8,16 +8,17 @@ On NCCL a communicator costs more than a case, so groups of the same ranks are m
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.device_mesh as device_mesh_module
 from torch.distributed.device_mesh import DeviceMesh
 
 from fuzzshard.case.case import Case, Mesh
 
+_device_mesh: Any = importlib.import_module("torch.distributed.device_mesh")
 _groups: dict[tuple[int, ...], Any] = {}
 _meshes: dict[Mesh, DeviceMesh] = {}
 
@@ -46,8 +47,7 @@ def _cached_new_group(make: Callable[..., Any]) -> Callable[..., Any]:
 def install_group_cache() -> None:
     """Makes ``DeviceMesh`` reuse groups; once per rank process, after ``init_process_group``."""
     _groups[tuple(range(dist.get_world_size()))] = dist.group.WORLD
-    module: Any = device_mesh_module
-    module.new_group = _cached_new_group(module.new_group)
+    _device_mesh.new_group = _cached_new_group(_device_mesh.new_group)
 
 
 def _rank_lists(mesh: Mesh, shard_factors: set[int]) -> list[list[int]]:
@@ -69,7 +69,7 @@ def prepare_groups(case: Case) -> None:
         if isinstance(g.reshard_after_forward, int) and not isinstance(g.reshard_after_forward, bool)
     }
     for ranks in _rank_lists(case.mesh, factors):
-        device_mesh_module.new_group(ranks)
+        _device_mesh.new_group(ranks)
 
 
 def rank_mesh(case: Case, device: torch.device) -> RankMesh:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import nn
+from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule import SetFlag
@@ -28,19 +29,24 @@ class Reference(Engine):
         """How gradients are averaged; the noise twin overrides it."""
         return ExplicitSync(self.mesh, dict(self.facts.owners), self.flags)
 
+    @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         return model
 
+    @override
     def checkpoints_module(self, path: str) -> bool:
         """Recomputation updates the statistics of a batch norm twice, with any engine; so must the truth."""
         return self.has_batch_norm(path)
 
+    @override
     def set_flag(self, op: SetFlag) -> None:
         self.flags.set(op)
 
+    @override
     def before_backward(self) -> None:
         self.sync.before_backward(self.trained)
 
+    @override
     def after_backward(self) -> None:
         self.sync.after_backward(self.trained)
 
@@ -74,5 +80,6 @@ class NoiseTwin(Reference):
         self.noise_seed = noise_seed
         super().__init__(case, mesh, dtype)
 
+    @override
     def make_sync(self) -> ExplicitSync:
         return _NoisySync(self)

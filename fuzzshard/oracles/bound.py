@@ -8,15 +8,60 @@ from collections.abc import Sequence
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule import Step
+from fuzzshard.case.schedule import Backward, Step
 from fuzzshard.oracles.compare import Difference
-from fuzzshard.training.trace import Key, Trace, cut
+from fuzzshard.training.trace import Trace, cut
 
 TERMWISE_FACTOR = 4.0
 """Slack of the termwise bound: two engines may each be off by it, with opposite signs."""
 
 FEEDBACK_FACTOR = 16.0
 """Slack of the scale a noise twin measures: two samples of a maximum underestimate it."""
+
+ROUNDING_FACTOR = 4.0
+"""Rounding units by which a value may differ once a reduction has been rounded differently."""
+
+
+def rounding_floor(case: Case, difference: Difference) -> torch.Tensor:
+    """The bound that needs no twin: a few rounding units, none before the first backward.
+
+    For a gradient of the first step, of each element; later, when rounding has been through the
+    optimizer and the model, of the largest element of the tensor.
+    """
+    expected = difference.expected
+    assert expected is not None
+    key = difference.key
+    if not expected.is_floating_point() or key.op <= _first(case, Backward):
+        unit = 0.0 if key.oracle != "gradient" else torch.finfo(expected.dtype).eps
+    else:
+        unit = torch.finfo(expected.dtype).eps
+    size = expected.double().abs()
+    if key.oracle != "gradient" or key.op > _first(case, Step):
+        size = size.max() if size.numel() else size.sum()
+    return ROUNDING_FACTOR * unit * size
+
+
+def _first(case: Case, kind: type[Backward] | type[Step]) -> int:
+    ops = case.schedule
+    return next((i for i, op in enumerate(ops) if isinstance(op, kind)), len(ops))
+
+
+def within(difference: Difference, bound: torch.Tensor) -> tuple[bool, float, float]:
+    """Whether the error is within ``bound`` everywhere, and the error and bound where it exceeds most."""
+    observed, expected = difference.observed, difference.expected
+    assert observed is not None
+    assert expected is not None
+    error = (observed.double() - expected.double()).abs()
+    same = (observed == expected) | (observed.isnan() & expected.isnan())
+    error = torch.where(same, 0.0, error.nan_to_num(nan=float("inf"))).flatten()
+    limit = bound.expand_as(observed).flatten()
+    worst = int((error - limit).argmax())
+    return bool(error[worst] <= limit[worst]), float(error[worst]), float(limit[worst])
+
+
+def is_rounding(case: Case, difference: Difference) -> bool:
+    """Whether a difference needs no twin to be explained."""
+    return difference.comparable and within(difference, rounding_floor(case, difference))[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,35 +78,26 @@ class NoiseBound:
     reference: Trace
     twins: Sequence[Trace]
 
-    def excess(self, difference: Difference) -> tuple[float, float]:
-        """The largest error and its bound, at the element that exceeds its bound most; inf for no number."""
-        observed, expected = difference.observed, difference.expected
-        if observed is None or expected is None or observed.shape != expected.shape:
-            return float("inf"), 0.0
-        error = (observed.double() - expected.double()).abs()
-        bound = self._bound(difference.key, difference, expected)
-        both_nan = observed.isnan() & expected.isnan()
-        same = both_nan | (observed == expected)
-        error = torch.where(same, 0.0, error.nan_to_num(nan=float("inf")))
-        if error.numel() == 0:
-            return 0.0, 0.0
-        worst = int((error - bound).argmax())
-        return float(error.flatten()[worst]), float(bound.expand_as(error).flatten()[worst])
+    def excess(self, difference: Difference) -> tuple[bool, float, float]:
+        """Whether noise explains the difference, and the error and bound where it exceeds most."""
+        if not difference.comparable:
+            return False, float("inf"), 0.0
+        return within(difference, self._bound(difference))
 
-    def _bound(self, key: Key, difference: Difference, expected: torch.Tensor) -> torch.Tensor:
+    def _bound(self, difference: Difference) -> torch.Tensor:
+        key = difference.key
+        truth = self.reference.tensors[key].tensor
+        assert truth is not None
+        floor = rounding_floor(self.case, difference)
         moved = []
         for twin in self.twins:
-            truth, other = self.reference.tensors[key].tensor, twin.tensors[key].tensor
-            assert truth is not None
+            other = twin.tensors[key].tensor
             if other is None:
-                return torch.zeros((), dtype=torch.float64)
+                return floor
             moved.append((other.double() - truth.double()).abs())
+        if not moved:
+            return floor
         largest = torch.stack(moved).amax(0)
-        if key.oracle == "gradient" and key.op < self._first_step():
-            eps = torch.finfo(expected.dtype).eps
-            return TERMWISE_FACTOR * (cut(largest, difference.pieces) + eps * expected.double().abs())
-        return FEEDBACK_FACTOR * largest.max() if largest.numel() else largest.new_zeros(())
-
-    def _first_step(self) -> int:
-        ops = self.case.schedule
-        return next((i for i, op in enumerate(ops) if isinstance(op, Step)), len(ops))
+        if key.oracle == "gradient" and key.op < _first(self.case, Step):
+            return floor + TERMWISE_FACTOR * cut(largest, difference.pieces)
+        return floor + FEEDBACK_FACTOR * largest.max() if largest.numel() else floor

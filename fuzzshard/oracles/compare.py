@@ -32,6 +32,17 @@ class Difference:
     expected: torch.Tensor | None
     pieces: tuple[Piece, ...]
 
+    @property
+    def comparable(self) -> bool:
+        """Whether both sides are tensors of one shape, so that there is an error to bound."""
+        observed, expected = self.observed, self.expected
+        return (
+            observed is not None
+            and expected is not None
+            and observed.shape == expected.shape
+            and observed.dtype == expected.dtype
+        )
+
 
 def rank_of(key: Key) -> tuple[int, int, str]:
     """Sorts keys by first appearance: op, then :data:`ORDER`, then name."""

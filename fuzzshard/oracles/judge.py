@@ -53,9 +53,12 @@ def tensor_findings(
     """The differences that the rung does not allow; ``bound`` is None where bitwise equality is due."""
     found = []
     for difference in differences:
-        error, limit = _error(difference) if bound is None else bound.excess(difference)
-        if bound is not None and error <= limit:
-            continue
+        if bound is None:
+            error, limit = _error(difference), 0.0
+        else:
+            explained, error, limit = bound.excess(difference)
+            if explained:
+                continue
         key = difference.key
         found.append(
             Finding(
@@ -85,12 +88,13 @@ def _gray(error: float, limit: float, bound: NoiseBound | None) -> str:
     return "gray" if bound is not None and error <= GRAY_FACTOR * limit else ""
 
 
-def _error(difference: Difference) -> tuple[float, float]:
+def _error(difference: Difference) -> float:
     observed, expected = difference.observed, difference.expected
-    if observed is None or expected is None or observed.shape != expected.shape:
-        return float("inf"), 0.0
-    error = (observed.double() - expected.double()).abs().nan_to_num(nan=float("inf"))
-    return float(error.max()), 0.0
+    if not difference.comparable:
+        return float("inf")
+    assert observed is not None
+    assert expected is not None
+    return float((observed.double() - expected.double()).abs().nan_to_num(nan=float("inf")).max())
 
 
 def describe(tensor: torch.Tensor | None, difference: Difference) -> str:
@@ -98,22 +102,25 @@ def describe(tensor: torch.Tensor | None, difference: Difference) -> str:
     observed, expected = difference.observed, difference.expected
     if tensor is None:
         return "None"
-    if observed is None or expected is None or observed.shape != expected.shape:
-        return f"a tensor of shape {list(tensor.shape)}"
+    if not difference.comparable or observed is None or expected is None:
+        return f"a tensor of shape {list(tensor.shape)}, {tensor.dtype}"
     error = (observed.double() - expected.double()).abs().nan_to_num(nan=float("inf"))
     index = torch.unravel_index(error.argmax(), error.shape)
     where = [int(i) for i in index]
     return f"{float(tensor[index]):.9g} at {where} of {list(tensor.shape)}"
 
 
-def vote(engine: str, traces: Mapping[str, Trace]) -> Callable[[Difference], str]:
+def vote(
+    engine: str, traces: Mapping[str, Trace], differing: Mapping[str, Sequence[Difference]]
+) -> Callable[[Difference], str]:
     """Names the culprit: the reference where another engine agrees bit for bit with ``engine`` against it."""
+    disagreeing = {name: {d.key for d in found} for name, found in differing.items()}
 
     def culprit(difference: Difference) -> str:
-        for other, trace in traces.items():
-            witness = trace.tensors.get(difference.key)
-            if other in (engine, "reference") or witness is None:
+        for other, keys in disagreeing.items():
+            if other == engine or difference.key not in keys:
                 continue
+            witness = traces[other].tensors[difference.key]
             a, b = difference.observed, witness.tensor
             if a is None or b is None:
                 if a is b:

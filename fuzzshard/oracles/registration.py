@@ -12,7 +12,7 @@ import dataclasses
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, calls_of, facts, is_within
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetRequiresGrad
+from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetRequiresGrad, Step
 from fuzzshard.oracles.judge import MOST_FINDINGS
 from fuzzshard.training.trace import Key, Registration, Trace
 from fuzzshard.verdict import Finding
@@ -41,6 +41,7 @@ class RegistrationModel:
         for freeze in case.freezes:
             self._set_requires_grad(freeze.target, False)
         self.pending: list[Forward] = []
+        self.forwarded = False
 
     def advance(self, index: int, skipped: bool) -> None:
         """Applies the op at ``index``; ``skipped`` says that a backward had nothing to differentiate."""
@@ -54,7 +55,10 @@ class RegistrationModel:
                     if any(is_within(m, op.target) if op.recurse else m == op.target for m in spec.modules):
                         group.reshard_after_backward = op.value
             case SetRequiresGrad() as op:
+                self._before_change()
                 self._set_requires_grad(op.target, op.value)
+            case Step():
+                self._before_change()
             case _:
                 pass
 
@@ -77,11 +81,18 @@ class RegistrationModel:
         kind = "DTensor" if placements else "Tensor"
         return Registration(kind, placements, mesh_shape, shape, self.case.dtype, requires_grad)
 
+    def _before_change(self) -> None:
+        """Between a forward and a backward the trainer reshards before it changes parameters."""
+        if self.forwarded:
+            for group in self.groups:
+                group.state = SHARDED
+
     def _set_requires_grad(self, target: str, value: bool) -> None:
         names = {fqn for fqn in self.facts.parameters if is_within(fqn, target)}
         self.frozen = self.frozen - names if value else self.frozen | names
 
     def _forward(self, op: Forward) -> None:
+        self.forwarded = True
         called = calls_of(self.case, op.target)
         running = [i for i, spec in enumerate(self.case.wrap) if any(m in called for m in spec.modules)]
         for i in reversed(running):  # wrapping is bottom-up, so later groups enclose earlier ones
@@ -113,6 +124,7 @@ class RegistrationModel:
         self.pending = [f for f in self.pending if all(f is not d for d in done)]
         if skipped:
             return
+        self.forwarded = False
         wrapped = {m: i for i, spec in enumerate(self.case.wrap) for m in spec.modules}
         certain = {self.groups[wrapped[f.target]].root for f in done if f.target in wrapped}
         for i, group in enumerate(self.groups):

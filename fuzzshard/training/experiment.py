@@ -16,7 +16,7 @@ from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference import NoiseTwin, Reference
 from fuzzshard.engines.refusals import refusal
 from fuzzshard.engines.registry import ENGINES, not_applicable
-from fuzzshard.oracles.bound import NoiseBound
+from fuzzshard.oracles.bound import NoiseBound, is_rounding
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import bitwise_applies, is_exact, tensor_findings, vote
 from fuzzshard.oracles.registration import registration_findings
@@ -115,18 +115,33 @@ class Experiment:
         if not self._anywhere(any(differing.values())):
             return [], "bitwise"
         exact = self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly())
-        bound: NoiseBound | None = None
-        if not exact and not all(bitwise_applies(self.case, name) for name in differing):
-            twins = [self._rerun(self.dtype, seed) for seed in NOISE_SEEDS]
-            bound = NoiseBound(self.case, self.traces["reference"], twins)
+        bound = None if exact else self._noise_bound(differing)
         findings: list[Finding] = []
         for name, found in differing.items():
             bitwise = exact or bitwise_applies(self.case, name)
             rung = "exact" if exact else "bitwise" if bitwise else "bounded"
             findings += tensor_findings(
-                name, found, rung, None if bitwise else bound, vote(name, self.traces), self.mesh.rank
+                name,
+                found,
+                rung,
+                None if bitwise else bound,
+                vote(name, self.traces, differing),
+                self.mesh.rank,
             )
         return findings, "exact" if exact else "bitwise" if bound is None else "bounded"
+
+    def _noise_bound(self, differing: dict[str, list[Difference]]) -> NoiseBound | None:
+        """The bound for engines that need not be bitwise equal; None when all must be.
+
+        Twins run only where some difference is more than a few rounding units.
+        """
+        loose = [d for n, found in differing.items() if not bitwise_applies(self.case, n) for d in found]
+        if all(bitwise_applies(self.case, name) for name in differing):
+            return None
+        twins = []
+        if self._anywhere(not all(is_rounding(self.case, d) for d in loose)):
+            twins = [self._rerun(self.dtype, seed) for seed in NOISE_SEEDS]
+        return NoiseBound(self.case, self.traces["reference"], twins)
 
     def _runs_exactly(self) -> bool:
         other = torch.float64 if self.dtype == torch.float32 else torch.float32
@@ -155,7 +170,8 @@ def _digest(trace: Trace) -> str:
         if key.oracle == "parameter" and observation.tensor is not None:
             last[key.name] = observation.tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
             pieces[key.name] = repr(observation.pieces)
-    return f"{zlib.crc32(repr(sorted(pieces.items())).encode())}:{zlib.crc32(repr(sorted(last.items())).encode())}"
+    where, what = (zlib.crc32(repr(sorted(d.items())).encode()) for d in (pieces, last))
+    return f"{where}:{what}"
 
 
 def innermost_torch_frame(error: BaseException) -> str:

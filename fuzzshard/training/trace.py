@@ -18,11 +18,11 @@ class Key(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One cut of a shard: part ``index`` of ``count`` along ``dim``, as ``torch.chunk`` cuts."""
+    """One cut of a shard: part ``part`` of ``parts`` along ``dim``, as ``torch.chunk`` cuts."""
 
     dim: int
-    count: int
-    index: int
+    parts: int
+    part: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,13 +70,16 @@ class Trace:
         else:
             self.tensors[key] = Observation(tensor.clone())
 
-    def register(self, key: Key, parameter: torch.nn.Parameter) -> None:
+    def register(self, key: Key, parameter: torch.Tensor) -> None:
         """Keeps how ``parameter`` is registered."""
-        is_dtensor = isinstance(parameter, DTensor)
+        placements: tuple[str, ...] = ()
+        mesh: tuple[int, ...] = ()
+        if isinstance(parameter, DTensor):
+            placements, mesh = tuple(map(str, parameter.placements)), tuple(parameter.device_mesh.shape)
         self.registrations[key] = Registration(
-            kind="DTensor" if is_dtensor else "Tensor",
-            placements=tuple(map(str, parameter.placements)) if is_dtensor else (),
-            mesh=tuple(parameter.device_mesh.shape) if is_dtensor else (),
+            kind="DTensor" if isinstance(parameter, DTensor) else "Tensor",
+            placements=placements,
+            mesh=mesh,
             shape=tuple(parameter.shape),
             dtype=str(parameter.dtype).removeprefix("torch."),
             requires_grad=parameter.requires_grad,
@@ -96,7 +99,7 @@ def pieces_of(tensor: DTensor) -> tuple[Piece, ...]:
 
 def cut(whole: torch.Tensor, pieces: tuple[Piece, ...]) -> torch.Tensor:
     """The part of ``whole`` that ``pieces`` name; ranks past the last chunk hold an empty one."""
-    for dim, count, index in pieces:
-        chunks = torch.chunk(whole, count, dim)
-        whole = chunks[index] if index < len(chunks) else whole.narrow(dim, 0, 0)
+    for dim, parts, part in pieces:
+        chunks = torch.chunk(whole, parts, dim)
+        whole = chunks[part] if part < len(chunks) else whole.narrow(dim, 0, 0)
     return whole

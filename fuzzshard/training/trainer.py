@@ -54,6 +54,7 @@ class Trainer:
         self.trace = trace
         self.optimizer = make_optimizer(case, list(engine.trained.values()))
         self.pending: list[torch.Tensor] = []
+        self.forwarded = False
         self.batches: dict[tuple[str, int], list[torch.Tensor]] = {}
 
     def run(self, on_op: OnOp | None = None) -> None:
@@ -68,18 +69,24 @@ class Trainer:
                 case Backward():
                     self._backward(index, op)
                 case Step():
+                    self._before_change()
                     self.optimizer.step()
                 case ZeroGrad():
                     self.optimizer.zero_grad(set_to_none=op.set_to_none)
                 case SetFlag():
                     self.engine.set_flag(op)
                 case SetRequiresGrad():
+                    self._before_change()
                     for parameter in self.engine.parameters_at(op.target):
                         parameter.requires_grad_(op.value)
                 case SetMode():
                     self.engine.module.train(op.train)
             if self.trace is not None:
                 self._observe(index, op)
+
+    def _before_change(self) -> None:
+        if self.forwarded:
+            self.engine.before_change()
 
     def _inputs(self, op: Forward) -> list[torch.Tensor]:
         key = (op.target, op.batch)
@@ -107,6 +114,7 @@ class Trainer:
 
     def _forward(self, index: int, op: Forward) -> None:
         torch.manual_seed(seed_of(self.case.seed, "dropout", index, self.engine.mesh.rank))
+        self.forwarded = True
         module = self.engine.call_target(op.target)
         with torch.set_grad_enabled(op.grad):
             outputs = flatten(self._call(op.target, module, self._inputs(op)))
@@ -157,8 +165,9 @@ class Trainer:
                 self.trace.skipped.append(index)
             return
         self.engine.before_backward()
-        (losses[0] if len(losses) == 1 else torch.stack(losses).sum()).backward()
+        torch.autograd.backward(losses[0] if len(losses) == 1 else torch.stack(losses).sum())
         self.engine.after_backward()
+        self.forwarded = False
 
     def _observe(self, index: int, op: object) -> None:
         match op:

@@ -18,32 +18,32 @@ class _Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     pass
 
 
-class RunCase(_Message, tag="run"):
+class RunCase(_Message, frozen=True, kw_only=True, tag="run"):
     """Coordinator to every rank. ``bare`` trains without observing or judging (for benchmarks)."""
 
     case: Case
     bare: bool = False
 
 
-class Port(_Message, tag="port"):
+class Port(_Message, frozen=True, kw_only=True, tag="port"):
     """Where the store of the world listens: rank 0 to the coordinator, the coordinator to the others."""
 
     port: int
 
 
-class Ready(_Message, tag="ready"):
+class Ready(_Message, frozen=True, kw_only=True, tag="ready"):
     """A rank has joined its world; ``info`` describes its torch and device."""
 
     info: dict[str, str]
 
 
-class Progress(_Message, tag="progress"):
+class Progress(_Message, frozen=True, kw_only=True, tag="progress"):
     """A rank enters an engine; what runs when a rank hangs or dies."""
 
     engine: str
 
 
-class Failure(_Message, tag="failure"):
+class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     """An exception in a rank.
 
     ``detail`` names it for a signature. ``phase`` is ``setup`` (joining, preloading: our fault or the
@@ -59,7 +59,7 @@ class Failure(_Message, tag="failure"):
     desync: bool = False
 
 
-class RankReport(_Message, tag="report"):
+class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
     """What one rank found in one case. Digests are compared between ranks by the coordinator."""
 
     findings: tuple[Finding, ...] = ()

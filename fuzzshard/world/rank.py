@@ -12,7 +12,7 @@ import socket
 import sys
 import traceback
 import warnings
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.messages import (
@@ -26,6 +26,9 @@ from fuzzshard.world.messages import (
     send,
 )
 
+if TYPE_CHECKING:
+    import torch
+
 _DESYNC = re.compile(
     r"closed by peer|connection reset|broken pipe|timed out|timeout|gloo|nccl|remote process exited",
     re.IGNORECASE,
@@ -34,7 +37,7 @@ _DESYNC = re.compile(
 
 
 def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO) -> None:
-    """Runs until the coordinator closes ``channel``. Dumps every thread's stack into ``stacks`` on SIGUSR1."""
+    """Runs until the coordinator closes ``channel``; SIGUSR1 dumps every thread's stack into ``stacks``."""
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     faulthandler.enable(file=stacks)
     try:
@@ -47,7 +50,8 @@ def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO)
         reply = _run(channel, message, device)
         send(channel, reply)
         if isinstance(reply, Failure):
-            return _linger(channel)
+            _linger(channel)
+            return
 
 
 def _linger(channel: socket.socket) -> None:
@@ -56,7 +60,7 @@ def _linger(channel: socket.socket) -> None:
         pass
 
 
-def _join(channel: socket.socket, rank: int, config: WorldConfig) -> object:
+def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device:
     import torch
     import torch.distributed as dist
 
@@ -96,9 +100,9 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> object:
     return device
 
 
-def _store(channel: socket.socket, rank: int, size: int) -> object:
+def _store(channel: socket.socket, rank: int, size: int) -> Any:
     """The rendezvous store; rank 0 listens on a free port and the coordinator passes it on."""
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
     if rank == 0:
         store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
@@ -121,14 +125,12 @@ def _preload(path: str, number: int) -> None:
         module.apply()
 
 
-def _run(channel: socket.socket, message: RunCase, device: object) -> RankReport | Failure:
-    import torch
+def _run(channel: socket.socket, message: RunCase, device: torch.device) -> RankReport | Failure:
     import torch.distributed as dist
 
     from fuzzshard.engines.mesh import prepare_groups, rank_mesh
     from fuzzshard.training.experiment import EngineFailure, Experiment
 
-    assert isinstance(device, torch.device)
     try:
         prepare_groups(message.case)
         if dist.get_rank() >= message.case.mesh.size:
@@ -143,18 +145,19 @@ def _run(channel: socket.socket, message: RunCase, device: object) -> RankReport
             return RankReport()
         return experiment.run()
     except EngineFailure as failure:
-        assert failure.__cause__ is not None
-        return _failure("engine", failure.engine, failure.__cause__, failure.op)
+        return _failure("engine", failure.engine, failure.__cause__ or failure, failure.op)
     except Exception as error:
         return _failure("judge", "", error)
 
 
-def _failure(phase: str, engine: str, error: BaseException, op: int = -1) -> Failure:
+def _failure(
+    phase: Literal["setup", "engine", "judge"], engine: str, error: BaseException, op: int = -1
+) -> Failure:
     from fuzzshard.training.experiment import innermost_torch_frame
 
     text = str(error).strip()
     return Failure(
-        phase=phase,  # type: ignore[arg-type]
+        phase=phase,
         engine=engine,
         op=op,
         message=f"{type(error).__name__}: {text}"[:2000],

@@ -121,8 +121,7 @@ class World:
                         f"ranks {sorted(pending)} did not join in {START_SECONDS:.0f} s", "run doctor"
                     )
                 for key, _ in events:
-                    process: RankProcess = key.data
-                    self._introduced(process, receive(process.channel), pending)
+                    self._introduced(key.data, receive(key.data.channel), pending)
 
     def _introduced(
         self, process: RankProcess, message: Message | None, pending: dict[int, RankProcess]
@@ -157,9 +156,8 @@ class World:
                 if not events and time.monotonic() >= limit:
                     break
                 for key, _ in events:
-                    process: RankProcess = key.data
-                    if self._heard(process, outcome):
-                        selector.unregister(process.channel)
+                    if self._heard(key.data, outcome):
+                        selector.unregister(key.data.channel)
         return outcome
 
     def _heard(self, process: RankProcess, outcome: Outcome) -> bool:

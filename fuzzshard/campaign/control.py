@@ -1,0 +1,112 @@
+"""When a campaign goes on, winds down, and stops: time, interrupts and a machine that fails."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+from fuzzshard.campaign.judge import Runner, Stopped
+from fuzzshard.case.case import Case
+from fuzzshard.errors import InfraError
+from fuzzshard.verdict import Verdict
+
+OVERTIME_SECONDS = 60.0
+"""After ``max_time``, the longest that confirming and saving what was found may take."""
+GRACE_SECONDS = 5.0
+"""After an interrupt or an error, how long worlds may take to end their run before they are killed."""
+MAX_INFRA_IN_A_ROW = 5
+"""As many cases without a verdict stop the campaign: the machine is broken, not the case."""
+
+
+class Control:
+    """Read by every world between runs; written by the coordinator and by whoever reaches a limit.
+
+    ``reason`` is why no more cases are taken. ``halted``: no more runs either. ``abandoned``: the
+    worlds were killed, so what their runs still return means nothing.
+    """
+
+    def __init__(self, max_time: float | None) -> None:
+        self.started = time.monotonic()
+        self.reason = ""
+        self.halted = False
+        self.abandoned = False
+        self.infra_in_a_row = 0
+        self._halted_at = math.inf
+        self._max_time = math.inf if max_time is None else max_time
+        self._lock = threading.Lock()
+
+    def elapsed(self) -> float:
+        """Seconds since the campaign started."""
+        return time.monotonic() - self.started
+
+    def seconds_left(self) -> float:
+        """Seconds until ``max_time``; negative in overtime."""
+        return self._max_time - self.elapsed()
+
+    def patience(self) -> float:
+        """Seconds that the worlds still have to end by themselves."""
+        if self.halted:
+            return max(0.0, self._halted_at + GRACE_SECONDS - self.elapsed())
+        return max(0.0, self.seconds_left() + OVERTIME_SECONDS + GRACE_SECONDS)
+
+    def accepting(self) -> bool:
+        """Whether another case may be taken from the stream."""
+        if not self.reason and self.seconds_left() <= 0:
+            self.reason = "time is up"
+        return not self.reason
+
+    def running(self) -> bool:
+        """Whether any run may start, be it to confirm or to shrink."""
+        return not self.halted and self.seconds_left() > -OVERTIME_SECONDS
+
+    def halt(self, reason: str) -> None:
+        """Ends every world after the run it is in. Takes no lock: signal handlers call it."""
+        if not self.halted:
+            self.reason = self.reason or reason
+            self._halted_at = self.elapsed()
+            self.halted = True
+
+    def abandon(self) -> None:
+        """From now on no run means anything; threads that were stuck in one get a last grace."""
+        self.halted = self.abandoned = True
+        self._halted_at = self.elapsed()
+
+    def count_infra(self, verdict: Verdict) -> int:
+        """Counts one more case without a verdict; raises :class:`InfraError` for too many in a row."""
+        with self._lock:
+            self.infra_in_a_row += 1
+            count = self.infra_in_a_row
+        if count >= MAX_INFRA_IN_A_ROW:
+            raise InfraError(
+                f"{count} cases in a row could not be judged, the last one for: {verdict.message}",
+                "mend the machine and start the campaign again",
+            )
+        return count
+
+    def count_judged(self) -> None:
+        """A case has a verdict: the machine works."""
+        self.infra_in_a_row = 0
+
+
+class ControlledWorld:
+    """A world that raises :class:`Stopped` in place of runs that its campaign no longer wants."""
+
+    def __init__(self, world: Runner, control: Control) -> None:
+        self._world = world
+        self._control = control
+
+    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+        """As :meth:`Runner.run`."""
+        if not self._control.running():
+            raise Stopped
+        verdict = self._world.run(case, deadline=deadline)
+        if self._control.abandoned:
+            raise Stopped
+        return verdict
+
+    def restart(self) -> None:
+        """As :meth:`Runner.restart`."""
+        if not self._control.running():
+            raise Stopped
+        self._world.restart()

@@ -1,0 +1,192 @@
+"""Everything a campaign has to say, as typed events; panel, plain lines and JSONL only consume them.
+
+The campaign stamps ``world`` and ``elapsed`` on every event, and delivers events one at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from fuzzshard.verdict import Status
+
+Phase = Literal["starting", "running", "confirming", "shrinking", "verifying", "stopped"]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    """Base of all events: from which ``world``, and at how many seconds into the campaign."""
+
+    world: int = 0
+    elapsed: float = 0.0
+
+
+class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
+    """Always the first event, before anything can fail: the seed and the limits."""
+
+    version: str
+    seed: int
+    corpus: str
+    world_size: int
+    worlds: int
+    device: str
+    engines: tuple[str, ...]
+    preload: tuple[str, ...] = ()
+    max_cases: int | None = None
+    max_time: float | None = None
+    max_findings: int | None = None
+
+
+class WorldStarted(Event, frozen=True, kw_only=True, tag="world_started"):
+    """The ranks of a world are up; ``info`` has torch, python, device, backend and platform."""
+
+    info: dict[str, str]
+
+
+class PhaseChanged(Event, frozen=True, kw_only=True, tag="phase_changed"):
+    """What a world is busy with from now on."""
+
+    phase: Phase
+
+
+class CaseJudged(Event, frozen=True, kw_only=True, tag="case_judged"):
+    """A case of the stream has its verdict. Coverage is that of the campaign so far."""
+
+    index: int
+    status: Status
+    seconds: float
+    signature: str = ""
+    message: str = ""
+    new_features: tuple[str, ...] = ()
+    features_seen: int = 0
+    features_total: int = 0
+    pairs_seen: int = 0
+
+
+class FindingFound(Event, frozen=True, kw_only=True, tag="finding_found"):
+    """A finding that is not a hit of a known one. It is saved, unshrunk, at ``path``."""
+
+    index: int
+    status: Status
+    signature: str
+    summary: str
+    path: str
+
+
+class FindingHit(Event, frozen=True, kw_only=True, tag="finding_hit"):
+    """A finding that the known one at ``path`` explains; its ``hits``-th such case."""
+
+    index: int
+    signature: str
+    path: str
+    hits: int
+
+
+class FindingConfirmed(Event, frozen=True, kw_only=True, tag="finding_confirmed"):
+    """Fresh ranks show the same finding again."""
+
+    signature: str
+    runs: int
+    reproduced: int
+
+
+class FindingFlaky(Event, frozen=True, kw_only=True, tag="finding_flaky"):
+    """Fresh ranks show something else: inconclusive, kept at ``path``."""
+
+    signature: str
+    observed: tuple[str, ...]
+    path: str
+
+
+class ShrinkProgress(Event, frozen=True, kw_only=True, tag="shrink_progress"):
+    """The smallest case with the finding so far."""
+
+    signature: str
+    evaluations: int
+    leaves: int
+
+
+class FindingSaved(Event, frozen=True, kw_only=True, tag="finding_saved"):
+    """The end of the work on one finding. ``path`` is its corpus entry, ``script`` the reproducer.
+
+    ``leaves`` counts leaf modules before and after shrinking. ``script_fails`` is what running the
+    reproducer said, None if it was not run. ``duplicate``: the corpus had this very entry already.
+    """
+
+    signature: str
+    path: str
+    replay_command: str
+    script: str
+    script_fails: bool | None
+    leaves_before: int
+    leaves_after: int
+    runs: int
+    reproduced: int
+    shrink_evaluations: int
+    shrink_finished: bool
+    duplicate: bool = False
+    note: str = ""
+
+
+class SaveFailed(Event, frozen=True, kw_only=True, tag="save_failed"):
+    """A finding that could not be written to disk, whole, so that it is not lost."""
+
+    signature: str
+    problem: str
+    case: msgspec.Raw
+
+
+class InfraTrouble(Event, frozen=True, kw_only=True, tag="infra_trouble"):
+    """A case that could not be judged, through no fault of torch; ``in_a_row`` of them by now."""
+
+    index: int
+    message: str
+    in_a_row: int
+
+
+class KnownFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the summary: a distinct finding of this campaign and the cases it explains."""
+
+    signature: str
+    path: str
+    hits: int
+
+
+class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"):
+    """Always the last event, also after Ctrl-C and after an error.
+
+    ``counts`` are cases by status; ``refusals`` are notes and rejections by message, most frequent
+    first; ``overhead`` is the mean time per case, in seconds, that a world stood idle between two cases.
+    """
+
+    reason: str
+    exit_code: int
+    seed: int
+    cases: int
+    cases_per_second: float
+    overhead: float
+    counts: dict[str, int]
+    findings: tuple[KnownFinding, ...]
+    unresolved: tuple[str, ...]
+    refusals: tuple[tuple[str, int], ...]
+    features_seen: int
+    features_total: int
+    features_unseen: tuple[str, ...]
+    pairs_seen: int
+
+
+AnyEvent = (
+    CampaignStarted
+    | WorldStarted
+    | PhaseChanged
+    | CaseJudged
+    | FindingFound
+    | FindingHit
+    | FindingConfirmed
+    | FindingFlaky
+    | ShrinkProgress
+    | FindingSaved
+    | SaveFailed
+    | InfraTrouble
+    | CampaignFinished
+)

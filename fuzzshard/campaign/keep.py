@@ -1,0 +1,156 @@
+"""What a campaign writes: findings as found, then shrunk, with a reproducer that has been run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from fuzzshard.campaign.judge import Judged
+from fuzzshard.campaign.known import Found
+from fuzzshard.case import codec
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, read_entry
+from fuzzshard.corpus.store import (
+    CASE_FILE,
+    SCRIPT_FILE,
+    UNSHRUNK_FILE,
+    entry_files,
+    save_shrunk,
+    save_unshrunk,
+)
+from fuzzshard.errors import InvalidEntry
+from fuzzshard.verdict import Status, Verdict
+
+INCONCLUSIVE_FOLDER = "inconclusive"
+
+
+class ScriptRender(Protocol):
+    """The standalone script that shows a finding."""
+
+    def __call__(self, case: Case, *, signature: str) -> str:
+        """Python source that needs torch only."""
+
+
+class ScriptOutcome(Protocol):
+    """What running a reproducer says."""
+
+    @property
+    def fails(self) -> bool:
+        """Whether the script showed the finding."""
+
+
+class ScriptCheck(Protocol):
+    """Runs the reproducer at ``path`` on ``num_ranks`` ranks, as a user would."""
+
+    def __call__(
+        self, path: Path, num_ranks: int, *, preload: tuple[Path, ...] = (), timeout: float = 120
+    ) -> ScriptOutcome:
+        """Raises nothing for a script that fails: that is its purpose."""
+
+
+class Keeper:
+    """Saves findings below ``corpus``; one per campaign, from any of its threads.
+
+    Every method raises :class:`fuzzshard.errors.InfraError` for a disk that is full or read-only.
+    """
+
+    def __init__(
+        self, corpus: Path, preload: tuple[Path, ...], render: ScriptRender, check: ScriptCheck
+    ) -> None:
+        self.corpus = corpus
+        self.preload = tuple(path.resolve() for path in preload)
+        self._render = render
+        self._check = check
+        self._saved = _minimal_cases(corpus)
+
+    def save_found(self, found: Found, info: Mapping[str, str]) -> Path:
+        """Saves a finding as it was found; returns its folder."""
+        entry = self._entry(found.case, found.verdict, info)
+        return save_unshrunk(self.corpus, entry, self._script(entry))
+
+    def same_as(self, judged: Judged, folder: Path) -> Path | None:
+        """The other entry that has this minimal case and signature already; then ``folder`` goes away."""
+        known = self._saved.get(_key(judged.verdict.signature, judged.case))
+        if known is None or known == folder:
+            return None
+        _remove_unless_confirmed(folder)
+        return known
+
+    def save_judged(self, folder: Path, judged: Judged, info: Mapping[str, str]) -> CorpusEntry:
+        """Replaces the entry in ``folder`` by what came of it."""
+        entry = self._entry(judged.case, judged.verdict, info, judged)
+        save_shrunk(folder, entry, self._script(entry))
+        self._saved[_key(entry.signature, entry.case)] = folder
+        return self.entry(folder)
+
+    def save_flaky(self, found: Found, folder: Path, judged: Judged, info: Mapping[str, str]) -> Path:
+        """Moves a finding that did not come back to ``inconclusive/``; returns its new folder."""
+        moved = self.corpus / INCONCLUSIVE_FOLDER / folder.name
+        entry = self._entry(found.case, found.verdict, info, judged)
+        write_atomic(moved / UNSHRUNK_FILE, codec.encode(found.case) + b"\n")
+        save_shrunk(moved, msgspec.structs.replace(entry, status=Status.INCONCLUSIVE), self._script(entry))
+        _remove_unless_confirmed(folder)
+        return moved
+
+    def verify(self, folder: Path, entry: CorpusEntry) -> bool:
+        """Runs the reproducer in ``folder``; one that does not fail gets a note in the entry."""
+        script = folder / SCRIPT_FILE
+        if self._check(script, entry.case.mesh.size, preload=self.preload).fails:
+            return True
+        note = "running it did not show the finding; replaying the case does"
+        noted = msgspec.structs.replace(entry, notes={**entry.notes, SCRIPT_FILE: note})
+        save_shrunk(folder, noted, script.read_text())
+        return False
+
+    def entry(self, folder: Path) -> CorpusEntry:
+        """The entry in ``folder``."""
+        return read_entry(folder / CASE_FILE)
+
+    def discard(self, folder: Path) -> None:
+        """Removes a finding as it was found that turned out to be a known one."""
+        _remove_unless_confirmed(folder)
+
+    def _entry(
+        self, case: Case, verdict: Verdict, info: Mapping[str, str], judged: Judged | None = None
+    ) -> CorpusEntry:
+        confirmed = None
+        if judged is not None and judged.confirmation.runs:
+            confirmation = judged.confirmation
+            confirmed = Confirmation(runs=confirmation.runs, reproduced=confirmation.reproduced)
+        return make_entry(case, verdict, info, preload=tuple(map(str, self.preload)), confirmed=confirmed)
+
+    def _script(self, entry: CorpusEntry) -> str:
+        """A finding is saved even where no script can be made of it."""
+        try:
+            return self._render(entry.case, signature=entry.signature)
+        except Exception as error:
+            return f"raise SystemExit({f'no reproducer could be generated: {error!r}'!r})\n"
+
+
+def _key(signature: str, case: Case) -> tuple[str, bytes]:
+    """Equal for findings that differ in nothing but the seed of their tensors."""
+    return signature, codec.encode(msgspec.structs.replace(case, seed=0))
+
+
+def _minimal_cases(corpus: Path) -> dict[tuple[str, bytes], Path]:
+    """The confirmed findings that ``corpus`` has already; files that cannot be read are not ours to judge."""
+    saved: dict[tuple[str, bytes], Path] = {}
+    for file in entry_files([corpus]) if corpus.exists() else ():
+        try:
+            entry = read_entry(file)
+        except InvalidEntry:
+            continue
+        if entry.status.is_finding and entry.confirmed is not None:
+            saved[_key(entry.signature, entry.case)] = file.parent
+    return saved
+
+
+def _remove_unless_confirmed(folder: Path) -> None:
+    """Removes the unshrunk entry of a campaign; an older, confirmed one of the same name stays."""
+    if read_entry(folder / CASE_FILE).confirmed is None:
+        shutil.rmtree(folder)

@@ -1,0 +1,114 @@
+"""Which findings are the same: known ones, those being worked on, and the cases they explain."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+
+from fuzzshard.campaign.events import KnownFinding
+from fuzzshard.case.case import Case
+from fuzzshard.case.features import features
+from fuzzshard.verdict import Verdict
+
+MAX_PARKED = 8
+"""Cases per signature kept aside while another world works on that signature; more are only counted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A case of the stream with a finding; ``path`` is where it is saved, once it is."""
+
+    index: int
+    case: Case
+    verdict: Verdict
+    path: Path | None = None
+
+
+@dataclasses.dataclass
+class Known:
+    """A distinct finding of this campaign and the number of cases it explains.
+
+    ``cause`` are the features that the minimal case shares with every case that was shrunk to it: what
+    shrinking brought in by simplifying is no part of it.
+    """
+
+    signature: str
+    path: Path
+    cause: frozenset[str]
+    hits: int = 1
+
+
+class Registry:
+    """Decides what a finding is; may be used from any thread.
+
+    ``unresolved`` are the folders of findings that could not be confirmed before the campaign ended.
+
+    A finding is a *hit* of a known one with the same signature if its case has all the features of its
+    cause: nothing says that it is another. While a world works on a signature, further cases with it
+    are parked, and looked at again afterwards.
+    """
+
+    def __init__(self) -> None:
+        self.known: list[Known] = []
+        self.unresolved: list[Path] = []
+        self.num_flaky = 0
+        self._busy: dict[str, list[Found]] = {}
+        self._lock = threading.Lock()
+
+    def hit(self, found: Found) -> Known | None:
+        """The known finding that explains ``found``, with the hit counted."""
+        present = features(found.case)
+        with self._lock:
+            for known in self.known:
+                if known.signature == found.verdict.signature and known.cause <= present:
+                    known.hits += 1
+                    return known
+        return None
+
+    def crowded(self, signature: str) -> bool:
+        """Whether enough cases with this signature are parked already."""
+        with self._lock:
+            return len(self._busy.get(signature, ())) >= MAX_PARKED
+
+    def claim(self, found: Found) -> bool:
+        """Whether the caller may work on ``found``; if not, another world does and ``found`` is parked."""
+        with self._lock:
+            if (parked := self._busy.get(found.verdict.signature)) is not None:
+                parked.append(found)
+                return False
+            self._busy[found.verdict.signature] = []
+            return True
+
+    def settle(self, found: Found, known: Known | None) -> list[Found]:
+        """Ends the work on ``found``, with what became of it; the parked cases to look at again."""
+        with self._lock:
+            if known is not None:
+                self._add(known)
+            return self._busy.pop(found.verdict.signature)
+
+    def _add(self, known: Known) -> None:
+        for other in self.known:
+            if other.path == known.path:
+                other.cause &= known.cause
+                other.hits += known.hits
+                return
+        self.known.append(known)
+
+    def leave_unresolved(self, found: Found) -> None:
+        """The campaign ended before ``found`` could be confirmed; it stays saved as it was found."""
+        assert found.path is not None
+        with self._lock:
+            self.unresolved.append(found.path)
+
+    def count_flaky(self) -> None:
+        """One more finding did not come back on fresh ranks."""
+        with self._lock:
+            self.num_flaky += 1
+
+    def summary(self) -> tuple[KnownFinding, ...]:
+        """Every distinct finding, in the order in which they were settled."""
+        with self._lock:
+            return tuple(
+                KnownFinding(signature=k.signature, path=str(k.path), hits=k.hits) for k in self.known
+            )

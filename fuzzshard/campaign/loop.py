@@ -1,0 +1,288 @@
+"""The campaign: draw, judge, confirm, shrink and save, on several worlds at once, as a stream of events."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Protocol
+
+import msgspec
+
+from fuzzshard import __version__
+from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, Event
+from fuzzshard.campaign.keep import Keeper, ScriptCheck, ScriptRender
+from fuzzshard.campaign.known import Registry
+from fuzzshard.campaign.options import CampaignOptions, world_config
+from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.tally import Tally
+from fuzzshard.campaign.worker import Shared, Worker, WorldHandle
+from fuzzshard.case.case import Case, EngineName
+from fuzzshard.case.features import ALL_FEATURES
+from fuzzshard.errors import (
+    EXIT_CLEAN,
+    EXIT_FINDING,
+    EXIT_INCONCLUSIVE,
+    EXIT_INFRA,
+    EXIT_INTERRUPTED,
+    FuzzshardError,
+)
+from fuzzshard.reproducer import check, script
+from fuzzshard.strategies import case_stream
+from fuzzshard.verdict import Status
+from fuzzshard.world import World, resolve_device
+from fuzzshard.world.config import WorldConfig
+
+NUM_REFUSALS_SHOWN = 20
+
+
+class CaseStream(Protocol):
+    """Draws the cases of a campaign; equal arguments give equal cases."""
+
+    def __call__(self, seed: int, *, world_size: int, engines: tuple[EngineName, ...]) -> Iterator[Case]:
+        """An endless stream, or a finite one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tools:
+    """What a campaign works with; tests put fakes in their place."""
+
+    make_world: Callable[[WorldConfig], WorldHandle] = World
+    cases: CaseStream = case_stream
+    render: ScriptRender = script
+    check: ScriptCheck = check
+
+
+class _Interrupt:
+    """Put into the event queue by the signal handler, to wake the coordinator."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ended:
+    """The last thing a world's thread puts into the event queue."""
+
+    error: BaseException | None = None
+
+
+def run_campaign(options: CampaignOptions, sink: Callable[[Event], None], *, tools: Tools = Tools()) -> int:
+    """Runs a campaign and returns its exit code; ``sink`` gets every event, in the calling thread.
+
+    The exit code is 0 for a clean campaign, 1 with at least one finding, 3 with inconclusive cases only,
+    4 when the machine or the disk failed, 130 after Ctrl-C or SIGTERM. In each of these cases everything
+    found is saved and the last event is :class:`CampaignFinished`. A second Ctrl-C ends it at once.
+    Raises :class:`fuzzshard.errors.UsageError` for options that this machine cannot serve.
+    """
+    device, num_devices = resolve_device(options.device)
+    config = world_config(options, device, num_devices)
+    return _Campaign(options, config, sink, tools).run()
+
+
+class _Campaign:
+    """The coordinator. Worlds run in threads of their own and talk to it through one queue of events."""
+
+    def __init__(
+        self, options: CampaignOptions, config: WorldConfig, sink: Callable[[Event], None], tools: Tools
+    ) -> None:
+        self.options = options
+        self.config = config
+        self.sink = sink
+        self.tools = tools
+        self.seed = options.resolved_seed()
+        self.control = Control(options.max_time)
+        self.tally = Tally()
+        self.registry = Registry()
+        self.worlds: list[WorldHandle] = []
+        # A SimpleQueue, because a signal handler may put into it at any moment.
+        self.queue: queue.SimpleQueue[Event | _Interrupt | _Ended] = queue.SimpleQueue()
+        self.num_running = 0
+        self.interrupted = False
+        self.error: BaseException | None = None
+
+    def run(self) -> int:
+        self._deliver_started()
+        try:
+            keeper = Keeper(self.options.corpus, self.options.preload, self.tools.render, self.tools.check)
+        except FuzzshardError as error:
+            self.error = error
+            return self._deliver_finished()
+        stream = self.tools.cases(self.seed, world_size=self.config.size, engines=self.options.engines)
+        cases = Prefetch(stream, ahead=2 * self.options.worlds + 2, limit=self.options.max_cases)
+        shared = Shared(
+            cases=cases,
+            control=self.control,
+            tally=self.tally,
+            registry=self.registry,
+            keeper=keeper,
+            shrinking=self.options.shrink,
+            max_findings=self.options.max_findings,
+        )
+        try:
+            with _signals_call(self._on_signal):
+                for number in range(self.options.worlds):
+                    self.num_running += 1
+                    thread = threading.Thread(
+                        target=self._run_world,
+                        args=(number, shared),
+                        name=f"fuzzshard-world-{number}",
+                        daemon=True,
+                    )
+                    thread.start()
+                self._deliver_until_ended()
+        except KeyboardInterrupt:
+            self._interrupt()
+        finally:
+            self._abandon(cases)
+        return self._deliver_finished()
+
+    def _run_world(self, number: int, shared: Shared) -> None:
+        """The thread of one world."""
+
+        def emit(event: Event) -> None:
+            stamped = msgspec.structs.replace(event, world=number, elapsed=self.control.elapsed())
+            self.queue.put(stamped)
+
+        error: BaseException | None = None
+        try:
+            world = self.tools.make_world(self.config)
+            self.worlds.append(world)
+            try:
+                Worker(shared, world, emit).work()
+            finally:
+                world.close()
+        except BaseException as raised:  # a thread has nobody above it; the coordinator decides
+            error = raised
+        self.queue.put(_Ended(error))
+
+    def _deliver_until_ended(self) -> None:
+        """Hands events to the sink until every world has ended, or has had its time to."""
+        while self.num_running:
+            try:
+                item = self.queue.get(timeout=min(self.control.patience(), threading.TIMEOUT_MAX))
+            except queue.Empty:
+                return
+            self._handle(item)
+
+    def _handle(self, item: Event | _Interrupt | _Ended) -> None:
+        if isinstance(item, Event):
+            self.sink(item)
+        elif isinstance(item, _Ended):
+            self.num_running -= 1
+            if isinstance(item.error, KeyboardInterrupt):
+                self._interrupt()
+            elif item.error is not None and not self.control.abandoned:
+                self.error = self.error or item.error
+                self.control.halt(str(item.error))
+
+    def _on_signal(self) -> None:
+        """Called in the main thread, between any two of its instructions."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        self.interrupted = True
+        self.control.halt("interrupted")
+        self.queue.put(_Interrupt())
+
+    def _abandon(self, cases: Prefetch) -> None:
+        """Ends what has not ended. Killing its ranks ends a world's run; its thread then saves the rest."""
+        cases.close()
+        self.control.abandon()
+        if self.num_running:
+            for pid in [pid for world in self.worlds for pid in world.pids]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._deliver_until_ended()
+
+    def _deliver_started(self) -> None:
+        options = self.options
+        self.sink(
+            CampaignStarted(
+                version=__version__,
+                seed=self.seed,
+                corpus=str(options.corpus),
+                world_size=self.config.size,
+                worlds=options.worlds,
+                device=self.config.device,
+                engines=options.engines,
+                preload=self.config.preload,
+                max_cases=options.max_cases,
+                max_time=options.max_time,
+                max_findings=options.max_findings,
+            )
+        )
+
+    def _deliver_finished(self) -> int:
+        """The summary; raises the error of a campaign that ended by a fault of its own."""
+        elapsed, cases, tally = self.control.elapsed(), self.tally.cases, self.tally
+        exit_code = self._exit_code()
+        self.sink(
+            CampaignFinished(
+                elapsed=elapsed,
+                reason=self._reason(),
+                exit_code=exit_code,
+                seed=self.seed,
+                cases=cases,
+                cases_per_second=cases / elapsed,
+                overhead=tally.idle_seconds / max(cases, 1),
+                counts=dict(tally.counts),
+                findings=self.registry.summary(),
+                unresolved=tuple(map(str, self.registry.unresolved)),
+                refusals=tuple(tally.refusals.most_common(NUM_REFUSALS_SHOWN)),
+                features_seen=len(tally.features),
+                features_total=len(ALL_FEATURES),
+                features_unseen=tuple(sorted(set(ALL_FEATURES) - tally.features)),
+                pairs_seen=len(tally.pairs),
+            )
+        )
+        if self.error is not None and not isinstance(self.error, FuzzshardError):
+            raise self.error
+        return exit_code
+
+    def _reason(self) -> str:
+        if self.error is not None:
+            problem = str(self.error) or repr(self.error)
+            return problem if isinstance(self.error, FuzzshardError) else f"internal error: {problem}"
+        return "interrupted" if self.interrupted else self.control.reason or "all cases were run"
+
+    def _exit_code(self) -> int:
+        counts = self.tally.counts
+        if self.interrupted:
+            return EXIT_INTERRUPTED
+        if self.error is not None:
+            return self.error.exit_code if isinstance(self.error, FuzzshardError) else EXIT_INFRA
+        if self.registry.known or self.registry.unresolved:
+            return EXIT_FINDING
+        if self.tally.cases and counts[Status.INFRA] == self.tally.cases:
+            return EXIT_INFRA
+        if self.registry.num_flaky or counts[Status.INCONCLUSIVE]:
+            return EXIT_INCONCLUSIVE
+        return EXIT_CLEAN
+
+
+@contextlib.contextmanager
+def _signals_call(handler: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C, and the SIGTERM by which schedulers preempt, call ``handler`` in place of raising.
+
+    An exception raised at any instruction could cut an event in two. Signals reach the main thread only;
+    a campaign in another thread leaves them alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        handler()
+
+    previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for s, old in previous.items():
+            signal.signal(s, old)

@@ -1,0 +1,66 @@
+"""What a campaign is asked to do, and what it makes of it on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from pathlib import Path
+from typing import Literal
+
+from fuzzshard.case.case import ENGINES, EngineName
+from fuzzshard.errors import UsageError
+from fuzzshard.world.config import WorldConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CampaignOptions:
+    """One campaign. Without any of the three limits it runs until it is interrupted.
+
+    ``max_time`` is in seconds and bounds shrinking too. ``max_findings`` counts distinct findings.
+    ``seed=None`` draws a fresh one; 0 is a seed like any other. ``worlds`` sets of ``world_size`` ranks
+    run cases at the same time. ``preload`` are Python files that every rank imports before torch is used.
+    """
+
+    corpus: Path
+    max_cases: int | None = None
+    max_time: float | None = None
+    max_findings: int | None = None
+    seed: int | None = None
+    world_size: int | None = None
+    worlds: int = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    engines: tuple[EngineName, ...] = ENGINES
+    preload: tuple[Path, ...] = ()
+    shrink: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("max_cases", "max_time", "max_findings", "world_size", "worlds"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UsageError(f"{name} is {value}", f"use a positive {name} or leave it out")
+        if self.seed is not None and self.seed < 0:
+            raise UsageError(f"the seed is {self.seed}", "use a seed of at least 0")
+        if not self.engines:
+            raise UsageError("the campaign has no engine", f"name one of {', '.join(ENGINES)}")
+        for path in self.preload:
+            if not path.is_file():
+                raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")
+
+    def resolved_seed(self) -> int:
+        """The seed asked for, or a fresh one."""
+        return secrets.randbits(32) if self.seed is None else self.seed
+
+
+def world_config(options: CampaignOptions, device: Literal["cpu", "cuda"], default_ranks: int) -> WorldConfig:
+    """The settings of each world, given what :func:`fuzzshard.world.resolve_device` found.
+
+    Raises :class:`UsageError` for more ranks than CUDA devices: NCCL refuses two ranks on one device.
+    """
+    size = options.world_size or default_ranks
+    if device == "cuda" and size > default_ranks:
+        raise UsageError(
+            f"a world of {size} ranks needs {size} CUDA devices and there are {default_ranks}",
+            f"use --world-size {default_ranks} or --device cpu",
+        )
+    preload = tuple(str(path.resolve()) for path in options.preload)
+    return WorldConfig(size=size, device=device, preload=preload)

@@ -1,0 +1,72 @@
+"""The running totals of a campaign: cases by status, refusals by message, features and pairs seen."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+
+from fuzzshard.campaign.events import CaseJudged
+from fuzzshard.case.case import Case
+from fuzzshard.case.features import ALL_FEATURES, features
+from fuzzshard.verdict import Status, Verdict
+
+MAX_REFUSALS = 500
+"""Distinct messages kept; a campaign of weeks must not grow without bound."""
+
+
+class Tally:
+    """Counts of one campaign; may be used from any thread."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.features: set[str] = set()
+        self.pairs: set[tuple[str, str]] = set()
+        self.idle_seconds = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def cases(self) -> int:
+        """The number of cases judged."""
+        return self.counts.total()
+
+    def add(self, index: int, case: Case, verdict: Verdict) -> CaseJudged:
+        """Counts one case and says what it added."""
+        present = sorted(features(case))
+        with self._lock:
+            self.counts[verdict.status] += 1
+            self._count_refusals(verdict)
+            new = tuple(f for f in present if f not in self.features)
+            self.features.update(present)
+            self.pairs.update(itertools.combinations(present, 2))
+            return CaseJudged(
+                index=index,
+                status=verdict.status,
+                seconds=verdict.seconds,
+                signature=verdict.signature,
+                message=verdict.message,
+                new_features=new,
+                features_seen=len(self.features),
+                features_total=len(ALL_FEATURES),
+                pairs_seen=len(self.pairs),
+            )
+
+    def add_idle(self, seconds: float) -> None:
+        """Time that a world spent between two cases."""
+        with self._lock:
+            self.idle_seconds += seconds
+
+    def _count_refusals(self, verdict: Verdict) -> None:
+        refused = [f"{engine}: {first_line(note)}" for engine, note in verdict.notes.items()]
+        if verdict.status in (Status.REJECTED, Status.INFRA, Status.INCONCLUSIVE) and verdict.message:
+            refused.append(f"{verdict.status}: {first_line(verdict.message)}")
+        for message in refused:
+            known = message in self.refusals or len(self.refusals) < MAX_REFUSALS
+            self.refusals[message if known else "(other messages)"] += 1
+
+
+def first_line(text: str) -> str:
+    """The first line of ``text``, at most 160 characters."""
+    lines = text.strip().splitlines()
+    return lines[0][:160] if lines else ""

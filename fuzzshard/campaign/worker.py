@@ -1,0 +1,243 @@
+"""One world at work: takes cases, judges them, and follows up on what it finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from fuzzshard.campaign.control import Control, ControlledWorld
+from fuzzshard.campaign.events import (
+    Event,
+    FindingFlaky,
+    FindingFound,
+    FindingHit,
+    FindingSaved,
+    InfraTrouble,
+    PhaseChanged,
+    SaveFailed,
+    WorldStarted,
+)
+from fuzzshard.campaign.judge import Judged, Runner, Stopped, confirm_and_shrink, judge
+from fuzzshard.campaign.keep import Keeper
+from fuzzshard.campaign.known import Found, Known, Registry
+from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.tally import Tally
+from fuzzshard.case import codec
+from fuzzshard.case.features import features
+from fuzzshard.case.order import leaf_count
+from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.store import SCRIPT_FILE
+from fuzzshard.errors import InfraError
+from fuzzshard.verdict import Finding, Status
+
+
+class WorldHandle(Runner, Protocol):
+    """What a campaign needs of a :class:`fuzzshard.world.World`."""
+
+    @property
+    def info(self) -> dict[str, str]:
+        """Of the ranks started last: the keys torch, python, device, backend and platform."""
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the live ranks."""
+
+    def close(self) -> None:
+        """Kills the ranks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """What the worlds of a campaign have in common; every part may be used from any thread."""
+
+    cases: Prefetch
+    control: Control
+    tally: Tally
+    registry: Registry
+    keeper: Keeper
+    shrinking: bool = True
+    max_findings: int | None = None
+
+
+class Worker:
+    """Runs cases on one world, in one thread, until there are no more or the campaign ends."""
+
+    def __init__(self, shared: Shared, world: WorldHandle, emit: Callable[[Event], None]) -> None:
+        self._shared = shared
+        self._handle = world
+        self._world = ControlledWorld(world, shared.control)
+        self._emit = emit
+
+    def work(self) -> None:
+        """Returns at the end of the campaign; raises :class:`InfraError` when it cannot go on."""
+        try:
+            self._emit(PhaseChanged(phase="starting"))
+            self._world.restart()
+            self._emit(WorldStarted(info=self._handle.info))
+            self._take_cases()
+        except Stopped:
+            pass
+        finally:
+            self._emit(PhaseChanged(phase="stopped"))
+
+    def _take_cases(self) -> None:
+        self._emit(PhaseChanged(phase="running"))
+        idle_since: float | None = None
+        while self._shared.control.accepting() and (taken := self._shared.cases.take()):
+            index, case = taken
+            if idle_since is not None:
+                self._shared.tally.add_idle(time.perf_counter() - idle_since)
+            verdict = judge(self._world, case)
+            idle_since = time.perf_counter()
+            self._emit(self._shared.tally.add(index, case, verdict))
+            if verdict.status is Status.INFRA:
+                count = self._shared.control.count_infra(verdict)
+                self._emit(InfraTrouble(index=index, message=verdict.message, in_a_row=count))
+                continue
+            self._shared.control.count_judged()
+            if verdict.status.is_finding:
+                self._follow_up(Found(index, case, verdict))
+                idle_since = None
+
+    def _follow_up(self, first: Found) -> None:
+        todo = deque([first])
+        while todo:
+            todo.extend(self._resolve(todo.popleft()))
+        self._emit(PhaseChanged(phase="running"))
+
+    def _resolve(self, found: Found) -> list[Found]:
+        """Says what a finding is; returns those that were parked meanwhile."""
+        registry = self._shared.registry
+        signature = found.verdict.signature
+        if known := registry.hit(found):
+            if found.path is not None:
+                self._shared.keeper.discard(found.path)
+            self._emit(
+                FindingHit(index=found.index, signature=signature, path=str(known.path), hits=known.hits)
+            )
+            return []
+        if found.path is None:
+            if registry.crowded(signature):
+                return []
+            found = dataclasses.replace(found, path=self._save(found))
+        if not registry.claim(found):
+            return []
+        known = None
+        try:
+            known = self._investigate(found)
+        except BaseException:
+            registry.leave_unresolved(found)
+            raise
+        finally:
+            parked = registry.settle(found, known)
+        limit = self._shared.max_findings
+        if limit is not None and len(registry.known) >= limit:
+            self._shared.control.halt(f"{len(registry.known)} distinct findings")
+        return parked
+
+    def _save(self, found: Found) -> Path:
+        signature = found.verdict.signature
+        try:
+            path = self._shared.keeper.save_found(found, self._handle.info)
+        except InfraError as error:
+            case = msgspec.Raw(codec.encode(found.case))
+            self._emit(SaveFailed(signature=signature, problem=str(error), case=case))
+            raise
+        self._emit(
+            FindingFound(
+                index=found.index,
+                status=found.verdict.status,
+                signature=signature,
+                summary=describe(found.verdict.findings[0]),
+                path=str(path),
+            )
+        )
+        return path
+
+    def _investigate(self, found: Found) -> Known | None:
+        """Confirms, shrinks, saves and verifies; None for a finding that is not confirmed."""
+        assert found.path is not None
+        shared = self._shared
+        judged = confirm_and_shrink(
+            self._world,
+            found.case,
+            found.verdict,
+            emit=self._emit,
+            shrinking=shared.shrinking,
+            seconds_left=shared.control.seconds_left,
+        )
+        if judged.confirmation.flaky:
+            self._set_aside(found, judged)
+            return None
+        if not judged.confirmation.reproduced:
+            shared.registry.leave_unresolved(found)
+            return None
+        path = shared.keeper.same_as(judged, found.path)
+        if path is None:
+            path = found.path
+            entry = shared.keeper.save_judged(path, judged, self._handle.info)
+            self._report(found, judged, path, entry.replay, self._verify(path, entry))
+        else:
+            entry = shared.keeper.entry(path)
+            self._report(found, judged, path, entry.replay, None, duplicate=True)
+        cause = features(judged.case) & features(found.case)
+        return Known(found.verdict.signature, path, cause)
+
+    def _set_aside(self, found: Found, judged: Judged) -> None:
+        assert found.path is not None
+        path = self._shared.keeper.save_flaky(found, found.path, judged, self._handle.info)
+        self._shared.registry.count_flaky()
+        self._emit(
+            FindingFlaky(
+                signature=found.verdict.signature, observed=judged.confirmation.others, path=str(path)
+            )
+        )
+
+    def _verify(self, path: Path, entry: CorpusEntry) -> bool | None:
+        """Whether the reproducer fails; None when there is no time left to run it."""
+        if not self._shared.control.running():
+            return None
+        self._emit(PhaseChanged(phase="verifying"))
+        fails = self._shared.keeper.verify(path, entry)
+        return fails if self._shared.control.running() else None
+
+    def _report(
+        self,
+        found: Found,
+        judged: Judged,
+        path: Path,
+        replay: str,
+        script_fails: bool | None,
+        *,
+        duplicate: bool = False,
+    ) -> None:
+        self._emit(
+            FindingSaved(
+                signature=judged.verdict.signature,
+                path=str(path),
+                replay_command=replay,
+                script=str(path / SCRIPT_FILE),
+                script_fails=script_fails,
+                leaves_before=leaf_count(found.case),
+                leaves_after=leaf_count(judged.case),
+                runs=judged.confirmation.runs,
+                reproduced=judged.confirmation.reproduced,
+                shrink_evaluations=judged.evaluations,
+                shrink_finished=judged.finished,
+                duplicate=duplicate,
+                note=judged.note,
+            )
+        )
+
+
+def describe(finding: Finding) -> str:
+    """One line: what was observed where, and what was expected."""
+    where = f" of {finding.name}" if finding.name else ""
+    when = f" at op {finding.op}" if finding.op >= 0 else ""
+    return f"{finding.engine}: {finding.oracle}{where}{when}: {finding.observed}, expected {finding.expected}"

@@ -1,0 +1,98 @@
+"""The command line: which commands there are, and how errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cyclopts import App
+
+from fuzzshard import __version__
+from fuzzshard.commands.doctor import doctor
+from fuzzshard.commands.replay import replay
+from fuzzshard.commands.repro import repro
+from fuzzshard.commands.run import run
+from fuzzshard.commands.show import show
+from fuzzshard.commands.shrink import shrink
+from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, FuzzshardError
+
+if TYPE_CHECKING:
+    from cyclopts import CycloptsError
+    from rich.text import Text
+
+EXIT_BROKEN_PIPE = 141
+"""128 + SIGPIPE: what a shell says of any program whose reader went away."""
+
+HELP = """\
+Fuzzes PyTorch's data-parallel training: draws random training experiments,
+runs each one with fully_shard, DDP and a plain reference on real ranks, and
+reports every difference that floating point cannot explain.
+"""
+
+EXAMPLES = """\
+Examples:
+  fuzzshard run --max-time 10m           fuzz for ten minutes
+  fuzzshard replay corpus                are the saved findings still there?
+  fuzzshard show corpus/findings/NAME    the experiment, drawn
+  fuzzshard repro corpus/findings/NAME   a script that needs nothing but torch
+
+"""
+
+EXIT_CODES = """\
+Exit codes:
+    0  clean: no finding, or every replayed finding is fixed
+    1  at least one finding
+    2  an option, a path or a file that makes no sense
+    3  inconclusive: nothing could be judged, or a finding did not repeat
+    4  the machine or fuzzshard failed: ranks do not start, the disk is full
+  130  interrupted
+"""
+
+
+def _parse_error(error: CycloptsError) -> Text:
+    """One line, like every other error."""
+    from rich.text import Text
+
+    line = f"fuzzshard: {' '.join(str(error).split())}; see fuzzshard --help"
+    return Text(line, no_wrap=True, overflow="ignore")
+
+
+app = App(
+    name="fuzzshard",
+    help=HELP,
+    help_epilogue=EXAMPLES + EXIT_CODES,
+    help_format="plaintext",
+    version=f"fuzzshard {__version__}",
+    error_formatter=_parse_error,
+    suppress_keyboard_interrupt=False,
+    result_action="return_value",
+)
+for _order, _command in enumerate((run, replay, show, shrink, repro, doctor)):
+    app.command(_command, help_epilogue=EXIT_CODES, sort_key=_order)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point; always ends in ``SystemExit``."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        code = app(sys.argv[1:] if arguments is None else arguments) or 0
+        sys.stdout.flush()
+    except FuzzshardError as error:
+        print(f"fuzzshard: {error}", file=sys.stderr)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_BROKEN_PIPE
+    except Exception:  # a fault of ours must not leave with 1, which accuses torch
+        traceback.print_exc()
+        print("fuzzshard: internal error; please report it with the lines above", file=sys.stderr)
+        code = EXIT_INFRA
+    sys.exit(code)

@@ -1,0 +1,57 @@
+"""What several commands share: option types, the console, starting a world."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter, Token
+
+from fuzzshard.errors import UsageError
+from fuzzshard.world.config import WorldConfig
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds: ``"90s"``, ``"10m"``, ``"1h30m"``, ``"2d"``; a bare number is in seconds.
+
+    Raises ``ValueError`` for anything else and for zero.
+    """
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", f"{text}s" if text.replace(".", "").isdigit() else text)
+    whole = "".join(number + unit for number, unit in parts)
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if whole not in (text, f"{text}s") or seconds <= 0:
+        raise ValueError(f"{text!r} is not a duration; write 90s, 10m or 2h")
+    return seconds
+
+
+def _convert_duration(_hint: object, tokens: Sequence[Token]) -> float:
+    return parse_duration(tokens[0].value)
+
+
+Duration = Annotated[float | None, Parameter(converter=_convert_duration, metavar="TIME")]
+Device = Literal["auto", "cpu", "cuda"]
+Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
+Preload = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
+
+DEFAULT_CORPUS = Path("corpus")
+
+
+def world_config(
+    device: Literal["cpu", "cuda"], num_devices: int, size: int, preload: tuple[Path, ...]
+) -> WorldConfig:
+    """The settings of a world of ``size`` ranks; raises :class:`UsageError` where they cannot be met."""
+    if size < 1:
+        raise UsageError(f"a world of {size} ranks runs nothing", "use --world-size 1 or more")
+    if device == "cuda" and size > num_devices:
+        raise UsageError(
+            f"a world of {size} ranks needs {size} CUDA devices and there are {num_devices}",
+            f"use --world-size {num_devices} or --device cpu",
+        )
+    for path in preload:
+        if not path.is_file():
+            raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")
+    return WorldConfig(size=size, device=device, preload=tuple(str(path.resolve()) for path in preload))

@@ -1,0 +1,104 @@
+"""``fuzzshard replay``: the corpus as a regression test."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+import msgspec
+
+from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Json, Preload, world_config
+from fuzzshard.corpus.replay import LARGEST_CPU_WORLD, Outcome, ReplayResult, exit_code
+from fuzzshard.corpus.replay import replay as replay_files
+from fuzzshard.corpus.store import entry_files
+from fuzzshard.errors import EXIT_INTERRUPTED
+
+
+def replay(
+    *paths: Path,
+    device: Device = "auto",
+    world_size: int | None = None,
+    deadline: Duration = None,
+    preload: Preload = (),
+    as_json: Json = False,
+) -> int:
+    """Run saved cases again and print one line for each.
+
+    SAME          the recorded finding is still there
+    CHANGED       another finding is there, or one where none was recorded
+    FIXED         the recorded finding is gone
+    PASS          nothing is wrong, and nothing was recorded for this device
+    INCONCLUSIVE  a flaky finding stayed away, or noise could explain it
+    SKIPPED       the case needs more ranks, or CUDA
+    INVALID       the file holds no case that could be run
+    INFRA         the ranks failed; says nothing about torch
+
+    Examples:
+      fuzzshard replay
+      fuzzshard replay corpus/findings/NAME
+      fuzzshard replay corpus --device cpu --json
+
+    Parameters
+    ----------
+    paths
+        Entries, case files, or folders to search for them; by default ./corpus.
+    device
+        auto is CUDA with NCCL where there is any, else the CPU with gloo.
+    world_size
+        Ranks to start. By default as many as the largest mesh among the cases needs.
+    deadline
+        How long a case may take before it is a hang: 30s, 2m. By default learned from earlier cases.
+    preload
+        A Python file that every rank runs first; repeat it for several.
+    as_json
+        Print one JSON object for each case.
+    """
+    from fuzzshard.world import World, resolve_device
+
+    files = entry_files(paths or (DEFAULT_CORPUS,))
+    kind, num_devices = resolve_device(device)
+    largest = world_size or (num_devices if kind == "cuda" else LARGEST_CPU_WORLD)
+    config = world_config(kind, num_devices, largest, preload)
+    results = replay_files(
+        files,
+        lambda size: World(dataclasses.replace(config, size=world_size or size)),
+        device=kind,
+        num_ranks=largest,
+        deadline=deadline,
+    )
+    outcomes: list[Outcome] = []
+    interrupted = False
+    with contextlib.closing(results):
+        try:
+            for result in results:
+                outcomes.append(result.outcome)
+                print(_as_json(result) if as_json else _as_line(result), flush=True)
+        except KeyboardInterrupt:
+            interrupted = True
+    if not as_json:
+        print(_summary(outcomes, len(files), interrupted))
+    return EXIT_INTERRUPTED if interrupted else exit_code(outcomes)
+
+
+def _as_line(result: ReplayResult) -> str:
+    took = f"  {result.seconds:.1f} s" if result.seconds else ""
+    said = f"  {' '.join(result.message.split())}" if result.message else ""
+    return f"{result.outcome:<12}  {result.path}{took}{said}"
+
+
+def _as_json(result: ReplayResult) -> str:
+    return msgspec.json.encode(
+        {
+            "path": str(result.path),
+            "outcome": result.outcome,
+            "seconds": round(result.seconds, 3),
+            "message": result.message,
+        }
+    ).decode()
+
+
+def _summary(outcomes: list[Outcome], num_files: int, interrupted: bool) -> str:
+    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in Outcome if outcome in outcomes)
+    missing = f"; interrupted, {num_files - len(outcomes)} not replayed" if interrupted else ""
+    return f"replayed {len(outcomes)}: {counts or 'no cases found'}{missing}"

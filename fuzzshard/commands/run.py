@@ -1,0 +1,85 @@
+"""``fuzzshard run``: a campaign."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from fuzzshard.case.case import ENGINES, EngineName
+from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Json, Preload
+
+
+def run(
+    *,
+    max_time: Duration = None,
+    max_cases: int | None = None,
+    max_findings: int | None = None,
+    seed: int | None = None,
+    corpus: Path = DEFAULT_CORPUS,
+    device: Device = "auto",
+    world_size: int | None = None,
+    worlds: int = 1,
+    engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = ENGINES,
+    preload: Preload = (),
+    shrink: bool = True,
+    as_json: Json = False,
+) -> int:
+    """Draw random cases and run them until a limit is reached, or until Ctrl-C.
+
+    Each finding is saved as soon as it is seen, confirmed on fresh ranks,
+    reduced to a minimal case and saved again with a script that shows it.
+
+    Examples:
+      fuzzshard run --max-time 10m
+      fuzzshard run --max-cases 500 --seed 7 --device cpu --world-size 2
+      fuzzshard run --engine fully_shard --max-findings 1 --corpus /data/corpus
+
+    Parameters
+    ----------
+    max_time
+        Stop after this long: 90s, 10m, 2h.
+    max_cases
+        Stop after this many cases.
+    max_findings
+        Stop after this many distinct findings.
+    seed
+        What the random cases are drawn from; without it a fresh one, which is printed.
+    corpus
+        The folder to save findings in.
+    device
+        auto is CUDA with NCCL where there is any, else the CPU with gloo.
+    world_size
+        Ranks of a world, and so the largest mesh. By default all CUDA devices, or 4 ranks on CPU.
+    worlds
+        How many worlds run cases at the same time.
+    engine
+        An engine to judge against the reference; repeat it for several. By default all.
+    preload
+        A Python file that every rank runs first; repeat it for several.
+    shrink
+        Whether to reduce findings to minimal cases.
+    as_json
+        Print one JSON object for each event, and no panel.
+    """
+    from rich.console import Console
+
+    from fuzzshard.campaign import run_campaign
+    from fuzzshard.campaign.options import CampaignOptions
+    from fuzzshard.report.sinks import make_sink
+
+    options = CampaignOptions(
+        max_cases=max_cases,
+        max_time=max_time,
+        max_findings=max_findings,
+        seed=seed,
+        world_size=world_size,
+        worlds=worlds,
+        device=device,
+        engines=tuple(dict.fromkeys(engine)),
+        corpus=corpus,
+        preload=preload,
+        shrink=shrink,
+    )
+    return run_campaign(options, make_sink(json=as_json, console=Console()))

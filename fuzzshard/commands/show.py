@@ -1,0 +1,55 @@
+"""``fuzzshard show``: a case drawn as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fuzzshard.corpus.entry import CorpusEntry, mesh_text, read_entry
+from fuzzshard.corpus.replay import shown_path
+from fuzzshard.corpus.store import entry_files
+from fuzzshard.errors import EXIT_CLEAN, UsageError
+
+
+def show(path: Path, /) -> int:
+    """Draw one case, or list the cases in a folder.
+
+    For an entry of the corpus: the finding, what was observed against what
+    was expected, and how to replay it. For any case: the model with widths
+    and parameter shapes, the forward as a graph, the wrap groups, the freeze
+    plan, the mesh, the schedule as a numbered program, the features.
+
+    Examples:
+      fuzzshard show corpus/findings/NAME
+      fuzzshard show corpus/findings/NAME/unshrunk.json
+      fuzzshard show corpus
+
+    Parameters
+    ----------
+    path
+        An entry, a case file, or a folder to search for them.
+    """
+    files = entry_files([path])
+    if not files:
+        raise UsageError(f"{path} holds no case", "give an entry of a corpus or a case file")
+    if len(files) > 1:
+        for file in files:
+            print(_line(read_entry(file), shown_path(file)))
+        return EXIT_CLEAN
+
+    from rich.console import Console
+
+    from fuzzshard.report.show import show_entry
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160
+    (file,) = files
+    with console.capture() as capture:
+        console.print(show_entry(read_entry(file), shown_path(file)))
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    return EXIT_CLEAN
+
+
+def _line(entry: CorpusEntry, path: Path) -> str:
+    seen = f"torch {entry.torch} on {entry.device}" if entry.torch else "a case"
+    return f"{path}  {entry.signature or 'no finding'}  {mesh_text(entry.case.mesh)}  {seen}"

@@ -1,0 +1,40 @@
+"""Files that are either whole or not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fuzzshard.errors import InfraError
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replaces ``path`` with ``data`` and creates its folder; a reader, or a power cut, never sees half.
+
+    Raises :class:`InfraError` for a full disk or a folder that cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise InfraError(
+            f"cannot write {path}: {error.strerror}", "free some space or choose another folder"
+        ) from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename survives a power cut only once its folder is on disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

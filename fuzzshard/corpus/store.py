@@ -1,0 +1,93 @@
+"""Where entries lie: finding them below paths and saving them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from fuzzshard.case import codec
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.entry import CorpusEntry, encode_entry, read_entry, slug
+from fuzzshard.errors import InvalidEntry, UsageError
+
+CASE_FILE = "case.json"
+SCRIPT_FILE = "repro.py"
+UNSHRUNK_FILE = "unshrunk.json"
+FINDINGS_FOLDER = "findings"
+
+
+def entry_files(paths: Iterable[Path]) -> list[Path]:
+    """The JSON files that ``paths`` stand for, sorted, each once.
+
+    A path is an entry's folder, a JSON file, or a folder to search. What lies next to a ``case.json``
+    belongs to that entry. Raises :class:`UsageError` for a path that does not exist.
+    """
+    files: dict[Path, None] = {}
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"{path} does not exist", "give an entry's folder, a case file or a corpus")
+        files.update(dict.fromkeys(_files_below(path) if path.is_dir() else [path]))
+    return list(files)
+
+
+def only_case(path: Path) -> Path:
+    """The file of the one case that ``path`` stands for; raises :class:`UsageError` for none or several."""
+    files = entry_files([path])
+    if len(files) != 1:
+        raise UsageError(f"{path} holds {len(files)} cases", "give one entry or one case file")
+    return files[0]
+
+
+def _files_below(folder: Path) -> list[Path]:
+    found = [p for p in folder.rglob("*.json") if not _is_hidden(p.relative_to(folder))]
+    entries = {p.parent for p in found if p.name == CASE_FILE}
+    return sorted(p for p in found if p.name == CASE_FILE or p.parent not in entries)
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def save_unshrunk(corpus: Path, entry: CorpusEntry, script: str) -> Path:
+    """Saves a new finding before anything else is tried with it; returns its folder.
+
+    The same case found again keeps the entry that is there, which may be shrunk already.
+    """
+    folder = corpus / FINDINGS_FOLDER / slug(entry.signature, entry.case)
+    if not _is_readable(folder / CASE_FILE):
+        write_atomic(folder / UNSHRUNK_FILE, codec.encode(entry.case) + b"\n")
+        _write(folder, entry, script)
+    return folder
+
+
+def save_shrunk(folder: Path, entry: CorpusEntry, script: str) -> None:
+    """Replaces the entry in ``folder`` by its smaller form; ``unshrunk.json`` stays as it is."""
+    _write(folder, entry, script)
+
+
+def _write(folder: Path, entry: CorpusEntry, script: str) -> None:
+    """``case.json`` comes last: an entry that is there is whole."""
+    write_atomic(folder / SCRIPT_FILE, script.encode())
+    command = replay_command(folder, entry)
+    write_atomic(folder / CASE_FILE, encode_entry(msgspec.structs.replace(entry, replay=command)))
+
+
+def replay_command(path: Path, entry: CorpusEntry) -> str:
+    """The command that replays the entry at ``path`` under the conditions it was found in."""
+    words = ["fuzzshard", "replay", str(path)]
+    if entry.device == "cuda":
+        words += ["--device", "cuda"]
+    for file in entry.preload:
+        words += ["--preload", file]
+    return shlex.join(words)
+
+
+def _is_readable(file: Path) -> bool:
+    try:
+        read_entry(file)
+    except InvalidEntry:
+        return False
+    return True

@@ -1,0 +1,133 @@
+"""What this machine can run, shown by running it: a clean case, and one with a planted fault.
+
+A fuzzer that reports nothing looks the same whether torch is right or the fuzzer is blind; the planted
+fault tells the two apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import psutil
+
+import fuzzshard
+from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
+from fuzzshard.case.graph import Block, Call, Child, Linear
+from fuzzshard.case.schedule import Backward, Forward, Step, ZeroGrad
+from fuzzshard.corpus.replay import ReplayWorld
+from fuzzshard.errors import InfraError
+from fuzzshard.verdict import Status, Verdict
+from fuzzshard.world.config import WorldConfig
+
+PLANTED_FAULT = '''\
+"""Doubles every gradient that fully_shard reduces, in the processes that load this file."""
+
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+copy_in = _fsdp_collectives.foreach_reduce_scatter_copy_in
+
+
+def doubled(unsharded_grads, reduce_scatter_input, world_size):
+    copy_in(unsharded_grads, reduce_scatter_input, world_size)
+    reduce_scatter_input.mul_(2)
+
+
+_fsdp_collectives.foreach_reduce_scatter_copy_in = doubled
+'''
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One line of the report; ``ok=False`` means that no campaign here could be believed."""
+
+    name: str
+    text: str
+    ok: bool = True
+
+
+def clean_case(num_ranks: int) -> Case:
+    """Two wrapped linear layers, two steps of SGD: any torch that is not broken passes it."""
+    return Case(
+        seed=0,
+        model=Block(
+            children=(Child(name="up", module=Linear(out=6)), Child(name="down", module=Linear(out=4))),
+            nodes=(Call(name="h", module="up", args=("x",)), Call(name="y", module="down", args=("h",))),
+            outputs=("y",),
+        ),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
+        mesh=Mesh(shard=min(num_ranks, 2)),
+        wrap=(WrapGroup(modules=("up",)), WrapGroup(modules=("",))),
+        schedule=(
+            ZeroGrad(),
+            Forward(),
+            Backward(),
+            Step(),
+            ZeroGrad(),
+            Forward(batch=1),
+            Backward(),
+            Step(),
+        ),
+    )
+
+
+def examine(
+    start_world: Callable[[WorldConfig], AbstractContextManager[ReplayWorld]], config: WorldConfig
+) -> Iterator[Check]:
+    """Yields the report line by line, as it becomes known."""
+    memory = psutil.virtual_memory()
+    yield Check("fuzzshard", f"{fuzzshard.__version__}, python {platform.python_version()}")
+    yield Check(
+        "machine",
+        f"{os.cpu_count()} CPUs, {memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free",
+    )
+    yield Check("ranks", f"{config.size} on {config.device}")
+    case = clean_case(config.size)
+    try:
+        yield from _examine_clean(start_world, config, case)
+        yield _examine_fault(start_world, config, case)
+    except InfraError as error:
+        yield Check("start-up", str(error), ok=False)
+
+
+def _examine_clean(
+    start_world: Callable[[WorldConfig], AbstractContextManager[ReplayWorld]], config: WorldConfig, case: Case
+) -> Iterator[Check]:
+    start = time.monotonic()
+    with start_world(config) as world:
+        verdict = world.run(case)
+        first = time.monotonic() - start
+        yield Check("torch", f"{world.info['torch']}, {world.info['device']}, {world.info['backend']}")
+        yield Check("start-up", f"{first:.1f} s from nothing to the end of the first case")
+        start = time.monotonic()
+        verdict = world.run(case) if verdict.status is Status.PASS else verdict
+        warm = time.monotonic() - start
+    if verdict.status is Status.PASS:
+        yield Check("clean case", f"passes, in {warm:.2f} s on warm ranks")
+    else:
+        yield Check("clean case", f"should pass and does not: {_said(verdict)}", ok=False)
+
+
+def _examine_fault(
+    start_world: Callable[[WorldConfig], AbstractContextManager[ReplayWorld]], config: WorldConfig, case: Case
+) -> Check:
+    with tempfile.TemporaryDirectory(prefix="fuzzshard-doctor-") as folder:
+        preload = Path(folder) / "doubled_gradients.py"
+        preload.write_text(PLANTED_FAULT)
+        with start_world(dataclasses.replace(config, preload=(str(preload),))) as world:
+            verdict = world.run(case)
+    found = verdict.status.is_finding and verdict.findings[0].engine == "fully_shard"
+    what = "fully_shard made to double its gradients"
+    if found:
+        return Check("planted fault", f"found: {what} is {verdict.signature}")
+    return Check("planted fault", f"missed: {what} gives {_said(verdict)}", ok=False)
+
+
+def _said(verdict: Verdict) -> str:
+    return " ".join(filter(None, (verdict.status.value, verdict.signature, verdict.message)))

@@ -1,0 +1,129 @@
+"""Events as lines of text, for logs and for the scrollback above the panel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from fuzzshard.campaign.events import (
+    CampaignFinished,
+    CampaignStarted,
+    Event,
+    FindingFlaky,
+    FindingFound,
+    FindingSaved,
+    InfraTrouble,
+    SaveFailed,
+    WorldStarted,
+)
+from fuzzshard.report.progress import Progress
+
+MAX_UNSEEN_SHOWN = 12
+
+
+def event_lines(event: Event) -> Iterator[str]:
+    """The lines that an event deserves; most deserve none."""
+    match event:
+        case CampaignStarted():
+            yield f"seed {event.seed}"
+            yield (
+                f"fuzzshard {event.version}: {event.worlds} x {event.world_size} ranks on {event.device}, "
+                f"engines {', '.join(event.engines)}, corpus {event.corpus}, {_limits(event)}"
+            )
+            if event.preload:
+                yield f"preloaded in every rank: {', '.join(event.preload)}"
+        case WorldStarted():
+            yield f"world {event.world} is up: {', '.join(f'{k} {v}' for k, v in event.info.items())}"
+        case FindingFound():
+            yield f"[{clock(event.elapsed)}] FOUND {event.signature} in case {event.index}: {event.summary}"
+            yield f"    saved as found: {event.path}"
+        case FindingFlaky():
+            yield f"[{clock(event.elapsed)}] INCONCLUSIVE {event.signature}: fresh ranks showed {event.observed}"
+            yield f"    kept in {event.path}"
+        case FindingSaved():
+            yield from _saved(event)
+        case SaveFailed():
+            yield f"[{clock(event.elapsed)}] NOT SAVED {event.signature}: {event.problem}"
+            yield f"    the case: {bytes(event.case).decode()}"
+        case InfraTrouble():
+            yield f"[{clock(event.elapsed)}] case {event.index} could not be judged: {event.message}"
+        case CampaignFinished():
+            yield from _summary(event)
+
+
+def progress_line(progress: Progress) -> str:
+    """Where the campaign stands, in one line."""
+    coverage = progress.coverage
+    seen = f", features {coverage.features_seen}/{coverage.features_total}" if coverage else ""
+    return (
+        f"[{clock(progress.elapsed)}] {progress.cases} cases, "
+        f"{progress.cases / max(progress.elapsed, 1e-9):.2f}/s ({counts_text(progress.counts)}){seen}, "
+        f"{progress.num_findings} findings"
+    )
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """``"PASS 120, DIVERGENCE 2"``, most frequent first."""
+    return ", ".join(f"{k} {v}" for k, v in sorted(counts.items(), key=lambda item: -item[1])) or "none yet"
+
+
+def clock(seconds: float) -> str:
+    """``"1:02:03"``, or ``"2:03"`` below an hour."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _limits(event: CampaignStarted) -> str:
+    limits = []
+    if event.max_cases is not None:
+        limits.append(f"at most {event.max_cases} cases")
+    if event.max_time is not None:
+        limits.append(f"at most {event.max_time:g} s")
+    if event.max_findings is not None:
+        limits.append(f"at most {event.max_findings} findings")
+    return ", ".join(limits) or "until Ctrl-C"
+
+
+def _saved(event: FindingSaved) -> Iterator[str]:
+    what = "KNOWN" if event.duplicate else "SAVED"
+    yield (
+        f"[{clock(event.elapsed)}] {what} {event.signature}: {event.leaves_before} -> {event.leaves_after} "
+        f"leaf modules, confirmed in {event.reproduced} of {event.runs} runs"
+    )
+    yield f"    replay: {event.replay_command}"
+    verified = {True: "fails as it should", False: "does NOT fail when run alone", None: "not run"}
+    yield f"    script: {event.script} ({verified[event.script_fails]})"
+    if event.note:
+        yield f"    note: {event.note}"
+
+
+def _summary(event: CampaignFinished) -> Iterator[str]:
+    yield ""
+    yield f"{event.reason}; exit code {event.exit_code}, seed {event.seed}"
+    yield (
+        f"{event.cases} cases in {clock(event.elapsed)}, {event.cases_per_second:.2f} per second "
+        f"({counts_text(event.counts)}); {event.overhead * 1000:.1f} ms between two cases"
+    )
+    yield (
+        f"coverage: {event.features_seen} of {event.features_total} features, {event.pairs_seen} pairs"
+        f"{_unseen(event.features_unseen)}"
+    )
+    for message, count in event.refusals:
+        yield f"{count:6} x {message}"
+    for finding in event.findings:
+        yield f"finding {finding.signature}, {_times(finding.hits)}: {finding.path}"
+    for path in event.unresolved:
+        yield f"not confirmed before the end, saved as found: {path}"
+    if not event.findings and not event.unresolved:
+        yield "no findings"
+
+
+def _unseen(names: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - MAX_UNSEEN_SHOWN} more" if len(names) > MAX_UNSEEN_SHOWN else ""
+    return f"; not seen: {', '.join(names[:MAX_UNSEEN_SHOWN])}{more}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

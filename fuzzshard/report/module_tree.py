@@ -1,0 +1,142 @@
+"""The model of a Case as a tree: widths, parameter shapes, and what the plan does to each module."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.text import Text
+from rich.tree import Tree
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts, Shape, leaf_parameters
+from fuzzshard.case.graph import (
+    MLP,
+    Activation,
+    Alias,
+    Attention,
+    BatchNorm,
+    Block,
+    Call,
+    Conv1d,
+    Dropout,
+    Embedding,
+    LayerNorm,
+    Linear,
+    Module,
+    RawParameter,
+    RMSNorm,
+    join,
+    resolve,
+    walk,
+)
+
+
+def module_tree(case: Case, facts: Facts) -> Tree:
+    """Every registered module once, in registration order; an alias points to the module it names."""
+    return _Drawing(case, facts).tree("", "model", case.model)
+
+
+def model_name(path: str) -> str:
+    """The expression for the module at ``path``; the root is ``model``."""
+    return join("model", path) if path else "model"
+
+
+def shape_text(shape: Shape) -> str:
+    """``[8, 4]``."""
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def describe(module: Module, width: int) -> str:
+    """A module as PyTorch would print it, with the input width filled in."""
+    match module:
+        case Linear(out=out, bias=bias):
+            return f"Linear({width} → {out}{_no_bias(bias)})"
+        case Conv1d(out=out, bias=bias):
+            return f"Conv1d({width} → {out}, kernel 3{_no_bias(bias)})"
+        case Embedding(vocab=vocab, dim=dim):
+            return f"Embedding({vocab} ids → {dim})"
+        case MLP(hidden=hidden, bias=bias):
+            return f"MLP({width} → {hidden} → {width}{_no_bias(bias)})"
+        case Attention(heads=heads):
+            return f"Attention({width}, heads={heads})"
+        case RawParameter(matrix=matrix):
+            return f"RawParameter({'x @ weight' if matrix else 'x * weight'})"
+        case LayerNorm(bias=bias):
+            return f"LayerNorm({width}{_no_bias(bias)})"
+        case RMSNorm():
+            return f"RMSNorm({width})"
+        case BatchNorm():
+            return f"BatchNorm1d({width})"
+        case Dropout(p=p):
+            return f"Dropout({p})"
+        case Activation(fn=fn):
+            return {"relu": "ReLU()", "gelu": "GELU()", "tanh": "Tanh()"}[fn]
+        case Block(inputs=inputs, outputs=outputs, returns=returns):
+            what = "a tensor" if returns == "tensor" else f"a {returns} of {len(outputs)}"
+            return f"Block({', '.join(inputs)}) → {what}"
+        case Alias(target=target):
+            return f"the same module as {model_name(target)}"
+
+
+def _no_bias(bias: bool) -> str:
+    return "" if bias else ", bias=False"
+
+
+class _Drawing:
+    """One tree in the making: the plan of the case, indexed by module and by parameter."""
+
+    def __init__(self, case: Case, facts: Facts) -> None:
+        self.facts = facts
+        self.groups = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
+        self.ties = {tie.parameter: tie.source for tie in case.ties}
+        self.freezes = {f.target: "frozen after wrapping" if f.after_wrap else "frozen" for f in case.freezes}
+        self.checkpoints = {c.module: c.implementation for c in case.checkpoints}
+        self.num_calls = Counter(
+            found[0]
+            for path, block in walk(case.model)
+            if isinstance(block, Block)
+            for node in block.nodes
+            if isinstance(node, Call) and (found := resolve(case.model, join(path, node.module)))
+        )
+
+    def tree(self, path: str, name: str, module: Module) -> Tree:
+        tree = Tree(self.line(path, name, module), guide_style="dim")
+        if isinstance(module, Block):
+            for child in module.children:
+                tree.children.append(self.tree(join(path, child.name), child.name, child.module))
+        return tree
+
+    def line(self, path: str, name: str, module: Module) -> Text:
+        line = Text(name, style="bold", no_wrap=True, overflow="ignore")
+        if isinstance(module, Alias):
+            return line.append(f": {describe(module, 0)}", style="not bold italic")
+        width = self.facts.width(path)
+        line.append(f": {describe(module, width)}", style="not bold")
+        if not isinstance(module, Block):
+            for parameter, shape in leaf_parameters(module, width).items():
+                line.append(
+                    "  " + self.parameter(join(path, parameter), parameter, shape), style="not bold cyan"
+                )
+        for badge in self.badges(path):
+            line.append(f"  <{badge}>", style="not bold yellow")
+        return line
+
+    def parameter(self, fqn: str, name: str, shape: Shape) -> str:
+        if fqn in self.ties:
+            return f"{name} = {model_name(self.ties[fqn])} (tied)"
+        frozen = f" {self.freezes[fqn]}" if fqn in self.freezes else ""
+        return f"{name} {shape_text(shape)}{frozen}"
+
+    def badges(self, path: str) -> list[str]:
+        badges = []
+        if path in self.groups:
+            badges.append(f"group {self.groups[path]}")
+        if path in self.freezes:
+            badges.append(self.freezes[path])
+        if path in self.checkpoints:
+            badges.append(f"checkpoint, {self.checkpoints[path]}")
+        if self.num_calls[path] > 1:
+            badges.append(f"called {self.num_calls[path]} times")
+        if path not in self.facts.called:
+            badges.append("unused")
+        return badges

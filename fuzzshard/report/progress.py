@@ -1,0 +1,68 @@
+"""Where a campaign stands, accumulated from its events."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from fuzzshard.campaign.events import (
+    CampaignStarted,
+    CaseJudged,
+    Event,
+    FindingFlaky,
+    FindingFound,
+    FindingHit,
+    FindingSaved,
+    PhaseChanged,
+    ShrinkProgress,
+)
+
+
+class Progress:
+    """The state that the panel and the progress lines show; :meth:`update` takes every event."""
+
+    def __init__(self) -> None:
+        self.started: CampaignStarted | None = None
+        self.counts: Counter[str] = Counter()
+        self.phases: dict[int, str] = {}
+        self.coverage: CaseJudged | None = None
+        self.num_findings = 0
+        self.num_hits = 0
+        self.num_flaky = 0
+        self.last_finding = ""
+        self._begin = time.monotonic()
+
+    @property
+    def cases(self) -> int:
+        """The number of cases judged."""
+        return self.counts.total()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the campaign started, on this side of the event stream."""
+        return time.monotonic() - self._begin
+
+    def update(self, event: Event) -> None:
+        """Takes one event into account."""
+        match event:
+            case CampaignStarted():
+                self.started = event
+                self._begin = time.monotonic()
+            case PhaseChanged(world=world, phase=phase):
+                self.phases[world] = phase
+            case CaseJudged():
+                self.counts[event.status] += 1
+                self.coverage = event
+            case FindingFound():
+                self.last_finding = f"{event.signature}  {event.path}"
+            case FindingHit():
+                self.num_hits += 1
+            case FindingSaved():
+                self.num_findings += not event.duplicate
+                self.last_finding = f"{event.signature}  {event.path}"
+            case FindingFlaky():
+                self.num_flaky += 1
+            case ShrinkProgress(world=world):
+                self.phases[world] = (
+                    f"shrinking {event.signature}: {event.leaves} leaf modules after {event.evaluations} runs"
+                )

@@ -1,0 +1,175 @@
+"""A Case, or a corpus entry, drawn for a person to read."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from fuzzshard.case.case import Case, Mesh
+from fuzzshard.case.facts import Facts, facts
+from fuzzshard.case.features import features
+from fuzzshard.case.graph import Block
+from fuzzshard.corpus.entry import CorpusEntry, mesh_text
+from fuzzshard.corpus.store import replay_command
+from fuzzshard.report.dag import draw_forward
+from fuzzshard.report.module_tree import model_name, module_tree, shape_text
+from fuzzshard.report.program import program
+from fuzzshard.verdict import Finding
+
+
+def show(case: Case, findings: Iterable[Finding] = ()) -> RenderableType:
+    """The whole experiment; the ops that ``findings`` name are marked in the schedule."""
+    found = facts(case)
+    marks = {f.op: f"{f.oracle} of {f.engine}" for f in reversed(tuple(findings))}
+    sections: list[tuple[str, RenderableType]] = [
+        ("Setting", _setting(case)),
+        ("Model", module_tree(case, found)),
+        *((f"Forward of {model_name(p)}", _lines(draw_forward(b))) for p, b in _blocks(found)),
+        ("Wrap groups", _wrap_groups(case, found)),
+        *([("Freeze plan", _freeze_plan(case))] if case.freezes else []),
+        (f"Mesh: {mesh_text(case.mesh)}", _lines(draw_mesh(case.mesh))),
+        ("Schedule", _schedule(case, marks)),
+        ("Features", Text(", ".join(sorted(features(case))))),
+    ]
+    return Group(*itertools.chain.from_iterable(_section(*section) for section in sections))
+
+
+def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
+    """A finding first, what was observed against what was expected, then the case; a bare case alone."""
+    case = show(entry.case, entry.findings)
+    if not entry.signature:
+        return case
+    return Group(
+        *_section("Finding", _verdict(entry)),
+        *(_section("Observed against expected", _findings(entry.findings)) if entry.findings else ()),
+        *(_section("Not judged", _pairs(entry.notes)) if entry.notes else ()),
+        *itertools.chain.from_iterable(
+            _section(f"Stack of {rank}", _lines(stack.splitlines())) for rank, stack in entry.stacks.items()
+        ),
+        case,
+        *_section("Replay", Text(replay_command(path, entry))),
+    )
+
+
+def draw_mesh(mesh: Mesh) -> list[str]:
+    """Ranks by row; a row is one shard group, a column holds replicas."""
+    width = len(str(mesh.size - 1)) + 2
+    rows = [
+        "".join(f"{row * mesh.shard + column:>{width}}" for column in range(mesh.shard))
+        for row in range(mesh.replicate or 1)
+    ]
+    if mesh.replicate is None:
+        return [f"ranks {rows[0]}   → shard"]
+    first, *rest = rows
+    return [f"ranks {first}   → shard", *(f"      {row}" for row in rest), f"      {'↓':>{width}} replicate"]
+
+
+def _section(title: str, body: RenderableType) -> tuple[RenderableType, ...]:
+    return Text(title, style="bold underline"), Padding(body, (0, 0, 1, 2))
+
+
+def _lines(lines: Iterable[str]) -> Text:
+    return Text("\n".join(lines), no_wrap=True, overflow="ignore")
+
+
+def _blocks(found: Facts) -> list[tuple[str, Block]]:
+    return [(path, module) for path, module in found.modules.items() if isinstance(module, Block)]
+
+
+def _pairs(pairs: Mapping[str, str]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in pairs.items():
+        table.add_row(Text(name, style="dim"), Text(value))
+    return table
+
+
+def _setting(case: Case) -> Table:
+    optimizer = case.optimizer
+    hyper = {"lr": optimizer.lr, "momentum": optimizer.momentum, "weight_decay": optimizer.weight_decay}
+    given = ", ".join(f"{name}={value}" for name, value in hyper.items() if value)
+    batch = f"{case.inputs.batch}" + (f", {case.inputs.seq}" if case.inputs.seq else "")
+    tensors = (
+        f"{name} ({batch}) ids below {spec.size}" if spec.kind == "ids" else f"{name} ({batch}, {spec.size})"
+        for name, spec in zip(case.model.inputs, case.inputs.tensors, strict=True)
+    )
+    numel = sum(math.prod(shape) for shape in facts(case).parameters.values())
+    return _pairs(
+        {
+            "engines": ", ".join(case.engines) + " against the reference",
+            "inputs": ", ".join(tensors),
+            "values": f"{case.values} {case.dtype}, seed {case.seed}",
+            "loss": case.loss,
+            "optimizer": f"{optimizer.kind}({given})",
+            "parameters": f"{len(facts(case).parameters)} with {numel} elements",
+        }
+    )
+
+
+def _wrap_groups(case: Case, found: Facts) -> RenderableType:
+    if not case.wrap:
+        return Text("none: every parameter stays whole on every rank")
+    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
+    for column in ("group", "fully_shard(...)", "reshard_after_forward", "manages"):
+        table.add_column(column)
+    for index, group in enumerate(case.wrap):
+        managed = [
+            f"{fqn} {shape_text(found.parameters[fqn])}"
+            for fqn, owner in found.owners.items()
+            if owner == index
+        ]
+        table.add_row(
+            str(index),
+            Text("\n".join(map(model_name, group.modules))),
+            str(group.reshard_after_forward),
+            Text("\n".join(managed) or "nothing"),
+        )
+    return table
+
+
+def _freeze_plan(case: Case) -> RenderableType:
+    return _lines(
+        f"{model_name(f.target)}.requires_grad_(False) {'after' if f.after_wrap else 'before'} wrapping"
+        for f in case.freezes
+    )
+
+
+def _schedule(case: Case, marks: Mapping[int, str]) -> Text:
+    text = Text(no_wrap=True, overflow="ignore")
+    for index, line in enumerate(program(case.schedule)):
+        text.append(f"{index:>3}  ", style="dim").append(line)
+        if index in marks:
+            text.append(f"   ← {marks[index]}", style="bold red")
+        text.append("\n")
+    text.rstrip()
+    return text
+
+
+def _verdict(entry: CorpusEntry) -> Table:
+    pairs = {
+        "signature": entry.signature,
+        "verdict": f"{entry.status}, judged by the {entry.rung} rung" if entry.rung else str(entry.status),
+        "seen with": f"torch {entry.torch} on {entry.device}, {entry.mesh}",
+    }
+    if entry.confirmed is not None:
+        pairs["confirmed"] = f"{entry.confirmed.reproduced} of {entry.confirmed.runs} runs in fresh worlds"
+    return _pairs(pairs)
+
+
+def _findings(findings: Iterable[Finding]) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
+    for column in ("op", "rank", "engine", "oracle", "name", "observed", "expected", "error", "bound"):
+        table.add_column(column, overflow="fold")
+    for f in findings:
+        op = "" if f.op < 0 else str(f.op)
+        error = "" if f.error is None else f"{f.error:.3g}"
+        bound = "" if f.bound is None else f"{f.bound:.3g}" if f.bound else "0 (bitwise)"
+        row = (op, str(f.rank), f.engine, f.oracle, f.name, f.observed, f.expected, error, bound)
+        table.add_row(*map(Text, row))
+    return table

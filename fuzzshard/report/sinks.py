@@ -1,0 +1,81 @@
+"""Where the events of a campaign go: JSONL, a live panel, or plain lines."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+
+from fuzzshard.campaign.events import CampaignFinished, CaseJudged, Event
+from fuzzshard.report.lines import event_lines, progress_line
+from fuzzshard.report.panel import CampaignPanel
+from fuzzshard.report.progress import Progress
+
+SECONDS_BETWEEN_PROGRESS_LINES = 10.0
+
+Sink = Callable[[Event], None]
+
+
+@contextlib.contextmanager
+def make_sink(*, json: bool, stream: TextIO | None = None) -> Iterator[Sink]:
+    """The sink for ``stream`` (stdout): JSONL if asked for, a panel on a terminal, plain lines elsewhere."""
+    stream = stream or sys.stdout
+    if json:
+        yield json_sink(stream)
+    elif stream.isatty():
+        with _panel_sink(stream) as sink:
+            yield sink
+    else:
+        yield plain_sink(stream)
+
+
+def json_sink(stream: TextIO) -> Sink:
+    """One JSON object a line, flushed, with the field ``event`` naming its type."""
+
+    def sink(event: Event) -> None:
+        stream.write(msgspec.json.encode(event).decode() + "\n")
+        stream.flush()
+
+    return sink
+
+
+def plain_sink(stream: TextIO) -> Sink:
+    """Findings as they come, a progress line every now and then, a summary at the end."""
+    progress = Progress()
+    last = 0.0
+
+    def sink(event: Event) -> None:
+        nonlocal last
+        progress.update(event)
+        lines = list(event_lines(event))
+        if isinstance(event, CaseJudged) and event.elapsed - last >= SECONDS_BETWEEN_PROGRESS_LINES:
+            last = event.elapsed
+            lines.append(progress_line(progress))
+        if lines:
+            stream.write("\n".join(lines) + "\n")
+            stream.flush()
+
+    return sink
+
+
+@contextlib.contextmanager
+def _panel_sink(stream: TextIO) -> Iterator[Sink]:
+    """The panel at the bottom, the lines of findings above it, so that they outlive it."""
+    progress = Progress()
+    console = Console(file=stream, highlight=False, markup=False, soft_wrap=True)
+    live = Live(CampaignPanel(progress), console=console, refresh_per_second=4, transient=True)
+
+    def sink(event: Event) -> None:
+        progress.update(event)
+        if isinstance(event, CampaignFinished):
+            live.stop()
+        for line in event_lines(event):
+            console.print(line)
+
+    with live:
+        yield sink

@@ -1,0 +1,166 @@
+"""Passes over what surrounds the model: engines, mesh, schedule, wrap plan, options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Mesh, Optimizer
+from fuzzshard.case.edit import split, with_item, without
+from fuzzshard.case.order import default_of, off_default
+from fuzzshard.case.schedule import Forward, SetFlag, SetRequiresGrad
+from fuzzshard.shrink.passes import Edit, change_item, drop_item, lower, put
+
+
+def engines(case: Case) -> Iterator[Edit]:
+    """One engine alone."""
+    if len(case.engines) > 1:
+        for engine in case.engines:
+            yield put(engines=(engine,))
+
+
+def meshes(case: Case) -> Iterator[Edit]:
+    """1D meshes, smallest first; of a 2D mesh also the smaller 2D ones."""
+    mesh = case.mesh
+    offered = [Mesh(shard=n) for n in (1, 2, 3, 4, mesh.size) if n <= mesh.size]
+    if mesh.replicate is not None:
+        axes = [(r, s) for r in (1, 2, mesh.replicate) for s in (1, 2, mesh.shard)]
+        offered += [Mesh(replicate=r, shard=s) for r, s in axes if r <= mesh.replicate and s <= mesh.shard]
+    for smaller in sorted(dict.fromkeys(offered), key=lambda m: (m.size, m.replicate is not None)):
+        if smaller != mesh:
+            yield put(mesh=smaller)
+
+
+def prefixes(case: Case) -> Iterator[Edit]:
+    """The first ops of the schedule: what comes after the failing op never matters."""
+    for length in lower(len(case.schedule), 2):
+        yield put(schedule=case.schedule[:length])
+
+
+def ops(case: Case) -> Iterator[Edit]:
+    """Without one op; a flag that is set goes with the op that restores it."""
+    for index in range(len(case.schedule)):
+        yield _drop_op(index)
+
+
+def lone_ops(case: Case) -> Iterator[Edit]:
+    """Without one flag, although it is restored later."""
+    for index, op in enumerate(case.schedule):
+        if isinstance(op, SetFlag):
+            yield drop_item("schedule", index)
+
+
+def _drop_op(index: int) -> Edit:
+    def edit(case: Case) -> Case:
+        op, schedule = case.schedule[index], without(case.schedule, index)
+        if isinstance(op, SetFlag):
+            restoring = replace(op, value=not op.value)
+            later = [i for i in range(index, len(schedule)) if schedule[i] == restoring]
+            schedule = without(schedule, later[0]) if later else schedule
+        return replace(case, schedule=schedule)
+
+    return edit
+
+
+def options(case: Case) -> Iterator[Edit]:
+    """One option back to its default, wherever it stands."""
+    for name in off_default(case):
+        if name in ("dtype", "values", "loss"):
+            yield put(**{name: default_of(case, name)})
+    if case.optimizer != Optimizer():
+        yield put(optimizer=Optimizer())
+    for field in ("schedule", "wrap", "checkpoints", "freezes"):
+        for index, part in enumerate(getattr(case, field)):
+            for name in off_default(part):
+                yield change_item(field, index, **{name: default_of(part, name)})
+    for index, tensor in enumerate(case.inputs.tensors):
+        if tensor.requires_grad:
+            yield _calm_input(index)
+    if case.inputs.seq:
+        yield lambda c: replace(c, inputs=replace(c.inputs, seq=0))
+
+
+def _calm_input(index: int) -> Edit:
+    def edit(case: Case) -> Case:
+        tensors = case.inputs.tensors
+        calm = with_item(tensors, index, replace(tensors[index], requires_grad=False))
+        return replace(case, inputs=replace(case.inputs, tensors=calm))
+
+    return edit
+
+
+def optimizer(case: Case) -> Iterator[Edit]:
+    """The optimizer's options one by one, for where not all of them can go."""
+    for name in off_default(case.optimizer):
+        yield put(optimizer=replace(case.optimizer, **{name: default_of(case.optimizer, name)}))
+
+
+def extras(case: Case) -> Iterator[Edit]:
+    """Without one checkpoint, freeze or tie."""
+    for field in ("checkpoints", "freezes", "ties"):
+        for index in range(len(getattr(case, field))):
+            yield drop_item(field, index)
+
+
+def groups(case: Case) -> Iterator[Edit]:
+    """Without one wrap group."""
+    for index in range(len(case.wrap)):
+        yield drop_item("wrap", index)
+
+
+def group_members(case: Case) -> Iterator[Edit]:
+    """A list group without one of its modules."""
+    for group in case.wrap:
+        if len(group.modules) > 1:
+            for path in group.modules:
+                yield _drop_member(path)
+
+
+def _drop_member(path: str) -> Edit:
+    def edit(case: Case) -> Case:
+        groups = (replace(g, modules=tuple(m for m in g.modules if m != path)) for g in case.wrap)
+        return replace(case, wrap=tuple(groups))
+
+    return edit
+
+
+def merge_groups(case: Case) -> Iterator[Edit]:
+    """Two groups as one list group."""
+    for second in range(1, len(case.wrap)):
+        for first in range(second):
+            group = case.wrap[first]
+            merged = replace(group, modules=group.modules + case.wrap[second].modules)
+            yield put(wrap=with_item(without(case.wrap, second), first, merged))
+
+
+def raise_targets(case: Case) -> Iterator[Edit]:
+    """A reference to the parent of the module or parameter that it names now."""
+    for index, group in enumerate(case.wrap):
+        for member, path in enumerate(group.modules):
+            if path:
+                modules = with_item(group.modules, member, split(path)[0])
+                yield change_item("wrap", index, modules=modules)
+    for index, freeze in enumerate(case.freezes):
+        if freeze.target:
+            yield change_item("freezes", index, target=split(freeze.target)[0])
+    for index, checkpoint in enumerate(case.checkpoints):
+        if checkpoint.module:
+            yield change_item("checkpoints", index, module=split(checkpoint.module)[0])
+    for index, op in enumerate(case.schedule):
+        if isinstance(op, Forward | SetFlag | SetRequiresGrad) and op.target:
+            yield change_item("schedule", index, target=split(op.target)[0])
+
+
+def numbers(case: Case) -> Iterator[Edit]:
+    """Input batches numbered 0, 1, ... in order of first use; a seed of 0."""
+    seen: dict[int, int] = {}
+    for op in case.schedule:
+        if isinstance(op, Forward):
+            seen.setdefault(op.batch, len(seen))
+    yield put(
+        schedule=tuple(
+            replace(op, batch=seen[op.batch]) if isinstance(op, Forward) else op for op in case.schedule
+        )
+    )
+    yield put(seed=0)

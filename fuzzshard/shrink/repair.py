@@ -1,0 +1,211 @@
+"""Mends a Case after an edit: drops what names nothing any more and makes widths fit again.
+
+Passes stay simple because of it: they remove a module or an op and let the rest follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Freeze, Tie
+from fuzzshard.case.edit import bypass, edit_block, map_modules, map_nodes, set_module
+from fuzzshard.case.facts import is_within, leaf_parameters
+from fuzzshard.case.graph import (
+    Alias,
+    Attention,
+    Block,
+    Call,
+    Module,
+    Node,
+    TensorOp,
+    join,
+    resolve,
+    value_node,
+    walk,
+)
+from fuzzshard.case.schedule import Backward, Forward, Op, SetFlag, SetRequiresGrad
+from fuzzshard.case.validate import validate
+from fuzzshard.errors import InvalidCase
+from fuzzshard.shrink.dims import get_dims, set_dims
+
+
+def repaired(case: Case) -> Case | None:
+    """The valid case nearest to ``case``, or None when there is none at hand."""
+    mended = _without_dangling(case)
+    for candidate in (mended, *_with_equal_widths(mended)):
+        try:
+            validate(candidate)
+        except InvalidCase:
+            continue
+        return candidate
+    return None
+
+
+def _with_equal_widths(case: Case) -> Iterator[Case]:
+    """Every width the same, the smallest of the present ones first; then without concatenation too."""
+    dims = get_dims(case)
+    widths = sorted({size for (_, field), size in dims.items() if field != "vocab"})
+    for width in widths:
+        equal = set_dims(case, {key: width for key in dims if key[1] != "vocab"})
+
+        def one_head(_: str, module: Module, width: int = width) -> Module:
+            return (
+                replace(module, heads=math.gcd(module.heads, width))
+                if isinstance(module, Attention)
+                else module
+            )
+
+        equal = replace(equal, model=map_modules(equal.model, one_head))
+        yield equal
+        yield replace(equal, model=_without_concat(equal.model))
+
+
+def _without_concat(root: Block) -> Block:
+    def node(node: Node) -> Node:
+        return replace(node, op="add") if isinstance(node, TensorOp) and node.op == "concat" else node
+
+    for path, module in walk(root):
+        if isinstance(module, Block):
+            root = edit_block(root, path, lambda block: map_nodes(block, node))
+    return root
+
+
+def _without_dangling(case: Case) -> Case:
+    case = _without_dangling_aliases(case)
+    case = replace(case, model=_without_dangling_calls(case))
+    modules = {path: module for path, module in walk(case.model) if not isinstance(module, Alias)}
+    fqns = [
+        join(path, name)
+        for path, module in modules.items()
+        if not isinstance(module, Block)
+        for name in leaf_parameters(module, 1)
+    ]
+    ties = tuple(dict.fromkeys(t for t in (_mend_tie(t, fqns) for t in case.ties) if t))
+    tied = {t.parameter for t in ties}
+    own = [f for f in fqns if f not in tied]
+    freezes = (Freeze(target=_nearest(f.target, own), after_wrap=f.after_wrap) for f in case.freezes)
+    case = replace(
+        case,
+        ties=ties,
+        freezes=tuple(dict.fromkeys(f for f in freezes if _has_parameters(f.target, own))),
+        checkpoints=tuple(c for c in case.checkpoints if c.module in modules),
+    )
+    case = _mend_wrap(case, modules)
+    return replace(case, schedule=tuple(_mend_schedule(case, modules, own)))
+
+
+def _without_dangling_aliases(case: Case) -> Case:
+    for path, module in walk(case.model):
+        if isinstance(module, Alias):
+            found = resolve(case.model, path)
+            if found is None or is_within(path, found[0]):
+                return _without_dangling_aliases(set_module(case, path, None))
+    return case
+
+
+def _without_dangling_calls(case: Case) -> Block:
+    """Calls of children that are gone give way to their first float argument, or to another value."""
+    ids = _id_values(case)
+    root = case.model
+    for path, module in walk(case.model):
+        if isinstance(module, Block):
+            for node in module.nodes:
+                if isinstance(node, Call) and module.child(node.module) is None:
+                    root = edit_block(root, path, lambda b, n=node, i=ids.get(path, set()): _skip(b, n, i))  # type: ignore[misc]
+    return root
+
+
+def _skip(block: Block, node: Call, ids: set[str]) -> Block:
+    node = next(n for n in block.nodes if isinstance(n, Call) and n.name == node.name)
+    later = {node.name}
+    for other in block.nodes:
+        if any(value_node(a) in later for a in other.args):
+            later.add(other.name)
+    read = [v for n in block.nodes for v in n.args] + list(block.outputs)
+    known = [*node.args, *block.inputs, *(v for v in read if v not in block.inputs)]
+    choice = next((v for v in known if v not in ids and value_node(v) not in later), None)
+    return bypass(block, node.name, choice) if choice else block
+
+
+def _id_values(case: Case) -> dict[str, set[str]]:
+    """The inputs of each block that hold ids."""
+    found: dict[str, set[str]] = {}
+
+    def visit(path: str, block: Block, ids: set[str]) -> None:
+        if path in found:
+            return
+        found[path] = ids
+        for node in block.nodes:
+            target = resolve(case.model, join(path, node.module)) if isinstance(node, Call) else None
+            if target and isinstance(target[1], Block):
+                inner = zip(target[1].inputs, node.args, strict=False)
+                visit(*target, {name for name, arg in inner if arg in ids})  # type: ignore[arg-type]
+
+    tensors = zip(case.model.inputs, case.inputs.tensors, strict=False)
+    visit("", case.model, {name for name, tensor in tensors if tensor.kind == "ids"})
+    return found
+
+
+def _nearest(target: str, fqns: list[str]) -> str:
+    """``target``, or the first parameter of the module that had it."""
+    module = target.rpartition(".")[0]
+    if _has_parameters(target, fqns) or not module:
+        return target
+    return next((f for f in fqns if is_within(f, module)), target)
+
+
+def _has_parameters(target: str, fqns: list[str]) -> bool:
+    return any(is_within(f, target) for f in fqns)
+
+
+def _mend_tie(tie: Tie, fqns: list[str]) -> Tie | None:
+    parameter, source = _nearest(tie.parameter, fqns), _nearest(tie.source, fqns)
+    if parameter not in fqns or source not in fqns or parameter == source:
+        return None
+    if fqns.index(parameter) < fqns.index(source):
+        parameter, source = source, parameter
+    return Tie(parameter=parameter, source=source)
+
+
+def _mend_wrap(case: Case, modules: dict[str, Module]) -> Case:
+    seen: set[str] = set()
+    groups = []
+    for group in case.wrap:
+        members = tuple(m for m in dict.fromkeys(group.modules) if m in modules and m not in seen)
+        seen.update(members)
+        raf = group.reshard_after_forward
+        if isinstance(raf, int) and not isinstance(raf, bool):
+            raf = math.gcd(raf, case.mesh.shard)
+        if members:
+            groups.append(replace(group, modules=members, reshard_after_forward=raf))
+    return replace(case, wrap=tuple(groups))
+
+
+def _mend_schedule(case: Case, modules: dict[str, Module], fqns: list[str]) -> Iterator[Op]:
+    wrapped = {m for group in case.wrap for m in group.modules}
+    pending = 0
+    for op in case.schedule:
+        match op:
+            case Forward():
+                target = op.target if op.target in modules else ""
+                module = modules[target]
+                count = len(module.outputs) if isinstance(module, Block) else 1
+                kept = tuple(i for i in op.outputs or () if i < count)
+                pending += op.grad
+                yield replace(op, target=target, outputs=kept or None)
+            case Backward():
+                if pending:
+                    pending = 0 if op.which == "all" else pending - 1
+                    yield op
+            case SetFlag():
+                if op.target in (modules if op.recurse else wrapped):
+                    yield op
+            case SetRequiresGrad():
+                target = _nearest(op.target, fqns)
+                if _has_parameters(target, fqns):
+                    yield replace(op, target=target)
+            case _:
+                yield op

@@ -1,0 +1,63 @@
+"""Where gradients flow: whether a forward's outputs depend on anything that requires a gradient.
+
+A backward from an output that depends on nothing trainable is an error of autograd, in every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from fuzzshard.case.case import Inputs, Tie
+from fuzzshard.case.facts import Facts, leaf_parameters
+from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
+
+
+class Flow:
+    """Follows ``requires_grad`` through a model."""
+
+    def __init__(self, root: Block, inputs: Inputs, found: Facts, ties: tuple[Tie, ...]) -> None:
+        self.root = root
+        self.root_args = tuple(tensor.requires_grad for tensor in inputs.tensors)
+        self.modules = found.modules
+        tied = {tie.parameter: tie.source for tie in ties}
+        self.parameters: dict[str, frozenset[str]] = {}
+        """The distinct parameters of every leaf, by path."""
+        for path, module in found.modules.items():
+            if not isinstance(module, Block):
+                names = [join(path, n) for n in leaf_parameters(module, found.width(path))]  # type: ignore[arg-type]
+                self.parameters[path] = frozenset(_source(tied, name) for name in names)
+
+    def outputs(self, target: str, trainable: Set[str]) -> tuple[bool, ...]:
+        """Which outputs of a forward of ``target`` require a gradient while ``trainable`` does."""
+        args = self.root_args if not target else (False,) * 8
+        return self._module(target, self.modules[target], args, trainable)
+
+    def _module(
+        self, path: str, module: Module, args: tuple[bool, ...], trainable: Set[str]
+    ) -> tuple[bool, ...]:
+        if not isinstance(module, Block):
+            return (args[0] or not self.parameters[path].isdisjoint(trainable),)
+        values = dict(zip(module.inputs, args, strict=False))
+        for node in module.nodes:
+            node_args = tuple(values[a] for a in node.args)
+            if isinstance(node, TensorOp):
+                values[node.name] = node.op != "detach" and any(node_args)
+                continue
+            results = self._call(join(path, node.module), node, node_args, trainable)
+            values[node.name] = results[0]
+            values |= {f"{node.name}.{i}": result for i, result in enumerate(results)}
+        return tuple(values[v] for v in module.outputs)
+
+    def _call(
+        self, path: str, call: Call, args: tuple[bool, ...], trainable: Set[str]
+    ) -> tuple[bool, ...]:
+        target = resolve(self.root, path)
+        assert target is not None
+        results = self._module(*target, args, trainable)
+        return results if call.grad else (False,) * len(results)
+
+
+def _source(tied: dict[str, str], name: str) -> str:
+    while name in tied:
+        name = tied[name]
+    return name

@@ -1,0 +1,39 @@
+"""Freeze plans: what does not require a gradient from the start, and when that is said."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from fuzzshard.case.case import Freeze
+from fuzzshard.case.facts import Facts, is_within
+from fuzzshard.strategies.flow import Flow
+from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.tape import Tape
+
+
+def freezes(tape: Tape, swarm: Swarm, found: Facts, flow: Flow) -> tuple[tuple[Freeze, ...], frozenset[str]]:
+    """Up to three frozen modules or parameters, and what stays trainable: enough for a backward."""
+    trainable = frozenset(found.parameters)
+    chosen: list[Freeze] = []
+    for kind in ("freeze_parameter", "freeze_module", "freeze_parameter"):
+        if kind not in swarm or not tape.chance(70):
+            continue
+        target = pick_target(tape, found, trainable, module=kind == "freeze_module")
+        if target and any(flow.outputs("", rest := below(trainable, target, inside=False))):
+            trainable = rest
+            late = "freeze_after_wrap" in swarm and tape.chance(65)
+            chosen.append(Freeze(target=target, after_wrap=late))
+    return tuple(chosen), trainable
+
+
+def pick_target(tape: Tape, found: Facts, among: Set[str], *, module: bool) -> str | None:
+    """A parameter of ``among``, or a module below the root that has one; None if there is none."""
+    options = [fqn for fqn in found.parameters if fqn in among]
+    if module:
+        options = [p for p in found.modules if p and any(is_within(fqn, p) for fqn in options)]
+    return tape.pick(options) if options else None
+
+
+def below(fqns: frozenset[str], target: str, *, inside: bool) -> frozenset[str]:
+    """The parameters of ``fqns`` at or below ``target``, or (``inside=False``) all the others."""
+    return frozenset(fqn for fqn in fqns if is_within(fqn, target) == inside)

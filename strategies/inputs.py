@@ -1,0 +1,35 @@
+"""What the root is fed, and the widths a case is built of."""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Inputs, TensorSpec
+from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.tape import Tape
+
+_EVEN_WIDTHS = (4, 2, 8, 4, 16)
+_ODD_WIDTHS = (3, 5, 6, 7, 5, 3, 9, 17)
+
+
+def widths(tape: Tape, swarm: Swarm) -> tuple[int, ...]:
+    """The widths of a case, one to three: few, so that values often fit together without a projection."""
+    pool = _EVEN_WIDTHS
+    if "odd_widths" in swarm:
+        pool = _ODD_WIDTHS if tape.chance(60) else (*_EVEN_WIDTHS, *_ODD_WIDTHS)
+    chosen = [tape.pick(pool) for _ in range(tape.weighted(((1, 3), (2, 3), (3, 2))))]
+    if "width_one" in swarm and tape.chance(50):
+        chosen.append(1)
+    return tuple(chosen)
+
+
+def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...]) -> Inputs:
+    """One to three tensors. Ids are below a width of the pool, so a head can be tied to the embedding."""
+    tensors = []
+    count = tape.weighted(((2, 3), (3, 1))) if "several_inputs" in swarm and tape.chance(70) else 1
+    for _ in range(count):
+        if "ids" in swarm and tape.chance(60):
+            tensors.append(TensorSpec(kind="ids", size=max(tape.pick(pool), 2)))
+        else:
+            grad = "input_grad" in swarm and tape.chance(60)
+            tensors.append(TensorSpec(size=tape.pick(pool), requires_grad=grad))
+    seq = 2 + tape.below(2) if "sequence" in swarm and tape.chance(85) else 0
+    return Inputs(batch=tape.weighted(((2, 3), (3, 2), (4, 2))), seq=seq, tensors=tuple(tensors))

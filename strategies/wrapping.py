@@ -1,0 +1,108 @@
+"""Wrap plans: which modules are wrapped, which of them together, and when their parameters are resharded."""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Checkpoint, Mesh, WrapGroup
+from fuzzshard.case.facts import Facts, is_within
+from fuzzshard.case.graph import Alias, Block, resolve, walk
+from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.tape import Tape
+
+
+def wrap(tape: Tape, swarm: Swarm, root: Block, found: Facts, mesh: Mesh) -> tuple[WrapGroup, ...]:
+    """A wrap plan with one group at least, in an order that ``fully_shard`` accepts."""
+    candidates = [path for path in found.modules if path and _has_parameters(found, path)]
+    several = bool({"many_groups", "list_group"} & swarm)
+    chosen = tape.some(candidates, 60 if len(candidates) <= 5 else 40) if several else []
+    if several and tape.chance(60):
+        targets = _alias_targets(root)
+        chosen = [path for path in candidates if path in chosen or path in targets]
+    if several and tape.chance(8):
+        chosen += tape.some([p for p in found.modules if p and p not in candidates], 50)
+    groups = [[path] for path in chosen]
+    if "list_group" in swarm:
+        groups = _with_list_group(tape, found, groups)
+    if "root_not_wrapped" in swarm and tape.chance(60):
+        if tape.chance(50) or not groups:
+            covered = [path for group in groups for path in group]
+            groups += [
+                [p] for p in candidates if "." not in p and not any(is_within(p, c) for c in covered)
+            ]
+    else:
+        groups.append([""])
+    if not groups:
+        groups = [[""]]
+    groups.sort(key=lambda group: -max(_depth(path) for path in group))
+    rafs = _reshard_options(swarm, mesh)
+    return tuple(
+        WrapGroup(modules=tuple(group), reshard_after_forward=tape.weighted(rafs)) for group in groups
+    )
+
+
+def _has_parameters(found: Facts, path: str) -> bool:
+    return any(is_within(fqn, path) for fqn in found.parameters)
+
+
+def _alias_targets(root: Block) -> set[str]:
+    found = (resolve(root, module.target) for _, module in walk(root) if isinstance(module, Alias))
+    return {target[0] for target in found if target}
+
+
+def _depth(path: str) -> int:
+    return path.count(".") + 1 if path else 0
+
+
+def _with_list_group(tape: Tape, found: Facts, groups: list[list[str]]) -> list[list[str]]:
+    """Joins two or three of the groups where they are not nested and some order stays bottom-up.
+
+    Groups are applied by their deepest module, so a block may join only at that depth: modules wrapped
+    within it come earlier then.
+    """
+    if len(groups) < 2 or tape.chance(20):
+        return groups
+    joined = groups[tape.below(len(groups))][:]
+    for _ in range(1 + tape.chance(30)):
+        fitting = [g for g in groups if g[0] not in joined and _may_join(found, joined, g[0])]
+        if fitting:
+            joined += tape.pick(fitting)
+    return [g for g in groups if g[0] not in joined] + [joined]
+
+
+def _may_join(found: Facts, joined: list[str], path: str) -> bool:
+    if any(is_within(path, other) or is_within(other, path) for other in joined):
+        return False
+    deepest = max(map(_depth, [*joined, path]))
+    return all(
+        _depth(other) == deepest or not isinstance(found.modules[other], Block) for other in [*joined, path]
+    )
+
+
+def _reshard_options(swarm: Swarm, mesh: Mesh) -> list[tuple[bool | int | None, int]]:
+    options: list[tuple[bool | int | None, int]] = [(None, 3)]
+    if "reshard_true" in swarm:
+        options.append((True, 3))
+    if "reshard_false" in swarm:
+        options.append((False, 3))
+    if "reshard_int" in swarm:
+        divisors = [n for n in range(2, mesh.shard) if mesh.shard % n == 0]
+        options += [(n, 6) for n in divisors] + [(1, 1), (mesh.shard, 1)]
+    return options
+
+
+def checkpoints(
+    tape: Tape, swarm: Swarm, root: Block, found: Facts, wrap: tuple[WrapGroup, ...]
+) -> tuple[Checkpoint, ...]:
+    """Up to two checkpointed modules, by preference wrapped ones."""
+    if "checkpoint" not in swarm:
+        return ()
+    wrapped = [module for group in wrap for module in group.modules]
+    called = [path for path in found.modules if path in found.called and _has_parameters(found, path)]
+    preferred = [path for path in called if path and path in wrapped]
+    targets = {module.target for _, module in walk(root) if isinstance(module, Alias)}
+    chosen: dict[str, Checkpoint] = {}
+    for _ in range(1 + tape.chance(30)):
+        path = tape.pick(preferred if preferred and tape.chance(60) else called)
+        plain = not path or any(is_within(path, target) for target in targets)
+        implementation = "wrapper" if tape.chance(50) and not plain else "composable"
+        chosen.setdefault(path, Checkpoint(module=path, implementation=implementation))  # type: ignore[arg-type]
+    return tuple(chosen.values())
