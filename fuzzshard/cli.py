@@ -6,10 +6,9 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-from cyclopts import App
+from cyclopts import App, CycloptsError
 
 from fuzzshard import __version__
 from fuzzshard.commands.doctor import doctor
@@ -18,11 +17,7 @@ from fuzzshard.commands.repro import repro
 from fuzzshard.commands.run import run
 from fuzzshard.commands.show import show
 from fuzzshard.commands.shrink import shrink
-from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, FuzzshardError
-
-if TYPE_CHECKING:
-    from cyclopts import CycloptsError
-    from rich.text import Text
+from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, EXIT_USAGE, FuzzshardError
 
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: what a shell says of any program whose reader went away."""
@@ -53,25 +48,19 @@ Exit codes:
 """
 
 
-def _parse_error(error: CycloptsError) -> Text:
-    """One line, like every other error."""
-    from rich.text import Text
-
-    line = f"fuzzshard: {' '.join(str(error).split())}; see fuzzshard --help"
-    return Text(line, no_wrap=True, overflow="ignore")
-
-
 app = App(
     name="fuzzshard",
     help=HELP,
     help_epilogue=EXAMPLES + EXIT_CODES,
     help_format="plaintext",
     version=f"fuzzshard {__version__}",
-    error_formatter=_parse_error,
+    print_error=False,
+    exit_on_error=False,
     suppress_keyboard_interrupt=False,
     result_action="return_value",
 )
-for _order, _command in enumerate((run, replay, show, shrink, repro, doctor)):
+_COMMANDS: tuple[Callable[..., int], ...] = (run, replay, show, shrink, repro, doctor)
+for _order, _command in enumerate(_COMMANDS):
     app.command(_command, help_epilogue=EXIT_CODES, sort_key=_order)
 
 
@@ -84,8 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = app(sys.argv[1:] if arguments is None else arguments) or 0
         sys.stdout.flush()
     except FuzzshardError as error:
-        print(f"fuzzshard: {error}", file=sys.stderr)
+        print(f"fuzzshard: {' '.join(str(error).split())}", file=sys.stderr)
         code = error.exit_code
+    except CycloptsError as error:
+        print(f"fuzzshard: {' '.join(str(error).split()).rstrip('.')}; see fuzzshard --help", file=sys.stderr)
+        code = EXIT_USAGE
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     except BrokenPipeError:

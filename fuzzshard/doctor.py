@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import psutil
-
 import fuzzshard
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child, Linear
@@ -81,12 +79,9 @@ def examine(
     start_world: Callable[[WorldConfig], AbstractContextManager[ReplayWorld]], config: WorldConfig
 ) -> Iterator[Check]:
     """Yields the report line by line, as it becomes known."""
-    memory = psutil.virtual_memory()
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     yield Check("fuzzshard", f"{fuzzshard.__version__}, python {platform.python_version()}")
-    yield Check(
-        "machine",
-        f"{os.cpu_count()} CPUs, {memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free",
-    )
+    yield Check("machine", f"{os.cpu_count()} CPUs, {memory:.0f} GiB memory")
     yield Check("ranks", f"{config.size} on {config.device}")
     case = clean_case(config.size)
     try:

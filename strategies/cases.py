@@ -1,11 +1,11 @@
-"""Whole cases: every dimension drawn from its own tape, within one swarm."""
+"""Whole cases: every dimension read from its own tape, within one swarm."""
 
 from __future__ import annotations
 
-import msgspec
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from fuzzshard.case.case import ENGINES, Case, EngineName, Mesh
+from fuzzshard.case.case import ENGINES, Case, EngineName
 from fuzzshard.case.facts import facts
 from fuzzshard.strategies.flow import Flow
 from fuzzshard.strategies.freezing import freezes
@@ -15,65 +15,76 @@ from fuzzshard.strategies.meshes import mesh
 from fuzzshard.strategies.optimizers import optimizer
 from fuzzshard.strategies.reuse import ties
 from fuzzshard.strategies.schedules import Subject, schedule
-from fuzzshard.strategies.swarm import swarms
-from fuzzshard.strategies.tape import Tape, tapes
+from fuzzshard.strategies.swarm import Swarm, swarm
+from fuzzshard.strategies.tape import Tape, cut
 from fuzzshard.strategies.wrapping import checkpoints, wrap
 
-_SETTINGS, _MODEL, _PLANS, _SCHEDULE = tapes(40), tapes(120), tapes(64), tapes(100)
+_SIZES = (20, 40, 140, 80, 140)
+"""Decisions for the swarm, the settings, the model, the plans and the schedule; few cases need more."""
+_EXACT = 25
+_DYADIC = 15
+"""Percent of all cases, and of those that are not exact."""
 
 
-@st.composite
 def cases(
-    draw: st.DrawFn,
-    *,
-    world_size: int,
-    engines: tuple[EngineName, ...] = ENGINES,
-    max_mesh_size: int | None = None,
-) -> Case:
+    *, world_size: int, engines: tuple[EngineName, ...] = ENGINES, max_mesh_size: int | None = None
+) -> st.SearchStrategy[Case]:
     """Valid cases for a world of ``world_size`` ranks, on meshes of at most ``max_mesh_size`` of them.
 
-    Everything drawn is valid by construction; nothing is filtered. About a quarter of the cases are
+    Everything drawn is valid by construction; nothing is filtered. A quarter of the cases are
     *exact*: dyadic values and only operations that do not round, so that any order of summation
     must give equal bits.
     """
-    swarm = draw(swarms())
-    tape: Tape = draw(_SETTINGS)
-    values, exact = tape.weighted((((("gaussian", False)), 13), (("dyadic", False), 2), (("dyadic", True), 5)))
-    ranks = mesh(tape, swarm, min(world_size, max_mesh_size or world_size), exact=exact)
-    losses = ("dot", "sum") if exact else ("dot", "sum", "mean_square")
-    pool = widths(tape, swarm)
-    data = inputs(tape, swarm, pool)
+    largest = min(world_size, max_mesh_size or world_size)
+    tapes = st.binary(min_size=sum(_SIZES), max_size=sum(_SIZES)).map(lambda data: cut(data, _SIZES))
+    return tapes.map(lambda tapes: _case(tapes, largest, engines))
 
-    root = model(draw(_MODEL), swarm, pool, data, exact=exact)
-    case = Case(
+
+def _case(tapes: list[Tape], largest_mesh: int, engines: tuple[EngineName, ...]) -> Case:
+    for_swarm, for_settings, for_model, for_plans, for_schedule = tapes
+    allowed = swarm(for_swarm)
+    case = _experiment(for_settings, for_model, allowed, largest_mesh, engines)
+    case, subject = _planned(for_plans, allowed, case)
+    return replace(case, schedule=schedule(for_schedule, allowed, subject))
+
+
+def _experiment(
+    tape: Tape, for_model: Tape, swarm: Swarm, largest_mesh: int, engines: tuple[EngineName, ...]
+) -> Case:
+    """A model and all settings that are independent of how it is wrapped and trained."""
+    exact = tape.chance(_EXACT)
+    ranks = mesh(tape, swarm, largest_mesh, exact=exact)
+    pool = widths(tape, swarm, exact=exact)
+    data = inputs(tape, swarm, pool)
+    return Case(
         seed=256 * tape.below(256) + tape.below(256),
-        model=root,
+        model=model(for_model, swarm, pool, data, exact=exact),
         inputs=data,
         mesh=ranks,
         schedule=(),
         optimizer=optimizer(tape, swarm, exact=exact),
         dtype="float64" if tape.chance(40) else "float32",
-        values=values,  # type: ignore[arg-type]
-        loss=tape.pick(losses),  # type: ignore[arg-type]
+        values="dyadic" if exact or tape.chance(_DYADIC) else "gaussian",
+        loss="sum" if tape.chance(30) else "dot" if exact or tape.chance(55) else "mean_square",
         engines=engines,
     )
 
-    plans: Tape = draw(_PLANS)
+
+def _planned(tape: Tape, swarm: Swarm, case: Case) -> tuple[Case, Subject]:
+    """Wraps, ties, checkpoints and freezes; what a schedule needs to know of the result."""
     untied = facts(case)
-    groups = wrap(plans, swarm, root, untied, ranks)
-    tied = ties(plans, swarm, untied, groups)
-    case = msgspec.structs.replace(case, wrap=groups, ties=tied)
+    groups = wrap(tape, swarm, case.model, untied, case.mesh)
+    case = replace(case, wrap=groups, ties=ties(tape, swarm, untied, groups))
     found = facts(case)
-    recomputed = checkpoints(plans, swarm, root, found, groups)
-    flow = Flow(root, data, found, tied)
-    frozen, trainable = freezes(plans, swarm, found, flow)
+    recomputed = checkpoints(tape, swarm, case.model, found, groups)
+    flow = Flow(case.model, case.inputs, found, case.ties)
+    frozen, trainable = freezes(tape, swarm, found, flow)
     subject = Subject(
         found=found,
         flow=flow,
         wrap=groups,
         trainable=trainable,
-        hsdp=ranks.replicate is not None,
+        hsdp=case.mesh.replicate is not None,
         checkpointed=bool(recomputed),
     )
-    ops = schedule(draw(_SCHEDULE), swarm, subject)
-    return msgspec.structs.replace(case, checkpoints=recomputed, freezes=frozen, schedule=ops)
+    return replace(case, checkpoints=recomputed, freezes=frozen), subject

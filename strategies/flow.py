@@ -25,7 +25,7 @@ class Flow:
         for path, module in found.modules.items():
             if not isinstance(module, Block):
                 names = [join(path, n) for n in leaf_parameters(module, found.width(path))]  # type: ignore[arg-type]
-                self.parameters[path] = frozenset(_source(tied, name) for name in names)
+                self.parameters[path] = frozenset(tied.get(name, name) for name in names)
 
     def outputs(self, target: str, trainable: Set[str]) -> tuple[bool, ...]:
         """Which outputs of a forward of ``target`` require a gradient while ``trainable`` does."""
@@ -48,16 +48,8 @@ class Flow:
             values |= {f"{node.name}.{i}": result for i, result in enumerate(results)}
         return tuple(values[v] for v in module.outputs)
 
-    def _call(
-        self, path: str, call: Call, args: tuple[bool, ...], trainable: Set[str]
-    ) -> tuple[bool, ...]:
+    def _call(self, path: str, call: Call, args: tuple[bool, ...], trainable: Set[str]) -> tuple[bool, ...]:
         target = resolve(self.root, path)
         assert target is not None
         results = self._module(*target, args, trainable)
         return results if call.grad else (False,) * len(results)
-
-
-def _source(tied: dict[str, str], name: str) -> str:
-    while name in tied:
-        name = tied[name]
-    return name

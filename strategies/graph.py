@@ -44,9 +44,10 @@ _EDGE_TASKS = (
     "unused_value",
 )
 _INEXACT_TASKS = frozenset(("mul", "tanh"))
-_NUM_LEAVES = ((1, 2), (2, 4), (3, 4), (4, 3), (5, 1), (6, 1))
-_NUM_LEAVES_EXACT = ((1, 3), (2, 4), (3, 2))
-_MAX_LEAVES = 9
+_NUM_LEAVES = ((1, 3), (2, 4), (3, 3), (4, 2), (5, 1))
+_NUM_LEAVES_EXACT = ((1, 4), (2, 4), (3, 1))
+_MAX_LEAVES = 8
+_MAX_LEAVES_EXACT = 4
 _MAX_DEPTH = 3
 _WIDEST = 24
 _KINDS = {
@@ -64,15 +65,13 @@ _KINDS = {
 }
 
 
-def model(
-    tape: Tape, swarm: Swarm, pool: tuple[int, ...], inputs: Inputs, *, exact: bool
-) -> Block:
+def model(tape: Tape, swarm: Swarm, pool: tuple[int, ...], inputs: Inputs, *, exact: bool) -> Block:
     """A root block for ``inputs``; ``exact`` keeps to operations without rounding and to few of them."""
     leaves = Leaves(tape, swarm, pool, sequence=inputs.seq > 0, exact=exact)
     growth = _Growth(tape, swarm, leaves)
     edges = [t for t in _EDGE_TASKS if t in swarm and not (exact and t in _INEXACT_TASKS)]
     count = tape.weighted(_NUM_LEAVES_EXACT if exact else _NUM_LEAVES)
-    tasks = tape.shuffled([*["leaf"] * count, *tape.some(edges, 80)])
+    tasks = tape.shuffled([*["leaf"] * count, *tape.some(edges, 40 if exact else 70)])
     names = ("x",) if len(inputs.tensors) == 1 else tuple(f"x{i}" for i in range(len(inputs.tensors)))
     root = _BlockBuilder(growth, "", names)
     for name, tensor in zip(names, inputs.tensors, strict=True):
@@ -92,6 +91,7 @@ class _Growth:
     def __init__(self, tape: Tape, swarm: Swarm, leaves: Leaves) -> None:
         self.tape, self.swarm, self.leaves = tape, swarm, leaves
         self.taken: dict[str, int] = {}
+        self.max_leaves = _MAX_LEAVES_EXACT if leaves.exact else _MAX_LEAVES
         self.num_leaves = 0
         self.reusable: list[_Callable] = []
         """Leaves and blocks by their canonical paths."""
@@ -103,7 +103,7 @@ class _Growth:
 
 
 class _Callable(NamedTuple):
-    """A module of one float argument that returns a tensor; ``trained`` says that its result depends on it."""
+    """A module of one float argument that returns a tensor; ``trained``: the result depends on it."""
 
     name: str
     width: int
@@ -234,7 +234,7 @@ class _BlockBuilder:
 
     def apply(self, value: str) -> str:
         """A leaf on ``value``, or a relu when the model has enough leaves."""
-        if self.growth.num_leaves >= _MAX_LEAVES:
+        if self.growth.num_leaves >= self.growth.max_leaves:
             return self.op("relu", value)
         return self.call_leaf(value, self.growth.leaves.any(self.widths[value]))
 

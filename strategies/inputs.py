@@ -7,18 +7,20 @@ from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
 _EVEN_WIDTHS = (4, 2, 8, 4, 16)
+_WIDEST_EXACT = 8
+"""Sums over more features need more bits than a float has."""
 _ODD_WIDTHS = (3, 5, 6, 7, 5, 3, 9, 17)
 
 
-def widths(tape: Tape, swarm: Swarm) -> tuple[int, ...]:
+def widths(tape: Tape, swarm: Swarm, *, exact: bool) -> tuple[int, ...]:
     """The widths of a case, one to three: few, so that values often fit together without a projection."""
-    pool = _EVEN_WIDTHS
+    pool: tuple[int, ...] = _EVEN_WIDTHS
     if "odd_widths" in swarm:
         pool = _ODD_WIDTHS if tape.chance(60) else (*_EVEN_WIDTHS, *_ODD_WIDTHS)
     chosen = [tape.pick(pool) for _ in range(tape.weighted(((1, 3), (2, 3), (3, 2))))]
     if "width_one" in swarm and tape.chance(50):
         chosen.append(1)
-    return tuple(chosen)
+    return tuple(min(width, _WIDEST_EXACT) for width in chosen) if exact else tuple(chosen)
 
 
 def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...]) -> Inputs:

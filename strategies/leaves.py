@@ -18,9 +18,7 @@ from fuzzshard.case.graph import (
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
-_EXACT = frozenset(
-    ("linear", "linear_no_bias", "conv1d", "raw_parameter", "raw_matrix", "mlp", "activation")
-)
+_EXACT = frozenset(("linear", "linear_no_bias", "conv1d", "raw_parameter", "raw_matrix", "mlp", "activation"))
 _KEEPS_WIDTH = (
     "linear",
     "linear_no_bias",

@@ -6,8 +6,8 @@ from fuzzshard.case.case import Optimizer
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
-_POWERS_OF_TWO = (0.125, 0.0625, 0.25)
-_SGD_RATES = (0.0625, 0.01, 0.03125, 0.05)
+_POWERS_OF_TWO = (0.0625, 0.03125, 0.125)
+_SGD_RATES = (0.03125, 0.01, 0.02, 0.05)
 _ADAM_RATES = (0.01, 0.015625, 0.003)
 
 

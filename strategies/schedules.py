@@ -13,7 +13,6 @@ from typing import Literal
 
 from fuzzshard.case.case import WrapGroup
 from fuzzshard.case.facts import Facts, is_within
-from fuzzshard.case.graph import Block
 from fuzzshard.case.schedule import (
     Backward,
     Flag,
@@ -131,10 +130,14 @@ class _Run:
         flags = [
             SetFlag(flag=_FLAGS[choice], value=False, target=target, recurse=recurse)
             for choice in _FLAGS
-            if self.allows(choice, 55 if choice != "no_all_reduce" or self.subject.hsdp else 25)
+            if self.allows(choice, 60 if choice != "no_all_reduce" or self.subject.hsdp else 25)
             for target, recurse in [self.flag_target(choice)]
         ]
-        return [f for i, f in enumerate(flags) if (f.flag, f.target) not in {(g.flag, g.target) for g in flags[:i]}]
+        return [
+            f
+            for i, f in enumerate(flags)
+            if (f.flag, f.target) not in {(g.flag, g.target) for g in flags[:i]}
+        ]
 
     def flag_target(self, choice: str) -> tuple[str, bool]:
         """Which module a flag is set on, and whether on those below it too: usually the root and all."""
@@ -208,14 +211,14 @@ class _Run:
 
     def aside(self) -> None:
         """Something that is no part of training: a forward without gradients or in eval mode."""
-        if self.allows("no_grad_forward", 30):
+        if self.allows("no_grad_forward", 20):
             self.forward(grad=False)
-        if self.pending or not self.allows("eval_forward", 30):
+        if self.pending or not self.allows("eval_forward", 25):
             return
         self.ops.append(SetMode(train=False))
         grad = self.tape.chance(25)
         self.forward(grad=grad)
-        if grad and self.tape.chance(50):
+        if grad and (self.subject.checkpointed or self.tape.chance(50)):
             self.backward("all")
         self.ops.append(SetMode(train=True))
         if self.pending:
@@ -224,7 +227,7 @@ class _Run:
     def toggle(self) -> None:
         """Freezes or unfreezes something, as long as a backward stays possible.
 
-        Not while a checkpointed forward is pending: its recomputation would save other tensors.
+        Nothing of this while a checkpointed forward is pending: recomputation must see what it saw.
         """
         if not self.toggles or (self.pending and self.subject.checkpointed) or not self.tape.chance(60):
             return

@@ -7,7 +7,7 @@ with few features and large conjunctions both common (Groce et al., Swarm Testin
 
 from __future__ import annotations
 
-from hypothesis import strategies as st
+from fuzzshard.strategies.tape import Tape
 
 CHOICES: tuple[str, ...] = (
     # leaves
@@ -87,18 +87,10 @@ CHOICES: tuple[str, ...] = (
 Swarm = frozenset[str]
 """The choices that one case may make."""
 
-_BYTES = (len(CHOICES) + 7) // 8
 
-
-def _decode(data: bytes) -> Swarm:
-    """A quarter of the swarms allow 25 % of the choices, a half 50 %, a quarter 75 %."""
-    first = int.from_bytes(data[1 : 1 + _BYTES], "little")
-    second = int.from_bytes(data[1 + _BYTES :], "little")
-    mask = (first & second, first, first, first | second)[data[0] >> 6]
+def swarm(tape: Tape) -> Swarm:
+    """Two fifths of the swarms allow 25 % of the choices, two fifths 50 %, one fifth 75 %."""
+    density = tape.below(5)
+    first, second = tape.bits(len(CHOICES)), tape.bits(len(CHOICES))
+    mask = (first & second, first & second, first, first, first | second)[density]
     return frozenset(choice for i, choice in enumerate(CHOICES) if mask >> i & 1)
-
-
-def swarms() -> st.SearchStrategy[Swarm]:
-    """Which choices a case may make, drawn as one value."""
-    size = 1 + 2 * _BYTES
-    return st.binary(min_size=size, max_size=size).map(_decode)

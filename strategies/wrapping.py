@@ -10,26 +10,29 @@ from fuzzshard.strategies.tape import Tape
 
 
 def wrap(tape: Tape, swarm: Swarm, root: Block, found: Facts, mesh: Mesh) -> tuple[WrapGroup, ...]:
-    """A wrap plan with one group at least, in an order that ``fully_shard`` accepts."""
+    """A wrap plan with one group at least, in an order that ``fully_shard`` accepts.
+
+    Without a wrapped root, list groups are rare: ``fully_shard`` refuses one that has no wrapped ancestor.
+    """
     candidates = [path for path in found.modules if path and _has_parameters(found, path)]
     several = bool({"many_groups", "list_group"} & swarm)
-    chosen = tape.some(candidates, 60 if len(candidates) <= 5 else 40) if several else []
+    chosen = []
+    if several:
+        chosen = [p for p in candidates if tape.chance(75 if isinstance(found.modules[p], Block) else 45)]
     if several and tape.chance(60):
         targets = _alias_targets(root)
         chosen = [path for path in candidates if path in chosen or path in targets]
     if several and tape.chance(8):
         chosen += tape.some([p for p in found.modules if p and p not in candidates], 50)
     groups = [[path] for path in chosen]
-    if "list_group" in swarm:
+    root_wrapped = not ("root_not_wrapped" in swarm and tape.chance(60))
+    if "list_group" in swarm and (root_wrapped or tape.chance(20)):
         groups = _with_list_group(tape, found, groups)
-    if "root_not_wrapped" in swarm and tape.chance(60):
-        if tape.chance(50) or not groups:
-            covered = [path for group in groups for path in group]
-            groups += [
-                [p] for p in candidates if "." not in p and not any(is_within(p, c) for c in covered)
-            ]
-    else:
+    if root_wrapped:
         groups.append([""])
+    elif not groups or tape.chance(50):
+        covered = [path for group in groups for path in group]
+        groups += [[p] for p in candidates if "." not in p and not any(is_within(p, c) for c in covered)]
     if not groups:
         groups = [[""]]
     groups.sort(key=lambda group: -max(_depth(path) for path in group))

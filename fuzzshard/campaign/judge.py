@@ -184,6 +184,10 @@ def confirm_and_shrink(
     result = Judged(best.case, best.verdict, Confirmation(), best.evaluations, finished, note)
     if best.case != case:
         rate = confirm(world, best.case, expected, runs=CONFIRM_RUNS)
+        if not rate.runs:
+            return dataclasses.replace(
+                result, confirmation=confirmation, note=f"only the case as found was confirmed; {note}"
+            )
         if not rate.flaky:
             return dataclasses.replace(result, confirmation=rate)
         note = f"shrunk to {leaf_count(best.case)} leaf modules it did not repeat; this is the case as found"

@@ -45,7 +45,7 @@ NUM_REFUSALS_SHOWN = 20
 class CaseStream(Protocol):
     """Draws the cases of a campaign; equal arguments give equal cases."""
 
-    def __call__(self, seed: int, *, world_size: int, engines: tuple[EngineName, ...]) -> Iterator[Case]:
+    def __call__(self, seed: int, /, *, world_size: int, engines: tuple[EngineName, ...]) -> Iterator[Case]:
         """An endless stream, or a finite one."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections import Counter
 
@@ -58,15 +59,16 @@ class Tally:
             self.idle_seconds += seconds
 
     def _count_refusals(self, verdict: Verdict) -> None:
-        refused = [f"{engine}: {first_line(note)}" for engine, note in verdict.notes.items()]
-        if verdict.status in (Status.REJECTED, Status.INFRA, Status.INCONCLUSIVE) and verdict.message:
-            refused.append(f"{verdict.status}: {first_line(verdict.message)}")
+        refused = [f"{engine}: {gist(note)}" for engine, note in verdict.notes.items()]
+        if verdict.status in (Status.INFRA, Status.INCONCLUSIVE) or not refused:
+            refused += [f"{verdict.status}: {gist(verdict.message)}"] if verdict.message else []
         for message in refused:
             known = message in self.refusals or len(self.refusals) < MAX_REFUSALS
             self.refusals[message if known else "(other messages)"] += 1
 
 
-def first_line(text: str) -> str:
-    """The first line of ``text``, at most 160 characters."""
-    lines = text.strip().splitlines()
-    return lines[0][:160] if lines else ""
+def gist(message: str) -> str:
+    """What messages of one kind have in common: the first line without names, numbers and reprs."""
+    lines = message.strip().splitlines() or [""]
+    unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", lines[0])
+    return re.sub(r"\d+", "N", re.sub(r"\(.*", "(...)", unquoted))[:160]

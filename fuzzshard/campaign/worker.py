@@ -116,18 +116,15 @@ class Worker:
         registry = self._shared.registry
         signature = found.verdict.signature
         if known := registry.hit(found):
-            if found.path is not None:
-                self._shared.keeper.discard(found.path)
-            self._emit(
-                FindingHit(index=found.index, signature=signature, path=str(known.path), hits=known.hits)
-            )
-            return []
+            return self._explain(found, known)
         if found.path is None:
             if registry.crowded(signature):
                 return []
             found = dataclasses.replace(found, path=self._save(found))
         if not registry.claim(found):
             return []
+        if known := registry.hit(found):  # settled between the first look and the claim
+            return self._explain(found, known) + registry.settle(found, None)
         known = None
         try:
             known = self._investigate(found)
@@ -140,6 +137,13 @@ class Worker:
         if limit is not None and len(registry.known) >= limit:
             self._shared.control.halt(f"{len(registry.known)} distinct findings")
         return parked
+
+    def _explain(self, found: Found, known: Known) -> list[Found]:
+        if found.path is not None:
+            self._shared.keeper.discard(found.path)
+        signature, path = known.signature, str(known.path)
+        self._emit(FindingHit(index=found.index, signature=signature, path=path, hits=known.hits))
+        return []
 
     def _save(self, found: Found) -> Path:
         signature = found.verdict.signature

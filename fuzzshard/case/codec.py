@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import msgspec
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.graph import Part
 from fuzzshard.errors import InvalidCase
 
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -13,7 +17,27 @@ _decoder = msgspec.json.Decoder(Case)
 
 def encode(case: Case) -> bytes:
     """Compact, deterministic JSON: equal cases give equal bytes."""
-    return _encoder.encode(case)
+    return _encoder.encode(_interned(case))
+
+
+def _interned(value: Any) -> Any:
+    """``value`` with defaults as the very default objects: msgspec omits floats and tuples by identity."""
+    if isinstance(value, tuple):
+        return tuple(map(_interned, value))
+    if not isinstance(value, Part):
+        return value
+    fields = {}
+    for name, default in _defaults(type(value)):
+        present = getattr(value, name)
+        is_default = type(present) is type(default) and present == default
+        fields[name] = default if is_default else _interned(present)
+    return type(value)(**fields)
+
+
+@functools.cache
+def _defaults(part: type[Part]) -> tuple[tuple[str, Any], ...]:
+    """Every field with its default; a required field has ``NODEFAULT``."""
+    return tuple((field.name, field.default) for field in msgspec.structs.fields(part))
 
 
 def decode(data: bytes | str) -> Case:

@@ -1,4 +1,4 @@
-"""Pure edits of a Case. An edit may leave references dangling: :func:`fuzzshard.shrink.repair.repair` mends them.
+"""Pure edits of a Case. An edit may leave references dangling; :mod:`fuzzshard.shrink.repair` mends them.
 
 An edit whose target is not there any more returns its argument, so that edits can be combined.
 """
@@ -34,6 +34,13 @@ def without(items: tuple[T, ...], index: int) -> tuple[T, ...]:
 def with_item(items: tuple[T, ...], index: int, item: T) -> tuple[T, ...]:
     """``items`` with another one at ``index``."""
     return (*items[:index], item, *items[index + 1 :])
+
+
+def blocks(root: Block) -> Iterator[tuple[str, Block]]:
+    """All blocks with their paths, parents first."""
+    for path, module in walk(root):
+        if isinstance(module, Block):
+            yield path, module
 
 
 def edit_block(root: Block, path: str, change: Callable[[Block], Block]) -> Block:

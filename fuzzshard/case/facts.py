@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import (
@@ -257,6 +257,14 @@ def _all_parameters(case: Case, inference: _Inference) -> dict[str, Shape]:
                 f"cannot tie {tie.parameter!r} {shapes[tie.parameter]} to {tie.source!r} {shapes[tie.source]}",
                 "tie parameters of one shape",
             )
+        if any(tie.parameter == other.source for other in case.ties):
+            raise InvalidCase(
+                f"tied parameter {tie.parameter!r} is itself a source", "tie both to one source"
+            )
+        if any(tie.parameter == other.source for other in case.ties):
+            raise InvalidCase(
+                f"tied parameter {tie.parameter!r} is the source of another tie", "tie to its source"
+            )
         order = list(shapes)
         if order.index(tie.source) > order.index(tie.parameter):
             raise InvalidCase(f"tie source {tie.source!r} comes after {tie.parameter!r}", "swap the two")
@@ -346,6 +354,50 @@ def calls_of(case: Case, target: str) -> frozenset[str]:
     return frozenset(seen)
 
 
+def uses_outside_groups(case: Case, found: Facts, target: str) -> Iterator[tuple[str, str]]:
+    """(module, parameter) pairs where a forward of ``target`` uses a parameter whose group does not run.
+
+    A group gathers its parameters when one of its modules is called; outside of that they are DTensors.
+    """
+    wrapped = {m for group in case.wrap for m in group.modules}
+    ties = {tie.parameter: tie.source for tie in case.ties}
+    seen: set[tuple[str, frozenset[str]]] = set()
+
+    def visit(path: str, module: Module, running: frozenset[str]) -> Iterator[tuple[str, str]]:
+        running |= {path} & wrapped
+        if (path, running) in seen:
+            return
+        seen.add((path, running))
+        if isinstance(module, Block):
+            for node in module.nodes:
+                if isinstance(node, Call) and (child := resolve(case.model, join(path, node.module))):
+                    yield from visit(*child, running)
+        elif not isinstance(module, Alias):
+            for name in leaf_parameters(module, found.width(path)):
+                fqn = ties.get(join(path, name), join(path, name))
+                owner = found.owners[fqn]
+                if owner is not None and not running.intersection(case.wrap[owner].modules):
+                    yield path, fqn
+
+    if start := resolve(case.model, target):
+        yield from visit(*start, frozenset())
+
+
+def root_groups(case: Case) -> tuple[int, ...]:
+    """For each wrap group the outermost group around it, which becomes its FSDP root; itself if none is."""
+    return tuple(
+        max(
+            (j for j, outer in enumerate(case.wrap) if _encloses(outer.modules, inner.modules)),
+            default=i,
+        )
+        for i, inner in enumerate(case.wrap)
+    )
+
+
+def _encloses(outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
+    return any(is_within(m, o) for m in inner for o in outer)
+
+
 __all__ = [
     "Child",
     "Facts",
@@ -356,4 +408,6 @@ __all__ = [
     "facts",
     "is_within",
     "leaf_parameters",
+    "root_groups",
+    "uses_outside_groups",
 ]

@@ -16,7 +16,6 @@ from fuzzshard.case.graph import (
     Block,
     Call,
     Linear,
-    Module,
     RawParameter,
     join,
     resolve,
@@ -200,9 +199,12 @@ def _edges(case: Case, found: Facts) -> Iterator[str]:
     if len(found.called) < len(found.modules):
         yield "edge:unused_module"
     for op in case.schedule:
-        if isinstance(op, Forward) and op.grad and op.outputs is not None:
-            if len(set(op.outputs)) < len(found.output_values[op.target]):
-                yield "edge:unused_output"
+        if isinstance(op, Forward) and op.grad and _ignores_outputs(op, found):
+            yield "edge:unused_output"
+
+
+def _ignores_outputs(op: Forward, found: Facts) -> bool:
+    return op.outputs is not None and len(set(op.outputs)) < len(found.output_values[op.target])
 
 
 def _unread_results(case: Case, path: str, call: Call, reads: set[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -65,6 +66,7 @@ class Size(NamedTuple):
     batch: int
     seq: int
     seed: int
+    named: int
     depth: int
     length: int
     encoded: bytes
@@ -98,6 +100,7 @@ def size_order(case: Case) -> Size:
         batch=case.inputs.batch,
         seq=case.inputs.seq,
         seed=abs(case.seed),
+        named=sum(map(_named, blocks)),
         depth=sum(len(p.split(".")) for p in _targets(case) if p),
         length=len(encoded),
         encoded=encoded,
@@ -105,9 +108,11 @@ def size_order(case: Case) -> Size:
 
 
 def leaf_count(case: Case) -> int:
-    """The number of leaf modules; an MLP or an attention counts as the two Linears it consists of."""
-    weights = {Block: 0, MLP: 2, Attention: 2}
-    return sum(weights.get(type(module), 1) for _, module in walk(case.model))
+    """The number of modules without children; an MLP or an attention counts as its two Linears."""
+    modules = (module for _, module in walk(case.model))
+    return sum(
+        2 if isinstance(m, MLP | Attention) else not (isinstance(m, Block) and m.children) for m in modules
+    )
 
 
 def kind_rank(module: Module) -> int:
@@ -122,16 +127,39 @@ def kind_rank(module: Module) -> int:
     return _RANKS[type(module)]
 
 
+def canonical_children(block: Block) -> dict[str, str]:
+    """For each child the name it should have: its kind and a number."""
+    counts: dict[str, int] = {}
+    names = {}
+    for child in block.children:
+        kind = str(type(child.module).__struct_config__.tag)
+        counts[kind] = counts.get(kind, -1) + 1
+        names[child.name] = f"{kind}{counts[kind]}"
+    return names
+
+
+def canonical_values(block: Block) -> dict[str, str]:
+    """For each input and node the name it should have."""
+    several = len(block.inputs) > 1
+    names = {name: f"x{i}" if several else "x" for i, name in enumerate(block.inputs)}
+    return names | {node.name: f"h{i}" for i, node in enumerate(block.nodes)}
+
+
 def off_default(part: Part) -> Iterator[str]:
     """The fields of ``part`` that have a default and differ from it."""
-    for field in msgspec.structs.fields(part):
-        if not field.required and getattr(part, field.name) != field.default:
-            yield field.name
+    for name, default in _defaults(type(part)).items():
+        if getattr(part, name) != default:
+            yield name
 
 
 def default_of(part: Part, name: str) -> object:
     """The default of one field."""
-    return next(f.default for f in msgspec.structs.fields(part) if f.name == name)
+    return _defaults(type(part))[name]
+
+
+@functools.cache
+def _defaults(part: type[Part]) -> dict[str, object]:
+    return {f.name: f.default for f in msgspec.structs.fields(part) if not f.required}
 
 
 def _count_options(case: Case) -> int:
@@ -147,6 +175,11 @@ def _count_options(case: Case) -> int:
     scalars = sum(name in ("dtype", "values", "loss") for name in off_default(case))
     extras = len(case.ties) + len(case.checkpoints) + len(case.freezes)
     return fields + scalars + extras + (case.inputs.seq > 0)
+
+
+def _named(block: Block) -> int:
+    names = [*canonical_children(block).items(), *canonical_values(block).items()]
+    return sum(name != canonical for name, canonical in names)
 
 
 def _form_rank(block: Block) -> int:

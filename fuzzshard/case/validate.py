@@ -7,9 +7,9 @@ better: such a case runs and is REJECTED with torch's own text.
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, facts, is_within
+from fuzzshard.case.facts import Facts, facts, is_within, uses_outside_groups
 from fuzzshard.case.graph import Alias, BatchNorm, resolve, walk
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetRequiresGrad, Step
+from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step
 from fuzzshard.errors import InvalidCase
 
 LARGEST_DIM = 4096
@@ -100,6 +100,11 @@ def _check_schedule(case: Case, found: Facts) -> None:
     flags: dict[tuple[str, str], bool] = {}
     unfinished: set[str] = set()
     for op in case.schedule:
+        if pending and case.checkpoints and isinstance(op, SetMode | SetRequiresGrad):
+            raise InvalidCase(
+                "the mode or requires_grad changes between a checkpointed forward and its backward",
+                "torch.utils.checkpoint must recompute what it computed: move the op",
+            )
         if isinstance(op, Forward):
             _check_forward(case, found, op)
             pending += op.grad
@@ -137,11 +142,10 @@ def _check_forward(case: Case, found: Facts, op: Forward) -> None:
     outputs = len(found.output_values[op.target])
     if op.outputs is not None and (not op.outputs or any(not 0 <= i < outputs for i in op.outputs)):
         raise InvalidCase(f"forward uses outputs {op.outputs} of {outputs}", "use indices that exist")
-    for fqn, owner in found.owners.items():
-        if owner is None or not is_within(fqn, op.target):
-            continue
-        if not any(is_within(m, op.target) for m in case.wrap[owner].modules):
+    root_wrapped = any("" in group.modules for group in case.wrap)
+    if op.target or (not root_wrapped and not case.ties):  # otherwise torch says it better
+        for path, fqn in uses_outside_groups(case, found, op.target):
             raise InvalidCase(
-                f"forward of {op.target!r} skips the module whose group manages {fqn!r}",
-                f"wrap {op.target!r} itself",
+                f"forward of {op.target!r} uses {fqn!r} in {path!r}, outside the modules whose group manages it",
+                f"wrap {op.target or path!r} itself",
             )

@@ -11,7 +11,7 @@ def doctor(*, device: Device = "auto", world_size: int | None = None) -> int:
 
     Exit code 0 if both hold, 4 if not. Nothing is saved.
 
-    Examples:
+    For example:
       fuzzshard doctor
       fuzzshard doctor --device cpu --world-size 2
 
@@ -26,7 +26,7 @@ def doctor(*, device: Device = "auto", world_size: int | None = None) -> int:
     from fuzzshard.world import World, resolve_device
 
     kind, num_devices = resolve_device(device)
-    config = world_config(kind, num_devices, world_size or num_devices, ())
+    config = world_config(kind, num_devices, (), asked=world_size, default=num_devices)
     healthy = True
     for check in examine(World, config):
         print(f"{'ok' if check.ok else 'FAIL':<5} {check.name:<14} {check.text}", flush=True)

@@ -41,9 +41,15 @@ DEFAULT_CORPUS = Path("corpus")
 
 
 def world_config(
-    device: Literal["cpu", "cuda"], num_devices: int, size: int, preload: tuple[Path, ...]
+    device: Literal["cpu", "cuda"],
+    num_devices: int,
+    preload: tuple[Path, ...],
+    *,
+    asked: int | None,
+    default: int,
 ) -> WorldConfig:
-    """The settings of a world of ``size`` ranks; raises :class:`UsageError` where they cannot be met."""
+    """The settings of a world of the ranks ``asked`` for; raises :class:`UsageError` where it cannot be."""
+    size = default if asked is None else asked
     if size < 1:
         raise UsageError(f"a world of {size} ranks runs nothing", "use --world-size 1 or more")
     if device == "cuda" and size > num_devices:

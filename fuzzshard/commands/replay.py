@@ -34,7 +34,7 @@ def replay(
     INVALID       the file holds no case that could be run
     INFRA         the ranks failed; says nothing about torch
 
-    Examples:
+    For example:
       fuzzshard replay
       fuzzshard replay corpus/findings/NAME
       fuzzshard replay corpus --device cpu --json
@@ -58,13 +58,13 @@ def replay(
 
     files = entry_files(paths or (DEFAULT_CORPUS,))
     kind, num_devices = resolve_device(device)
-    largest = world_size or (num_devices if kind == "cuda" else LARGEST_CPU_WORLD)
-    config = world_config(kind, num_devices, largest, preload)
+    largest = num_devices if kind == "cuda" else LARGEST_CPU_WORLD
+    config = world_config(kind, num_devices, preload, asked=world_size, default=largest)
     results = replay_files(
         files,
-        lambda size: World(dataclasses.replace(config, size=world_size or size)),
+        lambda size: World(config if world_size else dataclasses.replace(config, size=size)),
         device=kind,
-        num_ranks=largest,
+        num_ranks=config.size,
         deadline=deadline,
     )
     outcomes: list[Outcome] = []

@@ -25,7 +25,7 @@ def repro(
 ) -> int:
     """Print a script that shows the finding and needs nothing but torch.
 
-    Examples:
+    For example:
       fuzzshard repro corpus/findings/NAME -o bug.py
       fuzzshard repro corpus/findings/NAME --check
 

@@ -31,7 +31,7 @@ def run(
     Each finding is saved as soon as it is seen, confirmed on fresh ranks,
     reduced to a minimal case and saved again with a script that shows it.
 
-    Examples:
+    For example:
       fuzzshard run --max-time 10m
       fuzzshard run --max-cases 500 --seed 7 --device cpu --world-size 2
       fuzzshard run --engine fully_shard --max-findings 1 --corpus /data/corpus
@@ -63,9 +63,7 @@ def run(
     as_json
         Print one JSON object for each event, and no panel.
     """
-    from rich.console import Console
-
-    from fuzzshard.campaign import run_campaign
+    from fuzzshard.campaign.loop import run_campaign
     from fuzzshard.campaign.options import CampaignOptions
     from fuzzshard.report.sinks import make_sink
 
@@ -82,4 +80,5 @@ def run(
         preload=preload,
         shrink=shrink,
     )
-    return run_campaign(options, make_sink(json=as_json, console=Console()))
+    with make_sink(json=as_json) as sink:
+        return run_campaign(options, sink)

@@ -18,7 +18,7 @@ def show(path: Path, /) -> int:
     and parameter shapes, the forward as a graph, the wrap groups, the freeze
     plan, the mesh, the schedule as a numbered program, the features.
 
-    Examples:
+    For example:
       fuzzshard show corpus/findings/NAME
       fuzzshard show corpus/findings/NAME/unshrunk.json
       fuzzshard show corpus

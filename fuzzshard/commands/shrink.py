@@ -28,7 +28,7 @@ def shrink(
     finding of a bare case file becomes a new entry of the corpus. Exit code 0:
     the result is saved; 3: there is no finding, or it did not repeat.
 
-    Examples:
+    For example:
       fuzzshard shrink corpus/findings/NAME --max-time 10m
       fuzzshard shrink case.json --corpus corpus
 
@@ -55,8 +55,10 @@ def shrink(
     file = only_case(path)
     case = read_entry(file).case
     kind, num_devices = resolve_device(device)
-    config = world_config(kind, num_devices, world_size or case.mesh.size, preload)
-    budget = Budget(max_evaluations=sys.maxsize, max_seconds=max_time) if max_time else SHRINK_BUDGET
+    config = world_config(kind, num_devices, preload, asked=world_size, default=case.mesh.size)
+    budget = (
+        Budget(max_evaluations=sys.maxsize, max_seconds=max_time) if max_time is not None else SHRINK_BUDGET
+    )
     with World(config) as world:
         verdict = judge(world, case)
         if verdict.status is Status.INFRA:

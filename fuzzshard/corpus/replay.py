@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, Protocol
@@ -78,7 +78,7 @@ def replay(
     device: Literal["cpu", "cuda"],
     num_ranks: int,
     deadline: float | None = None,
-) -> Iterator[ReplayResult]:
+) -> Generator[ReplayResult, None, None]:
     """Yields one result for each of ``files``, in their order; a bad entry does not stop the others.
 
     ``start_world`` is called at most once, with the number of ranks the set needs, at most

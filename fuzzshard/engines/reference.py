@@ -56,30 +56,59 @@ class _NoisySync(ExplicitSync):
 
     def __init__(self, twin: NoiseTwin) -> None:
         super().__init__(twin.mesh, dict(twin.facts.owners), twin.flags)
-        self.generator = torch.Generator().manual_seed(twin.noise_seed)
+        self.noise_seed = twin.noise_seed
 
+    @override
     def average(self, local: torch.Tensor, accumulated: torch.Tensor | None) -> torch.Tensor:
         average = super().average(local, accumulated)
         scale = super().average(local.abs(), None)
         if accumulated is not None:
             scale = scale + accumulated.abs()
         unit = self.mesh.size * torch.finfo(average.dtype).eps / 2
-        signs = torch.randint(0, 2, average.shape, generator=self.generator) * 2 - 1
-        return average + unit * scale * signs.to(average.device)
+        # One sign pattern for each shape, so that the errors of several microbatches add up.
+        generator = torch.Generator().manual_seed(self.noise_seed)
+        return average + unit * scale * _signs(average, generator)
+
+
+def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return (torch.randint(0, 2, like.shape, generator=generator) * 2 - 1).to(like.device)
 
 
 class NoiseTwin(Reference):
-    """The reference with its reductions off by the a-priori bound n u mean|g_i|, signs drawn at random.
+    """The reference with every sum of gradients off by as much as another order of its terms could make it.
 
-    The bound is that of recursive summation in any order (Higham, Accuracy and Stability of Numerical
-    Algorithms, section 4.2). What the twin's later tensors differ by from the reference's is the scale
-    by which rounding alone may move them. All ranks draw the same signs.
+    Reductions are off by the a-priori bound n u mean|g_i|, which holds for summation in any order (Higham,
+    Accuracy and Stability of Numerical Algorithms, section 4.2); all ranks draw the same signs. What a
+    module contributes to the gradient of its inputs is off by two rounding units: an engine that puts
+    autograd nodes at module boundaries makes autograd add the contributions in another order. What the
+    twin's later tensors differ by from the reference's is the scale by which rounding alone may move them.
     """
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype, noise_seed: int) -> None:
         self.noise_seed = noise_seed
+        self.generator = torch.Generator().manual_seed(noise_seed)
         super().__init__(case, mesh, dtype)
 
     @override
     def make_sync(self) -> ExplicitSync:
         return _NoisySync(self)
+
+    @override
+    def parallelize(self, model: nn.Module) -> nn.Module:
+        for module in model.modules():
+            module.register_forward_pre_hook(self._perturb_inputs)
+        return model
+
+    def _perturb_inputs(self, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple(self._perturbed(a) if a.requires_grad else a for a in args)
+
+    def _perturbed(self, tensor: torch.Tensor) -> torch.Tensor:
+        view = tensor.view_as(tensor)
+        unit = torch.finfo(tensor.dtype).eps
+
+        def perturb(gradient: torch.Tensor) -> torch.Tensor:
+            return gradient + unit * gradient * _signs(gradient, self.generator)
+
+        if view.requires_grad:
+            view.register_hook(perturb)  # type: ignore[no-untyped-call]
+        return view

@@ -54,6 +54,13 @@ REFUSALS: tuple[Refusal, ...] = (
         "is shared with a parameter already managed by another FSDP group",
         f"{_STATE}, _validate_no_duplicate_params: tied parameters belong in one group",
     ),
+    Refusal(
+        "fully_shard",
+        "RuntimeError",
+        "Cannot concatenate overlapping meshes",
+        "the same rule for a module that is registered in two groups: the second group meets a DTensor on "
+        "its own mesh (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _init_sharded_param)",
+    ),
 )
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import is_within
+from fuzzshard.case.facts import is_within, root_groups
 from fuzzshard.case.schedule import SetFlag
 from fuzzshard.engines.mesh import RankMesh
 
@@ -59,6 +59,7 @@ class ExplicitSync:
 
     def __init__(self, mesh: RankMesh, owners: dict[str, int | None], flags: SyncFlags) -> None:
         self.mesh, self.owners, self.flags = mesh, owners, flags
+        self.roots = root_groups(flags.case)
         self.local: dict[str, torch.Tensor] = {}
         self._reduced: dict[str, torch.Tensor | None] = {}
 
@@ -70,19 +71,25 @@ class ExplicitSync:
 
     def after_backward(self, parameters: dict[str, torch.nn.Parameter]) -> None:
         """Accumulates, and reduces the gradients of the groups that synchronise now."""
+        news = {fqn: g for fqn in self.owners if (g := parameters[fqn].grad) is not None}
+        for fqn, new in news.items():
+            self.local[fqn] = self.local[fqn] + new if fqn in self.local else new
+        roots = {self._root(owner) for fqn, owner in self.owners.items() if fqn in news}
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]
-            if (new := parameter.grad) is not None:
-                self.local[fqn] = self.local[fqn] + new if fqn in self.local else new
             parameter.grad = self._reduced[fqn]
-            if fqn in self.local and self.flags.synced(owner):
+            if fqn in self.local and self._root(owner) in roots and self.flags.synced(owner):
                 average = self.average(self.local.pop(fqn), parameter.grad)
                 parameter.grad = average if parameter.grad is None else parameter.grad + average
+
+    def _root(self, owner: int | None) -> int | None:
+        """A backward finalises the groups of the FSDP roots that it went through, and only those."""
+        return UNMANAGED if owner is UNMANAGED else self.roots[owner]
 
     def average(self, local: torch.Tensor, accumulated: torch.Tensor | None) -> torch.Tensor:
         """The mean of ``local`` over the mesh; ``accumulated`` is what it will be added to."""
         if self.mesh.size == 1:
             return local
-        total = local.contiguous()
+        total = local.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=self.mesh.group)
         return total / self.mesh.size

@@ -35,7 +35,7 @@ def rounding_floor(case: Case, difference: Difference) -> torch.Tensor:
         unit = 0.0 if key.oracle != "gradient" else torch.finfo(expected.dtype).eps
     else:
         unit = torch.finfo(expected.dtype).eps
-    size = expected.double().abs()
+    size = expected.double().abs().nan_to_num(nan=0.0, posinf=0.0)
     if key.oracle != "gradient" or key.op > _first(case, Step):
         size = size.max() if size.numel() else size.sum()
     return ROUNDING_FACTOR * unit * size
@@ -46,16 +46,21 @@ def _first(case: Case, kind: type[Backward] | type[Step]) -> int:
     return next((i for i, op in enumerate(ops) if isinstance(op, kind)), len(ops))
 
 
+def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Elementwise |a - b| in fp64: 0 between equal infinities and NaNs, inf between NaN and a number."""
+    error = (a.double() - b.double()).abs()
+    same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(same, 0.0, error.nan_to_num(nan=float("inf")))
+
+
 def within(difference: Difference, bound: torch.Tensor) -> tuple[bool, float, float]:
     """Whether the error is within ``bound`` everywhere, and the error and bound where it exceeds most."""
     observed, expected = difference.observed, difference.expected
     assert observed is not None
     assert expected is not None
-    error = (observed.double() - expected.double()).abs()
-    same = (observed == expected) | (observed.isnan() & expected.isnan())
-    error = torch.where(same, 0.0, error.nan_to_num(nan=float("inf"))).flatten()
-    limit = bound.expand_as(observed).flatten()
-    worst = int((error - limit).argmax())
+    error = distance(observed, expected).flatten()
+    limit = bound.nan_to_num(nan=0.0).expand_as(observed).flatten()
+    worst = int((error - limit).nan_to_num(nan=0.0).argmax())
     return bool(error[worst] <= limit[worst]), float(error[worst]), float(limit[worst])
 
 
@@ -94,7 +99,7 @@ class NoiseBound:
             other = twin.tensors[key].tensor
             if other is None:
                 return floor
-            moved.append((other.double() - truth.double()).abs())
+            moved.append(distance(other, truth))
         if not moved:
             return floor
         largest = torch.stack(moved).amax(0)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule import Backward
-from fuzzshard.oracles.bound import NoiseBound
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import Alias, Block, Call, walk
+from fuzzshard.case.schedule import Backward, Forward, ZeroGrad
+from fuzzshard.oracles.bound import NoiseBound, distance
 from fuzzshard.oracles.compare import Difference, same_bits
 from fuzzshard.training.trace import Trace, cut
 from fuzzshard.verdict import Finding
@@ -17,17 +20,37 @@ MOST_FINDINGS = 12
 """Findings kept per engine and rank: the first ones say where it began."""
 
 
-def bitwise_applies(case: Case, engine: str) -> bool:
+def bitwise_applies(case: Case) -> bool:
     """Whether bitwise equality is required although the values are not exact.
 
-    A sum of two terms has one rounding whatever the order, so up to mesh size 2 the reductions are equal.
-    DDP adds a microbatch to the reduced gradient before it averages, in another order than the
-    others: there only a single backward between two ``zero_grad`` is bitwise.
+    A sum of two terms has one rounding whatever the order, so up to mesh size 2 the reductions are equal,
+    when gradients are reduced once. Engines may add three or more terms in another order than plain
+    autograd does: the contributions to a value or a module that is used several times, because
+    ``fully_shard`` puts autograd nodes at module boundaries; and the gradients of several backwards.
     """
-    if case.mesh.size > 2:
-        return False
-    backwards = sum(isinstance(op, Backward) for op in case.schedule)
-    return engine != "ddp" or backwards == 1 or case.mesh.size == 1
+    return case.mesh.size <= 2 and not adds_in_another_order(case)
+
+
+def adds_in_another_order(case: Case) -> bool:
+    """Whether some gradient is a sum that engines may associate differently."""
+    accumulates = any(
+        isinstance(a, Backward) and isinstance(b, Backward)
+        for a, b in itertools.pairwise(op for op in case.schedule if isinstance(op, Backward | ZeroGrad))
+    )
+    pending = any(
+        isinstance(a, Forward) and a.grad and isinstance(b, Forward) and b.grad
+        for a, b in itertools.pairwise(op for op in case.schedule if isinstance(op, Forward | Backward))
+    )
+    modules = facts(case).modules.values()
+    reused = bool(case.ties) or any(isinstance(m, Alias) for _, m in walk(case.model))
+    return accumulates or pending or reused or any(isinstance(m, Block) and _branches(m) for m in modules)
+
+
+def _branches(block: Block) -> bool:
+    """Whether a value or a child of ``block`` is used more than once."""
+    read = [a for node in block.nodes for a in node.args] + list(block.outputs)
+    called = [node.module for node in block.nodes if isinstance(node, Call)]
+    return len(set(read)) < len(read) or len(set(called)) < len(called)
 
 
 def is_exact(reference: Trace, other: Trace) -> bool:
@@ -94,7 +117,7 @@ def _error(difference: Difference) -> float:
         return float("inf")
     assert observed is not None
     assert expected is not None
-    return float((observed.double() - expected.double()).abs().nan_to_num(nan=float("inf")).max())
+    return float(distance(observed, expected).max())
 
 
 def describe(tensor: torch.Tensor | None, difference: Difference) -> str:
@@ -104,7 +127,7 @@ def describe(tensor: torch.Tensor | None, difference: Difference) -> str:
         return "None"
     if not difference.comparable or observed is None or expected is None:
         return f"a tensor of shape {list(tensor.shape)}, {tensor.dtype}"
-    error = (observed.double() - expected.double()).abs().nan_to_num(nan=float("inf"))
+    error = distance(observed, expected)
     index = torch.unravel_index(error.argmax(), error.shape)
     where = [int(i) for i in index]
     return f"{float(tensor[index]):.9g} at {where} of {list(tensor.shape)}"

@@ -37,7 +37,8 @@ def event_lines(event: Event) -> Iterator[str]:
             yield f"[{clock(event.elapsed)}] FOUND {event.signature} in case {event.index}: {event.summary}"
             yield f"    saved as found: {event.path}"
         case FindingFlaky():
-            yield f"[{clock(event.elapsed)}] INCONCLUSIVE {event.signature}: fresh ranks showed {event.observed}"
+            observed = ", ".join(event.observed)
+            yield f"[{clock(event.elapsed)}] INCONCLUSIVE {event.signature}: fresh ranks showed {observed}"
             yield f"    kept in {event.path}"
         case FindingSaved():
             yield from _saved(event)

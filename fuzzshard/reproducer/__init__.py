@@ -1,1 +1,11 @@
-"""Case -> standalone script that only needs torch."""
+"""Case -> a standalone script that only needs torch, and running that script.
+
+The script is what a maintainer reads, so it holds what the case uses and nothing else: the model, one
+``train`` function for the schedule that runs on the plain model and on the engine's, and one comparison.
+No torch import here.
+"""
+
+from fuzzshard.reproducer.check import ScriptResult, check
+from fuzzshard.reproducer.script import script
+
+__all__ = ["ScriptResult", "check", "script"]

@@ -1,1 +1,5 @@
-"""Reduces a Case that shows a finding to a minimal one."""
+"""From a failing case to a smallest one: passes over the Case in tiers, a total order, a fixpoint."""
+
+from fuzzshard.shrink.reducer import Budget, Progress, ShrinkResult, shrink
+
+__all__ = ["Budget", "Progress", "ShrinkResult", "shrink"]

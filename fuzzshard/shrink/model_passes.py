@@ -1,44 +1,39 @@
-"""Passes over the module tree and its DAGs: fewer modules, nodes, values and levels."""
+"""Passes over the module tree: fewer modules, aliases and levels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.edit import (
     NOWHERE,
+    blocks,
     by_prefix,
-    bypass,
     callers,
     edit_block,
-    map_calls,
     map_values,
     rename_paths,
     set_module,
     split,
-    without,
 )
 from fuzzshard.case.facts import facts, is_within
-from fuzzshard.case.graph import Alias, Block, Call, Child, Node, join, resolve, value_node, walk
-from fuzzshard.case.schedule import Forward
-from fuzzshard.shrink.passes import Edit
-
-
-def _blocks(case: Case) -> Iterator[tuple[str, Block]]:
-    for path, module in walk(case.model):
-        if isinstance(module, Block):
-            yield path, module
+from fuzzshard.case.graph import Alias, Block, Call, Child, Linear, Node, join, resolve, walk
+from fuzzshard.shrink.passes import Edit, put_module
 
 
 def hoist(case: Case) -> Iterator[Edit]:
     """A block below the root becomes the root."""
     values = facts(case).input_values
-    for path, block in _blocks(case):
+    gradient = any(t.requires_grad for t in case.inputs.tensors)
+    for path, block in blocks(case.model):
         if path:
             tensors = (
-                TensorSpec(kind="ids" if v.ids else "float", size=v.size, requires_grad=case.inputs.tensors[0].requires_grad and not v.ids)
+                TensorSpec(kind="ids", size=v.size)
+                if v.ids
+                else TensorSpec(size=v.size, requires_grad=gradient)
                 for v in values[path]
             )
             yield _hoist(path, block, tuple(tensors))
@@ -61,138 +56,29 @@ def modules(case: Case) -> Iterator[Edit]:
     """Without one module, parents first; its callers read its argument in place of its result."""
     for path, _ in walk(case.model):
         if path:
-            yield lambda c, p=path: set_module(c, p, None)  # type: ignore[misc]
-
-
-def nodes(case: Case) -> Iterator[Edit]:
-    """Without one node: its readers read its i-th argument. A module it called stays, uncalled."""
-    for position in range(max((len(n.args) for _, b in _blocks(case) for n in b.nodes), default=0)):
-        for path, block in _blocks(case):
-            for node in block.nodes:
-                if position < len(node.args):
-                    yield _bypass(path, node, position)
-
-
-def _bypass(path: str, node: Node, position: int) -> Edit:
-    def change(block: Block) -> Block:
-        present = next((n for n in block.nodes if n.name == node.name), None)
-        if present is None or position >= len(present.args):
-            return block
-        return bypass(block, node.name, present.args[position])
-
-    return lambda case: replace(case, model=edit_block(case.model, path, change))
-
-
-def arguments(case: Case) -> Iterator[Edit]:
-    """A tensor op without one of its arguments."""
-    for path, block in _blocks(case):
-        for node in block.nodes:
-            if not isinstance(node, Call) and len(node.args) > 1:
-                for index in range(len(node.args)):
-                    fewer = replace(node, args=without(node.args, index))
-                    nodes = tuple(fewer if n.name == node.name else n for n in block.nodes)
-                    yield _set_nodes(path, nodes)
-
-
-def rewire(case: Case) -> Iterator[Edit]:
-    """A node or output reads an input of the block, or an argument of what it reads now."""
-    for path, block in _blocks(case):
-        above = {n.name: n.args for n in block.nodes}
-        for index, node in enumerate(block.nodes):
-            for position, arg in enumerate(node.args):
-                for value in dict.fromkeys((block.inputs[:1]) + above.get(value_node(arg), ())):
-                    if value != arg:
-                        args = (*node.args[:position], value, *node.args[position + 1 :])
-                        nodes = (*block.nodes[:index], replace(node, args=args), *block.nodes[index + 1 :])
-                        yield _set_nodes(path, nodes)
-
-
-def _set_nodes(path: str, nodes: tuple[Node, ...]) -> Edit:
-    return lambda case: replace(case, model=edit_block(case.model, path, lambda b: replace(b, nodes=nodes)))
-
-
-def outputs(case: Case) -> Iterator[Edit]:
-    """Without one output of a block; a single one is returned as a tensor."""
-    for path, block in _blocks(case):
-        for index in range(len(block.outputs)):
-            if len(block.outputs) > 1:
-                yield _drop_output(path, index)
-        if block.returns != "tensor" and len(block.outputs) == 1:
-            yield lambda c, p=path: _return_tensor(c, p)  # type: ignore[misc]
-
-
-def _drop_output(path: str, index: int) -> Edit:
-    def shift(value: str, node: str) -> str:
-        if value_node(value) != node:
-            return value
-        number = int(value.split(".")[1])
-        return f"{node}.{max(number - (number >= index), 0)}"
-
-    def edit(case: Case) -> Case:
-        found = resolve(case.model, path)
-        if found is None or not isinstance(found[1], Block) or len(found[1].outputs) < 2:
-            return case
-        case = map_calls(case, path, lambda b, call: map_values(b, lambda v: shift(v, call.name)))
-        schedule = []
-        for op in case.schedule:
-            if isinstance(op, Forward) and op.target == path and op.outputs:
-                op = replace(op, outputs=tuple(i - (i > index) for i in op.outputs if i != index) or None)
-            schedule.append(op)
-        model = edit_block(case.model, path, lambda b: replace(b, outputs=without(b.outputs, index)))
-        case = replace(case, model=model, schedule=tuple(schedule))
-        return _return_tensor(case, path) if len(found[1].outputs) == 2 else case
-
-    return edit
-
-
-def _return_tensor(case: Case, path: str) -> Case:
-    case = map_calls(
-        case, path, lambda b, call: map_values(b, lambda v: call.name if value_node(v) == call.name else v)
-    )
-    return replace(case, model=edit_block(case.model, path, lambda b: replace(b, returns="tensor")))
-
-
-def inputs(case: Case) -> Iterator[Edit]:
-    """Without one input of a block; who read it reads the first one that is left."""
-    for path, block in _blocks(case):
-        if len(block.inputs) > 1:
-            for name in block.inputs:
-                yield _drop_input(path, name)
-
-
-def _drop_input(path: str, name: str) -> Edit:
-    def edit(case: Case) -> Case:
-        found = resolve(case.model, path)
-        if found is None or not isinstance(found[1], Block) or name not in found[1].inputs:
-            return case
-        index, left = found[1].inputs.index(name), tuple(i for i in found[1].inputs if i != name)
-        if not left:
-            return case
-
-        def shorten(block: Block, call: Call) -> Block:
-            fewer = replace(call, args=without(call.args, index))
-            return replace(block, nodes=tuple(fewer if n.name == call.name else n for n in block.nodes))
-
-        case = map_calls(case, path, shorten)
-        if not path:
-            case = replace(case, inputs=replace(case.inputs, tensors=without(case.inputs.tensors, index)))
-        change = edit_block(
-            case.model, path, lambda b: replace(map_values(b, lambda v: left[0] if v == name else v), inputs=left)
-        )
-        return replace(case, model=change)
-
-    return edit
+            yield put_module(path, None)
 
 
 def inline(case: Case) -> Iterator[Edit]:
-    """The children and nodes of a block move into its parent."""
-    for path, _ in _blocks(case):
+    """The children and nodes of a block move into its parent; its wrap group goes."""
+    for path in _inlinable(case):
+        yield functools.partial(inlined, path=path)
+
+
+def inline_wrapped(case: Case) -> Iterator[Edit]:
+    """The same, but what names the block names its children from then on."""
+    for path in _inlinable(case):
+        yield functools.partial(inlined, path=path, keep_references=True)
+
+
+def _inlinable(case: Case) -> Iterator[str]:
+    for path, _ in blocks(case.model):
         if path and len(list(callers(case.model, path))) == 1:
-            yield lambda c, p=path: inlined(c, p)  # type: ignore[misc]
+            yield path
 
 
-def inlined(case: Case, path: str) -> Case:
-    """``case`` with the block at ``path`` inlined; a wrap group of its own is dropped."""
+def inlined(case: Case, path: str, *, keep_references: bool = False) -> Case:
+    """``case`` with the block at ``path`` inlined; references to it dangle, or name its children."""
     found = resolve(case.model, path)
     if found is None or found[0] != path or not isinstance(found[1], Block):
         return case
@@ -207,13 +93,29 @@ def inlined(case: Case, path: str) -> Case:
 
     def change(outer: Block) -> Block:
         children = [m for c in outer.children for m in (moved if c.name == name else (c,))]
+        calls = [n for n in outer.nodes if isinstance(n, Call) and n.module == name]
+        if not calls:
+            calls = [Call(name=f"{name}_call", module=name, args=outer.inputs[:1] * len(block.inputs))]
+            outer = replace(outer, nodes=(*outer.nodes, *calls))
         outer = replace(outer, children=tuple(children))
-        for call in [n for n in outer.nodes if isinstance(n, Call) and n.module == name]:
+        for call in calls:
             outer = _splice(outer, block, call, names)
         return outer
 
     moves = {join(path, old): join(parent, new) for old, new in names.items()} | {path: NOWHERE}
+    if keep_references and block.children:
+        case = _spread(case, path, tuple(join(path, c.name) for c in block.children))
     return rename_paths(replace(case, model=edit_block(case.model, parent, change)), by_prefix(moves))
+
+
+def _spread(case: Case, path: str, children: tuple[str, ...]) -> Case:
+    """Wrap groups of ``path`` list its children; anything else that names it names the first one."""
+    groups = []
+    for group in case.wrap:
+        members = (children if member == path else (member,) for member in group.modules)
+        groups.append(replace(group, modules=tuple(m for part in members for m in part)))
+    case = replace(case, wrap=tuple(groups))
+    return rename_paths(case, lambda reference: children[0] if reference == path else reference)
 
 
 def _splice(outer: Block, inner: Block, call: Call, names: dict[str, str]) -> Block:
@@ -242,11 +144,10 @@ def aliases(case: Case) -> Iterator[Edit]:
     """An alias becomes a module of its own, or its callers call the target beside it."""
     for path, module in walk(case.model):
         if isinstance(module, Alias) and (found := resolve(case.model, path)):
-            parent, name = split(path)
+            parent, _ = split(path)
             if split(found[0])[0] == parent:
                 yield _call_target(path, split(found[0])[1])
-            copy = found[1]
-            yield lambda c, p=path, m=copy: set_module(c, p, m)  # type: ignore[misc]
+            yield put_module(path, found[1])
 
 
 def _call_target(path: str, target: str) -> Edit:
@@ -262,3 +163,59 @@ def _call_target(path: str, target: str) -> Edit:
         return set_module(replace(case, model=edit_block(case.model, parent, change)), path, None)
 
     return edit
+
+
+def merge_modules(case: Case) -> Iterator[Edit]:
+    """Without one module; what named or called it names or calls its parent or another one beside it."""
+    for path, _ in walk(case.model):
+        parent, name = split(path)
+        owner = resolve(case.model, parent)
+        if not path or owner is None or not isinstance(owner[1], Block):
+            continue
+        beside = [c.name for c in owner[1].children if not isinstance(c.module, Alias) and c.name != name]
+        for other in (parent, *(join(parent, b) for b in beside)):
+            yield functools.partial(_merge, path=path, other=other)
+        if any(isinstance(n, Call) and n.module == name for n in owner[1].nodes):
+            for called in beside:
+                rename = by_prefix({path: join(parent, called)})
+                yield functools.partial(_call_other, path=path, name=called, rename=rename)
+
+
+def _merge(case: Case, path: str, other: str) -> Case:
+    return set_module(rename_paths(case, by_prefix({path: other})), path, None)
+
+
+def _call_other(case: Case, path: str, name: str, rename: Callable[[str], str]) -> Case:
+    return _call_target(path, name)(rename_paths(case, rename))
+
+
+def merge_frozen(case: Case) -> Iterator[Edit]:
+    """A frozen module goes, and a module beside it becomes a Linear with a frozen bias."""
+    found = facts(case)
+    modules = [p for p, m in walk(case.model) if p and not isinstance(m, Block | Alias)]
+    for path in modules:
+        if any(is_within(f.target, path) for f in case.freezes):
+            for other in modules:
+                if other != path:
+                    linear = Linear(out=found.output_values[other][0].size)
+                    yield functools.partial(_merge_frozen, path=path, other=other, linear=linear)
+
+
+def _merge_frozen(case: Case, path: str, other: str, linear: Linear) -> Case:
+    bias = join(other, "bias")
+    freezes = (replace(f, target=bias if is_within(f.target, path) else f.target) for f in case.freezes)
+    return set_module(set_module(replace(case, freezes=tuple(freezes)), other, linear), path, None)
+
+
+def child_order(case: Case) -> Iterator[Edit]:
+    """Two neighbouring children or nodes in the other order."""
+    for path, block in blocks(case.model):
+        for field in ("children", "nodes"):
+            items = getattr(block, field)
+            for i in range(len(items) - 1):
+                swapped = (*items[:i], items[i + 1], items[i], *items[i + 2 :])
+                yield functools.partial(_set_field, path=path, field=field, items=swapped)
+
+
+def _set_field(case: Case, path: str, field: str, items: tuple[Child | Node, ...]) -> Case:
+    return replace(case, model=edit_block(case.model, path, lambda b: replace(b, **{field: items})))

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.edit import with_item, without
+from fuzzshard.case.edit import set_module, with_item, without
+from fuzzshard.case.graph import Module
 
 Edit = Callable[[Case], Case]
 
@@ -45,6 +46,11 @@ def lower(value: int, least: int = 1) -> Iterator[int]:
 def put(**fields: object) -> Edit:
     """Sets fields of the case."""
     return lambda case: replace(case, **fields)
+
+
+def put_module(path: str, module: Module | None) -> Edit:
+    """Sets the module at ``path``, or drops it."""
+    return lambda case: set_module(case, path, module)
 
 
 def drop_item(field: str, index: int) -> Edit:

@@ -152,8 +152,22 @@ def raise_targets(case: Case) -> Iterator[Edit]:
             yield change_item("schedule", index, target=split(op.target)[0])
 
 
+def raise_groups(case: Case) -> Iterator[Edit]:
+    """The root, or the parent of a member, in place of a group."""
+    for index, group in enumerate(case.wrap):
+        for path in dict.fromkeys(("", *(split(m)[0] for m in group.modules))):
+            yield change_item("wrap", index, modules=(path,))
+
+
+def op_order(case: Case) -> Iterator[Edit]:
+    """Two neighbouring ops in the other order."""
+    ops = case.schedule
+    for i in range(len(ops) - 1):
+        yield put(schedule=(*ops[:i], ops[i + 1], ops[i], *ops[i + 2 :]))
+
+
 def numbers(case: Case) -> Iterator[Edit]:
-    """Input batches numbered 0, 1, ... in order of first use; a seed of 0."""
+    """Input batches numbered 0, 1, ... in order of first use, list groups sorted, a seed of 0."""
     seen: dict[int, int] = {}
     for op in case.schedule:
         if isinstance(op, Forward):
@@ -163,4 +177,5 @@ def numbers(case: Case) -> Iterator[Edit]:
             replace(op, batch=seen[op.batch]) if isinstance(op, Forward) else op for op in case.schedule
         )
     )
+    yield put(wrap=tuple(replace(g, modules=tuple(sorted(g.modules))) for g in case.wrap))
     yield put(seed=0)

@@ -5,8 +5,9 @@ Passes stay simple because of it: they remove a module or an op and let the rest
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -114,12 +115,13 @@ def _without_dangling_calls(case: Case) -> Block:
         if isinstance(module, Block):
             for node in module.nodes:
                 if isinstance(node, Call) and module.child(node.module) is None:
-                    root = edit_block(root, path, lambda b, n=node, i=ids.get(path, set()): _skip(b, n, i))  # type: ignore[misc]
+                    skip = functools.partial(_skip, call=node, ids=ids.get(path, set()))
+                    root = edit_block(root, path, skip)
     return root
 
 
-def _skip(block: Block, node: Call, ids: set[str]) -> Block:
-    node = next(n for n in block.nodes if isinstance(n, Call) and n.name == node.name)
+def _skip(block: Block, call: Call, ids: set[str]) -> Block:
+    node = next(n for n in block.nodes if n.name == call.name)
     later = {node.name}
     for other in block.nodes:
         if any(value_node(a) in later for a in other.args):
@@ -170,7 +172,7 @@ def _mend_tie(tie: Tie, fqns: list[str]) -> Tie | None:
     return Tie(parameter=parameter, source=source)
 
 
-def _mend_wrap(case: Case, modules: dict[str, Module]) -> Case:
+def _mend_wrap(case: Case, modules: Mapping[str, Module]) -> Case:
     seen: set[str] = set()
     groups = []
     for group in case.wrap:
@@ -184,7 +186,7 @@ def _mend_wrap(case: Case, modules: dict[str, Module]) -> Case:
     return replace(case, wrap=tuple(groups))
 
 
-def _mend_schedule(case: Case, modules: dict[str, Module], fqns: list[str]) -> Iterator[Op]:
+def _mend_schedule(case: Case, modules: Mapping[str, Module], fqns: list[str]) -> Iterator[Op]:
     wrapped = {m for group in case.wrap for m in group.modules}
     pending = 0
     for op in case.schedule:

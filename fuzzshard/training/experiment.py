@@ -16,6 +16,7 @@ from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference import NoiseTwin, Reference
 from fuzzshard.engines.refusals import refusal
 from fuzzshard.engines.registry import ENGINES, not_applicable
+from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.bound import NoiseBound, is_rounding
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import bitwise_applies, is_exact, tensor_findings, vote
@@ -67,7 +68,10 @@ class Experiment:
                 self.traces[name] = trace
         engines = [name for name in self.traces if name != "reference"]
         reference = self.traces["reference"]
-        differing = {name: differences(reference, self.traces[name]) for name in engines}
+        differing = {
+            name: [d for d in differences(reference, self.traces[name]) if not is_allowed(name, d)]
+            for name in engines
+        }
         findings, rung = self._judge(differing)
         if FullyShard.name in engines:
             findings += registration_findings(self.case, self.traces[FullyShard.name], self.mesh.rank)
@@ -115,31 +119,20 @@ class Experiment:
         if not self._anywhere(any(differing.values())):
             return [], "bitwise"
         exact = self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly())
-        bound = None if exact else self._noise_bound(differing)
+        bitwise = exact or bitwise_applies(self.case)
+        bound = None if bitwise else self._noise_bound(differing)
+        rung = "exact" if exact else "bitwise" if bitwise else "bounded"
         findings: list[Finding] = []
         for name, found in differing.items():
-            bitwise = exact or bitwise_applies(self.case, name)
-            rung = "exact" if exact else "bitwise" if bitwise else "bounded"
-            findings += tensor_findings(
-                name,
-                found,
-                rung,
-                None if bitwise else bound,
-                vote(name, self.traces, differing),
-                self.mesh.rank,
-            )
-        return findings, "exact" if exact else "bitwise" if bound is None else "bounded"
+            culprit = vote(name, self.traces, differing)
+            findings += tensor_findings(name, found, rung, bound, culprit, self.mesh.rank)
+        return findings, rung
 
-    def _noise_bound(self, differing: dict[str, list[Difference]]) -> NoiseBound | None:
-        """The bound for engines that need not be bitwise equal; None when all must be.
-
-        Twins run only where some difference is more than a few rounding units.
-        """
-        loose = [d for n, found in differing.items() if not bitwise_applies(self.case, n) for d in found]
-        if all(bitwise_applies(self.case, name) for name in differing):
-            return None
+    def _noise_bound(self, differing: dict[str, list[Difference]]) -> NoiseBound:
+        """Twins run only where some difference is more than a few rounding units."""
+        rounding = all(is_rounding(self.case, d) for found in differing.values() for d in found)
         twins = []
-        if self._anywhere(not all(is_rounding(self.case, d) for d in loose)):
+        if self._anywhere(not rounding):
             twins = [self._rerun(self.dtype, seed) for seed in NOISE_SEEDS]
         return NoiseBound(self.case, self.traces["reference"], twins)
 
@@ -174,8 +167,14 @@ def _digest(trace: Trace) -> str:
     return f"{where}:{what}"
 
 
+_PLUMBING = ("/torch/nn/modules/", "/torch/_ops.py", "/torch/autograd/", "/torch/nn/functional.py")
+"""Files that only pass calls on: they say nothing about where an exception comes from."""
+
+
 def innermost_torch_frame(error: BaseException) -> str:
     """The function in torch's own code that raised, for a signature; the raising function if none did."""
     frames = traceback.extract_tb(error.__traceback__)
-    in_torch = [f.name for f in frames if "/torch/" in f.filename]
+    in_torch = [
+        f.name for f in frames if "/torch/" in f.filename and not any(p in f.filename for p in _PLUMBING)
+    ]
     return (in_torch or [f.name for f in frames] or ["?"])[-1]

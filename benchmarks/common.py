@@ -1,0 +1,74 @@
+"""What the benchmarks share: options, the machine, and output for people or as one JSON object."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fuzzshard.campaign.options import CampaignOptions, world_config
+from fuzzshard.errors import EXIT_INTERRUPTED, FuzzshardError
+from fuzzshard.world import WorldConfig, resolve_device
+
+
+def make_parser(description: str | None, *, world_size: int | None = None) -> argparse.ArgumentParser:
+    """A parser with the options that every benchmark has."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the stream of cases")
+    parser.add_argument(
+        "--world-size",
+        type=int,
+        default=world_size,
+        help="ranks in a world; None: what a campaign takes here",
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where ranks run")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, nothing else")
+    return parser
+
+
+def configure(args: argparse.Namespace) -> WorldConfig:
+    """The world that a campaign with these options would use; raises UsageError where there is none."""
+    device, num_devices = resolve_device(args.device)
+    options = CampaignOptions(corpus=Path(), world_size=args.world_size, device=args.device)
+    return world_config(options, device, num_devices)
+
+
+def describe_machine(info: Mapping[str, str], world_size: int) -> dict[str, str | int]:
+    """What a figure depends on; ``info`` is that of a world that has started."""
+    return {"cores": len(os.sched_getaffinity(0)), "world_size": world_size, **info}
+
+
+def machine_line(machine: Mapping[str, str | int], seed: int) -> str:
+    """The machine and the seed in one line."""
+    return ", ".join(f"{key} {value}" for key, value in (*machine.items(), ("seed", seed)))
+
+
+def make_console(args: argparse.Namespace) -> Console:
+    """Where everything for people goes: stdout, or stderr beside ``--json``; in a file tables get room."""
+    stream = sys.stderr if args.json else sys.stdout
+    width = None if stream.isatty() else 180
+    return Console(file=stream, width=width, soft_wrap=True, highlight=False, markup=False)
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """The one JSON object."""
+    print(json.dumps(result), flush=True)
+
+
+def run_main(main: Callable[[], int]) -> None:
+    """Runs ``main`` and exits with what it returns; an error of fuzzshard is one line."""
+    try:
+        sys.exit(main())
+    except FuzzshardError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

@@ -1,0 +1,218 @@
+"""What the harness costs: the campaign against a bare loop, and against fresh processes for each case.
+
+All three train the same cases. The bare loop runs cases that were drawn before, in one world, and neither
+observes nor judges. The campaign draws, observes and judges. Cases with a finding are left out of all three:
+confirming one is work on a result. Bare loop and campaign take turns, so that noise of the machine hits both.
+The first case of every turn is not timed: its world is new.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
+from rich.table import Table
+
+from fuzzshard.campaign.events import CaseJudged, Event
+from fuzzshard.campaign.judge import judge
+from fuzzshard.campaign.loop import Tools, run_campaign
+from fuzzshard.campaign.options import CampaignOptions
+from fuzzshard.case.case import ENGINES, Case, EngineName
+from fuzzshard.errors import EXIT_CLEAN, InfraError
+from fuzzshard.strategies import case_stream
+from fuzzshard.verdict import Status
+from fuzzshard.world import World, WorldConfig
+
+QUIET = (Status.PASS, Status.REJECTED)
+"""Verdicts after which a world goes on; the same engines train with the harness and without."""
+
+
+@dataclasses.dataclass
+class Rate:
+    """Cases and the seconds they took together."""
+
+    cases: int = 0
+    seconds: float = 0.0
+
+    def add(self, cases: int, seconds: float) -> None:
+        """Adds one turn."""
+        self.cases += cases
+        self.seconds += seconds
+
+    @property
+    def per_second(self) -> float:
+        """Cases per second over all turns."""
+        return self.cases / self.seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """How much is measured; ``chunk`` cases make one turn."""
+
+    cases: int
+    chunk: int
+    spawn_cases: int
+    respawns: int
+
+
+def turns(cases: int, chunk: int) -> list[int]:
+    """The sizes of the turns; a rest of fewer than two cases, which has nothing to time, is left out."""
+    sizes = [min(chunk, cases - done) for done in range(0, cases, chunk)]
+    return [size for size in sizes if size > 1]
+
+
+def comparable_cases(world: World, seed: int, count: int) -> tuple[list[Case], set[Case]]:
+    """The first ``count`` quiet cases of a stream, and the others that came before the last of them."""
+    quiet: list[Case] = []
+    loud: set[Case] = set()
+    for case in case_stream(seed, world_size=world.config.size):
+        if judge(world, case).status in QUIET:
+            quiet.append(case)
+        else:
+            loud.add(case)
+        if len(quiet) == count:
+            break
+    return quiet, loud
+
+
+def time_bare(config: WorldConfig, cases: list[Case]) -> float:
+    """Seconds for all ``cases`` but the first, trained without harness in one world."""
+    with World(config) as world:
+        world.run(cases[0], bare=True)
+        began = time.perf_counter()
+        for case in cases[1:]:
+            world.run(case, bare=True)
+        return time.perf_counter() - began
+
+
+def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -> float:
+    """Seconds between the verdicts on the first and the last case of a campaign on the same cases."""
+    elapsed: list[float] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, CaseJudged):
+            elapsed.append(event.elapsed)
+
+    def stream(seed: int, *, world_size: int, engines: tuple[EngineName, ...]) -> Iterator[Case]:
+        drawn = case_stream(seed, world_size=world_size, engines=engines)
+        return (case for case in drawn if case not in loud)
+
+    with tempfile.TemporaryDirectory(prefix="fuzzshard-throughput-") as corpus:
+        options = CampaignOptions(
+            corpus=Path(corpus),
+            seed=seed,
+            max_cases=count,
+            world_size=config.size,
+            device=config.device,
+            engines=ENGINES,
+            shrink=False,
+        )
+        run_campaign(options, listen, tools=Tools(cases=stream))
+    if len(elapsed) != count:
+        raise InfraError(f"the campaign judged {len(elapsed)} of {count} cases", "run it by itself")
+    return elapsed[-1] - elapsed[0]
+
+
+def time_spawn(config: WorldConfig, cases: list[Case]) -> float:
+    """Seconds for all ``cases``, each in fresh processes."""
+    script = Path(__file__).with_name("spawn_per_case.py")
+    options = ["--world-size", str(config.size), "--device", config.device]
+    done = subprocess.run(
+        [sys.executable, str(script), *options],
+        input=msgspec.json.encode(cases),
+        capture_output=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    if done.returncode:
+        raise InfraError("spawn_per_case.py failed", done.stderr.decode(errors="replace")[-2000:])
+    return sum(msgspec.json.decode(done.stdout, type=list[float]))
+
+
+def time_respawns(config: WorldConfig, case: Case, repetitions: int) -> list[float]:
+    """Seconds from the death of a rank between two cases to the next verdict, as a campaign sees them."""
+    seconds = []
+    with World(config) as world:
+        for _ in range(repetitions):
+            world.run(case)
+            began = time.perf_counter()
+            os.kill(world.pids[-1], signal.SIGKILL)
+            while judge(world, case).status not in QUIET:
+                pass
+            seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def measure(config: WorldConfig, seed: int, counts: Counts, report: Callable[[str], None]) -> dict[str, Any]:
+    """All figures; ``report`` is told what was measured."""
+    bare, campaign = Rate(), Rate()
+    sample: list[Case] = []
+    num_loud = 0
+    for turn, size in enumerate(turns(counts.cases, counts.chunk)):
+        with World(config) as world:
+            cases, loud = comparable_cases(world, seed + turn, size)
+        num_loud += len(loud)
+        sample = sample or cases[: counts.spawn_cases]
+        bare.add(size - 1, time_bare(config, cases))
+        campaign.add(size - 1, time_campaign(config, seed + turn, size, loud))
+        report(f"bare loop {bare.per_second:.2f}, campaign {campaign.per_second:.2f} cases/s so far")
+    spawn = Rate()
+    spawn.add(len(sample), time_spawn(config, sample))
+    report(f"fresh processes {spawn.per_second:.3f} cases/s")
+    respawns = time_respawns(config, sample[0], counts.respawns)
+    return {
+        "campaign_over_bare": campaign.per_second / bare.per_second,
+        "campaign_over_spawn": campaign.per_second / spawn.per_second,
+        "bare_cases_per_s": bare.per_second,
+        "campaign_cases_per_s": campaign.per_second,
+        "spawn_cases_per_s": spawn.per_second,
+        "respawn_s": statistics.median(respawns),
+        "cases": bare.cases,
+        "spawn_cases": spawn.cases,
+        "left_out": num_loud,
+    }
+
+
+def make_table(figures: dict[str, Any]) -> Table:
+    """The figures for people."""
+    table = Table(title="Throughput")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in figures.items():
+        table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
+    return table
+
+
+def main() -> int:
+    parser = make_parser(__doc__, world_size=2)
+    parser.add_argument("--cases", type=int, default=200, help="cases for the bare loop and for the campaign")
+    parser.add_argument("--chunk", type=int, default=25, help="cases in one turn of either")
+    parser.add_argument("--spawn-cases", type=int, default=8, help="cases in fresh processes")
+    parser.add_argument("--respawns", type=int, default=5, help="ranks killed; the median counts")
+    args = parser.parse_args()
+    config, console = configure(args), make_console(args)
+    with World(config) as world:
+        world.start()
+        machine = describe_machine(world.info, config.size)
+    console.print(machine_line(machine, args.seed))
+    counts = Counts(args.cases, args.chunk, args.spawn_cases, args.respawns)
+    figures = measure(config, args.seed, counts, console.print)
+    if args.json:
+        print_json({**figures, "seed": args.seed, "machine": machine})
+    else:
+        console.print(make_table(figures))
+    return EXIT_CLEAN
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,95 @@
+"""What a script has to show: from a finding, or from a signature where the finding is not at hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.schedule import Backward
+from fuzzshard.errors import UsageError
+from fuzzshard.verdict import Finding
+
+Kind = Literal["compare", "registration", "collectives", "replicas", "raise", "desync"]
+
+TENSOR_ORACLES = (
+    "output",
+    "loss",
+    "input_gradient",
+    "gradient",
+    "parameter",
+    "registered_parameter",
+    "buffer",
+)
+LARGEST_BITWISE_MESH = 2
+"""Sums of two terms are the same in any order (the bitwise rung of the ladder)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Aim:
+    """``compare`` tensors with the reference, or one of the kinds that need no reference.
+
+    ``oracles`` are compared after op ``op``, or after every op if it is None; then ``name`` alone where
+    a bound is given, since the bound is that of this tensor. ``bound`` None means that none is known.
+    """
+
+    kind: Kind
+    engine: str
+    oracles: tuple[str, ...] = ()
+    op: int | None = None
+    name: str = ""
+    bound: float | None = 0.0
+    expected: str = ""
+
+    @property
+    def trains_reference(self) -> bool:
+        """Whether the plain model trains next to the engine's."""
+        return self.kind == "compare"
+
+    def watches(self, oracle: str, index: int) -> bool:
+        """Whether what ``oracle`` looks at is compared after op ``index``."""
+        return self.kind == "compare" and oracle in self.oracles and self.op in (None, index)
+
+
+def aim_of(case: Case, signature: str, finding: Finding | None) -> Aim:
+    """Raises :class:`UsageError` where the signature alone does not say what is expected."""
+    if finding is not None:
+        return _from_finding(finding)
+    kind, _, rest = signature.partition("/")
+    engine, _, oracle = rest.partition("/")
+    if kind in ("crash", "desync"):
+        return Aim("raise" if kind == "crash" else "desync", engine)
+    engine = engine or ("fully_shard" if "fully_shard" in case.engines else case.engines[0])
+    match oracle:
+        case "registration":
+            raise UsageError("a script for this signature needs the finding", "pass the finding of its entry")
+        case "collectives":
+            return Aim("collectives", engine)
+        case "replicas":
+            return Aim("replicas", engine)
+        case _:
+            oracles = (oracle,) if oracle else TENSOR_ORACLES
+            return Aim("compare", engine, oracles, bound=0.0 if _is_bitwise(case, engine) else None)
+
+
+def _from_finding(finding: Finding) -> Aim:
+    engine, op = finding.engine, finding.op
+    match finding.oracle:
+        case "exit" | "deadline":
+            return Aim("desync", engine)
+        case "exception":
+            return Aim("desync", engine) if finding.detail == "desync" else Aim("raise", engine, op=op)
+        case "registration":
+            return Aim("registration", engine, op=op, name=finding.name, expected=finding.expected)
+        case "collectives":
+            return Aim("collectives", engine)
+        case "replicas":
+            return Aim("replicas", engine)
+    bound = (finding.bound or 0.0) if finding.rung == "bounded" else 0.0
+    return Aim("compare", engine, (finding.oracle,), op, finding.name, bound)
+
+
+def _is_bitwise(case: Case, engine: str) -> bool:
+    backwards = sum(isinstance(op, Backward) for op in case.schedule)
+    reorders = engine == "ddp" and backwards > 1 and case.mesh.size > 1
+    return case.mesh.size <= LARGEST_BITWISE_MESH and not reorders

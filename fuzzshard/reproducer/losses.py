@@ -1,0 +1,56 @@
+"""Which losses every backward of a schedule differentiates, known without running it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts, is_within
+from fuzzshard.case.schedule import Backward, Forward, SetRequiresGrad
+from fuzzshard.strategies.flow import Flow
+
+
+@dataclasses.dataclass(frozen=True)
+class Losses:
+    """``taken``: by backward, the forwards whose losses it adds up. ``skipped``: backwards with none.
+
+    A loss that depends on nothing trainable takes no part in a backward.
+    """
+
+    taken: dict[int, list[int]]
+    skipped: set[int]
+
+    @property
+    def needed(self) -> set[int]:
+        """The forwards whose loss some backward wants."""
+        return {index for indices in self.taken.values() for index in indices}
+
+
+def losses(case: Case, last: int) -> Losses:
+    """For the ops up to ``last``."""
+    found = facts(case)
+    flow = Flow(case.model, case.inputs, found, case.ties)
+    frozen = {fqn for f in case.freezes for fqn in found.parameters if is_within(fqn, f.target)}
+    trainable = set(found.parameters) - frozen
+    pending: list[tuple[int, bool]] = []
+    result = Losses({}, set())
+    for index, op in enumerate(case.schedule[: last + 1]):
+        match op:
+            case Forward(grad=True):
+                outputs = flow.outputs(op.target, trainable)
+                used = range(len(outputs)) if op.outputs is None else op.outputs
+                pending.append((index, any(outputs[i] for i in used)))
+            case SetRequiresGrad():
+                names = {fqn for fqn in found.parameters if is_within(fqn, op.target)}
+                trainable = trainable | names if op.value else trainable - names
+            case Backward(which=which):
+                cut = {"all": slice(None), "oldest": slice(0, 1), "newest": slice(-1, None)}[which]
+                taken = [i for i, differentiable in pending[cut] if differentiable]
+                del pending[cut]
+                if taken:
+                    result.taken[index] = taken
+                else:
+                    result.skipped.add(index)
+            case _:
+                pass
+    return result

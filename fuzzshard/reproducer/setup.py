@@ -1,0 +1,76 @@
+"""How the model of a script is frozen, checkpointed and wrapped, as statements."""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.facts import Facts, facts, is_within
+from fuzzshard.case.graph import Alias, BatchNorm, walk
+
+
+def at(root: str, path: str) -> str:
+    """The expression for the module or parameter at ``path`` below the variable ``root``."""
+    return f"{root}.{path}" if path else root
+
+
+def requires_grad_lines(case: Case, root: str, target: str, value: bool) -> list[str]:
+    """Sets ``requires_grad`` of the parameters whose FQN is at or below ``target``, and of no others."""
+    if _holds_others(case, target):
+        names = tuple(fqn for fqn in facts(case).parameters if is_within(fqn, target))
+        return [f"for name in {names!r}:", f"    {root}.get_parameter(name).requires_grad_({value})"]
+    return [f"{at(root, target)}.requires_grad_({value})"]
+
+
+def _holds_others(case: Case, target: str) -> bool:
+    """Whether an alias or a tie below ``target`` leads to parameters whose FQN is elsewhere."""
+    links = [(path, m.target) for path, m in walk(case.model) if isinstance(m, Alias)]
+    links += [(tie.parameter, tie.source) for tie in case.ties]
+    return any(is_within(here, target) and not is_within(there, target) for here, there in links)
+
+
+def freeze_lines(case: Case, root: str, *, after_wrap: bool) -> list[str]:
+    """The freezes before or after wrapping."""
+    frozen = [f.target for f in case.freezes if f.after_wrap == after_wrap]
+    return [line for target in frozen for line in requires_grad_lines(case, root, target, False)]
+
+
+def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
+    """Activation checkpointing; recomputing a batch norm updates its statistics, so the reference must too."""
+    found = facts(case)
+    lines = []
+    for checkpoint in case.checkpoints:
+        module = at(root, checkpoint.module)
+        if reference and not _has_batch_norm(found, checkpoint.module):
+            continue
+        if checkpoint.implementation == "composable":
+            lines.append(f"checkpoint({module})")
+        else:
+            lines.append(f"{module} = checkpoint_wrapper({module})")
+    return lines
+
+
+def _has_batch_norm(found: Facts, path: str) -> bool:
+    return any(isinstance(m, BatchNorm) and is_within(p, path) for p, m in found.modules.items())
+
+
+def wrap_lines(case: Case, root: str) -> list[str]:
+    """The ``fully_shard`` calls and the mesh they share."""
+    if not case.wrap:
+        return []
+    mesh = case.mesh
+    if mesh.replicate is None:
+        made = f"({mesh.shard},)"
+    else:
+        made = f'({mesh.replicate}, {mesh.shard}), mesh_dim_names=("replicate", "shard")'
+    return [f"mesh = init_device_mesh(device, {made})", *(_fully_shard(root, group) for group in case.wrap)]
+
+
+def _fully_shard(root: str, group: WrapGroup) -> str:
+    modules = ", ".join(at(root, path) for path in group.modules)
+    listed = modules if len(group.modules) == 1 else f"[{modules}]"
+    raf = group.reshard_after_forward
+    return f"fully_shard({listed}, mesh=mesh{'' if raf is None else f', reshard_after_forward={raf}'})"
+
+
+def ddp_expression(root: str) -> str:
+    """Unused parameters are found, and buffers are left alone, as the other engines do."""
+    return f"DistributedDataParallel({root}, find_unused_parameters=True, broadcast_buffers=False)"

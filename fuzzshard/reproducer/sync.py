@@ -1,0 +1,83 @@
+"""Where gradients are averaged by hand, worked out from the schedule: the script states it, op by op.
+
+The rules are those of :mod:`fuzzshard.engines.sync`, which needs torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts, is_within
+from fuzzshard.case.schedule import Backward, SetFlag, Step, ZeroGrad
+
+Owner = int | None
+
+
+class Flags:
+    """Which wrap groups reduce in the next backward; None stands for what no group manages."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.reduce: dict[Owner, bool] = dict.fromkeys((None, *range(len(case.wrap))), True)
+        self.all_reduce = dict(self.reduce)
+
+    def set(self, op: SetFlag) -> None:
+        """Applies one op."""
+        if op.flag not in ("requires_gradient_sync", "requires_all_reduce"):
+            return
+        for owner in self.reduce:
+            if self._names(op, owner):
+                self.all_reduce[owner] = op.value
+                if op.flag == "requires_gradient_sync":
+                    self.reduce[owner] = op.value
+
+    def _names(self, op: SetFlag, owner: Owner) -> bool:
+        if owner is None:
+            return op.recurse and not op.target
+        modules = self.case.wrap[owner].modules
+        return any(is_within(m, op.target) if op.recurse else m == op.target for m in modules)
+
+    def synced(self, owner: Owner) -> bool:
+        """Whether a backward now averages the gradients of this group over the whole mesh."""
+        return self.reduce[owner] and (self.all_reduce[owner] or self.case.mesh.replicate is None)
+
+
+@dataclasses.dataclass(frozen=True)
+class SyncPlan:
+    """``unsynced``: by backward, the parameters that it only accumulates.
+
+    ``plain``: gradients may add up in ``.grad`` and be averaged there, because nothing reads them, or
+    adds to them what is averaged already, in between.
+    """
+
+    unsynced: Mapping[int, tuple[str, ...]]
+    names: tuple[str, ...]
+    plain: bool
+
+
+def sync_plan(case: Case, last: int, by_hand: Collection[Owner], backwards: set[int], reads: set[int]) -> SyncPlan:
+    """For ops up to ``last``. ``backwards`` are those that run; ``reads`` those after which ``.grad`` is read."""
+    owners = {name: owner for name, owner in facts(case).owners.items() if owner in by_hand}
+    flags = Flags(case)
+    unsynced: dict[int, tuple[str, ...]] = {}
+    plain, averaged, local = True, False, False
+    for index, op in enumerate(case.schedule[: last + 1]):
+        match op:
+            case SetFlag():
+                flags.set(op)
+            case Backward() if index in backwards:
+                names = tuple(name for name, owner in owners.items() if not flags.synced(owner))
+                unsynced[index] = names
+                everything, nothing = len(names) == len(owners), not names
+                plain &= not averaged and (everything or nothing) and not (names and index in reads)
+                averaged, local = averaged or nothing, bool(names)
+            case Step():
+                plain &= not local
+            case ZeroGrad():
+                plain &= not local
+                averaged = False
+            case _:
+                pass
+    return SyncPlan(unsynced, tuple(owners), plain)

@@ -1,0 +1,152 @@
+"""Passes over the DAGs of blocks: fewer nodes, arguments, inputs and outputs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.edit import (
+    blocks,
+    bypass,
+    edit_block,
+    map_calls,
+    map_values,
+    with_item,
+    without,
+)
+from fuzzshard.case.graph import Block, Call, Node, resolve, value_node
+from fuzzshard.case.schedule import Forward
+from fuzzshard.shrink.passes import Edit
+
+
+def nodes(case: Case) -> Iterator[Edit]:
+    """Without one node: its readers read its i-th argument. A module it called stays, uncalled."""
+    for position in range(max((len(n.args) for _, b in blocks(case.model) for n in b.nodes), default=0)):
+        for path, block in blocks(case.model):
+            for node in block.nodes:
+                if position < len(node.args):
+                    yield _bypass(path, node, position)
+
+
+def _bypass(path: str, node: Node, position: int) -> Edit:
+    def change(block: Block) -> Block:
+        present = next((n for n in block.nodes if n.name == node.name), None)
+        if present is None or position >= len(present.args):
+            return block
+        return bypass(block, node.name, present.args[position])
+
+    return lambda case: replace(case, model=edit_block(case.model, path, change))
+
+
+def arguments(case: Case) -> Iterator[Edit]:
+    """A tensor op without one of its arguments."""
+    for path, block in blocks(case.model):
+        for node in block.nodes:
+            if not isinstance(node, Call) and len(node.args) > 2:
+                for index in range(len(node.args)):
+                    fewer = replace(node, args=without(node.args, index))
+                    nodes = tuple(fewer if n.name == node.name else n for n in block.nodes)
+                    yield _set_nodes(path, nodes)
+
+
+def rewire(case: Case) -> Iterator[Edit]:
+    """An argument or an output is an input of the block, or what its node reads."""
+    for path, block in blocks(case.model):
+        above = {n.name: n.args for n in block.nodes}
+        for old in dict.fromkeys((*block.outputs, *(a for n in block.nodes for a in n.args))):
+            for new in dict.fromkeys((*block.inputs, *above.get(value_node(old), ()))):
+                if new != old:
+                    for index, node in enumerate(block.nodes):
+                        if old in node.args:
+                            args = tuple(new if a == old else a for a in node.args)
+                            yield _set_nodes(path, with_item(block.nodes, index, replace(node, args=args)))
+                    if old in block.outputs:
+                        outputs = tuple(new if o == old else o for o in block.outputs)
+                        yield _set_outputs(path, outputs)
+
+
+def _set_nodes(path: str, nodes: tuple[Node, ...]) -> Edit:
+    return lambda case: replace(case, model=edit_block(case.model, path, lambda b: replace(b, nodes=nodes)))
+
+
+def _set_outputs(path: str, outputs: tuple[str, ...]) -> Edit:
+    return lambda case: replace(
+        case, model=edit_block(case.model, path, lambda b: replace(b, outputs=outputs))
+    )
+
+
+def outputs(case: Case) -> Iterator[Edit]:
+    """Without one output of a block; a single one is returned as a tensor."""
+    for path, block in blocks(case.model):
+        for index in range(len(block.outputs)):
+            if len(block.outputs) > 1:
+                yield _drop_output(path, index)
+        if block.returns != "tensor" and len(block.outputs) == 1:
+            yield functools.partial(_return_tensor, path=path)
+
+
+def _drop_output(path: str, index: int) -> Edit:
+    def shift(value: str, node: str) -> str:
+        if value_node(value) != node:
+            return value
+        number = int(value.split(".")[1])
+        return f"{node}.{max(number - (number >= index), 0)}"
+
+    def edit(case: Case) -> Case:
+        found = resolve(case.model, path)
+        if found is None or not isinstance(found[1], Block) or len(found[1].outputs) < 2:
+            return case
+        case = map_calls(case, path, lambda b, call: map_values(b, lambda v: shift(v, call.name)))
+        schedule = []
+        for op in case.schedule:
+            if isinstance(op, Forward) and op.target == path and op.outputs:
+                op = replace(op, outputs=tuple(i - (i > index) for i in op.outputs if i != index) or None)
+            schedule.append(op)
+        model = edit_block(case.model, path, lambda b: replace(b, outputs=without(b.outputs, index)))
+        case = replace(case, model=model, schedule=tuple(schedule))
+        return _return_tensor(case, path) if len(found[1].outputs) == 2 else case
+
+    return edit
+
+
+def _return_tensor(case: Case, path: str) -> Case:
+    case = map_calls(
+        case, path, lambda b, call: map_values(b, lambda v: call.name if value_node(v) == call.name else v)
+    )
+    return replace(case, model=edit_block(case.model, path, lambda b: replace(b, returns="tensor")))
+
+
+def inputs(case: Case) -> Iterator[Edit]:
+    """Without one input of a block; who read it reads the first one that is left."""
+    for path, block in blocks(case.model):
+        if len(block.inputs) > 1:
+            for name in block.inputs:
+                yield _drop_input(path, name)
+
+
+def _drop_input(path: str, name: str) -> Edit:
+    def edit(case: Case) -> Case:
+        found = resolve(case.model, path)
+        if found is None or not isinstance(found[1], Block) or name not in found[1].inputs:
+            return case
+        index, left = found[1].inputs.index(name), tuple(i for i in found[1].inputs if i != name)
+        if not left:
+            return case
+
+        def shorten(block: Block, call: Call) -> Block:
+            fewer = replace(call, args=without(call.args, index))
+            return replace(block, nodes=tuple(fewer if n.name == call.name else n for n in block.nodes))
+
+        case = map_calls(case, path, shorten)
+        if not path:
+            case = replace(case, inputs=replace(case.inputs, tensors=without(case.inputs.tensors, index)))
+
+        def narrow(block: Block) -> Block:
+            return replace(map_values(block, lambda v: left[0] if v == name else v), inputs=left)
+
+        return replace(case, model=edit_block(case.model, path, narrow))
+
+    return edit

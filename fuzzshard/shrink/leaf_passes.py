@@ -1,0 +1,259 @@
+"""Passes that replace a leaf, an op or a size by a simpler one, and that name things canonically."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.edit import (
+    by_prefix,
+    bypass,
+    edit_block,
+    map_modules,
+    map_nodes,
+    map_values,
+    rename_paths,
+    set_module,
+    split,
+)
+from fuzzshard.case.facts import facts, leaf_parameters
+from fuzzshard.case.graph import (
+    MLP,
+    Activation,
+    Alias,
+    Attention,
+    Block,
+    Call,
+    Child,
+    Conv1d,
+    Dropout,
+    Embedding,
+    LayerNorm,
+    Leaf,
+    Linear,
+    Node,
+    RawParameter,
+    join,
+    resolve,
+    value_node,
+    walk,
+)
+from fuzzshard.case.order import canonical_children, canonical_values, kind_rank
+from fuzzshard.shrink.dims import get_dims, set_dims
+from fuzzshard.shrink.passes import Edit, lower, put, put_module
+
+Simplify = Callable[[Leaf, int, int], Leaf]
+"""A leaf, called with one width and returning another, as a simpler one."""
+
+
+def _leaves(simplify: Simplify) -> Callable[[Case], Iterator[Edit]]:
+    """Edits of one leaf each, together with those that parameters are tied to."""
+
+    def edits(case: Case) -> Iterator[Edit]:
+        found = facts(case)
+        simpler: dict[str, Leaf] = {}
+        for path, leaf in walk(case.model):
+            if not isinstance(leaf, Block | Alias):
+                new = simplify(leaf, found.width(path), found.output_values[path][0].size)
+                if kind_rank(new) < kind_rank(leaf) or (type(new) is type(leaf) and new != leaf):
+                    simpler[path] = new
+        for path in simpler:
+            yield functools.partial(
+                _put_leaves, leaves={p: simpler[p] for p in _tied(case, path) if p in simpler}
+            )
+
+    return edits
+
+
+def _put_leaves(case: Case, leaves: Mapping[str, Leaf]) -> Case:
+    for path, leaf in leaves.items():
+        case = set_module(case, path, leaf)
+    return case
+
+
+def _tied(case: Case, path: str) -> set[str]:
+    group = {path}
+    for tie in case.ties:
+        ends = {split(tie.parameter)[0], split(tie.source)[0]}
+        group |= ends if path in ends else set()
+    return group
+
+
+def _to_activation(leaf: Leaf, width: int, out: int) -> Leaf:
+    return leaf if isinstance(leaf, Embedding) else Activation()
+
+
+def _to_linear(leaf: Leaf, width: int, out: int) -> Leaf:
+    return leaf if isinstance(leaf, Embedding) or not leaf_parameters(leaf, 1) else Linear(out=out)
+
+
+def _to_parameter(leaf: Leaf, width: int, out: int) -> Leaf:
+    return leaf if isinstance(leaf, Embedding) or not leaf_parameters(leaf, 1) else RawParameter()
+
+
+def _to_matrix(leaf: Leaf, width: int, out: int) -> Leaf:
+    return leaf if isinstance(leaf, Embedding) or not leaf_parameters(leaf, 1) else RawParameter(matrix=True)
+
+
+def _plain(leaf: Leaf, width: int, out: int) -> Leaf:
+    match leaf:
+        case Linear() | Conv1d() | MLP() | LayerNorm():
+            return replace(leaf, bias=False)
+        case Dropout() | Activation():
+            return Activation()
+        case Attention():
+            return Attention()
+    return leaf
+
+
+to_activation = _leaves(_to_activation)
+to_linear = _leaves(_to_linear)
+to_parameter = _leaves(_to_parameter)
+to_matrix = _leaves(_to_matrix)
+plain = _leaves(_plain)
+
+
+def empty_blocks(case: Case) -> Iterator[Edit]:
+    """A block without children is a leaf without parameters."""
+    for path, module in walk(case.model):
+        if path and isinstance(module, Block) and not module.children:
+            yield put_module(path, Activation())
+
+
+def floats(case: Case) -> Iterator[Edit]:
+    """Ids become float inputs; embeddings that read them become Linears, or are not called any more."""
+    dims = [m.dim for _, m in walk(case.model) if isinstance(m, Embedding)]
+    if any(t.kind == "ids" for t in case.inputs.tensors):
+        yield functools.partial(_floats, width=min(dims, default=1))
+        yield functools.partial(_floats_past_embeddings, width=min(dims, default=1))
+    elif dims:
+        yield _linears_for_embeddings
+
+
+def _float_inputs(case: Case, width: int) -> Case:
+    tensors = tuple(
+        replace(t, kind="float", size=width) if t.kind == "ids" else t for t in case.inputs.tensors
+    )
+    return replace(case, inputs=replace(case.inputs, tensors=tensors))
+
+
+def _linears_for_embeddings(case: Case) -> Case:
+    model = map_modules(case.model, lambda _, m: Linear(out=m.dim) if isinstance(m, Embedding) else m)
+    return replace(case, model=model)
+
+
+def _floats(case: Case, width: int) -> Case:
+    return _linears_for_embeddings(_float_inputs(case, width))
+
+
+def _floats_past_embeddings(case: Case, width: int) -> Case:
+    model = case.model
+    for path, module in walk(case.model):
+        for node in module.nodes if isinstance(module, Block) else ():
+            if isinstance(node, Call):
+                called = resolve(case.model, join(path, node.module))
+                if called and isinstance(called[1], Embedding):
+                    skip = functools.partial(bypass, name=node.name, value=node.args[0])
+                    model = edit_block(model, path, skip)
+    return _float_inputs(replace(case, model=model), width)
+
+
+def simpler_nodes(case: Case) -> Iterator[Edit]:
+    """``add`` for other joins, ``relu`` for ``tanh``, calls with gradients."""
+    for path, module in walk(case.model):
+        for node in module.nodes if isinstance(module, Block) else ():
+            if isinstance(node, Call):
+                simpler: Node = replace(node, grad=True)
+            else:
+                op = {"tanh": "relu", "mul": "add", "concat": "add"}.get(node.op, node.op)
+                simpler = replace(node, op=op)
+            if simpler != node:
+                yield _change_node(path, simpler)
+        if isinstance(module, Block) and module.returns == "dict":
+            yield _return_tuple(path)
+
+
+def _change_node(path: str, node: Node) -> Edit:
+    def put(block: Block) -> Block:
+        return map_nodes(block, lambda n: node if n.name == node.name else n)
+
+    return lambda case: replace(case, model=edit_block(case.model, path, put))
+
+
+def _return_tuple(path: str) -> Edit:
+    return lambda case: replace(
+        case, model=edit_block(case.model, path, lambda b: replace(b, returns="tuple"))
+    )
+
+
+def widths_together(case: Case) -> Iterator[Edit]:
+    """No width above a bound, and every width the same."""
+    dims = get_dims(case)
+    present = sorted(set(dims.values()))
+    for bound in dict.fromkeys((1, 2, 3, 4, *present)):
+        if bound <= present[-1]:
+            yield _set({k: min(v, bound) for k, v in dims.items()})
+            yield _set(dict.fromkeys(dims, bound))
+
+
+def widths(case: Case) -> Iterator[Edit]:
+    """Equal widths lowered together, then one by one; the batch and the sequence length."""
+    dims = get_dims(case)
+    for value in sorted(set(dims.values()), reverse=True):
+        keys = [k for k, v in dims.items() if v == value]
+        for smaller in lower(value):
+            yield _set(dict.fromkeys(keys, smaller))
+    for key, value in dims.items():
+        for smaller in lower(value):
+            yield _set({key: smaller})
+    for smaller in lower(case.inputs.batch):
+        yield put(inputs=replace(case.inputs, batch=smaller))
+    for smaller in lower(case.inputs.seq):
+        yield put(inputs=replace(case.inputs, seq=smaller))
+
+
+def _set(sizes: dict[tuple[str, str], int]) -> Edit:
+    return lambda case: set_dims(case, sizes)
+
+
+def names(case: Case) -> Iterator[Edit]:
+    """Canonical names: ``linear0`` for modules, ``h0`` for values, ``x0`` for inputs."""
+    yield _name_values
+    yield _name_modules
+
+
+def _name_values(case: Case) -> Case:
+    root = case.model
+    for path, module in walk(case.model):
+        if isinstance(module, Block):
+            root = edit_block(root, path, _name_block_values)
+    return replace(case, model=root)
+
+
+def _name_block_values(block: Block) -> Block:
+    new = canonical_values(block)
+    block = map_values(block, lambda v: new.get(value_node(v), v) + v[len(value_node(v)) :])
+    nodes = tuple(replace(n, name=new[n.name]) for n in block.nodes)
+    return replace(block, nodes=nodes, inputs=tuple(new[i] for i in block.inputs))
+
+
+def _name_modules(case: Case) -> Case:
+    moves: dict[str, str] = {}
+
+    def visit(block: Block, old: str, new: str) -> Block:
+        names = canonical_children(block)
+        children = []
+        for child in block.children:
+            here, there = join(old, child.name), join(new, names[child.name])
+            moves[here] = there
+            module = child.module
+            module = visit(module, here, there) if isinstance(module, Block) else module
+            children.append(Child(name=names[child.name], module=module))
+        renamed = map_nodes(block, lambda n: replace(n, module=names[n.module]) if isinstance(n, Call) else n)
+        return replace(renamed, children=tuple(children))
+
+    model = visit(case.model, "", "")
+    return rename_paths(replace(case, model=model), by_prefix(moves))

@@ -1,0 +1,76 @@
+import pytest
+from false_alarms import KNOWN, PASSED, REFUSED, UNEXPLAINED, explain, load_known, note_kind, summarise
+from msgspec.structs import replace
+
+from fuzzshard.campaign.known import Found, Registry
+from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, TensorSpec
+from fuzzshard.case.graph import Block, Call, Child, Linear
+from fuzzshard.case.schedule import Backward, Forward
+from fuzzshard.corpus.entry import make_entry
+from fuzzshard.corpus.store import save_shrunk
+from fuzzshard.verdict import Finding, Status, Verdict
+
+SMALL = Case(
+    seed=0,
+    model=Block(
+        children=(Child(name="up", module=Linear(out=4)),),
+        nodes=(Call(name="h", module="up", args=("x",)),),
+        outputs=("h",),
+    ),
+    inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
+    mesh=Mesh(shard=2),
+    schedule=(Forward(), Backward()),
+)
+CHECKPOINTED = replace(SMALL, checkpoints=(Checkpoint(module="up"),))
+DIVERGES = Verdict(
+    status=Status.DIVERGENCE,
+    findings=(Finding(oracle="gradient", engine="fully_shard", observed="2", expected="1", op=1),),
+)
+
+
+def corpus_with(folder, case):
+    save_shrunk(folder / "one", make_entry(case, DIVERGES, {"torch": "2.13", "device": "cpu"}), "")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("status", "explanation"),
+    [
+        (Status.PASS, PASSED),
+        (Status.REJECTED, REFUSED),
+        (Status.INCONCLUSIVE, UNEXPLAINED),
+        (Status.INFRA, UNEXPLAINED),
+        (Status.HANG, UNEXPLAINED),
+    ],
+)
+def test_without_known_findings_only_passing_and_refusing_is_explained(status, explanation):
+    assert explain(Found(0, SMALL, Verdict(status=status)), Registry()) == explanation
+
+
+def test_a_case_with_the_cause_of_a_saved_finding_is_explained_by_it(tmp_path):
+    registry = load_known(corpus_with(tmp_path, SMALL))
+    assert explain(Found(0, CHECKPOINTED, DIVERGES), registry) == KNOWN
+    assert [known.hits for known in registry.known] == [1]
+
+
+def test_a_case_that_lacks_a_feature_of_the_saved_finding_is_not_explained_by_it(tmp_path):
+    assert explain(Found(0, SMALL, DIVERGES), load_known(corpus_with(tmp_path, CHECKPOINTED))) == UNEXPLAINED
+
+
+def test_a_corpus_that_does_not_exist_explains_nothing(tmp_path):
+    assert load_known(tmp_path / "nothing").known == []
+
+
+def test_notes_are_counted_by_their_kind_and_not_by_the_modules_they_name():
+    kinds = {
+        note_kind(f"refused: a single root but got ({name}(4, 4), Scale())") for name in ("Linear", "MLP")
+    }
+    assert kinds == {"refused: a single root but got..."}
+    assert note_kind("refused: Parameter 'a.b' is shared") == "refused: Parameter ... is shared"
+    assert note_kind("not applicable: no_sync() cannot express it") == (
+        "not applicable: no_sync() cannot express it"
+    )
+
+
+def test_a_finding_is_summarised_by_what_differs_where():
+    assert summarise(DIVERGES) == "gradient at op 1: 2, expected 1"

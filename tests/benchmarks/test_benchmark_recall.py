@@ -1,0 +1,58 @@
+import json
+
+import msgspec
+import pytest
+from hunt import FOUND, MISSED, NOT_APPLICABLE, PlantedBug, Row, read_index, totals
+from recall import make_table, row_line
+
+from fuzzshard.errors import UsageError
+
+
+def write_index(folder, *bugs):
+    (folder / "INDEX.json").write_text(json.dumps(bugs))
+    return folder
+
+
+def row(outcome, **fields):
+    return Row(id="bug", difficulty="easy", outcome=outcome, found=outcome == FOUND, **fields)
+
+
+def test_the_index_is_read_without_what_it_says_about_triggers(tmp_path):
+    planted = write_index(tmp_path, {"id": "a", "min_world": 2, "difficulty": "hard", "trigger": "secret"})
+    assert read_index(planted) == [PlantedBug("a", 2, "hard")]
+
+
+def test_only_the_named_bugs_are_hunted(tmp_path):
+    planted = write_index(tmp_path, {"id": "a"}, {"id": "b"}, {"id": "c"})
+    assert [bug.id for bug in read_index(planted, frozenset({"c", "a"}))] == ["a", "c"]
+
+
+def test_an_id_that_is_not_in_the_index_is_an_error_that_names_it(tmp_path):
+    with pytest.raises(UsageError, match="has no z"):
+        read_index(write_index(tmp_path, {"id": "a"}), frozenset({"z"}))
+
+
+def test_a_folder_without_an_index_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match=r"INDEX\.json"):
+        read_index(tmp_path)
+
+
+def test_a_bug_that_does_not_apply_counts_neither_as_found_nor_as_missed():
+    counted = totals([row(FOUND), row(MISSED), row(NOT_APPLICABLE), row("needs 8 ranks")])
+    assert (counted["found"], counted["total"]) == (1, 2)
+    assert (counted["not_applicable"], counted["needs_ranks"]) == (1, 1)
+
+
+def test_every_row_has_the_same_keys_in_json():
+    keys = {"id", "found", "cases", "seconds", "verdict", "modules_before", "modules_after", "script_ok"}
+    found, missed = (msgspec.to_builtins(row(outcome)) for outcome in (FOUND, MISSED))
+    assert found.keys() == missed.keys() >= keys
+
+
+def test_a_script_that_shows_nothing_stands_out():
+    assert "SCRIPT WRONG" in row_line(row(FOUND, script_ok=False))
+    assert "script ok" in row_line(row(FOUND, script_ok=True))
+
+
+def test_the_table_has_a_line_for_each_row():
+    assert make_table([row(FOUND), row(MISSED), row(NOT_APPLICABLE)]).row_count == 3

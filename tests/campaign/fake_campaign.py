@@ -1,0 +1,159 @@
+"""A world without ranks, whose verdicts come from a predicate on the case; and everything around it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from fuzzshard.campaign.events import CampaignFinished, Event
+from fuzzshard.campaign.loop import Tools, run_campaign
+from fuzzshard.campaign.options import CampaignOptions
+from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
+from fuzzshard.case.graph import Block, Call, Child, LayerNorm, Linear
+from fuzzshard.case.schedule import Backward, Forward, Step
+from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.world.config import WorldConfig
+
+E = TypeVar("E", bound=Event)
+
+PASS = Verdict(status=Status.PASS, rung="bitwise", seconds=0.01)
+INFRA = Verdict(status=Status.INFRA, message="the machine is on fire")
+
+
+def divergence(oracle: str = "gradient", *, rung: str = "bitwise") -> Verdict:
+    finding = Finding(
+        oracle=oracle, engine="fully_shard", observed="2.0", expected="1.0", op=1, name="a.weight", rung=rung
+    )
+    return Verdict(status=Status.DIVERGENCE, findings=(finding,), rung=rung, seconds=0.01)
+
+
+def make_case(seed: int = 0, *, width: int = 4, norm: bool = False, ranks: int = 2) -> Case:
+    children = [Child(name="a", module=Linear(out=width))]
+    nodes = [Call(name="h0", module="a", args=("x",))]
+    if norm:
+        children.append(Child(name="b", module=LayerNorm()))
+        nodes.append(Call(name="h1", module="b", args=("h0",)))
+    return Case(
+        seed=seed,
+        model=Block(children=tuple(children), nodes=tuple(nodes), outputs=(nodes[-1].name,)),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
+        mesh=Mesh(shard=ranks),
+        schedule=(Forward(), Backward(), Step()),
+        wrap=(WrapGroup(modules=("",)),),
+    )
+
+
+def numbered(case_of: Callable[[int], Case] = make_case) -> Callable[..., Iterator[Case]]:
+    """A stream whose i-th case has seed i."""
+
+    def stream(seed: int, /, **_: object) -> Iterator[Case]:
+        return map(case_of, itertools.count())
+
+    return stream
+
+
+class FakeWorld:
+    """The World interface; ``verdict_of`` may also look at the world, or raise."""
+
+    def __init__(self, verdict_of: Callable[[Case], Verdict], log: list[str]) -> None:
+        self.verdict_of = verdict_of
+        self.log = log
+        self.pids: list[int] = []
+        self.info = {
+            "torch": "2.13.0",
+            "python": "3.11",
+            "device": "cpu",
+            "backend": "fake",
+            "platform": "test",
+        }
+        self.lock = threading.Lock()
+
+    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+        assert self.lock.acquire(blocking=False), "a world is used from one thread at a time"
+        try:
+            self.log.append(f"run {case.seed}")
+            return self.verdict_of(case)
+        finally:
+            self.lock.release()
+
+    def restart(self) -> None:
+        self.log.append("restart")
+
+    def close(self) -> None:
+        self.log.append("close")
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeScriptResult:
+    fails: bool
+
+
+@dataclasses.dataclass
+class Ran:
+    """A finished campaign, and what it said."""
+
+    code: int
+    events: list[Event]
+    log: list[str]
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [e for e in self.events if isinstance(e, kind)]
+
+    @property
+    def finished(self) -> CampaignFinished:
+        (event,) = self.of(CampaignFinished)
+        return event
+
+
+@dataclasses.dataclass(frozen=True)
+class Shrunk:
+    case: Case
+    finished: bool = True
+
+
+def no_shrinking(case: Case, still_fails: Callable[[Case], bool], **_: object) -> Shrunk:
+    return Shrunk(case)
+
+
+def shrink_seed_and_norm(case: Case, still_fails: Callable[[Case], bool], **_: object) -> Shrunk:
+    """Two passes: the plain case, then seed 0."""
+    for candidate in (make_case(case.seed), make_case(0), msgspec.structs.replace(case, seed=0)):
+        if candidate != case and still_fails(candidate):
+            case = candidate
+    return Shrunk(case)
+
+
+def campaign(
+    corpus: Path,
+    verdict_of: Callable[[Case], Verdict],
+    *,
+    cases: Callable[..., Iterator[Case]] | None = None,
+    sink: Callable[[Event], None] = lambda event: None,
+    script_fails: bool = True,
+    **options: object,
+) -> Ran:
+    """Runs a campaign on fake worlds; the options are those of CampaignOptions."""
+    events: list[Event] = []
+    log: list[str] = []
+
+    def deliver(event: Event) -> None:
+        events.append(event)
+        sink(event)
+
+    def world(config: WorldConfig) -> FakeWorld:
+        return FakeWorld(verdict_of, log)
+
+    tools = Tools(
+        make_world=world,
+        cases=cases or numbered(),
+        render=lambda case, *, signature: f"# shows {signature}\n",
+        check=lambda path, num_ranks, *, preload=(), timeout=120: FakeScriptResult(script_fails),
+    )
+    asked = CampaignOptions(corpus=corpus, device="cpu", **options)  # type: ignore[arg-type]
+    return Ran(run_campaign(asked, deliver, tools=tools), events, log)

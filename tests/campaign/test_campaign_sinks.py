@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+
+import msgspec
+from fake_campaign import PASS, campaign, divergence, make_case, numbered
+
+from fuzzshard.campaign.events import AnyEvent
+from fuzzshard.report.panel import CampaignPanel
+from fuzzshard.report.progress import Progress
+from fuzzshard.report.sinks import make_sink
+
+
+def finding_in_case_2(case):
+    return divergence() if case.seed == 2 else PASS
+
+
+def plain(tmp_path, verdict_of=finding_in_case_2, **options) -> str:
+    stream = io.StringIO()
+    with make_sink(json=False, stream=stream) as sink:
+        campaign(tmp_path, verdict_of, sink=sink, **options)
+    return stream.getvalue()
+
+
+def test_json_is_one_object_a_line_with_the_seed_first(tmp_path):
+    stream = io.StringIO()
+    with make_sink(json=True, stream=stream) as sink:
+        campaign(tmp_path, finding_in_case_2, sink=sink, max_cases=4, seed=7)
+    events = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert events[0]["event"] == "campaign_started"
+    assert events[0]["seed"] == 7
+    assert events[-1]["event"] == "campaign_finished"
+    assert "finding_saved" in {event["event"] for event in events}
+
+
+def test_json_reads_back_as_the_events_that_were_written(tmp_path):
+    stream = io.StringIO()
+    with make_sink(json=True, stream=stream) as sink:
+        ran = campaign(tmp_path, finding_in_case_2, sink=sink, max_cases=4)
+    assert [msgspec.json.decode(line, type=AnyEvent) for line in stream.getvalue().splitlines()] == ran.events
+
+
+def test_the_seed_is_the_first_plain_line(tmp_path):
+    assert plain(tmp_path, max_cases=1, seed=0).splitlines()[0] == "seed 0"
+
+
+def test_plain_lines_tell_how_to_replay_a_finding(tmp_path):
+    text = plain(tmp_path, max_cases=4)
+    assert re.search(r"FOUND divergence/fully_shard/gradient in case 2", text)
+    assert re.search(rf"replay: fuzzshard replay {tmp_path}", text)
+    assert re.search(r"finding divergence/fully_shard/gradient, once", text)
+
+
+def test_plain_lines_do_not_say_every_case(tmp_path):
+    assert len(plain(tmp_path, lambda case: PASS, max_cases=300).splitlines()) < 30
+
+
+def test_a_case_that_could_not_be_saved_is_printed_whole(tmp_path):
+    (tmp_path / "findings").write_text("in the way")
+    text = plain(tmp_path, cases=numbered(lambda i: make_case(2)))
+    assert "NOT SAVED" in text
+    assert '"seed":2' in text
+
+
+def test_a_terminal_gets_a_panel_and_the_summary_stays_when_it_is_gone(tmp_path):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with make_sink(json=False, stream=stream) as sink:
+        campaign(tmp_path, finding_in_case_2, sink=sink, max_cases=4, seed=7)
+    text = stream.getvalue()
+    assert "fuzzshard, seed 7" in text
+    assert "finding divergence/fully_shard/gradient, once" in text.splitlines()[-1]
+
+
+def test_the_panel_shows_seed_counts_phase_coverage_and_the_last_finding(tmp_path):
+    from rich.console import Console
+
+    progress = Progress()
+    ran = campaign(tmp_path, finding_in_case_2, sink=progress.update, max_cases=4, seed=7)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(CampaignPanel(progress))
+    text = console.file.getvalue()
+    for expected in ("seed 7", "4 of 4", "PASS 3, DIVERGENCE 1", "world 0", "1 distinct"):
+        assert expected in text
+    assert f"{ran.finished.features_seen} of {ran.finished.features_total} features" in text

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fuzzshard.case import codec
+from fuzzshard.corpus import entry as entry_module
+from fuzzshard.corpus.entry import (
+    FORMAT,
+    Confirmation,
+    CorpusEntry,
+    decode_entry,
+    digest,
+    encode_entry,
+    make_entry,
+    read_entry,
+    slug,
+)
+from fuzzshard.doctor import clean_case
+from fuzzshard.errors import EXIT_USAGE, InvalidEntry
+from fuzzshard.verdict import Finding, Status, Verdict
+
+CASE = clean_case(2)
+FINDING = Finding(
+    oracle="gradient",
+    engine="fully_shard",
+    observed="0.5",
+    expected="0.25",
+    op=2,
+    name="up.weight",
+    rung="bitwise",
+    error=0.25,
+    bound=0.0,
+)
+VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,), rung="bitwise", stacks={"rank 0": "x\ny"})
+ENTRY = make_entry(
+    CASE, VERDICT, {"torch": "2.13.0", "device": "cpu"}, confirmed=Confirmation(runs=3, reproduced=3)
+)
+PATH = Path("case.json")
+
+
+def edited(**changes: object) -> bytes:
+    """The entry's JSON with some fields replaced."""
+    return json.dumps({**json.loads(encode_entry(ENTRY)), **changes}).encode()
+
+
+def invalid(data: bytes) -> str:
+    with pytest.raises(InvalidEntry) as caught:
+        decode_entry(data, PATH)
+    assert caught.value.exit_code == EXIT_USAGE
+    message = str(caught.value)
+    assert str(PATH) in message
+    assert "\n" not in message
+    return message
+
+
+def test_an_entry_survives_writing_and_reading() -> None:
+    assert decode_entry(encode_entry(ENTRY), PATH) == ENTRY
+
+
+def test_an_entry_says_where_its_finding_was_seen() -> None:
+    assert (ENTRY.torch, ENTRY.device, ENTRY.mesh) == ("2.13.0", "cpu", "shard 2")
+    assert ENTRY.signature == "divergence/fully_shard/gradient"
+
+
+def test_a_device_with_an_index_is_its_kind() -> None:
+    assert make_entry(CASE, VERDICT, {"torch": "2.13.0", "device": "cuda:0"}).device == "cuda"
+
+
+def test_the_format_is_the_first_field_of_the_file() -> None:
+    assert next(iter(json.loads(encode_entry(ENTRY)))) == "format"
+
+
+def test_a_bare_case_is_an_entry_that_expects_to_pass() -> None:
+    entry = decode_entry(codec.encode(CASE), PATH)
+    assert (entry.case, entry.status, entry.signature) == (CASE, Status.PASS, "")
+
+
+def test_every_truncation_is_one_clear_line() -> None:
+    data = encode_entry(ENTRY)
+    for length in range(0, len(data) - 2, 97):
+        invalid(data[:length])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"7",
+        b"\xff\xfe",
+        b"{}",
+        b'{"format": "1"}',
+        b"[" * 100_000,
+        b'{"format":1' + b"0" * 40,
+    ],
+    ids=["empty", "null", "list", "number", "not UTF-8", "no fields", "text", "deep", "huge number"],
+)
+def test_what_is_no_entry_is_one_clear_line(data: bytes) -> None:
+    invalid(data)
+
+
+def test_an_unknown_field_is_named() -> None:
+    assert "`surprise`" in invalid(edited(surprise=1))
+
+
+def test_an_unknown_field_inside_the_case_is_named() -> None:
+    case = json.loads(codec.encode(CASE)) | {"surprise": 1}
+    assert "`surprise`" in invalid(edited(case=case))
+
+
+def test_a_newer_format_asks_for_an_upgrade() -> None:
+    message = invalid(edited(format=FORMAT + 1))
+    assert f"format {FORMAT + 1}" in message
+    assert "upgrade fuzzshard" in message
+
+
+@pytest.mark.parametrize("version", [0, -1])
+def test_a_format_that_never_was_does_not_ask_for_an_upgrade(version: int) -> None:
+    assert "upgrade" not in invalid(edited(format=version))
+
+
+def test_an_older_format_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_old(data: bytes) -> CorpusEntry:
+        fields = json.loads(data)
+        return CorpusEntry(case=msgspec.convert(fields["experiment"], type(CASE)), signature="old")
+
+    monkeypatch.setitem(entry_module.READERS, -7, read_old)
+    old = json.dumps({"format": -7, "experiment": json.loads(codec.encode(CASE))}).encode()
+    assert decode_entry(old, PATH).signature == "old"
+
+
+def test_a_case_that_no_rank_could_run_is_invalid() -> None:
+    case = json.loads(codec.encode(CASE)) | {"wrap": [{"modules": ["nowhere"]}]}
+    assert "'nowhere'" in invalid(edited(case=case))
+
+
+def test_a_file_that_cannot_be_read_is_invalid(tmp_path: Path) -> None:
+    with pytest.raises(InvalidEntry, match="cannot read"):
+        read_entry(tmp_path / "missing.json")
+
+
+def test_a_slug_is_a_file_name_that_tells_the_finding() -> None:
+    assert slug(ENTRY.signature, CASE) == f"divergence-fully_shard-gradient-{digest(CASE)}"
+    assert slug("crash/ddp/../../etc/passwd: \x00", CASE) == f"crash-ddp-etc-passwd-{digest(CASE)}"
+
+
+def test_a_digest_is_the_same_in_every_process() -> None:
+    program = """
+from fuzzshard.corpus.entry import digest
+from fuzzshard.doctor import clean_case
+print(digest(clean_case(2)))
+"""
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == digest(CASE)
+
+
+def test_an_entry_is_flaky_when_some_confirming_run_did_not_show_it() -> None:
+    assert not ENTRY.flaky
+    assert msgspec.structs.replace(ENTRY, confirmed=Confirmation(runs=3, reproduced=2)).flaky

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from fuzzshard.case import codec
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.entry import Confirmation, encode_entry, make_entry
+from fuzzshard.corpus.replay import Outcome, ReplayResult, exit_code, replay
+from fuzzshard.doctor import clean_case
+from fuzzshard.errors import InfraError
+from fuzzshard.verdict import Finding, Status, Verdict
+
+PASS = Verdict(status=Status.PASS)
+
+
+def divergence(oracle: str = "gradient") -> Verdict:
+    finding = Finding(oracle=oracle, engine="fully_shard", observed="1", expected="2")
+    return Verdict(status=Status.DIVERGENCE, findings=(finding,))
+
+
+class FakeWorld:
+    """Answers with the given verdicts, in order; the last one again and again."""
+
+    def __init__(self, *verdicts: Verdict | Exception) -> None:
+        self.verdicts = list(verdicts)
+        self.info = {"torch": "2.14.0", "device": "cpu"}
+        self.sizes: list[int] = []
+        self.cases: list[Case] = []
+
+    def start(self, size: int) -> FakeWorld:
+        self.sizes.append(size)
+        return self
+
+    def __enter__(self) -> FakeWorld:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closed = True
+
+    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+        self.cases.append(case)
+        verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
+
+
+def save(
+    path: Path,
+    *,
+    num_ranks: int = 2,
+    device: str = "cpu",
+    verdict: Verdict | None = None,
+    confirmed: Confirmation | None = None,
+) -> Path:
+    info = {"torch": "2.13.0", "device": device}
+    entry = make_entry(clean_case(num_ranks), verdict or divergence(), info, confirmed=confirmed)
+    write_atomic(path / "case.json", encode_entry(entry))
+    return path / "case.json"
+
+
+def bare(path: Path) -> Path:
+    write_atomic(path, codec.encode(clean_case(2)))
+    return path
+
+
+def outcomes(results: Iterator[ReplayResult]) -> list[Outcome]:
+    return [result.outcome for result in results]
+
+
+def run(world: FakeWorld, *files: Path, num_ranks: int = 4) -> list[ReplayResult]:
+    return list(replay(files, world.start, device="cpu", num_ranks=num_ranks))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome"),
+    [
+        (divergence(), Outcome.SAME),
+        (divergence("parameter"), Outcome.CHANGED),
+        (PASS, Outcome.FIXED),
+        (Verdict(status=Status.REJECTED), Outcome.FIXED),
+        (Verdict(status=Status.INCONCLUSIVE), Outcome.INCONCLUSIVE),
+        (Verdict(status=Status.INFRA), Outcome.INFRA),
+        (InfraError("no ranks"), Outcome.INFRA),
+    ],
+)
+def test_a_finding_is_compared_by_its_signature(
+    tmp_path: Path, verdict: Verdict | Exception, outcome: Outcome
+) -> None:
+    (result,) = run(FakeWorld(verdict), save(tmp_path / "a"))
+    assert (result.path, result.outcome) == (tmp_path / "a", outcome)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome"),
+    [
+        (PASS, Outcome.PASS),
+        (Verdict(status=Status.REJECTED), Outcome.PASS),
+        (divergence(), Outcome.CHANGED),
+    ],
+)
+def test_a_bare_case_is_expected_to_pass(tmp_path: Path, verdict: Verdict, outcome: Outcome) -> None:
+    (result,) = run(FakeWorld(verdict), bare(tmp_path / "mlp.json"))
+    assert (result.path, result.outcome) == (tmp_path / "mlp.json", outcome)
+
+
+def test_a_fix_names_both_versions_of_torch(tmp_path: Path) -> None:
+    (result,) = run(FakeWorld(PASS), save(tmp_path / "a"))
+    assert "torch 2.13.0" in result.message
+    assert "torch 2.14.0" in result.message
+
+
+def test_a_finding_of_the_cpu_that_cuda_does_not_show_is_not_called_fixed(tmp_path: Path) -> None:
+    world = FakeWorld(PASS)
+    results = replay([save(tmp_path / "a")], world.start, device="cuda", num_ranks=2)
+    assert outcomes(results) == [Outcome.PASS]
+
+
+def test_a_finding_of_cuda_is_skipped_on_a_cpu(tmp_path: Path) -> None:
+    world = FakeWorld(PASS)
+    (result,) = run(world, save(tmp_path / "a", device="cuda"))
+    assert result.outcome is Outcome.SKIPPED
+    assert world.sizes == []
+
+
+def test_a_mesh_larger_than_the_machine_is_skipped_and_the_rest_runs(tmp_path: Path) -> None:
+    world = FakeWorld(PASS)
+    results = run(world, save(tmp_path / "a", num_ranks=2), save(tmp_path / "b", num_ranks=1), num_ranks=1)
+    assert [r.outcome for r in results] == [Outcome.SKIPPED, Outcome.FIXED]
+    assert world.sizes == [1]
+
+
+def test_one_world_has_the_ranks_of_the_largest_mesh(tmp_path: Path) -> None:
+    world = FakeWorld(PASS)
+    run(world, save(tmp_path / "a", num_ranks=1), save(tmp_path / "b", num_ranks=2))
+    assert world.sizes == [2]
+    assert world.closed
+
+
+def test_a_bad_entry_does_not_stop_the_others(tmp_path: Path) -> None:
+    broken = tmp_path / "b" / "case.json"
+    write_atomic(broken, b'{"format": 1')
+    files = save(tmp_path / "a"), broken, tmp_path / "missing.json", save(tmp_path / "c")
+    results = run(FakeWorld(InfraError("lost a rank"), PASS), *files)
+    assert [r.outcome for r in results] == [Outcome.INFRA, Outcome.INVALID, Outcome.INVALID, Outcome.FIXED]
+    assert str(broken) in results[1].message
+
+
+def test_a_flaky_finding_gets_as_many_runs_as_when_it_was_found(tmp_path: Path) -> None:
+    world = FakeWorld(PASS, PASS, divergence())
+    file = save(tmp_path / "a", confirmed=Confirmation(runs=3, reproduced=1))
+    assert [r.outcome for r in run(world, file)] == [Outcome.SAME]
+    assert len(world.cases) == 3
+
+
+def test_a_flaky_finding_that_stays_away_is_not_called_fixed(tmp_path: Path) -> None:
+    file = save(tmp_path / "a", confirmed=Confirmation(runs=3, reproduced=1))
+    assert [r.outcome for r in run(FakeWorld(PASS), file)] == [Outcome.INCONCLUSIVE]
+
+
+@pytest.mark.parametrize(
+    ("seen", "code"),
+    [
+        ([], 0),
+        ([Outcome.PASS, Outcome.FIXED, Outcome.SKIPPED], 0),
+        ([Outcome.SAME, Outcome.INFRA, Outcome.INVALID], 1),
+        ([Outcome.CHANGED], 1),
+        ([Outcome.INVALID, Outcome.INCONCLUSIVE, Outcome.PASS], 2),
+        ([Outcome.INCONCLUSIVE, Outcome.FIXED], 3),
+        ([Outcome.SKIPPED, Outcome.SKIPPED], 3),
+        ([Outcome.INFRA, Outcome.INVALID], 4),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worst_outcome(seen: list[Outcome], code: int) -> None:
+    assert exit_code(seen) == code

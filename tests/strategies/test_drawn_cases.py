@@ -1,0 +1,151 @@
+"""What holds for every case that is drawn."""
+
+import itertools
+
+import pytest
+from hypothesis import HealthCheck, find, given, settings
+from hypothesis import strategies as st
+
+from fuzzshard.case.codec import decode, encode
+from fuzzshard.case.facts import facts
+from fuzzshard.case.features import features
+from fuzzshard.case.graph import Alias, Block, walk
+from fuzzshard.case.schedule import Backward, Forward, SetRequiresGrad, Step
+from fuzzshard.case.validate import validate
+from fuzzshard.strategies import cases
+from fuzzshard.strategies.flow import Flow
+from fuzzshard.strategies.freezing import below
+
+EXACT_OPS = {"add", "concat", "detach", "relu"}
+
+
+def num_leaves(case):
+    return sum(not isinstance(module, Block | Alias) for _, module in walk(case.model))
+
+
+def test_every_case_is_valid(sample):
+    for case in sample.cases:
+        validate(case, sample.world_size)
+
+
+def test_every_case_survives_the_codec(sample):
+    for case in sample.cases[:1000]:
+        assert decode(encode(case)) == case
+
+
+def test_no_case_is_drawn_twice(sample):
+    assert len(set(sample.cases)) == len(sample.cases)
+
+
+def test_cases_are_small(sample):
+    leaves = sorted(map(num_leaves, sample.cases))
+    ops = sorted(len(case.schedule) for case in sample.cases)
+    assert sum(leaves) / len(leaves) <= 7
+    assert leaves[len(leaves) * 9 // 10] <= 10
+    assert ops[len(ops) // 2] <= 14
+    assert max(path.count(".") for case in sample.cases for path, _ in walk(case.model)) <= 3
+    assert max(d for case in sample.cases for s in facts(case).parameters.values() for d in s) <= 3 * 24
+
+
+def test_few_features_are_as_possible_as_many(sample):
+    counts = sorted(map(len, sample.features))
+    assert counts[len(counts) // 10] <= 20
+    assert counts[len(counts) * 9 // 10] >= 38
+
+
+def test_every_backward_has_something_to_differentiate(sample):
+    for case in sample.cases[:2000]:
+        found = facts(case)
+        flow = Flow(case.model, case.inputs, found, case.ties)
+        trainable = frozenset(found.parameters)
+        for freeze in case.freezes:
+            trainable = below(trainable, freeze.target, inside=False)
+        for op in case.schedule:
+            if isinstance(op, SetRequiresGrad):
+                chosen = below(frozenset(found.parameters), op.target, inside=True)
+                trainable = trainable | chosen if op.value else trainable - chosen
+            elif isinstance(op, Forward) and op.grad:
+                flows = flow.outputs(op.target, trainable)
+                assert any(flows[i] for i in op.outputs or range(len(flows)))
+
+
+def test_no_loss_is_pending_when_parameters_change_in_place(sample):
+    for case in sample.cases:
+        pending = 0
+        for op in case.schedule:
+            if isinstance(op, Forward):
+                pending += op.grad
+            elif isinstance(op, Backward):
+                pending = 0 if op.which == "all" else pending - 1
+            elif isinstance(op, Step):
+                assert not pending
+
+
+def test_a_module_below_the_root_is_mostly_called_after_the_root(sample):
+    first = [
+        next(op.target for op in case.schedule if isinstance(op, Forward))
+        for case, present in zip(sample.cases, sample.features, strict=True)
+        if "schedule:non_root_forward" in present
+    ]
+    assert 0 < sum(map(bool, first)) / len(first) < 0.1
+
+
+def test_dyadic_cases_often_round_nothing(sample):
+    exact = [
+        case
+        for case in sample.cases
+        if case.values == "dyadic"
+        and case.mesh.size in (1, 2, 4)
+        and case.loss != "mean_square"
+        and case.optimizer.kind == "sgd"
+        and not case.optimizer.weight_decay
+        and {getattr(n, "op", "add") for _, m in walk(case.model) if isinstance(m, Block) for n in m.nodes}
+        <= EXACT_OPS
+    ]
+    assert len(exact) / len(sample.cases) >= 0.2
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_a_mesh_fits_the_world(world_size):
+    @settings(max_examples=100, database=None, deadline=None)
+    @given(cases(world_size=world_size))
+    def check(case):
+        assert validate(case, world_size)
+
+    check()
+
+
+def test_the_largest_mesh_can_be_limited():
+    @settings(max_examples=100, database=None, deadline=None)
+    @given(cases(world_size=8, max_mesh_size=2, engines=("ddp",)))
+    def check(case):
+        assert case.mesh.size <= 2
+        assert case.engines == ("ddp",)
+
+    check()
+
+
+@settings(max_examples=100, database=None, deadline=None)
+@given(st.data())
+def test_any_bytes_make_a_valid_case(data):
+    validate(data.draw(cases(world_size=4)), 4)
+
+
+@pytest.mark.parametrize(
+    ("feature", "largest"),
+    list(
+        itertools.product(
+            ("leaf:layer_norm", "freeze:after_wrap", "schedule:no_sync", "wrap:list_group", "reuse:alias"), [4]
+        )
+    ),
+)
+def test_hypothesis_shrinks_to_few_leaves(feature, largest):
+    shrunk = find(
+        cases(world_size=4),
+        lambda case: feature in features(case),
+        settings=settings(
+            max_examples=1000, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
+    assert num_leaves(shrunk) <= largest
+    assert len(features(shrunk)) <= 18

@@ -1,0 +1,320 @@
+"""Commands in this process, with a world that needs no ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+
+import pytest
+
+from fuzzshard import cli
+from fuzzshard.case import codec
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.entry import make_entry, read_entry
+from fuzzshard.corpus.store import save_unshrunk
+from fuzzshard.doctor import clean_case
+from fuzzshard.errors import InfraError
+from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.world.config import WorldConfig
+
+FINDING = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2")
+DIVERGENCE = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
+PASS = Verdict(status=Status.PASS)
+INFO = {"torch": "2.13.0", "device": "cpu", "backend": "gloo"}
+
+Judge = Callable[[WorldConfig, Case], Verdict]
+
+
+@pytest.fixture
+def judged_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], list[WorldConfig]]:
+    """Replaces the world by one that judges cases with a function; returns the configs of started ones."""
+
+    def install(judge: Judge) -> list[WorldConfig]:
+        started: list[WorldConfig] = []
+
+        class FakeWorld:
+            def __init__(self, config: WorldConfig) -> None:
+                started.append(config)
+                self.config = config
+                self.info = INFO
+
+            def __enter__(self) -> FakeWorld:
+                return self
+
+            def __exit__(
+                self,
+                kind: type[BaseException] | None,
+                error: BaseException | None,
+                trace: TracebackType | None,
+            ) -> None:
+                pass
+
+            def restart(self) -> None:
+                pass
+
+            def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+                return judge(self.config, case)
+
+        monkeypatch.setattr("fuzzshard.world.World", FakeWorld)
+        return started
+
+    return install
+
+
+def fuzzshard(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([str(argument) for argument in arguments])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def save(corpus: Path, num_ranks: int = 2) -> Path:
+    return save_unshrunk(corpus, make_entry(clean_case(num_ranks), DIVERGENCE, INFO), "print('script')\n")
+
+
+def test_replay_prints_one_line_for_each_entry_and_a_summary(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = save(tmp_path, 1), save(tmp_path, 2)
+    started = judged_by(lambda _, case: DIVERGENCE if case.mesh.size == 2 else PASS)
+    assert fuzzshard("replay", tmp_path, "--device", "cpu") == 1
+    *lines, summary = capsys.readouterr().out.splitlines()
+    assert sorted(line.split()[:2] for line in lines) == [["FIXED", str(one)], ["SAME", str(two)]]
+    assert summary == "replayed 2: 1 SAME, 1 FIXED"
+    assert [config.size for config in started] == [2]
+
+
+def test_replay_starts_as_many_ranks_as_asked_for(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
+) -> None:
+    save(tmp_path)
+    started = judged_by(lambda *_: PASS)
+    assert fuzzshard("replay", tmp_path, "--device", "cpu", "--world-size", 3) == 0
+    assert [config.size for config in started] == [3]
+
+
+def test_replay_as_json_prints_nothing_else(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save(tmp_path)
+    judged_by(lambda *_: PASS)
+    assert fuzzshard("replay", tmp_path, "--device", "cpu", "--json") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert (json.loads(line)["path"], json.loads(line)["outcome"]) == (str(folder), "FIXED")
+
+
+def test_replay_of_an_empty_corpus_is_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzzshard("replay", tmp_path, "--device", "cpu") == 0
+    assert capsys.readouterr().out == "replayed 0: no cases found\n"
+
+
+def test_an_interrupted_replay_says_what_is_left_and_exits_with_130(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+
+    def interrupted(*_: object) -> Verdict:
+        raise KeyboardInterrupt
+
+    judged_by(interrupted)
+    assert fuzzshard("replay", tmp_path, "--device", "cpu") == 130
+    assert capsys.readouterr().out == "replayed 0: no cases found; interrupted, 2 not replayed\n"
+
+
+def test_ctrl_c_anywhere_else_exits_with_130_and_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_paths: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fuzzshard.commands.show.entry_files", interrupted)
+    assert fuzzshard("show", "x") == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["replay", "nowhere"], "nowhere does not exist"),
+        (["show", "nowhere"], "nowhere does not exist"),
+        (["repro", "nowhere"], "nowhere does not exist"),
+        (["shrink", "nowhere"], "nowhere does not exist"),
+        (["doctor", "--device", "cpu", "--world-size", "0"], "use --world-size 1 or more"),
+        (["run", "--max-time", "soon"], "write 90s, 10m or 2h"),
+        (["run", "--engine", "fsdp9"], "fsdp9"),
+        (["run", "--max-cases", "many"], "many"),
+        (["show", "--unknown"], "--unknown"),
+        (["explode"], "explode"),
+    ],
+)
+def test_a_mistake_is_one_line_on_stderr_and_exits_with_2(
+    arguments: list[str],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fuzzshard(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith("fuzzshard: ")
+    assert named in err
+
+
+def test_a_corrupt_entry_is_one_line_that_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "case.json"
+    path.write_text('{"format": 1')
+    assert fuzzshard("show", path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line
+
+
+def test_a_fault_of_fuzzshard_is_not_reported_as_a_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_paths: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("fuzzshard.commands.show.entry_files", broken)
+    assert fuzzshard("show", "x") == 4
+    assert "internal error" in capsys.readouterr().err
+
+
+def test_show_draws_one_entry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = save(tmp_path)
+    assert fuzzshard("show", folder) == 0
+    out = capsys.readouterr().out
+    assert "divergence/fully_shard/gradient" in out
+    assert f"fuzzshard replay {folder}" in out
+    assert not any(line.endswith(" ") for line in out.splitlines())
+
+
+def test_show_lists_several_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    assert fuzzshard("show", tmp_path) == 0
+    meshes = [line.split("  ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert sorted(meshes) == ["shard 1", "shard 2"]
+
+
+def test_doctor_passes_where_the_planted_fault_is_found(
+    judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = judged_by(lambda config, _: DIVERGENCE if config.preload else PASS)
+    assert fuzzshard("doctor", "--device", "cpu", "--world-size", 2) == 0
+    out = capsys.readouterr().out
+    assert "FAIL" not in out
+    assert "torch          2.13.0, cpu, gloo" in out
+    assert [config.size for config in started] == [2, 2]
+
+
+def test_doctor_fails_where_the_planted_fault_is_missed(
+    judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged_by(lambda *_: PASS)
+    assert fuzzshard("doctor", "--device", "cpu") == 4
+    assert "FAIL  planted fault  missed" in capsys.readouterr().out
+
+
+def test_doctor_fails_where_a_clean_case_does_not_pass(
+    judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged_by(lambda *_: DIVERGENCE)
+    assert fuzzshard("doctor", "--device", "cpu") == 4
+    assert "FAIL  clean case" in capsys.readouterr().out
+
+
+def test_doctor_says_why_no_rank_starts(
+    judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def dead(*_: object) -> Verdict:
+        raise InfraError("rank 0 cannot start: no torch")
+
+    judged_by(dead)
+    assert fuzzshard("doctor", "--device", "cpu") == 4
+    assert "no torch" in capsys.readouterr().out
+
+
+def is_wrapped(case: Case) -> bool:
+    return len(case.wrap) >= 1
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(case: Case, *, signature: str) -> str:
+        return f"print({signature!r}, {case.seed})\n"
+
+    monkeypatch.setattr("fuzzshard.reproducer.script", script, raising=False)
+
+
+@pytest.mark.usefixtures("scripted")
+def test_repro_prints_the_script_or_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = save(tmp_path)
+    assert fuzzshard("repro", folder) == 0
+    script = capsys.readouterr().out
+    assert script == "print('divergence/fully_shard/gradient', 0)\n"
+    assert fuzzshard("repro", folder, "-o", tmp_path / "bug.py") == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "bug.py").read_text() == script
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize(("fails", "code"), [(True, 1), (False, 0)])
+def test_repro_check_runs_the_script_on_the_ranks_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool, code: int
+) -> None:
+    asked: list[int] = []
+
+    def check(path: Path, num_ranks: int, **_: object) -> SimpleNamespace:
+        assert path.read_text().startswith("print(")
+        asked.append(num_ranks)
+        return SimpleNamespace(fails=fails, output="")
+
+    monkeypatch.setattr("fuzzshard.reproducer.check", check, raising=False)
+    assert fuzzshard("repro", save(tmp_path), "--check") == code
+    assert asked == [2]
+
+
+@pytest.mark.usefixtures("scripted")
+def test_shrink_replaces_an_entry_by_its_smaller_form(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
+) -> None:
+    folder = save(tmp_path)
+    judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
+    assert fuzzshard("shrink", folder, "--device", "cpu") == 0
+    entry = read_entry(folder / "case.json")
+    assert len(codec.encode(entry.case)) < len(codec.encode(clean_case(2)))
+    assert entry.confirmed is not None
+    assert not entry.flaky
+    assert codec.decode((folder / "unshrunk.json").read_bytes()) == clean_case(2)
+
+
+@pytest.mark.usefixtures("scripted")
+def test_shrink_makes_an_entry_of_a_bare_case(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
+) -> None:
+    bare = tmp_path / "bare.json"
+    write_atomic(bare, codec.encode(clean_case(2)))
+    judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
+    assert fuzzshard("shrink", bare, "--device", "cpu", "--corpus", tmp_path / "corpus") == 0
+    (folder,) = (tmp_path / "corpus" / "findings").iterdir()
+    assert read_entry(folder / "case.json").signature == "divergence/fully_shard/gradient"
+    assert bare.read_bytes() == codec.encode(clean_case(2))
+
+
+def test_shrink_without_a_finding_changes_nothing(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
+) -> None:
+    folder = save(tmp_path)
+    before = (folder / "case.json").read_bytes()
+    judged_by(lambda *_: PASS)
+    assert fuzzshard("shrink", folder, "--device", "cpu") == 3
+    assert (folder / "case.json").read_bytes() == before

@@ -1,0 +1,84 @@
+"""The command line as a process: how fast it is, what it imports, what it leaves behind in a shell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fuzzshard import __version__
+from fuzzshard.case import codec
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.doctor import clean_case
+
+FUZZSHARD = [sys.executable, "-m", "fuzzshard"]
+COMMANDS = ["run", "replay", "show", "shrink", "repro", "doctor"]
+
+
+def fuzzshard(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*FUZZSHARD, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_help_takes_less_than_half_a_second() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        fuzzshard("--help")
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 0.5
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    program = f"""
+import sys
+from fuzzshard.cli import main
+try:
+    main({arguments})
+except SystemExit:
+    print(sorted({{"torch", "numpy", "hypothesis", "networkx", "jinja2", "rich.live"}} & sys.modules.keys()))
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example_and_the_exit_codes(command: str) -> None:
+    result = fuzzshard(command, "--help")
+    assert result.returncode == 0
+    assert f"  fuzzshard {command}" in result.stdout
+    assert "130  interrupted" in result.stdout
+
+
+def test_the_help_lists_every_command() -> None:
+    listed = [line.split()[1] for line in fuzzshard("--help").stdout.splitlines() if line.startswith("│ ")]
+    assert [word for word in listed if word in COMMANDS] == COMMANDS
+
+
+def test_the_version_is_printed() -> None:
+    assert fuzzshard("--version").stdout == f"fuzzshard {__version__}\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    case = tmp_path / "case.json"
+    write_atomic(case, codec.encode(clean_case(2)))
+    command = f"'{sys.executable}' -m fuzzshard show '{case}' | true; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert result.stderr == ""
+    assert result.returncode in (0, 141)
+
+
+def test_characters_that_the_terminal_lacks_are_replaced(tmp_path: Path) -> None:
+    case = tmp_path / "case.json"
+    write_atomic(case, codec.encode(clean_case(2)))
+    result = subprocess.run(
+        [*FUZZSHARD, "show", str(case)],
+        env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert b"up: Linear(4 ? 6)" in result.stdout

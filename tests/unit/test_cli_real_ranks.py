@@ -1,0 +1,40 @@
+"""The command line with real ranks, on CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fuzzshard import cli
+from fuzzshard.corpus.entry import make_entry
+from fuzzshard.corpus.store import save_unshrunk
+from fuzzshard.doctor import PLANTED_FAULT, clean_case
+from fuzzshard.world import World, WorldConfig
+
+
+def fuzzshard(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([str(argument) for argument in arguments])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def test_doctor_finds_its_planted_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzzshard("doctor", "--device", "cpu", "--world-size", 2) == 0
+    assert "found: fully_shard made to double its gradients" in capsys.readouterr().out
+
+
+def test_a_finding_replays_as_the_same_under_its_fault_and_as_fixed_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = tmp_path / "fault.py"
+    fault.write_text(PLANTED_FAULT)
+    with World(WorldConfig(size=2, preload=(str(fault),))) as world:
+        verdict = world.run(clean_case(2))
+        entry = make_entry(clean_case(2), verdict, world.info, preload=(str(fault),))
+    folder = save_unshrunk(tmp_path / "corpus", entry, "")
+    assert fuzzshard("replay", folder, "--device", "cpu", "--preload", fault) == 1
+    assert fuzzshard("replay", folder, "--device", "cpu") == 0
+    outcomes = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert outcomes == ["SAME", "replayed", "FIXED", "replayed"]
