@@ -23,8 +23,9 @@ from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import features
-from fuzzshard.corpus.entry import make_entry, read_entry
-from fuzzshard.corpus.store import UNSHRUNK_FILE, entry_files, save_shrunk
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.entry import encode_entry, make_entry, read_entry
+from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED, InvalidEntry
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status, Verdict
@@ -87,7 +88,7 @@ def summarise(verdict: Verdict) -> str:
 
 def note_kind(note: str) -> str:
     """A note without the names of one case: modules in parentheses, parameters in quotes."""
-    return re.sub(r" ?\((?=\w).*|'[^']*'", "...", " ".join(note.split()))
+    return shorten(re.sub(r" ?\((?=\w).*|'[^']*'", "...", note), 160)
 
 
 def shorten(text: str, limit: int = 200) -> str:
@@ -135,7 +136,8 @@ class Examination:
 
     def _save(self, found: Found) -> Path:
         folder = self.keep / f"{found.index:06d}"
-        save_shrunk(folder, make_entry(found.case, found.verdict, self.world.info), "")
+        entry = make_entry(found.case, found.verdict, self.world.info)
+        write_atomic(folder / CASE_FILE, encode_entry(entry))
         return folder
 
     def result(self) -> dict[str, Any]:

@@ -97,16 +97,24 @@ def time_bare(config: WorldConfig, cases: list[Case]) -> float:
 
 
 def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -> float:
-    """Seconds between the verdicts on the first and the last case of a campaign on the same cases."""
+    """Seconds between the verdicts on the first and the last case of a campaign on the same cases.
+
+    Cases are drawn in batches, the first one before there is anything to run: its time is added in full.
+    """
     elapsed: list[float] = []
+    first_draw = 0.0
 
     def listen(event: Event) -> None:
         if isinstance(event, CaseJudged):
             elapsed.append(event.elapsed)
 
     def stream(seed: int, *, world_size: int, engines: tuple[EngineName, ...]) -> Iterator[Case]:
-        drawn = case_stream(seed, world_size=world_size, engines=engines)
-        return (case for case in drawn if case not in loud)
+        nonlocal first_draw
+        began = time.perf_counter()
+        for case in case_stream(seed, world_size=world_size, engines=engines):
+            first_draw = first_draw or time.perf_counter() - began
+            if case not in loud:
+                yield case
 
     with tempfile.TemporaryDirectory(prefix="fuzzshard-throughput-") as corpus:
         options = CampaignOptions(
@@ -121,7 +129,7 @@ def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -
         run_campaign(options, listen, tools=Tools(cases=stream))
     if len(elapsed) != count:
         raise InfraError(f"the campaign judged {len(elapsed)} of {count} cases", "run it by itself")
-    return elapsed[-1] - elapsed[0]
+    return elapsed[-1] - elapsed[0] + first_draw
 
 
 def time_spawn(config: WorldConfig, cases: list[Case]) -> float:
@@ -163,8 +171,12 @@ def measure(config: WorldConfig, seed: int, counts: Counts, report: Callable[[st
             cases, loud = comparable_cases(world, seed + turn, size)
         num_loud += len(loud)
         sample = sample or cases[: counts.spawn_cases]
-        bare.add(size - 1, time_bare(config, cases))
-        campaign.add(size - 1, time_campaign(config, seed + turn, size, loud))
+        if turn % 2:
+            campaign.add(size - 1, time_campaign(config, seed + turn, size, loud))
+            bare.add(size - 1, time_bare(config, cases))
+        else:
+            bare.add(size - 1, time_bare(config, cases))
+            campaign.add(size - 1, time_campaign(config, seed + turn, size, loud))
         report(f"bare loop {bare.per_second:.2f}, campaign {campaign.per_second:.2f} cases/s so far")
     spawn = Rate()
     spawn.add(len(sample), time_spawn(config, sample))
@@ -196,7 +208,7 @@ def make_table(figures: dict[str, Any]) -> Table:
 def main() -> int:
     parser = make_parser(__doc__, world_size=2)
     parser.add_argument("--cases", type=int, default=200, help="cases for the bare loop and for the campaign")
-    parser.add_argument("--chunk", type=int, default=25, help="cases in one turn of either")
+    parser.add_argument("--chunk", type=int, default=50, help="cases in one turn of either")
     parser.add_argument("--spawn-cases", type=int, default=8, help="cases in fresh processes")
     parser.add_argument("--respawns", type=int, default=5, help="ranks killed; the median counts")
     args = parser.parse_args()

@@ -17,7 +17,7 @@ from fuzzshard.strategies.reuse import ties
 from fuzzshard.strategies.schedules import Subject, schedule
 from fuzzshard.strategies.swarm import Swarm, swarm
 from fuzzshard.strategies.tape import Tape, cut
-from fuzzshard.strategies.wrapping import checkpoints, wrap
+from fuzzshard.strategies.wrapping import checkpoints, has_alias, self_contained, wrap
 
 _SIZES = (20, 40, 140, 80, 140)
 """Decisions for the swarm, the settings, the model, the plans and the schedule; few cases need more."""
@@ -72,19 +72,13 @@ def _experiment(
 
 def _planned(tape: Tape, swarm: Swarm, case: Case) -> tuple[Case, Subject]:
     """Wraps, ties, checkpoints and freezes; what a schedule needs to know of the result."""
-    untied = facts(case)
-    groups = wrap(tape, swarm, case.model, untied, case.mesh)
-    case = replace(case, wrap=groups, ties=ties(tape, swarm, untied, groups))
+    case = replace(case, wrap=wrap(tape, swarm, case.model, facts(case), case.mesh))
+    if has_alias(case.model):
+        case = self_contained(case)
+    case = replace(case, ties=ties(tape, swarm, case))
     found = facts(case)
-    recomputed = checkpoints(tape, swarm, case.model, found, groups)
     flow = Flow(case.model, case.inputs, found, case.ties)
     frozen, trainable = freezes(tape, swarm, found, flow)
-    subject = Subject(
-        found=found,
-        flow=flow,
-        wrap=groups,
-        trainable=trainable,
-        hsdp=case.mesh.replicate is not None,
-        checkpointed=bool(recomputed),
-    )
-    return replace(case, checkpoints=recomputed, freezes=frozen), subject
+    recomputed = checkpoints(tape, swarm, case.model, found, case.wrap)
+    case = replace(case, checkpoints=recomputed, freezes=frozen)
+    return case, Subject(case=case, found=found, flow=flow, trainable=trainable)

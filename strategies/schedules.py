@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from fuzzshard.case.case import WrapGroup
-from fuzzshard.case.facts import Facts, is_within
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts, uses_outside_groups
 from fuzzshard.case.schedule import (
     Backward,
     Flag,
@@ -41,14 +41,20 @@ _SYNC_FLAGS: tuple[Flag, ...] = ("requires_gradient_sync", "requires_all_reduce"
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """What a schedule trains. ``found`` knows the wrap plan; ``trainable`` is so after the freeze plan."""
+    """What a schedule trains: a case without one. ``trainable`` is so after the freeze plan."""
 
+    case: Case
     found: Facts
     flow: Flow
-    wrap: tuple[WrapGroup, ...]
     trainable: frozenset[str]
-    hsdp: bool
-    checkpointed: bool
+
+    def forward_targets(self) -> list[str]:
+        """Modules below the root that can be called by themselves: their groups run within them."""
+        return [
+            path
+            for path in self.found.modules
+            if path and not any(uses_outside_groups(self.case, self.found, path))
+        ]
 
 
 def schedule(tape: Tape, swarm: Swarm, subject: Subject) -> tuple[Op, ...]:
@@ -60,20 +66,6 @@ def schedule(tape: Tape, swarm: Swarm, subject: Subject) -> tuple[Op, ...]:
     return tuple(run.ops)
 
 
-def forward_targets(found: Facts, wrap: tuple[WrapGroup, ...]) -> list[str]:
-    """Modules below the root that can be called by themselves.
-
-    Their parameters must be managed by groups that a hook within them unshards.
-    """
-    owned = [(fqn, wrap[owner].modules) for fqn, owner in found.owners.items() if owner is not None]
-    return [
-        path
-        for path in found.modules
-        if path
-        and all(any(is_within(m, path) for m in group) for fqn, group in owned if is_within(fqn, path))
-    ]
-
-
 class _Run:
     """A schedule under construction, with what it has done to the model so far."""
 
@@ -81,8 +73,8 @@ class _Run:
         self.tape, self.swarm, self.subject = tape, swarm, subject
         self.ops: list[Op] = []
         self.trainable = subject.trainable
-        self.wrapped = [module for group in subject.wrap for module in group.modules]
-        self.targets = forward_targets(subject.found, subject.wrap) if "non_root_forward" in swarm else []
+        self.wrapped = [module for group in subject.case.wrap for module in group.modules]
+        self.targets = subject.forward_targets() if "non_root_forward" in swarm else []
         self.pending = 0
         self.batch = 0
         self.paired = "two_forwards" in swarm and tape.chance(75)
@@ -126,18 +118,15 @@ class _Run:
             self.zero_grad()
 
     def flags(self) -> list[SetFlag]:
-        """What the rounds before the last one switch off."""
-        flags = [
-            SetFlag(flag=_FLAGS[choice], value=False, target=target, recurse=recurse)
-            for choice in _FLAGS
-            if self.allows(choice, 60 if choice != "no_all_reduce" or self.subject.hsdp else 25)
-            for target, recurse in [self.flag_target(choice)]
-        ]
-        return [
-            f
-            for i, f in enumerate(flags)
-            if (f.flag, f.target) not in {(g.flag, g.target) for g in flags[:i]}
-        ]
+        """What the rounds before the last one switch off; each flag of each module once."""
+        hsdp = self.subject.case.mesh.replicate is not None
+        chosen: dict[tuple[Flag, str], SetFlag] = {}
+        for choice, flag in _FLAGS.items():
+            if self.allows(choice, 25 if choice == "no_all_reduce" and not hsdp else 60):
+                target, recurse = self.flag_target(choice)
+                op = SetFlag(flag=flag, value=False, target=target, recurse=recurse)
+                chosen.setdefault((flag, target), op)
+        return list(chosen.values())
 
     def flag_target(self, choice: str) -> tuple[str, bool]:
         """Which module a flag is set on, and whether on those below it too: usually the root and all."""
@@ -218,7 +207,7 @@ class _Run:
         self.ops.append(SetMode(train=False))
         grad = self.tape.chance(25)
         self.forward(grad=grad)
-        if grad and (self.subject.checkpointed or self.tape.chance(50)):
+        if grad and (self.subject.case.checkpoints or self.tape.chance(50)):
             self.backward("all")
         self.ops.append(SetMode(train=True))
         if self.pending:
@@ -229,7 +218,7 @@ class _Run:
 
         Nothing of this while a checkpointed forward is pending: recomputation must see what it saw.
         """
-        if not self.toggles or (self.pending and self.subject.checkpointed) or not self.tape.chance(60):
+        if not self.toggles or (self.pending and self.subject.case.checkpoints) or not self.tape.chance(60):
             return
         self.toggles -= 1
         found = self.subject.found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from fuzzshard.case.case import Checkpoint, Mesh, WrapGroup
-from fuzzshard.case.facts import Facts, is_within
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
+from fuzzshard.case.facts import Facts, facts, is_within, uses_outside_groups
 from fuzzshard.case.graph import Alias, Block, resolve, walk
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -90,6 +92,23 @@ def _reshard_options(swarm: Swarm, mesh: Mesh) -> list[tuple[bool | int | None, 
         divisors = [n for n in range(2, mesh.shard) if mesh.shard % n == 0]
         options += [(n, 6) for n in divisors] + [(1, 1), (mesh.shard, 1)]
     return options
+
+
+def has_alias(root: Block) -> bool:
+    """Whether some module is registered twice."""
+    return any(isinstance(module, Alias) for _, module in walk(root))
+
+
+def self_contained(case: Case) -> Case:
+    """Wraps every leaf by itself, and first, that is called where the group that manages it does not run.
+
+    That happens to modules registered twice: within a wrapped block and outside of it.
+    """
+    while outside := next(uses_outside_groups(case, facts(case), ""), None):
+        leaf = outside[0]
+        others = [replace(g, modules=tuple(m for m in g.modules if m != leaf)) for g in case.wrap]
+        case = replace(case, wrap=(WrapGroup(modules=(leaf,)), *(g for g in others if g.modules)))
+    return case
 
 
 def checkpoints(

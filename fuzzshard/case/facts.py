@@ -45,8 +45,33 @@ Shape = tuple[int, ...]
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _RESERVED = frozenset(
-    "self torch nn model forward train eval training to type half float double cpu cuda apply compile "
-    "modules parameters buffers children state_dict unshard reshard module".split()
+    (  # fmt: skip
+        "self",
+        "torch",
+        "nn",
+        "model",
+        "forward",
+        "train",
+        "eval",
+        "training",
+        "to",
+        "type",
+        "half",
+        "float",
+        "double",
+        "cpu",
+        "cuda",
+        "apply",
+        "compile",
+        "modules",
+        "parameters",
+        "buffers",
+        "children",
+        "state_dict",
+        "unshard",
+        "reshard",
+        "module",
+    )
 )
 """Names that would shadow what the generated source or ``nn.Module`` itself uses."""
 
@@ -87,31 +112,31 @@ class Facts:
 
 def leaf_parameters(leaf: Leaf, width: int) -> dict[str, Shape]:
     """Names and shapes of the parameters of a leaf called with values of ``width`` features."""
-    shapes: dict[str, Shape]
+    shapes: dict[str, Shape] = {}
     match leaf:
-        case Linear(out=out, bias=bias):
-            shapes = {"weight": (out, width)} | ({"bias": (out,)} if bias else {})
-            return shapes
-        case Conv1d(out=out, bias=bias):
-            return {"weight": (out, width, 3)} | ({"bias": (out,)} if bias else {})
-        case LayerNorm(bias=bias):
-            return {"weight": (width,)} | ({"bias": (width,)} if bias else {})
-        case BatchNorm():
-            return {"weight": (width,), "bias": (width,)}
+        case Linear(out=out):
+            shapes = {"weight": (out, width), "bias": (out,)}
+        case Conv1d(out=out):
+            shapes = {"weight": (out, width, 3), "bias": (out,)}
+        case LayerNorm() | BatchNorm():
+            shapes = {"weight": (width,), "bias": (width,)}
         case RMSNorm():
-            return {"weight": (width,)}
+            shapes = {"weight": (width,)}
         case Embedding(vocab=vocab, dim=dim):
-            return {"weight": (vocab, dim)}
+            shapes = {"weight": (vocab, dim)}
         case RawParameter(matrix=matrix):
-            return {"weight": (width, width) if matrix else (width,)}
+            shapes = {"weight": (width, width) if matrix else (width,)}
         case MLP(hidden=hidden, bias=bias):
             up = leaf_parameters(Linear(out=hidden, bias=bias), width)
             down = leaf_parameters(Linear(out=width, bias=bias), hidden)
-            return {f"up.{k}": v for k, v in up.items()} | {f"down.{k}": v for k, v in down.items()}
+            shapes = {f"up.{k}": v for k, v in up.items()} | {f"down.{k}": v for k, v in down.items()}
         case Attention():
-            return {"qkv.weight": (3 * width, width), "proj.weight": (width, width)}
+            shapes = {"qkv.weight": (3 * width, width), "proj.weight": (width, width)}
         case Dropout() | Activation():
-            return {}
+            pass
+    if isinstance(leaf, Linear | Conv1d | LayerNorm) and not leaf.bias:
+        del shapes["bias"]
+    return shapes
 
 
 def needs_sequence(leaf: Module) -> bool:
@@ -254,7 +279,8 @@ def _all_parameters(case: Case, inference: _Inference) -> dict[str, Shape]:
                 )
         if shapes[tie.parameter] != shapes[tie.source] or tie.parameter == tie.source:
             raise InvalidCase(
-                f"cannot tie {tie.parameter!r} {shapes[tie.parameter]} to {tie.source!r} {shapes[tie.source]}",
+                f"cannot tie {tie.parameter!r} {shapes[tie.parameter]} to "
+                f"{tie.source!r} {shapes[tie.source]}",
                 "tie parameters of one shape",
             )
         if any(tie.parameter == other.source for other in case.ties):
@@ -394,6 +420,11 @@ def root_groups(case: Case) -> tuple[int, ...]:
     )
 
 
+def root_is_wrapped(case: Case) -> bool:
+    """Whether one FSDP root manages the whole model, so that a backward finalises every group."""
+    return any("" in group.modules for group in case.wrap)
+
+
 def _encloses(outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
     return any(is_within(m, o) for m in inner for o in outer)
 
@@ -409,5 +440,6 @@ __all__ = [
     "is_within",
     "leaf_parameters",
     "root_groups",
+    "root_is_wrapped",
     "uses_outside_groups",
 ]

@@ -7,7 +7,7 @@ better: such a case runs and is REJECTED with torch's own text.
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, facts, is_within, uses_outside_groups
+from fuzzshard.case.facts import Facts, facts, is_within, root_is_wrapped, uses_outside_groups
 from fuzzshard.case.graph import Alias, BatchNorm, resolve, walk
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step
 from fuzzshard.errors import InvalidCase
@@ -17,7 +17,7 @@ LARGEST_DIM = 4096
 
 
 def validate(case: Case, world_size: int | None = None) -> Facts:
-    """Raises :class:`InvalidCase` unless ``case`` is an experiment a world of ``world_size`` ranks can run."""
+    """Raises :class:`InvalidCase` unless a world of ``world_size`` ranks can run ``case``."""
     found = facts(case)
     _check_sizes(case, found, world_size)
     _check_wrap(case, found)
@@ -142,10 +142,11 @@ def _check_forward(case: Case, found: Facts, op: Forward) -> None:
     outputs = len(found.output_values[op.target])
     if op.outputs is not None and (not op.outputs or any(not 0 <= i < outputs for i in op.outputs)):
         raise InvalidCase(f"forward uses outputs {op.outputs} of {outputs}", "use indices that exist")
-    root_wrapped = any("" in group.modules for group in case.wrap)
-    if op.target or (not root_wrapped and not case.ties):  # otherwise torch says it better
-        for path, fqn in uses_outside_groups(case, found, op.target):
-            raise InvalidCase(
-                f"forward of {op.target!r} uses {fqn!r} in {path!r}, outside the modules whose group manages it",
-                f"wrap {op.target or path!r} itself",
-            )
+    tied = {tie.source for tie in case.ties}
+    for path, fqn in uses_outside_groups(case, found, op.target):
+        if op.target == "" and fqn in tied and root_is_wrapped(case):
+            continue  # torch refuses parameters that are tied across groups, with its own text
+        raise InvalidCase(
+            f"forward of {op.target!r} uses {fqn!r} in {path!r}, outside the group that manages it",
+            f"wrap {op.target or path!r} itself",
+        )

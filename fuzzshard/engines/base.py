@@ -54,6 +54,9 @@ class Engine(abc.ABC):
     def after_backward(self) -> None:  # noqa: B027
         """Called after every ``backward``: explicit synchronisation, where the engine has none."""
 
+    def after_step(self) -> None:  # noqa: B027
+        """Called after every optimizer step."""
+
     def before_change(self) -> None:  # noqa: B027
         """Called before parameters change although a forward ran after the last backward."""
 

@@ -99,6 +99,16 @@ class NoiseTwin(Reference):
             module.register_forward_pre_hook(self._perturb_inputs)
         return model
 
+    @override
+    def after_step(self) -> None:
+        """Moves every parameter that was stepped by a rounding unit of its largest element."""
+        with torch.no_grad():
+            for parameter in self.trained.values():
+                if parameter.grad is not None and parameter.numel():
+                    unit = torch.finfo(parameter.dtype).eps * parameter.abs().max()
+                    generator = torch.Generator().manual_seed(self.noise_seed)
+                    parameter.add_(unit * _signs(parameter, generator))
+
     def _perturb_inputs(self, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return tuple(self._perturbed(a) if a.requires_grad else a for a in args)
 

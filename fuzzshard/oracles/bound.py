@@ -9,6 +9,7 @@ import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule import Backward, Step
+from fuzzshard.oracles.association import adds_in_another_order
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.training.trace import Trace, cut
 
@@ -73,8 +74,8 @@ def is_rounding(case: Case, difference: Difference) -> bool:
 class NoiseBound:
     """Bounds from the reference and its noise twins.
 
-    Gradients before the first step are bounded element by element: the twin is off there by exactly
-    n u mean|g_i|, the a-priori bound. Later, rounding has fed back through parameters and
+    Gradients before the first step are bounded element by element where only the reduction adds in
+    another order: the twin is off there by exactly n u mean|g_i|, the a-priori bound. Later, rounding has fed back through parameters and
     activations, and a tensor may move by the largest amount that any element of a twin moved. A tensor
     that no twin moves (the forward of the first step, say) must be bitwise equal.
     """
@@ -103,6 +104,7 @@ class NoiseBound:
         if not moved:
             return floor
         largest = torch.stack(moved).amax(0)
-        if key.oracle == "gradient" and key.op < _first(self.case, Step):
+        first = key.oracle == "gradient" and key.op < _first(self.case, Step)
+        if first and not adds_in_another_order(self.case):
             return floor + TERMWISE_FACTOR * cut(largest, difference.pieces)
         return floor + FEEDBACK_FACTOR * largest.max() if largest.numel() else floor

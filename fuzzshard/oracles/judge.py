@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Alias, Block, Call, walk
-from fuzzshard.case.schedule import Backward, Forward, ZeroGrad
+from fuzzshard.oracles.association import adds_in_another_order
 from fuzzshard.oracles.bound import NoiseBound, distance
 from fuzzshard.oracles.compare import Difference, same_bits
 from fuzzshard.training.trace import Trace, cut
@@ -29,28 +26,6 @@ def bitwise_applies(case: Case) -> bool:
     ``fully_shard`` puts autograd nodes at module boundaries; and the gradients of several backwards.
     """
     return case.mesh.size <= 2 and not adds_in_another_order(case)
-
-
-def adds_in_another_order(case: Case) -> bool:
-    """Whether some gradient is a sum that engines may associate differently."""
-    accumulates = any(
-        isinstance(a, Backward) and isinstance(b, Backward)
-        for a, b in itertools.pairwise(op for op in case.schedule if isinstance(op, Backward | ZeroGrad))
-    )
-    pending = any(
-        isinstance(a, Forward) and a.grad and isinstance(b, Forward) and b.grad
-        for a, b in itertools.pairwise(op for op in case.schedule if isinstance(op, Forward | Backward))
-    )
-    modules = facts(case).modules.values()
-    reused = bool(case.ties) or any(isinstance(m, Alias) for _, m in walk(case.model))
-    return accumulates or pending or reused or any(isinstance(m, Block) and _branches(m) for m in modules)
-
-
-def _branches(block: Block) -> bool:
-    """Whether a value or a child of ``block`` is used more than once."""
-    read = [a for node in block.nodes for a in node.args] + list(block.outputs)
-    called = [node.module for node in block.nodes if isinstance(node, Call)]
-    return len(set(read)) < len(read) or len(set(called)) < len(called)
 
 
 def is_exact(reference: Trace, other: Trace) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, calls_of, facts, is_within
+from fuzzshard.case.facts import Facts, calls_of, facts, is_within, root_is_wrapped
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetRequiresGrad, Step
 from fuzzshard.oracles.judge import MOST_FINDINGS
 from fuzzshard.training.trace import Key, Registration, Trace
@@ -42,6 +42,7 @@ class RegistrationModel:
             self._set_requires_grad(freeze.target, False)
         self.pending: list[Forward] = []
         self.forwarded = False
+        self.keeps_unsharded = not root_is_wrapped(case)
 
     def advance(self, index: int, skipped: bool) -> None:
         """Applies the op at ``index``; ``skipped`` says that a backward had nothing to differentiate."""
@@ -51,6 +52,7 @@ class RegistrationModel:
             case Backward() as op:
                 self._backward(op, skipped)
             case SetFlag(flag="reshard_after_backward") as op:
+                self.keeps_unsharded |= not op.value
                 for group, spec in zip(self.groups, self.case.wrap, strict=True):
                     if any(is_within(m, op.target) if op.recurse else m == op.target for m in spec.modules):
                         group.reshard_after_backward = op.value
@@ -82,8 +84,8 @@ class RegistrationModel:
         return Registration(kind, placements, mesh_shape, shape, self.case.dtype, requires_grad)
 
     def _before_change(self) -> None:
-        """Between a forward and a backward the trainer reshards before it changes parameters."""
-        if self.forwarded:
+        """The trainer reshards before it changes parameters that may not be sharded."""
+        if self.forwarded or self.keeps_unsharded:
             for group in self.groups:
                 group.state = SHARDED
 

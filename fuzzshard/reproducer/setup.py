@@ -52,16 +52,18 @@ def _has_batch_norm(found: Facts, path: str) -> bool:
     return any(isinstance(m, BatchNorm) and is_within(p, path) for p, m in found.modules.items())
 
 
-def wrap_lines(case: Case, root: str) -> list[str]:
-    """The ``fully_shard`` calls and the mesh they share."""
-    if not case.wrap:
-        return []
+def mesh_line(case: Case) -> str:
+    """The mesh of all ``fully_shard`` calls."""
     mesh = case.mesh
     if mesh.replicate is None:
-        made = f"({mesh.shard},)"
-    else:
-        made = f'({mesh.replicate}, {mesh.shard}), mesh_dim_names=("replicate", "shard")'
-    return [f"mesh = init_device_mesh(device, {made})", *(_fully_shard(root, group) for group in case.wrap)]
+        return f"mesh = init_device_mesh(device, ({mesh.shard},))"
+    names = 'mesh_dim_names=("replicate", "shard")'
+    return f"mesh = init_device_mesh(device, ({mesh.replicate}, {mesh.shard}), {names})"
+
+
+def wrap_lines(case: Case, root: str) -> list[str]:
+    """The ``fully_shard`` calls."""
+    return [_fully_shard(root, group) for group in case.wrap]
 
 
 def _fully_shard(root: str, group: WrapGroup) -> str:

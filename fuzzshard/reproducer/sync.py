@@ -57,7 +57,9 @@ class SyncPlan:
     plain: bool
 
 
-def sync_plan(case: Case, last: int, by_hand: Collection[Owner], backwards: set[int], reads: set[int]) -> SyncPlan:
+def sync_plan(
+    case: Case, last: int, by_hand: Collection[Owner], backwards: set[int], reads: set[int]
+) -> SyncPlan:
     """For ops up to ``last``. ``backwards`` are those that run; ``reads`` those after which ``.grad`` is read."""
     owners = {name: owner for name, owner in facts(case).owners.items() if owner in by_hand}
     flags = Flags(case)

@@ -1,4 +1,4 @@
-"""Passes that replace a leaf, an op or a size by a simpler one, and that name things canonically."""
+"""Passes that replace a leaf or an op by a simpler one, and that name things canonically."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ from fuzzshard.case.graph import (
     walk,
 )
 from fuzzshard.case.order import canonical_children, canonical_values, kind_rank
-from fuzzshard.shrink.dims import get_dims, set_dims
-from fuzzshard.shrink.passes import Edit, lower, put, put_module
+from fuzzshard.shrink.passes import Edit, put_module
 
 Simplify = Callable[[Leaf, int, int], Leaf]
 """A leaf, called with one width and returning another, as a simpler one."""
@@ -187,36 +186,6 @@ def _return_tuple(path: str) -> Edit:
     return lambda case: replace(
         case, model=edit_block(case.model, path, lambda b: replace(b, returns="tuple"))
     )
-
-
-def widths_together(case: Case) -> Iterator[Edit]:
-    """No width above a bound, and every width the same."""
-    dims = get_dims(case)
-    present = sorted(set(dims.values()))
-    for bound in dict.fromkeys((1, 2, 3, 4, *present)):
-        if bound <= present[-1]:
-            yield _set({k: min(v, bound) for k, v in dims.items()})
-            yield _set(dict.fromkeys(dims, bound))
-
-
-def widths(case: Case) -> Iterator[Edit]:
-    """Equal widths lowered together, then one by one; the batch and the sequence length."""
-    dims = get_dims(case)
-    for value in sorted(set(dims.values()), reverse=True):
-        keys = [k for k, v in dims.items() if v == value]
-        for smaller in lower(value):
-            yield _set(dict.fromkeys(keys, smaller))
-    for key, value in dims.items():
-        for smaller in lower(value):
-            yield _set({key: smaller})
-    for smaller in lower(case.inputs.batch):
-        yield put(inputs=replace(case.inputs, batch=smaller))
-    for smaller in lower(case.inputs.seq):
-        yield put(inputs=replace(case.inputs, seq=smaller))
-
-
-def _set(sizes: dict[tuple[str, str], int]) -> Edit:
-    return lambda case: set_dims(case, sizes)
 
 
 def names(case: Case) -> Iterator[Edit]:

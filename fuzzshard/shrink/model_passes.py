@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -68,7 +70,13 @@ def inline(case: Case) -> Iterator[Edit]:
 def inline_wrapped(case: Case) -> Iterator[Edit]:
     """The same, but what names the block names its children from then on."""
     for path in _inlinable(case):
-        yield functools.partial(inlined, path=path, keep_references=True)
+        yield functools.partial(inlined, path=path, heirs="all")
+
+
+def inline_first(case: Case) -> Iterator[Edit]:
+    """The same, but what names the block names its first child from then on."""
+    for path in _inlinable(case):
+        yield functools.partial(inlined, path=path, heirs="first")
 
 
 def _inlinable(case: Case) -> Iterator[str]:
@@ -77,8 +85,8 @@ def _inlinable(case: Case) -> Iterator[str]:
             yield path
 
 
-def inlined(case: Case, path: str, *, keep_references: bool = False) -> Case:
-    """``case`` with the block at ``path`` inlined; references to it dangle, or name its children."""
+def inlined(case: Case, path: str, *, heirs: Literal["none", "first", "all"] = "none") -> Case:
+    """``case`` with the block at ``path`` inlined; what named it dangles, or names its children."""
     found = resolve(case.model, path)
     if found is None or found[0] != path or not isinstance(found[1], Block):
         return case
@@ -103,8 +111,9 @@ def inlined(case: Case, path: str, *, keep_references: bool = False) -> Case:
         return outer
 
     moves = {join(path, old): join(parent, new) for old, new in names.items()} | {path: NOWHERE}
-    if keep_references and block.children:
-        case = _spread(case, path, tuple(join(path, c.name) for c in block.children))
+    if heirs != "none" and block.children:
+        children = tuple(join(path, c.name) for c in block.children)
+        case = _spread(case, path, children if heirs == "all" else children[:1])
     return rename_paths(replace(case, model=edit_block(case.model, parent, change)), by_prefix(moves))
 
 
@@ -189,19 +198,17 @@ def _call_other(case: Case, path: str, name: str, rename: Callable[[str], str]) 
     return _call_target(path, name)(rename_paths(case, rename))
 
 
-def merge_frozen(case: Case) -> Iterator[Edit]:
-    """A frozen module goes, and a module beside it becomes a Linear with a frozen bias."""
+def merge_into_linear(case: Case) -> Iterator[Edit]:
+    """Two neighbouring leaves become one Linear, and what named the first names its bias."""
     found = facts(case)
-    modules = [p for p, m in walk(case.model) if p and not isinstance(m, Block | Alias)]
-    for path in modules:
-        if any(is_within(f.target, path) for f in case.freezes):
-            for other in modules:
-                if other != path:
-                    linear = Linear(out=found.output_values[other][0].size)
-                    yield functools.partial(_merge_frozen, path=path, other=other, linear=linear)
+    leaves = [p for p, m in walk(case.model) if p and not isinstance(m, Block | Alias)]
+    pairs = list(itertools.pairwise(leaves))
+    for path, other in (*pairs, *((second, first) for first, second in pairs)):
+        linear = Linear(out=found.output_values[other][0].size)
+        yield functools.partial(_merge_into_linear, path=path, other=other, linear=linear)
 
 
-def _merge_frozen(case: Case, path: str, other: str, linear: Linear) -> Case:
+def _merge_into_linear(case: Case, path: str, other: str, linear: Linear) -> Case:
     bias = join(other, "bias")
     freezes = (replace(f, target=bias if is_within(f.target, path) else f.target) for f in case.freezes)
     return set_module(set_module(replace(case, freezes=tuple(freezes)), other, linear), path, None)

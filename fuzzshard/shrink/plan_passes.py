@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Mesh, Optimizer
 from fuzzshard.case.edit import split, with_item, without
 from fuzzshard.case.order import default_of, off_default
-from fuzzshard.case.schedule import Forward, SetFlag, SetRequiresGrad
+from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.shrink.passes import Edit, change_item, drop_item, lower, put
 
 
@@ -159,6 +159,16 @@ def raise_groups(case: Case) -> Iterator[Edit]:
             yield change_item("wrap", index, modules=(path,))
 
 
+def delay_forwards(case: Case) -> Iterator[Edit]:
+    """A forward moves behind a backward that does not need it, which then is of all pending losses."""
+    ops = case.schedule
+    for j, backward in enumerate(ops):
+        if isinstance(backward, Backward) and backward.which != "all":
+            for i, op in enumerate(ops[:j]):
+                if isinstance(op, Forward):
+                    yield put(schedule=(*ops[:i], *ops[i + 1 : j], Backward(), op, *ops[j + 1 :]))
+
+
 def op_order(case: Case) -> Iterator[Edit]:
     """Two neighbouring ops in the other order."""
     ops = case.schedule
@@ -177,5 +187,8 @@ def numbers(case: Case) -> Iterator[Edit]:
             replace(op, batch=seen[op.batch]) if isinstance(op, Forward) else op for op in case.schedule
         )
     )
+    for index, group in enumerate(case.wrap):
+        if isinstance(group.reshard_after_forward, int) and group.reshard_after_forward > 1:
+            yield change_item("wrap", index, reshard_after_forward=group.reshard_after_forward // 2)
     yield put(wrap=tuple(replace(g, modules=tuple(sorted(g.modules))) for g in case.wrap))
     yield put(seed=0)

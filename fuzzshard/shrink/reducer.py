@@ -24,7 +24,7 @@ from fuzzshard.shrink.tiers import TIERS
 
 T = TypeVar("T")
 
-DETOUR_EVALUATIONS = 60
+DETOUR_EVALUATIONS = 40
 """How many evaluations a bigger case may use to become smaller than the one it came from."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzshard.shrink import dag_passes, leaf_passes, model_passes, plan_passes
+from fuzzshard.shrink import dag_passes, leaf_passes, model_passes, plan_passes, size_passes
 from fuzzshard.shrink.passes import Pass
 
 TIERS: tuple[tuple[Pass, ...], ...] = (
@@ -18,13 +18,14 @@ TIERS: tuple[tuple[Pass, ...], ...] = (
         Pass("modules", model_passes.modules),
         Pass("wrap groups", plan_passes.groups),
         Pass("group members", plan_passes.group_members),
-        Pass("widths together", leaf_passes.widths_together, independent=False),
+        Pass("widths together", size_passes.widths_together, independent=False),
         Pass("embeddings", leaf_passes.floats, independent=False),
         Pass("leaves to parameters", leaf_passes.to_parameter),
         Pass("leaves to activations", leaf_passes.to_activation),
         Pass("leaves to linears", leaf_passes.to_linear),
         Pass("blocks inline", model_passes.inline),
-        Pass("wrapped blocks inline", model_passes.inline_wrapped),
+        Pass("wrapped blocks inline", model_passes.inline_first),
+        Pass("wrapped blocks inline as lists", model_passes.inline_wrapped),
         Pass("empty blocks", leaf_passes.empty_blocks),
         Pass("nodes", dag_passes.nodes),
         Pass("outputs", dag_passes.outputs),
@@ -37,7 +38,7 @@ TIERS: tuple[tuple[Pass, ...], ...] = (
         Pass("optimizer", plan_passes.optimizer),
         Pass("merge groups", plan_passes.merge_groups, independent=False),
         Pass("merge modules", model_passes.merge_modules, independent=False),
-        Pass("merge frozen", model_passes.merge_frozen, independent=False),
+        Pass("merge into linear", model_passes.merge_into_linear, independent=False),
         Pass("raise targets", plan_passes.raise_targets),
         Pass("raise groups", plan_passes.raise_groups, independent=False),
         Pass("arguments", dag_passes.arguments, independent=False),
@@ -46,9 +47,10 @@ TIERS: tuple[tuple[Pass, ...], ...] = (
         Pass("simpler nodes", leaf_passes.simpler_nodes),
     ),
     (
-        Pass("widths", leaf_passes.widths, independent=False),
+        Pass("widths", size_passes.widths, independent=False),
         Pass("rewire", dag_passes.rewire, independent=False),
         Pass("child order", model_passes.child_order, independent=False),
+        Pass("delay forwards", plan_passes.delay_forwards, independent=False),
         Pass("op order", plan_passes.op_order, independent=False),
         Pass("numbers", plan_passes.numbers),
         Pass("names", leaf_passes.names),

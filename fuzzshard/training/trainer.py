@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fuzzshard.case.case import Case, TensorSpec
+from fuzzshard.case.facts import root_is_wrapped
 from fuzzshard.case.graph import BatchNorm, Conv1d
 from fuzzshard.case.schedule import (
     Backward,
@@ -55,6 +56,7 @@ class Trainer:
         self.optimizer = make_optimizer(case, list(engine.trained.values()))
         self.pending: list[torch.Tensor] = []
         self.forwarded = False
+        self.keeps_unsharded = not root_is_wrapped(case)
         self.batches: dict[tuple[str, int], list[torch.Tensor]] = {}
 
     def run(self, on_op: OnOp | None = None) -> None:
@@ -71,10 +73,12 @@ class Trainer:
                 case Step():
                     self._before_change()
                     self.optimizer.step()
+                    self.engine.after_step()
                 case ZeroGrad():
                     self.optimizer.zero_grad(set_to_none=op.set_to_none)
                 case SetFlag():
                     self.engine.set_flag(op)
+                    self.keeps_unsharded |= op.flag == "reshard_after_backward" and not op.value
                 case SetRequiresGrad():
                     self._before_change()
                     for parameter in self.engine.parameters_at(op.target):
@@ -85,7 +89,11 @@ class Trainer:
                 self._observe(index, op)
 
     def _before_change(self) -> None:
-        if self.forwarded:
+        """Parameters may only change while they are sharded.
+
+        A forward may have undone that, or a flag, or a backward that went through other FSDP roots only.
+        """
+        if self.forwarded or self.keeps_unsharded:
             self.engine.before_change()
 
     def _inputs(self, op: Forward) -> list[torch.Tensor]:

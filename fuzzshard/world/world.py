@@ -13,7 +13,7 @@ from fuzzshard.case.validate import validate
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.deadline import Deadline
+from fuzzshard.world.deadline import Deadline, IdleWatch
 from fuzzshard.world.merge import Outcome, merge
 from fuzzshard.world.messages import (
     Failure,
@@ -33,6 +33,11 @@ START_SECONDS = 120.0
 
 GRACE_SECONDS = 1.0
 """After the first rank failed or died, how long the others may still say what happened to them."""
+
+HARD_SECONDS = 45.0
+"""How long after its deadline a case may go on while its ranks still use processor time."""
+
+POLL_SECONDS = 0.1
 
 STACK_SECONDS = 0.3
 """How long a rank may take to write its stack after SIGUSR1."""
@@ -138,8 +143,12 @@ class World:
             case _:
                 raise InfraError(f"rank {process.rank} died while it started", process.log_tail(300))
 
-    def _exchange(self, request: RunCase, limit: float) -> Outcome:
-        """Sends the case to every rank and collects reports until all have reported or time is up."""
+    def _exchange(self, request: RunCase, suspect: float) -> Outcome:
+        """Sends the case to every rank and collects reports until all have reported or hang.
+
+        From the time ``suspect`` on, ranks that use no processor time count as hung; ranks that do
+        (a busy machine, an endless loop, a spinning NCCL kernel) get :data:`HARD_SECONDS` more.
+        """
         outcome = Outcome(self.config.size)
         with selectors.DefaultSelector() as selector:
             for process in self._ranks:
@@ -149,13 +158,16 @@ class World:
                 except OSError:
                     outcome.die(process.rank)
                     selector.unregister(process.channel)
+            watch: IdleWatch | None = None
             while outcome.waiting():
-                if outcome.lost:
-                    limit = min(limit, outcome.first_loss + GRACE_SECONDS)
-                events = selector.select(max(0.0, limit - time.monotonic()))
-                if not events and time.monotonic() >= limit:
+                now = time.monotonic()
+                if outcome.lost and now >= outcome.first_loss + GRACE_SECONDS:
                     break
-                for key, _ in events:
+                if now >= suspect and not outcome.lost:
+                    watch = watch or IdleWatch(self._ranks[r].pid for r in outcome.waiting())
+                    if watch.is_idle() or now >= suspect + HARD_SECONDS:
+                        break
+                for key, _ in selector.select(POLL_SECONDS):
                     if self._heard(key.data, outcome):
                         selector.unregister(key.data.channel)
         return outcome

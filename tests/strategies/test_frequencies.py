@@ -43,6 +43,8 @@ IMPOSSIBLE = {
     ("optimizer:adamw", "optimizer:momentum"): "momentum is SGD's",
     ("dim:power_of_two", "leaf:attention"): "qkv.weight has 3 * width rows",
     ("wrap:parameter_in_no_group", "wrap:root"): "the root's group manages what no other group does",
+    ("reuse:tied_across_groups", "wrap:root_not_wrapped"): "it would be used sharded: an invalid case",
+    ("reuse:tied_across_groups", "wrap:parameter_in_no_group"): "the root is wrapped, so all are in groups",
 }
 
 TRIPLES = {

@@ -1,0 +1,73 @@
+"""Runs a script as a user would, and says whether it fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScriptResult:
+    """How a run of a script ended; ``output`` is what all ranks and torchrun printed."""
+
+    fails: bool
+    returncode: int
+    output: str
+    seconds: float
+
+
+def check(path: Path, num_ranks: int, *, preload: Sequence[Path] = (), timeout: float = 120) -> ScriptResult:
+    """Runs the script at ``path`` on ``num_ranks`` fresh ranks of this Python's torchrun.
+
+    ``preload`` are files whose ``apply()`` patches torch in every rank first. A run that takes longer
+    than ``timeout`` seconds is killed and counts as failing. Nothing is left running, whatever happens.
+    """
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    command = [*torchrun, str(num_ranks)]
+    if preload:
+        command += ["-m", "fuzzshard.reproducer.launch"]
+        command += [word for file in preload for word in ("--preload", str(file))] + ["--"]
+    path_variable = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path_variable}
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [*command, str(path)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        output = process.communicate()[0] + f"\nkilled after {timeout:.0f} s"
+    finally:
+        _kill(process)
+    code = process.returncode
+    return ScriptResult(code != 0, code, output, time.monotonic() - began)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kills torchrun and its workers, which are in sessions of their own."""
+    if process.poll() is not None:
+        return
+    tree = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for member in tree:
+        try:
+            member.kill()
+        except psutil.NoSuchProcess:
+            continue
+    process.wait()

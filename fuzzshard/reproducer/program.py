@@ -1,0 +1,268 @@
+"""The schedule as straight-line statements on one model."""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import BatchNorm, Block, Dropout
+from fuzzshard.case.schedule import (
+    Backward,
+    Forward,
+    SetFlag,
+    SetMode,
+    SetRequiresGrad,
+    Step,
+    ZeroGrad,
+)
+from fuzzshard.model.source import call_expression
+from fuzzshard.reproducer.aim import Aim
+from fuzzshard.reproducer.helpers import AVERAGING
+from fuzzshard.reproducer.inputs import InputNames
+from fuzzshard.reproducer.losses import losses
+from fuzzshard.reproducer.setup import at, freeze_lines, requires_grad_lines
+from fuzzshard.reproducer.sync import Flags, SyncPlan, sync_plan
+
+
+class Program:
+    """Writes the ops up to the one that the aim looks at; ``lines`` is the result.
+
+    ``called`` is the variable that a forward of the root calls, ``model`` the one whose attributes are
+    modules and parameters: they differ for DDP. ``uses`` collects the names of helpers to define and
+    of things to import.
+    """
+
+    def __init__(self, case: Case, aim: Aim, *, called: str, model: str) -> None:
+        self.case, self.aim, self.called, self.model = case, aim, called, model
+        self.facts = facts(case)
+        self.last = len(case.schedule) - 1 if aim.op is None else aim.op
+        self.ops = case.schedule[: self.last + 1]
+        self.losses = losses(case, self.last)
+        self.inputs = InputNames(case, self.ops)
+        self.sync = self._sync_plan()
+        self.uses: set[str] = set()
+        self._averages = [i for i, names in self.sync.unsynced.items() if not names]
+        self._flags = Flags(case)
+        self._forwarded = False
+        self._dropout = any(isinstance(m, Dropout) for m in self.facts.modules.values())
+        self.lines = self._setup() + [line for i in range(len(self.ops)) for line in self._op(i)]
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether some gradients are averaged by hand."""
+        return bool(self.sync.names and self.losses.taken)
+
+    @property
+    def renamed(self) -> bool:
+        """Whether the names that a wrapped model gives its parameters differ from the plain model's."""
+        return self.aim.engine == "ddp" or any(c.implementation == "wrapper" for c in self.case.checkpoints)
+
+    def parameters(self, model: str) -> str:
+        """A dict of the parameters of a model, by the names that the plain model gives them."""
+        return (
+            f"dict(zip(names, {model}.parameters()))" if self.renamed else f"dict({model}.named_parameters())"
+        )
+
+    def _sync_plan(self) -> SyncPlan:
+        owners = set(self.facts.owners.values())
+        if not self.aim.trains_reference:
+            owners &= {None} if self.aim.engine == "fully_shard" else set()
+        reads = {i for i in self.losses.taken if self.aim.watches("gradient", i)}
+        return sync_plan(self.case, self.last, owners, set(self.losses.taken), reads)
+
+    def _setup(self) -> list[str]:
+        lines = freeze_lines(self.case, self.model, after_wrap=True)
+        reads = {"gradient", "parameter", "registered_parameter"} & set(self.aim.oracles)
+        if reads - {"registered_parameter"} or self.aim.kind == "replicas":
+            if self.renamed:
+                self.uses.add("names")
+            lines.append(f"params = {self.parameters('model')}")
+        if any(isinstance(op, Step | ZeroGrad) for op in self.ops):
+            lines.append(f"optimizer = {self._optimizer()}")
+        if self.by_hand and not self.sync.plain:
+            lines.append("local = {}  # sums of gradients that are not averaged yet")
+        if self.aim.trains_reference and self.aim.op is None:
+            lines.append("seen = {}")
+        return lines
+
+    def _optimizer(self) -> str:
+        spec = self.case.optimizer
+        kind = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[spec.kind]
+        momentum = f", momentum={spec.momentum}" if spec.kind == "sgd" and spec.momentum else ""
+        decay = f", weight_decay={spec.weight_decay}" if spec.weight_decay or spec.kind == "adamw" else ""
+        return f"torch.optim.{kind}(model.parameters(), lr={spec.lr}{momentum}{decay})"
+
+    def _op(self, index: int) -> list[str]:
+        match self.ops[index]:
+            case Forward() as op:
+                return self._forward(index, op)
+            case Backward():
+                return self._backward(index)
+            case Step():
+                return [*self._reshard(), "optimizer.step()", *self._watch(index, ("parameter",))]
+            case ZeroGrad(set_to_none=to_none):
+                return [f"optimizer.zero_grad({'' if to_none else 'set_to_none=False'})"]
+            case SetFlag() as op:
+                return self._set_flag(op)
+            case SetRequiresGrad() as op:
+                return [*self._reshard(), *requires_grad_lines(self.case, self.model, op.target, op.value)]
+            case SetMode(train=train):
+                return [f"{self.called}.{'train' if train else 'eval'}()"]
+
+    def _forward(self, index: int, op: Forward) -> list[str]:
+        self._forwarded = True
+        lines = self.inputs.definitions(op, self.uses)
+        if self._dropout:
+            self.uses.add("seed_of")
+            lines.append(f'torch.manual_seed(seed_of({self.case.seed}, "dropout", {index}, rank))')
+        callee = at(self.called if not op.target else self.model, op.target)
+        call = call_expression(
+            self.facts.modules[op.target], callee, self.inputs.arguments(op), self.case.inputs.seq
+        )
+        looks_at_loss = self.aim.watches("loss", index)
+        looks_at_output = self.aim.watches("output", index)
+        body = [f"out = {call}"]
+        if looks_at_loss or index in self.losses.needed:
+            loss = self._loss_expression(op)
+            body.append(f"{self._loss(index)} = {loss}")
+            if loss.count("out") == 1 and not looks_at_output:
+                body = [f"{self._loss(index)} = {loss.replace('out', call)}"]
+        elif not looks_at_output:
+            body = [call]
+        if not op.grad:
+            body = ["with torch.no_grad():", *(f"    {line}" for line in body)]
+        return [*lines, *body, *self._watch(index, ("output", "loss", "registered_parameter", "buffer"))]
+
+    def _loss(self, index: int) -> str:
+        forwards = [i for i, op in enumerate(self.ops) if isinstance(op, Forward)]
+        return "loss" if len(forwards) == 1 else f"loss{index}"
+
+    def _outputs(self, op: Forward) -> list[str]:
+        module = self.facts.modules[op.target]
+        returns = module.returns if isinstance(module, Block) else "tensor"
+        count = len(self.facts.output_values[op.target])
+        match returns:
+            case "tensor":
+                return ["out"]
+            case "tuple":
+                return [f"out[{i}]" for i in range(count)]
+            case "dict":
+                return [f'out["out{i}"]' for i in range(count)]
+
+    def _loss_expression(self, op: Forward) -> str:
+        outputs = self._outputs(op)
+        used = range(len(outputs)) if op.outputs is None else op.outputs
+        terms = [self._term(op, i, outputs[i]) for i in used]
+        return terms[0] if len(terms) == 1 else f"torch.stack([{', '.join(terms)}]).sum()"
+
+    def _term(self, op: Forward, index: int, output: str) -> str:
+        match self.case.loss:
+            case "sum":
+                return f"{output}.sum()"
+            case "mean_square":
+                return f"{output}.square().mean()"
+            case "dot":
+                size = self.facts.output_values[op.target][index].size
+                name = f'{self.case.seed}, "target", "{op.target}", {index}, {op.batch}, rank'
+                return f"({output} * values({(*self.inputs.leading, size)}, {name}).to(device)).sum()"
+
+    def _backward(self, index: int) -> list[str]:
+        lines = []
+        if index not in self.losses.skipped:
+            self._forwarded = False
+            taken = [self._loss(i) for i in self.losses.taken[index]]
+            loss = taken[0] if len(taken) == 1 else f"torch.stack([{', '.join(taken)}]).sum()"
+            lines = self._differentiate(loss, self.sync.unsynced[index])
+        hidden = self.aim.engine == "ddp" and not self._flags.synced(None)
+        return lines + self._watch(index, ("input_gradient", *(() if hidden else ("gradient",))))
+
+    def _differentiate(self, loss: str, unsynced: tuple[str, ...]) -> list[str]:
+        if not self.by_hand or (self.sync.plain and unsynced):
+            return [f"{loss}.backward()"]
+        if self.sync.plain and len(self._averages) == 1:
+            return [f"{loss}.backward()", *AVERAGING.strip().splitlines()]
+        if self.sync.plain:
+            self.uses.add("average")
+            return [f"{loss}.backward()", "average(by_hand)"]
+        self.uses.add("backward")
+        if not unsynced:
+            return [f"backward({loss}, by_hand, local)"]
+        names = "by_hand" if len(unsynced) == len(self.sync.names) else repr(unsynced)
+        return [f"backward({loss}, by_hand, local, unsynced={names})"]
+
+    def _reshard(self) -> list[str]:
+        """Parameters may only change while they are sharded, says the docstring of ``fully_shard``."""
+        if self.aim.engine != "fully_shard" or not self._forwarded or not self.case.wrap:
+            return []
+        self.uses.add("FSDPModule")
+        return [f"for module in {self.model}.modules():  # sharded parameters only may be changed"] + [
+            "    if isinstance(module, FSDPModule):",
+            "        module.reshard()",
+        ]
+
+    def _set_flag(self, op: SetFlag) -> list[str]:
+        before = self._flags.synced(None)
+        self._flags.set(op)
+        if self.aim.engine == "ddp":
+            now = self._flags.synced(None)
+            says = f"{self.called}.require_backward_grad_sync = {now}  # what no_sync() sets"
+            return [] if now == before else [says]
+        wrapped = {m for group in self.case.wrap for m in group.modules}
+        module = at(self.model, op.target)
+        if op.flag == "is_last_backward":
+            direct, arguments = not op.recurse or wrapped == {op.target}, f"{op.value}"
+        else:
+            direct, arguments = op.target in wrapped, f"{op.value}{'' if op.recurse else ', recurse=False'}"
+        if direct:
+            call = f"{module}.set_{op.flag}({arguments})"
+            if not self.aim.trains_reference:
+                return [call]
+            self.uses.add("FSDPModule")
+            return [f"if isinstance({module}, FSDPModule):", f"    {call}"]
+        if not wrapped:
+            return []
+        self.uses.add("FSDPModule")
+        only = "" if op.flag == "is_last_backward" else ", recurse=False"
+        return [
+            f"for module in {module}.modules():",
+            "    if isinstance(module, FSDPModule):",
+            f"        module.set_{op.flag}({op.value}{only})",
+        ]
+
+    def _watch(self, index: int, oracles: tuple[str, ...]) -> list[str]:
+        lines = []
+        for oracle in oracles:
+            if self.aim.watches(oracle, index) and (entries := self._entries(index, oracle)):
+                self.uses.add("snapshot" if self.aim.op is None else "DTensor")
+                lines.append(f"seen |= {entries}" if self.aim.op is None else f"return {entries}")
+        return lines
+
+    def _entries(self, index: int, oracle: str) -> str:
+        """A dict of what an oracle compares after an op; empty where there is nothing."""
+        when = f"op {index} " if self.aim.op is None else ""
+        label = f'f"{when}{oracle} {{n}}"' if when else "n"
+        take = "snapshot({})" if when else "{}"
+        match oracle:
+            case "output":
+                outputs = self._outputs(self.ops[index])  # type: ignore[arg-type]
+                where = getattr(self.ops[index], "target", "") or "the root"
+                pairs = [f'"{when}output {i} of {where}": {take.format(o)}' for i, o in enumerate(outputs)]
+                return "{" + ", ".join(pairs) + "}"
+            case "loss":
+                return "{" + f'"{when}loss": {take.format(self._loss(index))}' + "}"
+            case "input_gradient":
+                pairs = [
+                    f'"{when}{n}": {take.format(v + ".grad")}' for n, v in self.inputs.differentiable(index)
+                ]
+                return "{" + ", ".join(pairs) + "}" if pairs else ""
+            case "gradient":
+                return f"{{{label}: {take.format('p.grad')} for n, p in params.items()}}"
+            case "parameter":
+                return f"{{{label}: {take.format('p')} for n, p in params.items()}}"
+            case "registered_parameter":
+                self.uses.add("names")
+                registered = f"{self.model}.get_parameter(n)"
+                return f"{{{label}: {take.format(registered)} for n in names}}"
+        if not any(isinstance(m, BatchNorm) for m in self.facts.modules.values()):
+            return ""
+        self.uses.add("buffer_names")
+        return f"{{{label}: {take.format('b')} for n, b in zip(buffer_names, {self.called}.buffers())}}"

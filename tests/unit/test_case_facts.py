@@ -1,0 +1,198 @@
+"""Widths, shapes and owners follow from a Case."""
+
+import pytest
+
+from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.facts import Value, calls_of, facts
+from fuzzshard.case.graph import (
+    MLP,
+    Activation,
+    Alias,
+    Attention,
+    BatchNorm,
+    Block,
+    Call,
+    Child,
+    Conv1d,
+    Embedding,
+    LayerNorm,
+    Linear,
+    RawParameter,
+    RMSNorm,
+    TensorOp,
+)
+from fuzzshard.case.schedule import Forward
+from fuzzshard.errors import InvalidCase
+
+
+def chain(*leaves, tensor=None, seq=0, **fields):
+    """A case whose root calls the leaves ``m0``, ``m1``, ... one after another."""
+    nodes, value = [], "x"
+    for i in range(len(leaves)):
+        nodes.append(Call(name=f"h{i}", module=f"m{i}", args=(value,)))
+        value = f"h{i}"
+    children = tuple(Child(name=f"m{i}", module=leaf) for i, leaf in enumerate(leaves))
+    return case(Block(children=children, nodes=tuple(nodes), outputs=(value,)), tensor, seq, **fields)
+
+
+def case(root, tensor=None, seq=0, **fields):
+    inputs = Inputs(batch=2, seq=seq, tensors=(tensor or TensorSpec(size=4),) * len(root.inputs))
+    defaults = {"seed": 0, "mesh": Mesh(shard=2), "schedule": (Forward(),)}
+    return Case(model=root, inputs=inputs, **defaults | fields)
+
+
+def block(*nodes, children=(), outputs=("h0",), **fields):
+    return Block(
+        children=tuple(Child(name=n, module=m) for n, m in children), nodes=nodes, outputs=outputs, **fields
+    )
+
+
+def refusal(broken):
+    with pytest.raises(InvalidCase) as error:
+        facts(broken)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "shapes"),
+    [
+        (Linear(out=3), {"weight": (3, 4), "bias": (3,)}),
+        (Linear(out=3, bias=False), {"weight": (3, 4)}),
+        (Conv1d(out=3), {"weight": (3, 4, 3), "bias": (3,)}),
+        (LayerNorm(), {"weight": (4,), "bias": (4,)}),
+        (LayerNorm(bias=False), {"weight": (4,)}),
+        (RMSNorm(), {"weight": (4,)}),
+        (BatchNorm(), {"weight": (4,), "bias": (4,)}),
+        (RawParameter(), {"weight": (4,)}),
+        (RawParameter(matrix=True), {"weight": (4, 4)}),
+        (MLP(hidden=3, bias=False), {"up.weight": (3, 4), "down.weight": (4, 3)}),
+        (Attention(), {"qkv.weight": (12, 4), "proj.weight": (4, 4)}),
+        (Activation(), {}),
+    ],
+)
+def test_a_leaf_is_sized_by_what_it_is_called_with(leaf, shapes):
+    found = facts(chain(leaf, seq=2))
+    assert found.parameters == {f"m0.{name}": shape for name, shape in shapes.items()}
+
+
+def test_the_width_of_a_value_reaches_the_next_module():
+    found = facts(chain(Linear(out=3), Linear(out=5)))
+    assert found.parameters["m1.weight"] == (5, 3)
+    assert found.output_values[""] == (Value(5),)
+
+
+def test_an_embedding_turns_ids_into_floats():
+    found = facts(chain(Embedding(vocab=7, dim=3), tensor=TensorSpec(kind="ids", size=7)))
+    assert found.parameters == {"m0.weight": (7, 3)}
+    assert found.output_values[""] == (Value(3),)
+
+
+def test_concat_adds_widths():
+    nodes = (TensorOp(name="h0", op="concat", args=("x", "x")), Call(name="h1", module="a", args=("h0",)))
+    root = block(*nodes, children=[("a", Linear(out=2))], outputs=("h1",))
+    assert facts(case(root)).parameters["a.weight"] == (2, 8)
+
+
+def test_a_module_that_is_never_called_is_sized_by_the_first_float_input():
+    found = facts(case(block(TensorOp(name="h0", op="relu", args=("x",)), children=[("a", Linear(out=2))])))
+    assert found.parameters["a.weight"] == (2, 4)
+    assert "a" not in found.called
+
+
+def test_each_result_of_a_nested_block_is_a_value():
+    inner = block(
+        Call(name="h0", module="a", args=("x",)),
+        children=[("a", Linear(out=3))],
+        outputs=("h0", "x"),
+        returns="tuple",
+    )
+    root = block(
+        Call(name="h0", module="inner", args=("x",)),
+        children=[("inner", inner)],
+        outputs=("h0.1", "h0.0"),
+        returns="dict",
+    )
+    assert facts(case(root)).output_values[""] == (Value(4), Value(3))
+    assert calls_of(case(root), "inner") == {"inner", "inner.a"}
+
+
+def test_an_alias_adds_no_parameter():
+    nodes = (Call(name="h0", module="a", args=("x",)), Call(name="h1", module="b", args=("h0",)))
+    root = block(*nodes, children=[("a", Linear(out=4)), ("b", Alias(target="a"))], outputs=("h1",))
+    assert list(facts(case(root)).parameters) == ["a.weight", "a.bias"]
+
+
+def test_a_tied_parameter_goes_by_the_name_of_its_source():
+    tied = chain(Linear(out=4), Linear(out=4), ties=(Tie(parameter="m1.weight", source="m0.weight"),))
+    assert list(facts(tied).parameters) == ["m0.weight", "m0.bias", "m1.bias"]
+
+
+def test_a_parameter_belongs_to_the_group_that_is_applied_first():
+    wrap = (WrapGroup(modules=("m1",)), WrapGroup(modules=("",)))
+    tie = Tie(parameter="m1.weight", source="m0.weight")
+    found = facts(chain(Linear(out=4), Linear(out=4), wrap=wrap, ties=(tie,)))
+    assert found.owners == {"m0.weight": 0, "m0.bias": 1, "m1.bias": 0}
+
+
+def test_a_parameter_outside_every_wrapped_module_has_no_owner():
+    found = facts(chain(Linear(out=4), RMSNorm(), wrap=(WrapGroup(modules=("m0",)),)))
+    assert found.owners == {"m0.weight": 0, "m0.bias": 0, "m1.weight": None}
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (chain(Embedding(vocab=4, dim=2)), "embedding 'm0' of 4 rows is called with width 4"),
+        (chain(Linear(out=2), tensor=TensorSpec(kind="ids", size=4)), "'m0' is called with ids below 4"),
+        (chain(Conv1d(out=2)), "'m0' needs a sequence axis"),
+        (chain(Attention(heads=3), seq=2), "3 heads do not divide width 4"),
+        (
+            chain(Linear(out=2), ties=(Tie(parameter="m0.weight", source="m0.none"),)),
+            "'m0.none' does not exist",
+        ),
+        (
+            chain(Linear(out=2), ties=(Tie(parameter="m0.bias", source="m0.weight"),)),
+            "cannot tie 'm0.bias' (2,) to 'm0.weight' (2, 4)",
+        ),
+        (
+            chain(RMSNorm(), RMSNorm(), ties=(Tie(parameter="m0.weight", source="m1.weight"),)),
+            "tie source 'm1.weight' comes after 'm0.weight'",
+        ),
+        (
+            chain(
+                *[RMSNorm()] * 3,
+                ties=(
+                    Tie(parameter="m2.weight", source="m1.weight"),
+                    Tie(parameter="m1.weight", source="m0.weight"),
+                ),
+            ),
+            "'m1.weight' is itself a source",
+        ),
+        (case(block(TensorOp(name="h0", op="relu", args=("y",)))), "reads 'y' before it exists"),
+        (case(block(TensorOp(name="h0", op="relu", args=("x", "x")))), "'relu' in block '' has 2 arguments"),
+        (case(block(Call(name="h0", module="a", args=("x",)))), "calls 'a', which it does not have"),
+        (case(block(TensorOp(name="x", op="relu", args=("x",)), outputs=("x",))), "defines 'x' twice"),
+        (case(block(outputs=("x", "x"))), "returns 2 values"),
+        (case(block(outputs=("x",)), TensorSpec(kind="ids", size=3)), "returns ids"),
+        (case(block(children=[("a", Alias(target="b"))], outputs=("x",))), "alias 'a' names 'b'"),
+        (
+            case(block(children=[("a b", RMSNorm())], outputs=("x",))),
+            "'a b' in block '' is not a usable name",
+        ),
+        (case(block(children=[("a", RMSNorm())] * 2, outputs=("x",))), "registers a name twice"),
+    ],
+)
+def test_a_graph_that_does_not_fit_together_is_refused(broken, message):
+    assert message in refusal(broken)
+
+
+def test_a_wrong_width_is_refused_with_the_two_widths():
+    nodes = (Call(name="h0", module="a", args=("x",)), TensorOp(name="h1", op="add", args=("x", "h0")))
+    root = block(*nodes, children=[("a", Linear(out=3))], outputs=("h1",))
+    assert "'add' in block '' joins widths 4 and 3; make them equal" in refusal(case(root))
+
+
+def test_a_reused_module_needs_one_width():
+    nodes = (Call(name="h0", module="a", args=("x",)), Call(name="h1", module="a", args=("h0",)))
+    root = block(*nodes, children=[("a", Linear(out=3))], outputs=("h1",))
+    assert "'a' is called with width 4 and with width 3" in refusal(case(root))

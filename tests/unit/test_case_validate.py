@@ -1,0 +1,155 @@
+"""Every refusal says what is wrong and what to do."""
+
+import pickle
+
+import pytest
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
+from fuzzshard.case.graph import Alias, BatchNorm, Block, Call, Child, Linear
+from fuzzshard.case.schedule import (
+    Backward,
+    Forward,
+    SetFlag,
+    SetMode,
+    SetRequiresGrad,
+    Step,
+    ZeroGrad,
+)
+from fuzzshard.case.validate import validate
+from fuzzshard.errors import InvalidCase
+
+INNER = Block(
+    children=(Child(name="a", module=Linear(out=4)), Child(name="b", module=Linear(out=4))),
+    nodes=(Call(name="h0", module="a", args=("x",)), Call(name="h1", module="b", args=("h0",))),
+    outputs=("h1",),
+)
+ROOT = Block(
+    children=(Child(name="inner", module=INNER), Child(name="head", module=Linear(out=2))),
+    nodes=(Call(name="h0", module="inner", args=("x",)), Call(name="h1", module="head", args=("h0",))),
+    outputs=("h1",),
+)
+VALID = Case(
+    seed=0,
+    model=ROOT,
+    inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
+    mesh=Mesh(shard=4),
+    schedule=(Forward(), Backward(), Step(), ZeroGrad()),
+    wrap=(WrapGroup(modules=("inner",)), WrapGroup(modules=("",))),
+)
+
+
+def groups(*modules, **fields):
+    return tuple(WrapGroup(modules=m, **fields) for m in modules)
+
+
+def off(flag, target="", recurse=True):
+    return SetFlag(flag=flag, value=False, target=target, recurse=recurse)
+
+
+def test_a_valid_case_gives_its_facts():
+    assert set(validate(VALID, 4).owners.values()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mesh": Mesh(shard=0)}, "a mesh axis has size 0"),
+        ({"mesh": Mesh(shard=4, replicate=2)}, "the mesh needs 8 ranks and the world has 4"),
+        ({"inputs": Inputs(batch=0, tensors=VALID.inputs.tensors)}, "batch must be at least 1"),
+        ({"inputs": Inputs(batch=5000, tensors=VALID.inputs.tensors)}, "a tensor dimension is 5000"),
+        ({"engines": ()}, "names no engine"),
+        ({"wrap": groups(())}, "a wrap group has no modules"),
+        ({"wrap": groups(("outer",))}, "wrap names 'outer', which is not a module"),
+        ({"wrap": groups(("head",), ("head",))}, "'head' is wrapped twice"),
+        ({"wrap": groups(("",), ("head",))}, "'head' is wrapped after its ancestor ''; wrap bottom-up"),
+        ({"wrap": groups(("inner", "inner.a"))}, "are nested"),
+        (
+            {"wrap": groups(("",), reshard_after_forward=3)},
+            "reshard_after_forward=3 does not divide the shard axis of size 4; use a divisor",
+        ),
+        ({"checkpoints": (Checkpoint(module="outer"),)}, "checkpoint names 'outer'"),
+        ({"checkpoints": (Checkpoint(module="head"),) * 2}, "no module or named twice"),
+        ({"checkpoints": (Checkpoint(module="", implementation="wrapper"),)}, "cannot replace ''"),
+        ({"freezes": (Freeze(target="inner.c"),)}, "freeze names 'inner.c', which has no parameters"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(change, message):
+    with pytest.raises(InvalidCase) as error:
+        validate(replace(VALID, **change), 4)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ((), "the schedule has no forward"),
+        ((Backward(),), "a backward has no pending forward"),
+        ((Forward(grad=False), Backward()), "a backward has no pending forward"),
+        ((Forward(), Backward(), Backward()), "a backward has no pending forward"),
+        ((Forward(target="outer"),), "forward names 'outer'"),
+        ((Forward(outputs=(1,)),), "forward uses outputs (1,) of 1"),
+        (
+            (Forward(target="inner.a"),),
+            "uses 'inner.a.weight' in 'inner.a', outside the group that manages it; wrap 'inner.a' itself",
+        ),
+        ((SetRequiresGrad(target="outer", value=True), Forward()), "set_requires_grad names 'outer'"),
+        ((off("requires_gradient_sync", "head", recurse=False), Forward()), "'head', which is not wrapped"),
+        (
+            (off("is_last_backward"), Forward(), Backward(), Step()),
+            "a step follows a backward with is_last_backward=False",
+        ),
+        (
+            (off("reshard_after_backward"), Forward(), Backward(), Step()),
+            "a step follows a backward with reshard_after_backward=False",
+        ),
+    ],
+)
+def test_a_schedule_that_cannot_run_is_refused(schedule, message):
+    with pytest.raises(InvalidCase) as error:
+        validate(replace(VALID, schedule=schedule), 4)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("op", [SetMode(train=False), SetRequiresGrad(target="head", value=False)])
+def test_what_recomputation_depends_on_stays_until_the_backward(op):
+    broken = replace(VALID, checkpoints=(Checkpoint(module="head"),), schedule=(Forward(), op, Backward()))
+    with pytest.raises(InvalidCase, match="between a checkpointed forward and its backward"):
+        validate(broken, 4)
+
+
+def test_batch_norm_needs_two_values_per_channel():
+    norm = Child(name="norm", module=BatchNorm())
+    root = Block(children=(norm,), nodes=(Call(name="h0", module="norm", args=("x",)),), outputs=("h0",))
+    one = replace(VALID, model=root, wrap=(), inputs=Inputs(batch=1, tensors=VALID.inputs.tensors))
+    with pytest.raises(InvalidCase, match="batch norm needs two values"):
+        validate(one, 4)
+
+
+def test_a_model_without_parameters_is_refused():
+    root = Block(children=(), nodes=(), outputs=("x",))
+    with pytest.raises(InvalidCase, match="the model has no parameters"):
+        validate(replace(VALID, model=root, wrap=()), 4)
+
+
+def test_the_checkpoint_wrapper_cannot_replace_a_module_registered_twice():
+    root = replace(ROOT, children=(*ROOT.children, Child(name="again", module=Alias(target="head"))))
+    wrapped = Checkpoint(module="head", implementation="wrapper")
+    with pytest.raises(InvalidCase, match="the checkpoint wrapper cannot replace 'head'"):
+        validate(replace(VALID, model=root, checkpoints=(wrapped,)), 4)
+
+
+def test_flags_restored_before_the_last_backward_may_be_followed_by_a_step():
+    on = SetFlag(flag="is_last_backward", value=True)
+    schedule = (off("is_last_backward"), Forward(), Backward(), on, Forward(), Backward(), Step())
+    validate(replace(VALID, schedule=schedule), 4)
+
+
+def test_without_a_world_any_mesh_is_valid():
+    validate(replace(VALID, mesh=Mesh(shard=64)))
+
+
+def test_a_refusal_survives_pickling():
+    with pytest.raises(InvalidCase) as error:
+        validate(replace(VALID, engines=()))
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)

@@ -1,0 +1,120 @@
+"""Repair: what dangles after an edit is dropped or redirected, and widths fit again."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.edit import set_module
+from fuzzshard.case.graph import Alias, Block, Call, Child, Embedding, Linear, RawParameter, TensorOp
+from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetRequiresGrad
+from fuzzshard.shrink.repair import repaired
+
+MODEL = Block(
+    children=(
+        Child(name="a", module=Linear(out=4)),
+        Child(name="b", module=Linear(out=4)),
+        Child(name="c", module=Alias(target="b")),
+    ),
+    nodes=(
+        Call(name="h0", module="a", args=("x",)),
+        Call(name="h1", module="b", args=("h0",)),
+        Call(name="h2", module="c", args=("h1",)),
+        TensorOp(name="h3", op="add", args=("h2", "x")),
+    ),
+    outputs=("h3",),
+)
+CASE = Case(
+    seed=0,
+    model=MODEL,
+    inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
+    mesh=Mesh(shard=2),
+    schedule=(Forward(), Backward()),
+)
+
+
+def without(case: Case, path: str) -> Case:
+    found = repaired(set_module(case, path, None))
+    assert found is not None
+    return found
+
+
+def test_a_valid_case_is_left_alone() -> None:
+    assert repaired(CASE) == CASE
+
+
+def test_readers_of_a_removed_module_read_its_argument() -> None:
+    assert without(CASE, "a").model.nodes[0] == Call(name="h1", module="b", args=("x",))
+
+
+def test_an_alias_goes_with_its_target() -> None:
+    left = without(CASE, "b").model
+    assert [c.name for c in left.children] == ["a"]
+    assert left.nodes == (MODEL.nodes[0], TensorOp(name="h3", op="add", args=("h0", "x")))
+
+
+def test_references_to_a_removed_module_are_dropped() -> None:
+    case = replace(
+        CASE,
+        wrap=(WrapGroup(modules=("a",)), WrapGroup(modules=("b",)), WrapGroup(modules=("",))),
+        checkpoints=(Checkpoint(module="a"),),
+        freezes=(Freeze(target="a.bias"),),
+        ties=(Tie(parameter="b.weight", source="a.weight"),),
+        schedule=(
+            SetFlag(flag="requires_gradient_sync", value=False, target="a", recurse=False),
+            SetRequiresGrad(target="a", value=False),
+            Forward(target="a"),
+            Backward(),
+        ),
+    )
+    left = without(case, "a")
+    assert [g.modules for g in left.wrap] == [("b",), ("",)]
+    assert (left.checkpoints, left.freezes, left.ties) == ((), (), ())
+    assert left.schedule == (Forward(), Backward())
+
+
+def test_a_reference_to_a_parameter_that_a_simpler_leaf_lacks_names_its_first_one() -> None:
+    case = replace(CASE, freezes=(Freeze(target="a.bias"),))
+    left = repaired(set_module(case, "a", RawParameter()))
+    assert left is not None
+    assert left.freezes == (Freeze(target="a.weight"),)
+
+
+def test_a_backward_without_a_forward_is_dropped() -> None:
+    left = repaired(replace(CASE, schedule=(Backward(), Forward(), Backward(), Backward())))
+    assert left is not None
+    assert left.schedule == (Forward(), Backward())
+
+
+def test_an_int_reshard_follows_the_mesh() -> None:
+    wrap = (WrapGroup(modules=("",), reshard_after_forward=4),)
+    left = repaired(replace(CASE, wrap=wrap, mesh=Mesh(shard=2)))
+    assert left is not None
+    assert left.wrap[0].reshard_after_forward == 2
+
+
+def test_widths_that_do_not_fit_any_more_become_equal() -> None:
+    wide = set_module(CASE, "a", Linear(out=9))
+    left = repaired(set_module(set_module(wide, "c", None), "b", None))
+    assert left is not None
+    assert left.model.child("a") == Linear(out=4)
+    assert left.inputs.tensors[0].size == 4
+
+
+def test_readers_of_a_removed_embedding_read_another_float() -> None:
+    model = Block(
+        children=(Child(name="e", module=Embedding(vocab=3, dim=2)), Child(name="f", module=Linear(out=2))),
+        nodes=(
+            Call(name="h0", module="e", args=("ids",)),
+            Call(name="h1", module="f", args=("h0",)),
+        ),
+        outputs=("h1",),
+        inputs=("ids", "x"),
+    )
+    tensors = (TensorSpec(kind="ids", size=3), TensorSpec(size=2))
+    case = replace(CASE, model=model, inputs=Inputs(batch=2, tensors=tensors))
+    assert without(case, "e").model.nodes == (Call(name="h1", module="f", args=("x",)),)
+
+
+def test_a_model_without_parameters_is_beyond_repair() -> None:
+    assert repaired(replace(CASE, model=replace(MODEL, children=(), nodes=(), outputs=("x",)))) is None
