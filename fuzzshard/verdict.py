@@ -29,6 +29,11 @@ class Status(enum.StrEnum):
         return self in (Status.DIVERGENCE, Status.CRASH, Status.HANG)
 
 
+MISSING = "missing"
+UNEXPECTED = "unexpected"
+"""Details of a finding: the engine has no tensor where the reference has one, or the other way round."""
+
+
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One broken rule.
 
@@ -36,7 +41,7 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     ``buffer``, ``registration``, ``collectives``, ``replicas``, ``frozen``, ``exception``, ``exit``,
     ``deadline``. ``engine`` is the culprit by vote. ``op`` is the index into the schedule (-1: none) and
     ``name`` the FQN or output that differs. ``error`` and ``bound`` are absolute, in the tensor's unit;
-    a bound of 0 means bitwise equality was required.
+    a bound of 0 means bitwise equality was required. ``detail`` tells kinds of one oracle's findings apart.
     """
 
     oracle: str
@@ -74,13 +79,21 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         """A stable name for the kind of finding: no step, no parameter name, no number.
 
         A lost collective shows as a hang, a SIGABRT or a reset connection, by chance; all three have
-        the signature ``desync/<engine>``. Empty when there is no finding.
+        the signature ``desync/<engine>``. A tensor that is missing, or there where none should be, is
+        another kind than a wrong value. Empty when there is no finding.
         """
         if not self.findings:
             return ""
         first = self.findings[0]
-        if first.oracle in ("deadline", "exit") or first.detail == "desync":
-            return f"desync/{first.engine}"
-        if first.oracle == "exception":
-            return f"crash/{first.engine}/{first.detail}"
-        return f"divergence/{first.engine}/{first.oracle}"
+        match first.oracle:
+            case "deadline":
+                return f"desync/{first.engine}"
+            case "exit" | "exception" if first.detail in ("desync", "SIGABRT"):
+                return f"desync/{first.engine}"
+            case "exit":
+                return f"death/{first.engine}/{first.detail}"
+            case "exception":
+                return f"crash/{first.engine}/{first.detail}"
+            case _:
+                kind = f"/{first.detail}" if first.detail in (MISSING, UNEXPECTED) else ""
+                return f"divergence/{first.engine}/{first.oracle}{kind}"

@@ -11,7 +11,7 @@ from fuzzshard.case.facts import enclosing, facts, uses_outside_groups
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
-_ACROSS_GROUPS = 10
+_ACROSS_GROUPS = 16
 """Percent: ``fully_shard`` refuses a parameter that two groups would manage, if the root is wrapped."""
 
 

@@ -44,35 +44,11 @@ DEFAULT_WIDTH = 4
 Shape = tuple[int, ...]
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-_RESERVED = frozenset(
-    (  # fmt: skip
-        "self",
-        "torch",
-        "nn",
-        "model",
-        "forward",
-        "train",
-        "eval",
-        "training",
-        "to",
-        "type",
-        "half",
-        "float",
-        "double",
-        "cpu",
-        "cuda",
-        "apply",
-        "compile",
-        "modules",
-        "parameters",
-        "buffers",
-        "children",
-        "state_dict",
-        "unshard",
-        "reshard",
-        "module",
-    )
-)
+_RESERVED = {
+    *("self", "torch", "nn", "model", "forward", "train", "eval", "training", "to", "type", "half"),
+    *("float", "double", "cpu", "cuda", "apply", "compile", "modules", "parameters", "buffers"),
+    *("children", "state_dict", "unshard", "reshard", "module"),
+}
 """Names that would shadow what the generated source or ``nn.Module`` itself uses."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, enclosing, facts, is_within
+from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.graph import (
     Alias,
     Block,
@@ -24,111 +25,8 @@ from fuzzshard.case.graph import (
 )
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step, ZeroGrad
 
-_DOCUMENTED: dict[str, str] = {
-    "leaf:linear": "an nn.Linear with a bias",
-    "leaf:linear_no_bias": "an nn.Linear without",
-    "leaf:layer_norm": "an nn.LayerNorm",
-    "leaf:rms_norm": "an nn.RMSNorm",
-    "leaf:batch_norm": "an nn.BatchNorm1d: buffers",
-    "leaf:embedding": "an nn.Embedding",
-    "leaf:conv1d": "an nn.Conv1d",
-    "leaf:raw_parameter": "a module that owns a vector nn.Parameter",
-    "leaf:raw_matrix": "a module that owns a matrix nn.Parameter",
-    "leaf:mlp": "a two-layer perceptron",
-    "leaf:attention": "self-attention",
-    "leaf:dropout": "an nn.Dropout",
-    "leaf:activation": "a module without parameters",
-    "dim:uneven": "some parameter's dim 0 is not divisible by the shard axis",
-    "dim:smaller_than_mesh": "some parameter's dim 0 is smaller than the shard axis",
-    "dim:one": "some parameter's dim 0 is 1",
-    "dim:power_of_two": "every parameter's dim 0 is a power of two",
-    "edge:residual": "an addition",
-    "edge:mul": "an elementwise product",
-    "edge:concat": "a concatenation",
-    "edge:detach": "a detached value",
-    "edge:relu": "a relu between modules",
-    "edge:tanh": "a tanh between modules",
-    "edge:branch": "a value that is read twice",
-    "edge:several_outputs": "a block that returns several values",
-    "edge:unused_output": "an output that is not read or does not enter the loss",
-    "edge:unused_value": "a node that nothing reads",
-    "edge:unused_module": "a module that no forward of the root calls",
-    "edge:nested_block": "a block within a block",
-    "edge:tuple": "a block that returns a tuple",
-    "edge:dict": "a block that returns a dict",
-    "reuse:repeated_call": "a block calls one child twice",
-    "reuse:alias": "a module registered at two places",
-    "reuse:tied_in_group": "two names of one parameter within one wrap group",
-    "reuse:tied_across_groups": "two names of one parameter in different wrap groups",
-    "reuse:no_grad_retraversal": "a module called both with and without gradients in one forward",
-    "reuse:two_forwards": "a backward while two forwards are pending",
-    "wrap:several_groups": "two wrap groups or more",
-    "wrap:list_group": "one fully_shard call for several modules",
-    "wrap:nested": "a wrapped module other than the root has a wrapped module below it",
-    "wrap:root": "the root is wrapped",
-    "wrap:root_not_wrapped": "groups, but not the root",
-    "wrap:parameter_in_no_group": "a parameter that no group manages",
-    "reshard:none": "reshard_after_forward=None",
-    "reshard:true": "reshard_after_forward=True",
-    "reshard:false": "reshard_after_forward=False",
-    "reshard:int": "reshard_after_forward=<int>",
-    "freeze:parameter": "a parameter frozen from the start",
-    "freeze:module": "a module frozen from the start",
-    "freeze:before_wrap": "frozen before wrapping",
-    "freeze:after_wrap": "frozen after wrapping",
-    "freeze:toggled_on": "requires_grad_(True) during training",
-    "freeze:toggled_off": "requires_grad_(False) during training",
-    "freeze:mixed_group": "frozen and trainable parameters in one wrap group",
-    "mesh:1": "one rank",
-    "mesh:2": "two ranks",
-    "mesh:3": "three ranks",
-    "mesh:4": "four ranks",
-    "mesh:larger": "more than four ranks",
-    "mesh:hsdp": "a 2D mesh with both axes larger than 1",
-    "mesh:axis_of_one": "a 2D mesh with an axis of size 1",
-    "schedule:several_steps": "two optimizer steps or more",
-    "schedule:microbatches": "two backwards before one step",
-    "schedule:no_sync": "a backward that synchronises no group",
-    "schedule:partial_sync": "a backward that synchronises some groups only",
-    "schedule:no_all_reduce": "a backward with requires_all_reduce off somewhere",
-    "schedule:not_last_backward": "a backward with is_last_backward off",
-    "schedule:no_reshard": "a backward with reshard_after_backward off",
-    "schedule:step_unsynced": "a step after a backward that did not synchronise everything",
-    "schedule:zero_grad_to_none": "gradients zeroed by removing them",
-    "schedule:zero_grad_to_zero": "gradients zeroed in place",
-    "schedule:no_zero_grad": "two steps with no zero_grad between them",
-    "schedule:no_grad_forward": "a forward under no_grad",
-    "schedule:eval_forward": "a forward in eval mode",
-    "schedule:non_root_forward": "a forward of a module below the root",
-    "schedule:backward_oldest": "a backward of the oldest of several pending losses",
-    "schedule:backward_newest": "a backward of the newest of several pending losses",
-    "optimizer:sgd": "SGD",
-    "optimizer:momentum": "SGD with momentum",
-    "optimizer:weight_decay": "any optimizer with weight decay",
-    "optimizer:adam": "Adam",
-    "optimizer:adamw": "AdamW",
-    "dtype:float32": "single precision",
-    "dtype:float64": "double precision",
-    "values:gaussian": "gaussian values",
-    "values:dyadic": "small integers times powers of two",
-    "loss:sum": "the sum of the outputs",
-    "loss:dot": "a dot product with a target",
-    "loss:mean_square": "the mean square distance to a target",
-    "checkpoint:composable": "activation checkpointing by the composable API",
-    "checkpoint:wrapper": "activation checkpointing by the wrapper",
-    "input:sequence": "inputs with a sequence axis",
-    "input:ids": "an integer input",
-    "input:several": "two inputs or more",
-    "input:requires_grad": "an input that requires a gradient",
-}
-
-ALL_FEATURES: tuple[str, ...] = tuple(_DOCUMENTED)
-"""Every feature, grouped by dimension."""
-
-
-def describe(feature: str) -> str:
-    """One line that says what a feature is."""
-    return _DOCUMENTED[feature]
+ALL_FEATURES: tuple[str, ...] = tuple(FEATURES)
+"""Every feature, grouped by dimension; :data:`FEATURES` says what each is."""
 
 
 def features(case: Case) -> frozenset[str]:

@@ -21,6 +21,7 @@ def validate(case: Case, world_size: int | None = None) -> Facts:
     found = facts(case)
     _check_sizes(case, found, world_size)
     _check_wrap(case, found)
+    _check_ties(case)
     _check_checkpoints(case)
     for freeze in case.freezes:
         _check_parameters_at(found, freeze.target, "freeze")
@@ -73,6 +74,22 @@ def _check_wrap(case: Case, found: Facts) -> None:
             raise InvalidCase(
                 f"reshard_after_forward={raf} does not divide the shard axis of size {case.mesh.shard}",
                 "use a divisor",
+            )
+
+
+def _check_ties(case: Case) -> None:
+    """Below one FSDP root torch refuses parameters tied across groups itself; elsewhere it cannot see them."""
+    if root_is_wrapped(case):
+        return
+    for tie in case.ties:
+        managers = [
+            next((i for i, g in enumerate(case.wrap) if any(is_within(fqn, m) for m in g.modules)), None)
+            for fqn in (tie.parameter, tie.source)
+        ]
+        if managers[0] != managers[1]:
+            raise InvalidCase(
+                f"{tie.parameter!r} is tied to {tie.source!r} in another group",
+                "put both modules in one list group",
             )
 
 

@@ -48,7 +48,7 @@ def _first(case: Case, kind: type[Backward] | type[Step]) -> int:
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Elementwise |a - b| in fp64: 0 between equal infinities and NaNs, inf between NaN and a number."""
+    """Elementwise |a - b| in fp64: 0 between equal infinities, inf between NaN and a number."""
     error = (a.double() - b.double()).abs()
     same = (a == b) | (a.isnan() & b.isnan())
     return torch.where(same, 0.0, error.nan_to_num(nan=float("inf")))

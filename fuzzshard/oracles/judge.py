@@ -11,7 +11,7 @@ from fuzzshard.oracles.association import adds_in_another_order
 from fuzzshard.oracles.bound import NoiseBound, distance
 from fuzzshard.oracles.compare import Difference, same_bits
 from fuzzshard.training.trace import Trace, cut
-from fuzzshard.verdict import Finding
+from fuzzshard.verdict import MISSING, UNEXPECTED, Finding
 
 MOST_FINDINGS = 12
 """Findings kept per engine and rank: the first ones say where it began."""
@@ -70,7 +70,7 @@ def tensor_findings(
                 rung=rung,
                 error=error,
                 bound=limit,
-                detail=_gray(error, limit, bound),
+                detail=_detail(difference, error, limit, bound),
             )
         )
         if len(found) == MOST_FINDINGS:
@@ -82,8 +82,15 @@ GRAY_FACTOR = 64.0
 """An error above its bound by less than this is rounding that the twins underestimated, or a tiny bug."""
 
 
-def _gray(error: float, limit: float, bound: NoiseBound | None) -> str:
-    return "gray" if bound is not None and error <= GRAY_FACTOR * limit else ""
+GRAY = "gray"
+
+
+def _detail(difference: Difference, error: float, limit: float, bound: NoiseBound | None) -> str:
+    if difference.observed is None:
+        return MISSING
+    if difference.expected is None:
+        return UNEXPECTED
+    return GRAY if bound is not None and error <= GRAY_FACTOR * limit else ""
 
 
 def _error(difference: Difference) -> float:

@@ -8,13 +8,15 @@ _SEED = 'int.from_bytes("/".join(map(str, name)).encode(), "big") % (2**31 - 1)'
 
 _GAUSSIAN = """
 def values(shape, *name):  # the name alone decides the values
-    generator = torch.Generator().manual_seed({seed})
+    seed = {seed}
+    generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64){cast}
 """
 
 _DYADIC = """
 def values(shape, *name):  # -2 to 2 in steps of a half; the name alone decides the values
-    generator = torch.Generator().manual_seed({seed})
+    seed = {seed}
+    generator = torch.Generator().manual_seed(seed)
     sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
     return (torch.randint(1, 5, shape, generator=generator) * sign).{cast}() / 2
 """

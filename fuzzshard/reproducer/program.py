@@ -194,7 +194,8 @@ class Program:
         if self.aim.engine != "fully_shard" or not self._forwarded or not self.case.wrap:
             return []
         self.uses.add("FSDPModule")
-        return [f"for module in {self.model}.modules():  # sharded parameters only may be changed"] + [
+        return [
+            f"for module in {self.model}.modules():  # only sharded parameters may be changed",
             "    if isinstance(module, FSDPModule):",
             "        module.reshard()",
         ]

@@ -195,7 +195,7 @@ class _Compare(_Writer):
             *([only] if only else []),
             "    got = observed[name]",
             *([whole] if "DTensor" in self.uses and not self.is_ddp else []),
-            '    both = f"rank {rank}, {name}: expected\\n{want}\\nobserved\\n{got}"',
+            '    both = f"rank {rank}, {name}: expected\\n{want}\\nobserved\\n{got}\\n"',
             f"    torch.testing.assert_close(got, want, {tolerance}, equal_nan=True, msg=lambda m: both + m)",
             "dist.destroy_process_group()",
         ]

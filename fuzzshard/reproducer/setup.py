@@ -34,7 +34,7 @@ def freeze_lines(case: Case, root: str, *, after_wrap: bool) -> list[str]:
 
 
 def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
-    """Activation checkpointing; recomputing a batch norm updates its statistics, so the reference must too."""
+    """Activation checkpointing; a batch norm computed twice counts twice, also in the reference."""
     found = facts(case)
     lines = []
     for checkpoint in case.checkpoints:

@@ -60,7 +60,7 @@ class SyncPlan:
 def sync_plan(
     case: Case, last: int, by_hand: Collection[Owner], backwards: set[int], reads: set[int]
 ) -> SyncPlan:
-    """For ops up to ``last``. ``backwards`` are those that run; ``reads`` those after which ``.grad`` is read."""
+    """For ops up to ``last``; ``backwards`` are those that run, ``.grad`` is read after those in ``reads``."""
     owners = {name: owner for name, owner in facts(case).owners.items() if owner in by_hand}
     flags = Flags(case)
     unsynced: dict[int, tuple[str, ...]] = {}

@@ -69,7 +69,7 @@ class Experiment:
         engines = [name for name in self.traces if name != "reference"]
         reference = self.traces["reference"]
         differing = {
-            name: [d for d in differences(reference, self.traces[name]) if not is_allowed(name, d)]
+            name: [d for d in differences(reference, self.traces[name]) if not is_allowed(name, self.case, d)]
             for name in engines
         }
         findings, rung = self._judge(differing)

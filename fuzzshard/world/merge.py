@@ -30,6 +30,9 @@ ORDER = (
 )
 
 
+_KILLED_BY_OTHERS = ("SIGKILL", "SIGTERM")
+
+
 @dataclasses.dataclass
 class Outcome:
     """Everything heard of the ranks of a world in one case."""
@@ -138,12 +141,17 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
         tracebacks = {f"rank {r}": f.traceback for r, f in sorted(outcome.failures.items())}
         return _accuse(Status.CRASH, (finding,), stacks | tracebacks, seconds)
     rank = min(outcome.dead)
+    ending = _exit_text(outcome.exits.get(rank, 0))
+    if ending in _KILLED_BY_OTHERS:
+        message = f"rank {rank} was killed by {ending}: by a person, or for want of memory"
+        return Verdict(status=Status.INFRA, seconds=seconds, message=message)
     finding = Finding(
         oracle="exit",
         engine=_engine(outcome, outcome.dead),
-        observed=f"rank {rank} died: {_exit_text(outcome.exits.get(rank, 0))}",
+        observed=f"rank {rank} died: {ending}",
         expected="no rank dies",
         rank=rank,
+        detail=ending,
     )
     return _accuse(Status.CRASH, (finding,), stacks, seconds)
 

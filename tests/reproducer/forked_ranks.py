@@ -15,7 +15,6 @@ import socket
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed._composable.checkpoint_activation
@@ -31,8 +30,8 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def become_rank(request: dict, rank: int, port: int, output: Path) -> None:
-    os.dup2(os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND), 1)
+def become_rank(request: dict, rank: int, port: int, output: int) -> None:
+    os.dup2(output, 1)
     os.dup2(1, 2)
     os.environ |= {
         "RANK": str(rank),
@@ -69,18 +68,18 @@ def serve() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         port = free_port()
-        with tempfile.TemporaryDirectory() as folder:
-            output = Path(folder) / "output"
-            pids = []
-            for rank in range(request["ranks"]):
-                pid = os.fork()
-                if pid == 0:
-                    become_rank(request, rank, port, output)
-                    sys.exit(0)
-                pids.append(pid)
-            codes = wait(pids, request["seconds"])
-            text = output.read_text(errors="replace") if output.exists() else ""
-        print(json.dumps({"codes": codes, "output": text}), flush=True)
+        output = tempfile.TemporaryFile(mode="w+", errors="replace")
+        pids = []
+        for rank in range(request["ranks"]):
+            pid = os.fork()
+            if pid == 0:
+                become_rank(request, rank, port, output.fileno())
+                sys.exit(0)
+            pids.append(pid)
+        codes = wait(pids, request["seconds"])
+        output.seek(0)
+        print(json.dumps({"codes": codes, "output": output.read()}), flush=True)
+        output.close()
 
 
 if __name__ == "__main__":
