@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.facts import root_is_wrapped
@@ -29,17 +30,21 @@ OnOp = Callable[[int], None]
 
 
 def make_optimizer(case: Case, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of ``case`` over every parameter, frozen ones included."""
+    """The optimizer of ``case`` over every parameter, frozen ones included.
+
+    Sharded and plain parameters go into a parameter group each: the foreach implementations, the default
+    on CUDA, refuse lists that mix DTensors and Tensors.
+    """
     spec = case.optimizer
+    kinds = [[p for p in parameters if isinstance(p, DTensor) is sharded] for sharded in (False, True)]
+    groups: list[dict[str, Any]] = [{"params": kind} for kind in kinds if kind]
     match spec.kind:
         case "sgd":
-            return torch.optim.SGD(
-                parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay
-            )
+            return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
         case "adam":
-            return torch.optim.Adam(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
+            return torch.optim.Adam(groups, lr=spec.lr, weight_decay=spec.weight_decay)
         case "adamw":
-            return torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
+            return torch.optim.AdamW(groups, lr=spec.lr, weight_decay=spec.weight_decay)
 
 
 class Trainer:
