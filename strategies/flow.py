@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Set
 
 from fuzzshard.case.case import Inputs, Tie
-from fuzzshard.case.facts import Facts, leaf_parameters
+from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
+from fuzzshard.case.leaves import leaf_parameters
 
 
 class Flow:

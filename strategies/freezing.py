@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 
 from fuzzshard.case.case import Freeze
-from fuzzshard.case.facts import Facts, is_within
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.paths import is_within
 from fuzzshard.strategies.flow import Flow
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape

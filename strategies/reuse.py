@@ -7,7 +7,9 @@ import itertools
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Tie
-from fuzzshard.case.facts import enclosing, facts, uses_outside_groups
+from fuzzshard.case.facts import facts
+from fuzzshard.case.groups import uses_outside_groups
+from fuzzshard.case.paths import enclosing
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 

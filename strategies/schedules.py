@@ -12,7 +12,8 @@ import dataclasses
 from typing import Literal
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, uses_outside_groups
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.groups import uses_outside_groups
 from fuzzshard.case.schedule import (
     Backward,
     Flag,

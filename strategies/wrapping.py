@@ -5,8 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
-from fuzzshard.case.facts import Facts, facts, is_within, uses_outside_groups
+from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, Block, resolve, walk
+from fuzzshard.case.groups import uses_outside_groups
+from fuzzshard.case.paths import is_within
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 

@@ -10,38 +10,30 @@ import dataclasses
 import functools
 import keyword
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import (
-    MLP,
-    Activation,
     Alias,
     Attention,
-    BatchNorm,
     Block,
-    Call,
-    Child,
     Conv1d,
-    Dropout,
     Embedding,
-    LayerNorm,
     Leaf,
     Linear,
     Module,
-    RawParameter,
-    RMSNorm,
     TensorOp,
     join,
     resolve,
     walk,
 )
+from fuzzshard.case.leaves import Shape, leaf_parameters, needs_sequence
+from fuzzshard.case.paths import is_within
 from fuzzshard.errors import InvalidCase
 
 DEFAULT_WIDTH = 4
 """Width of a module that is never called and whose block has no float input to size it by."""
 
-Shape = tuple[int, ...]
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _RESERVED = {
@@ -84,40 +76,6 @@ class Facts:
         """The width of the first value that a module is called with."""
         values = self.input_values[path]
         return values[0].size if values else DEFAULT_WIDTH
-
-
-def leaf_parameters(leaf: Leaf, width: int) -> dict[str, Shape]:
-    """Names and shapes of the parameters of a leaf called with values of ``width`` features."""
-    shapes: dict[str, Shape] = {}
-    match leaf:
-        case Linear(out=out):
-            shapes = {"weight": (out, width), "bias": (out,)}
-        case Conv1d(out=out):
-            shapes = {"weight": (out, width, 3), "bias": (out,)}
-        case LayerNorm() | BatchNorm():
-            shapes = {"weight": (width,), "bias": (width,)}
-        case RMSNorm():
-            shapes = {"weight": (width,)}
-        case Embedding(vocab=vocab, dim=dim):
-            shapes = {"weight": (vocab, dim)}
-        case RawParameter(matrix=matrix):
-            shapes = {"weight": (width, width) if matrix else (width,)}
-        case MLP(hidden=hidden, bias=bias):
-            up = leaf_parameters(Linear(out=hidden, bias=bias), width)
-            down = leaf_parameters(Linear(out=width, bias=bias), hidden)
-            shapes = {f"up.{k}": v for k, v in up.items()} | {f"down.{k}": v for k, v in down.items()}
-        case Attention():
-            shapes = {"qkv.weight": (3 * width, width), "proj.weight": (width, width)}
-        case Dropout() | Activation():
-            pass
-    if isinstance(leaf, Linear | Conv1d | LayerNorm) and not leaf.bias:
-        del shapes["bias"]
-    return shapes
-
-
-def needs_sequence(leaf: Module) -> bool:
-    """Whether a leaf works along the sequence axis."""
-    return isinstance(leaf, Conv1d | Attention)
 
 
 class _Inference:
@@ -274,16 +232,6 @@ def _all_parameters(case: Case, inference: _Inference) -> dict[str, Shape]:
     return shapes
 
 
-def is_within(path: str, ancestor: str) -> bool:
-    """Whether ``path`` is ``ancestor`` or below it."""
-    return not ancestor or path == ancestor or path.startswith(ancestor + ".")
-
-
-def enclosing(path: str, candidates: Iterable[str]) -> str | None:
-    """The innermost of ``candidates`` that ``path`` is within, or None."""
-    return max((c for c in candidates if is_within(path, c)), key=len, default=None)
-
-
 def _owners(case: Case, parameters: Mapping[str, Shape]) -> dict[str, int | None]:
     """``fully_shard`` manages the parameters of a module that an earlier call does not manage yet.
 
@@ -336,86 +284,3 @@ def _check_names(root: Block) -> None:
                 raise InvalidCase(f"{name!r} in block {path!r} is not a usable name", "rename it")
         if len(set(names)) < len(names):
             raise InvalidCase(f"block {path!r} registers a name twice", "rename a child")
-
-
-def calls_of(case: Case, target: str) -> frozenset[str]:
-    """The canonical paths of all modules that a forward of ``target`` calls, itself included."""
-    seen: set[str] = set()
-
-    def visit(path: str, module: Module) -> None:
-        if path in seen:
-            return
-        seen.add(path)
-        if isinstance(module, Block):
-            for node in module.nodes:
-                if isinstance(node, Call) and (found := resolve(case.model, join(path, node.module))):
-                    visit(*found)
-
-    if start := resolve(case.model, target):
-        visit(*start)
-    return frozenset(seen)
-
-
-def uses_outside_groups(case: Case, found: Facts, target: str) -> Iterator[tuple[str, str]]:
-    """(module, parameter) pairs where a forward of ``target`` uses a parameter whose group does not run.
-
-    A group gathers its parameters when one of its modules is called; outside of that they are DTensors.
-    """
-    wrapped = {m for group in case.wrap for m in group.modules}
-    ties = {tie.parameter: tie.source for tie in case.ties}
-    seen: set[tuple[str, frozenset[str]]] = set()
-
-    def visit(path: str, module: Module, running: frozenset[str]) -> Iterator[tuple[str, str]]:
-        running |= {path} & wrapped
-        if (path, running) in seen:
-            return
-        seen.add((path, running))
-        if isinstance(module, Block):
-            for node in module.nodes:
-                if isinstance(node, Call) and (child := resolve(case.model, join(path, node.module))):
-                    yield from visit(*child, running)
-        elif not isinstance(module, Alias):
-            for name in leaf_parameters(module, found.width(path)):
-                fqn = ties.get(join(path, name), join(path, name))
-                owner = found.owners[fqn]
-                if owner is not None and not running.intersection(case.wrap[owner].modules):
-                    yield path, fqn
-
-    if start := resolve(case.model, target):
-        yield from visit(*start, frozenset())
-
-
-def root_groups(case: Case) -> tuple[int, ...]:
-    """For each wrap group the outermost group around it, which becomes its FSDP root; itself if none is."""
-    return tuple(
-        max(
-            (j for j, outer in enumerate(case.wrap) if _encloses(outer.modules, inner.modules)),
-            default=i,
-        )
-        for i, inner in enumerate(case.wrap)
-    )
-
-
-def root_is_wrapped(case: Case) -> bool:
-    """Whether one FSDP root manages the whole model, so that a backward finalises every group."""
-    return any("" in group.modules for group in case.wrap)
-
-
-def _encloses(outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
-    return any(is_within(m, o) for m in inner for o in outer)
-
-
-__all__ = [
-    "Child",
-    "Facts",
-    "Shape",
-    "Value",
-    "calls_of",
-    "enclosing",
-    "facts",
-    "is_within",
-    "leaf_parameters",
-    "root_groups",
-    "root_is_wrapped",
-    "uses_outside_groups",
-]

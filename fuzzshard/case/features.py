@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, enclosing, facts, is_within
+from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.graph import (
     Alias,
@@ -23,6 +23,7 @@ from fuzzshard.case.graph import (
     value_node,
     walk,
 )
+from fuzzshard.case.paths import enclosing, is_within
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step, ZeroGrad
 
 ALL_FEATURES: tuple[str, ...] = tuple(FEATURES)

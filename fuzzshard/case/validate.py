@@ -7,8 +7,10 @@ better: such a case runs and is REJECTED with torch's own text.
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, facts, is_within, root_is_wrapped, uses_outside_groups
+from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, BatchNorm, resolve, walk
+from fuzzshard.case.groups import root_is_wrapped, uses_outside_groups
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step
 from fuzzshard.errors import InvalidCase
 
@@ -78,7 +80,7 @@ def _check_wrap(case: Case, found: Facts) -> None:
 
 
 def _check_ties(case: Case) -> None:
-    """Below one FSDP root torch refuses parameters tied across groups itself; elsewhere it cannot see them."""
+    """Below one FSDP root torch refuses parameters tied across groups; elsewhere it cannot see them."""
     if root_is_wrapped(case):
         return
     for tie in case.ties:

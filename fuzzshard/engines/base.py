@@ -11,8 +11,9 @@ from torch.distributed._composable.checkpoint_activation import checkpoint as co
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, facts, is_within
+from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import BatchNorm
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import SetFlag
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.model.build import build_model

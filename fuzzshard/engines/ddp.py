@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import is_within
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import (
     Backward,
     Forward,

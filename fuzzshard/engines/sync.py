@@ -6,7 +6,8 @@ import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import is_within, root_groups
+from fuzzshard.case.groups import root_groups
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import SetFlag
 from fuzzshard.engines.mesh import RankMesh
 

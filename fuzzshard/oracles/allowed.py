@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import is_within
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Forward
 from fuzzshard.oracles.compare import Difference
 
@@ -48,7 +48,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "ddp",
         _recomputed_statistics,
-        "outputs pass through a torch.autograd.Function (_DDPSink in torch/nn/parallel/distributed.py), which "
+        "outputs pass through a torch.autograd.Function (_DDPSink, torch/nn/parallel/distributed.py), which "
         "sends gradients of zeros through unused ones: a checkpointed batch norm there is recomputed as well "
         "and counts once more",
     ),

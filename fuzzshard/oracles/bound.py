@@ -75,9 +75,10 @@ class NoiseBound:
     """Bounds from the reference and its noise twins.
 
     Gradients before the first step are bounded element by element where only the reduction adds in
-    another order: the twin is off there by exactly n u mean|g_i|, the a-priori bound. Later, rounding has fed back through parameters and
-    activations, and a tensor may move by the largest amount that any element of a twin moved. A tensor
-    that no twin moves (the forward of the first step, say) must be bitwise equal.
+    another order: the twin is off there by exactly n u mean|g_i|, the a-priori bound. Later, rounding
+    has fed back through parameters and activations, and a tensor may move by the largest amount that
+    any element of a twin moved. What no twin moves (the forward of the first step, say) must be
+    bitwise equal.
     """
 
     case: Case

@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, calls_of, facts, is_within, root_is_wrapped
+from fuzzshard.case.facts import Facts, facts
+from fuzzshard.case.groups import calls_of, root_is_wrapped
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetRequiresGrad, Step
 from fuzzshard.oracles.judge import MOST_FINDINGS
 from fuzzshard.training.trace import Key, Registration, Trace

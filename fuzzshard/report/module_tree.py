@@ -8,7 +8,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, Shape, leaf_parameters
+from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import (
     MLP,
     Activation,
@@ -29,6 +29,7 @@ from fuzzshard.case.graph import (
     resolve,
     walk,
 )
+from fuzzshard.case.leaves import Shape, leaf_parameters
 
 
 def module_tree(case: Case, facts: Facts) -> Tree:

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Literal
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule import Backward
 from fuzzshard.errors import UsageError
-from fuzzshard.verdict import Finding
+from fuzzshard.oracles.association import adds_in_another_order
+from fuzzshard.verdict import MISSING, UNEXPECTED, Finding
 
 Kind = Literal["compare", "registration", "collectives", "replicas", "raise", "desync"]
 
@@ -29,8 +29,8 @@ LARGEST_BITWISE_MESH = 2
 class Aim:
     """``compare`` tensors with the reference, or one of the kinds that need no reference.
 
-    ``oracles`` are compared after op ``op``, or after every op if it is None; then ``name`` alone where
-    a bound is given, since the bound is that of this tensor. ``bound`` None means that none is known.
+    ``oracles`` are compared after op ``op``, or after every op if it is None; with a ``name`` only that
+    tensor. The difference may be ``bound``, in the unit of the tensor; None means that no bound is known.
     """
 
     kind: Kind
@@ -57,8 +57,9 @@ def aim_of(case: Case, signature: str, finding: Finding | None) -> Aim:
         return _from_finding(finding)
     kind, _, rest = signature.partition("/")
     engine, _, oracle = rest.partition("/")
-    if kind in ("crash", "desync"):
+    if kind in ("crash", "death", "desync"):
         return Aim("raise" if kind == "crash" else "desync", engine)
+    oracle = oracle.partition("/")[0]
     engine = engine or ("fully_shard" if "fully_shard" in case.engines else case.engines[0])
     match oracle:
         case "registration":
@@ -68,8 +69,8 @@ def aim_of(case: Case, signature: str, finding: Finding | None) -> Aim:
         case "replicas":
             return Aim("replicas", engine)
         case _:
-            oracles = (oracle,) if oracle else TENSOR_ORACLES
-            return Aim("compare", engine, oracles, bound=0.0 if _is_bitwise(case, engine) else None)
+            oracles = (oracle,) if oracle else _judged_everywhere(engine)
+            return Aim("compare", engine, oracles, bound=0.0 if _is_bitwise(case) else None)
 
 
 def _from_finding(finding: Finding) -> Aim:
@@ -85,11 +86,21 @@ def _from_finding(finding: Finding) -> Aim:
             return Aim("collectives", engine)
         case "replicas":
             return Aim("replicas", engine)
-    bound = (finding.bound or 0.0) if finding.rung == "bounded" else 0.0
-    return Aim("compare", engine, (finding.oracle,), op, finding.name, bound)
+    bounded = finding.rung == "bounded"
+    bound = finding.bound if bounded else 0.0
+    if bounded and finding.detail in (MISSING, UNEXPECTED):
+        bound = None
+    alone = bounded or finding.oracle in _SOMETIMES_ALLOWED
+    return Aim("compare", engine, (finding.oracle,), op, finding.name if alone else "", bound)
 
 
-def _is_bitwise(case: Case, engine: str) -> bool:
-    backwards = sum(isinstance(op, Backward) for op in case.schedule)
-    reorders = engine == "ddp" and backwards > 1 and case.mesh.size > 1
-    return case.mesh.size <= LARGEST_BITWISE_MESH and not reorders
+_SOMETIMES_ALLOWED = {"input_gradient": "fully_shard", "buffer": "ddp"}
+"""What an engine may do otherwise for a documented reason (:mod:`fuzzshard.oracles.allowed`)."""
+
+
+def _judged_everywhere(engine: str) -> tuple[str, ...]:
+    return tuple(oracle for oracle in TENSOR_ORACLES if _SOMETIMES_ALLOWED.get(oracle) != engine)
+
+
+def _is_bitwise(case: Case) -> bool:
+    return case.mesh.size <= LARGEST_BITWISE_MESH and not adds_in_another_order(case)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts, is_within
+from fuzzshard.case.facts import facts
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, SetRequiresGrad
 from fuzzshard.strategies.flow import Flow
 

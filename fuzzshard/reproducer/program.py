@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import BatchNorm, Block, Dropout
+from fuzzshard.case.groups import root_is_wrapped
 from fuzzshard.case.schedule import (
     Backward,
     Forward,
@@ -43,6 +44,7 @@ class Program:
         self._averages = [i for i, names in self.sync.unsynced.items() if not names]
         self._flags = Flags(case)
         self._forwarded = False
+        self._keeps_unsharded = not root_is_wrapped(case)
         self._dropout = any(isinstance(m, Dropout) for m in self.facts.modules.values())
         self.lines = self._setup() + [line for i in range(len(self.ops)) for line in self._op(i)]
 
@@ -191,7 +193,8 @@ class Program:
 
     def _reshard(self) -> list[str]:
         """Parameters may only change while they are sharded, says the docstring of ``fully_shard``."""
-        if self.aim.engine != "fully_shard" or not self._forwarded or not self.case.wrap:
+        kept = self._forwarded or self._keeps_unsharded
+        if self.aim.engine != "fully_shard" or not kept or not self.case.wrap:
             return []
         self.uses.add("FSDPModule")
         return [
@@ -203,6 +206,7 @@ class Program:
     def _set_flag(self, op: SetFlag) -> list[str]:
         before = self._flags.synced(None)
         self._flags.set(op)
+        self._keeps_unsharded |= op.flag == "reshard_after_backward" and not op.value
         if self.aim.engine == "ddp":
             now = self._flags.synced(None)
             says = f"{self.called}.require_backward_grad_sync = {now}  # what no_sync() sets"

@@ -181,13 +181,13 @@ class _Compare(_Writer):
     def verdict(self) -> list[str]:
         """The comparison; with a bound, of the one tensor that it bounds."""
         tolerance = f"rtol=0, atol={self.aim.bound or 0}"
-        comment, only = [], ""
+        comment = []
+        only = f"    if name != {self.aim.name!r}:\n        continue" if self.aim.name else ""
         if self.aim.bound is None:
             tolerance = "rtol=1e-4, atol=1e-5" if self.case.dtype == "float32" else "rtol=1e-9, atol=1e-9"
             comment = ["# The engines may add in another order; nobody has measured what that explains here."]
         elif self.aim.bound:
             comment = ["# atol is what rounding explains: from runs with another order of reduction."]
-            only = f"    if name != {self.aim.name!r}:\n        continue"
         whole = "    got = got.full_tensor() if isinstance(got, DTensor) else got"
         return [
             *comment,

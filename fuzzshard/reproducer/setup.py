@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.facts import Facts, facts, is_within
+from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, BatchNorm, walk
+from fuzzshard.case.paths import is_within
 
 
 def at(root: str, path: str) -> str:

@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts, is_within
+from fuzzshard.case.facts import facts
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, SetFlag, Step, ZeroGrad
 
 Owner = int | None

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, TensorSpec
-from fuzzshard.case.facts import facts, is_within
+from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import MLP, Attention, Block, Call, Child, Linear, TensorOp, walk
+from fuzzshard.case.paths import is_within
 from fuzzshard.shrink.passes import Edit, put, put_module
 
 

@@ -19,7 +19,7 @@ from fuzzshard.case.edit import (
     set_module,
     split,
 )
-from fuzzshard.case.facts import facts, leaf_parameters
+from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import (
     MLP,
     Activation,
@@ -41,6 +41,7 @@ from fuzzshard.case.graph import (
     value_node,
     walk,
 )
+from fuzzshard.case.leaves import leaf_parameters
 from fuzzshard.case.order import canonical_children, canonical_values, kind_rank
 from fuzzshard.shrink.passes import Edit, put_module
 

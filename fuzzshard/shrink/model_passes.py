@@ -21,8 +21,9 @@ from fuzzshard.case.edit import (
     set_module,
     split,
 )
-from fuzzshard.case.facts import facts, is_within
+from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, Call, Child, Linear, Node, join, resolve, walk
+from fuzzshard.case.paths import is_within
 from fuzzshard.shrink.passes import Edit, put_module
 
 

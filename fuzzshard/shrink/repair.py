@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Tie
 from fuzzshard.case.edit import bypass, edit_block, map_modules, map_nodes, set_module
-from fuzzshard.case.facts import is_within, leaf_parameters
 from fuzzshard.case.graph import (
     Alias,
     Attention,
@@ -27,6 +26,8 @@ from fuzzshard.case.graph import (
     value_node,
     walk,
 )
+from fuzzshard.case.leaves import leaf_parameters
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, Op, SetFlag, SetRequiresGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase

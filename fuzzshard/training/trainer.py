@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from fuzzshard.case.case import Case, TensorSpec
-from fuzzshard.case.facts import root_is_wrapped
 from fuzzshard.case.graph import BatchNorm, Conv1d
+from fuzzshard.case.groups import root_is_wrapped
 from fuzzshard.case.schedule import (
     Backward,
     Forward,

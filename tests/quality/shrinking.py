@@ -6,8 +6,9 @@ import functools
 from collections.abc import Callable
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts, is_within
+from fuzzshard.case.facts import facts
 from fuzzshard.case.order import size_order
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, Step
 from fuzzshard.shrink import ShrinkResult, shrink
 from fuzzshard.strategies import draw_cases

@@ -3,7 +3,7 @@
 import pytest
 
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, Tie, WrapGroup
-from fuzzshard.case.facts import Value, calls_of, facts
+from fuzzshard.case.facts import Value, facts
 from fuzzshard.case.graph import (
     MLP,
     Activation,
@@ -21,6 +21,7 @@ from fuzzshard.case.graph import (
     RMSNorm,
     TensorOp,
 )
+from fuzzshard.case.groups import calls_of
 from fuzzshard.case.schedule import Forward
 from fuzzshard.errors import InvalidCase
 

@@ -1,0 +1,78 @@
+"""How wrap groups and forwards meet: which modules run, and which FSDP root a group has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.graph import Alias, Block, Call, Module, join, resolve
+from fuzzshard.case.leaves import leaf_parameters
+from fuzzshard.case.paths import is_within
+
+
+def calls_of(case: Case, target: str) -> frozenset[str]:
+    """The canonical paths of all modules that a forward of ``target`` calls, itself included."""
+    seen: set[str] = set()
+
+    def visit(path: str, module: Module) -> None:
+        if path in seen:
+            return
+        seen.add(path)
+        if isinstance(module, Block):
+            for node in module.nodes:
+                if isinstance(node, Call) and (found := resolve(case.model, join(path, node.module))):
+                    visit(*found)
+
+    if start := resolve(case.model, target):
+        visit(*start)
+    return frozenset(seen)
+
+
+def uses_outside_groups(case: Case, found: Facts, target: str) -> Iterator[tuple[str, str]]:
+    """(module, parameter) pairs where a forward of ``target`` uses a parameter whose group does not run.
+
+    A group gathers its parameters when one of its modules is called; outside of that they are DTensors.
+    """
+    wrapped = {m for group in case.wrap for m in group.modules}
+    ties = {tie.parameter: tie.source for tie in case.ties}
+    seen: set[tuple[str, frozenset[str]]] = set()
+
+    def visit(path: str, module: Module, running: frozenset[str]) -> Iterator[tuple[str, str]]:
+        running |= {path} & wrapped
+        if (path, running) in seen:
+            return
+        seen.add((path, running))
+        if isinstance(module, Block):
+            for node in module.nodes:
+                if isinstance(node, Call) and (child := resolve(case.model, join(path, node.module))):
+                    yield from visit(*child, running)
+        elif not isinstance(module, Alias):
+            for name in leaf_parameters(module, found.width(path)):
+                fqn = ties.get(join(path, name), join(path, name))
+                owner = found.owners[fqn]
+                if owner is not None and not running.intersection(case.wrap[owner].modules):
+                    yield path, fqn
+
+    if start := resolve(case.model, target):
+        yield from visit(*start, frozenset())
+
+
+def root_groups(case: Case) -> tuple[int, ...]:
+    """For each wrap group the outermost group around it, which becomes its FSDP root; itself if none is."""
+    return tuple(
+        max(
+            (j for j, outer in enumerate(case.wrap) if _encloses(outer.modules, inner.modules)),
+            default=i,
+        )
+        for i, inner in enumerate(case.wrap)
+    )
+
+
+def root_is_wrapped(case: Case) -> bool:
+    """Whether one FSDP root manages the whole model, so that a backward finalises every group."""
+    return any("" in group.modules for group in case.wrap)
+
+
+def _encloses(outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
+    return any(is_within(m, o) for m in inner for o in outer)

@@ -1,0 +1,15 @@
+"""Paths of modules and FQNs of parameters: dotted names from the root, which is the empty path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def is_within(path: str, ancestor: str) -> bool:
+    """Whether ``path`` is ``ancestor`` or below it."""
+    return not ancestor or path == ancestor or path.startswith(ancestor + ".")
+
+
+def enclosing(path: str, candidates: Iterable[str]) -> str | None:
+    """The innermost of ``candidates`` that ``path`` is within, or None."""
+    return max((c for c in candidates if is_within(path, c)), key=len, default=None)
