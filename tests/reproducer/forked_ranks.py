@@ -21,7 +21,7 @@ import torch.distributed._composable.checkpoint_activation
 import torch.distributed.algorithms._checkpoint.checkpoint_wrapper
 import torch.distributed.fsdp
 import torch.distributed.tensor
-import torch.nn.parallel.distributed  # noqa: F401
+import torch.nn.parallel.distributed
 
 
 def free_port() -> int:
@@ -68,7 +68,7 @@ def serve() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         port = free_port()
-        output = tempfile.TemporaryFile(mode="w+", errors="replace")
+        output = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115
         pids = []
         for rank in range(request["ranks"]):
             pid = os.fork()

@@ -1,0 +1,77 @@
+"""Builders for hand-written cases: a chain of modules, two steps of training, every module its own group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
+from fuzzshard.case.graph import Activation, Block, Call, Child, Linear, Module, TensorOp
+from fuzzshard.case.schedule import Backward, Forward, Op, Step, ZeroGrad
+
+FORWARD, BACKWARD, STEP, ZERO = Forward(), Backward(), Step(), ZeroGrad()
+AGAIN = Forward(batch=1)
+TWO_STEPS: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO, AGAIN, BACKWARD, STEP)
+ROOT = ""
+
+
+def chain(**modules: Module) -> Block:
+    """A block that calls its children one after another, in the order they are given."""
+    nodes, value = [], "x"
+    for index, name in enumerate(modules):
+        nodes.append(Call(name=f"h{index}", module=name, args=(value,)))
+        value = f"h{index}"
+    return Block(children=children(**modules), nodes=tuple(nodes), outputs=(value,))
+
+
+def children(**modules: Module) -> tuple[Child, ...]:
+    """Submodules by name."""
+    return tuple(Child(name=name, module=module) for name, module in modules.items())
+
+
+def call(name: str, module: str, *args: str, grad: bool = True) -> Call:
+    """A node that calls a child."""
+    return Call(name=name, module=module, args=args, grad=grad)
+
+
+def tensor_op(name: str, op: Any, *args: str) -> TensorOp:
+    """A node that computes with tensors."""
+    return TensorOp(name=name, op=op, args=args)
+
+
+def float_inputs(width: int = 5, *, seq: int = 0, count: int = 1) -> Inputs:
+    """Two rows of ``width`` features that require gradients."""
+    return Inputs(batch=2, seq=seq, tensors=(TensorSpec(size=width, requires_grad=True),) * count)
+
+
+def groups(*modules: str | tuple[str, ...], reshard: bool | int | None = None) -> tuple[WrapGroup, ...]:
+    """One wrap group for each path, or for each tuple of paths."""
+    return tuple(
+        WrapGroup(modules=(m,) if isinstance(m, str) else m, reshard_after_forward=reshard) for m in modules
+    )
+
+
+def two_linears() -> Block:
+    """Linear(5, 5), ReLU, Linear(5, 3): the smallest model with two groups that depend on each other."""
+    return chain(a=Linear(out=5), r=Activation(), b=Linear(out=3))
+
+
+def make_case(
+    model: Block | None = None,
+    schedule: tuple[Op, ...] = TWO_STEPS,
+    *,
+    mesh: int | Mesh = 2,
+    wrap: tuple[WrapGroup, ...] | None = None,
+    inputs: Inputs | None = None,
+    **options: Any,
+) -> Case:
+    """A case on :func:`two_linears`, with every child of the root and the root wrapped, unless told else."""
+    model = model or two_linears()
+    return Case(
+        seed=3,
+        model=model,
+        inputs=inputs or float_inputs(),
+        mesh=Mesh(shard=mesh) if isinstance(mesh, int) else mesh,
+        schedule=schedule,
+        wrap=groups(*(child.name for child in model.children), ROOT) if wrap is None else wrap,
+        **options,
+    )

@@ -1,0 +1,58 @@
+"""What torch documents that it refuses is REJECTED with torch's own text, and accuses nobody."""
+
+from __future__ import annotations
+
+import pytest
+from cases import BACKWARD, FORWARD, ROOT, STEP, chain, groups, make_case
+
+from fuzzshard.case.case import Case, Freeze, Tie
+from fuzzshard.case.graph import Alias, Linear
+from fuzzshard.case.schedule import Forward
+from fuzzshard.verdict import Status
+from fuzzshard.world import World
+
+SHARED = "is shared with a parameter already managed by another FSDP group"
+TIED = chain(a=Linear(out=5), b=Linear(out=5))
+
+REFUSED = {
+    "weights tied across groups": (
+        make_case(TIED, ties=(Tie(parameter="b.weight", source="a.weight"),)),
+        SHARED,
+    ),
+    "a list group as the root": (make_case(wrap=groups(("a", "b"))), "requires a single root module"),
+    "a forward of a part before the root": (
+        make_case(schedule=(Forward(target="b"), BACKWARD, STEP, FORWARD, BACKWARD)),
+        "FSDP state has already been lazily initialized for b",
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "text"), REFUSED.values(), ids=REFUSED.keys())
+def test_fully_shard_refuses(four_ranks: World, case: Case, text: str) -> None:
+    verdict = four_ranks.run(case)
+    assert verdict.status is Status.REJECTED
+    assert verdict.notes["fully_shard"].startswith("refused: ")
+    assert text in verdict.notes["fully_shard"]
+    assert text in verdict.message
+    assert verdict.findings == ()
+
+
+def test_ddp_refuses_a_model_without_trainable_parameters(four_ranks: World) -> None:
+    verdict = four_ranks.run(make_case(freezes=(Freeze(target=ROOT),)))
+    assert verdict.status is Status.REJECTED
+    assert list(verdict.notes) == ["ddp"]
+    assert "is not needed when a module doesn't have any parameters" in verdict.notes["ddp"]
+
+
+def test_a_refusal_leaves_the_world_as_it_was(four_ranks: World) -> None:
+    four_ranks.run(make_case())
+    before = four_ranks.pids
+    four_ranks.run(REFUSED["weights tied across groups"][0])
+    assert four_ranks.run(make_case()).status is Status.PASS
+    assert four_ranks.pids == before
+
+
+def test_a_module_registered_in_two_groups_is_run_and_judged(four_ranks: World) -> None:
+    model = chain(a=Linear(out=5), b=Alias(target="a"))
+    verdict = four_ranks.run(make_case(model, wrap=groups("a", ROOT)))
+    assert verdict.status is Status.PASS

@@ -1,0 +1,152 @@
+"""How worlds start, live, die and come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from cases import FORWARD, make_case
+
+from fuzzshard.errors import InfraError, InvalidCase
+from fuzzshard.verdict import Status
+from fuzzshard.world import World, WorldConfig
+from fuzzshard.world.processes import fork_server
+
+
+def kill(pid: int) -> None:
+    """Returns once the process is dead; its parent may not have noticed yet."""
+    os.kill(pid, signal.SIGKILL)
+    while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        pass
+
+
+def test_warm_ranks_run_one_case_after_another(two_ranks: World) -> None:
+    two_ranks.run(make_case())
+    before = two_ranks.pids
+    assert two_ranks.run(make_case()).status is Status.PASS
+    assert two_ranks.pids == before
+
+
+def test_ranks_beyond_the_mesh_sit_a_case_out(four_ranks: World) -> None:
+    verdict = four_ranks.run(make_case(mesh=1))
+    assert verdict.status is Status.PASS
+    assert len(four_ranks.pids) == 4
+
+
+def test_a_mesh_larger_than_the_world_is_an_invalid_case(two_ranks: World) -> None:
+    with pytest.raises(InvalidCase, match="needs 3 ranks and the world has 2"):
+        two_ranks.run(make_case(mesh=3))
+
+
+def test_an_invalid_case_reaches_no_rank(two_ranks: World) -> None:
+    two_ranks.start()
+    before = two_ranks.pids
+    with pytest.raises(InvalidCase):
+        two_ranks.run(make_case(schedule=()))
+    assert two_ranks.pids == before
+
+
+def test_a_bare_run_trains_and_judges_nothing(two_ranks: World) -> None:
+    verdict = two_ranks.run(make_case(), bare=True)
+    assert verdict.status is Status.PASS
+    assert verdict.rung == ""
+
+
+def test_a_world_says_what_it_runs_on(two_ranks: World) -> None:
+    two_ranks.start()
+    assert set(two_ranks.info) == {"torch", "python", "device", "backend", "platform"}
+    assert two_ranks.info["backend"] == "gloo"
+
+
+def test_a_restart_brings_other_processes() -> None:
+    with World(WorldConfig(size=2)) as world:
+        world.start()
+        before = world.pids
+        world.restart()
+        assert len(world.pids) == 2
+        assert not set(world.pids) & set(before)
+
+
+def test_no_rank_outlives_its_world() -> None:
+    with World(WorldConfig(size=2)) as world:
+        world.start()
+        pids = world.pids
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_two_worlds_live_side_by_side(two_ranks: World) -> None:
+    with World(WorldConfig(size=3)) as other:
+        assert other.run(make_case(mesh=3)).status is Status.PASS
+        assert two_ranks.run(make_case()).status is Status.PASS
+        assert other.run(make_case(mesh=3)).status is Status.PASS
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_killed_between_cases_is_not_torchs_fault(rank: int) -> None:
+    with World(WorldConfig(size=2)) as world:
+        world.run(make_case())
+        kill(world.pids[rank])
+        verdict = world.run(make_case())
+        assert verdict.status is Status.INFRA
+        assert f"rank {rank} was killed by SIGKILL" in verdict.message
+        assert world.run(make_case()).status is Status.PASS
+
+
+def test_a_world_survives_the_death_of_the_fork_server() -> None:
+    with World(WorldConfig(size=2)) as world, World(WorldConfig(size=2)) as other:
+        world.run(make_case())
+        other.run(make_case())
+        (zygote,) = {psutil.Process(pid).ppid() for pid in (*world.pids, *other.pids)}
+        os.kill(zygote, signal.SIGKILL)
+        for each in (world, other):
+            with pytest.raises(InfraError, match="the fork server died"):
+                each.run(make_case())
+        assert world.run(make_case()).status is Status.PASS
+        assert other.run(make_case()).status is Status.PASS
+
+
+def test_a_preload_is_imported_by_every_rank(tmp_path: Path) -> None:
+    preload = tmp_path / "preload.py"
+    preload.write_text(
+        "import os, pathlib, torch.distributed as dist\n"
+        "def apply():\n"
+        "    pathlib.Path(__file__).with_name(f'rank{dist.get_rank()}').touch()\n"
+    )
+    with World(WorldConfig(size=2, preload=(str(preload),))) as world:
+        world.start()
+    assert sorted(p.name for p in tmp_path.glob("rank*")) == ["rank0", "rank1"]
+
+
+def test_a_preload_that_raises_is_an_error_that_names_it(tmp_path: Path) -> None:
+    preload = tmp_path / "broken.py"
+    preload.write_text("raise ValueError('not today')\n")
+    with World(WorldConfig(size=2, preload=(str(preload),))) as world:
+        with pytest.raises(InfraError, match="cannot start: ValueError: not today"):
+            world.start()
+        assert world.pids == []
+
+
+def test_a_preload_that_ends_the_process_is_an_error(tmp_path: Path) -> None:
+    preload = tmp_path / "leaver.py"
+    preload.write_text("import os; os._exit(3)\n")
+    with World(WorldConfig(size=2, preload=(str(preload),))) as world, pytest.raises(InfraError, match="died"):
+        world.start()
+
+
+def test_closing_a_world_twice_is_closing_it_once() -> None:
+    world = World(WorldConfig(size=1))
+    world.run(make_case(mesh=1, schedule=(FORWARD,)))
+    world.close()
+    world.close()
+    assert world.pids == []
+
+
+def test_the_fork_server_starts_again_after_it_was_closed() -> None:
+    with World(WorldConfig(size=1)) as world:
+        world.run(make_case(mesh=1))
+    fork_server().close()
+    with World(WorldConfig(size=1)) as world:
+        assert world.run(make_case(mesh=1)).status is Status.PASS
