@@ -34,12 +34,29 @@ UNEXPECTED = "unexpected"
 """Details of a finding: the engine has no tensor where the reference has one, or the other way round."""
 
 
+ORACLES = (
+    "exception",
+    "exit",
+    "deadline",
+    "output",
+    "loss",
+    "input_gradient",
+    "gradient",
+    "local_gradient",
+    "parameter",
+    "registered_parameter",
+    "buffer",
+    "registration",
+    "collectives",
+    "replicas",
+)
+"""Every oracle, the one nearest to the cause first: it is primary when several rules break at one op."""
+
+
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One broken rule.
 
-    ``oracle`` names the rule: ``output``, ``loss``, ``input_gradient``, ``gradient``, ``parameter``,
-    ``buffer``, ``registration``, ``collectives``, ``replicas``, ``frozen``, ``exception``, ``exit``,
-    ``deadline``. ``engine`` is the culprit by vote. ``op`` is the index into the schedule (-1: none) and
+    ``oracle`` names the rule, one of :data:`ORACLES`. ``engine`` is the culprit by vote. ``op`` is the index into the schedule (-1: none) and
     ``name`` the FQN or output that differs. ``error`` and ``bound`` are absolute, in the tensor's unit;
     a bound of 0 means bitwise equality was required. ``detail`` tells kinds of one oracle's findings apart.
     """

@@ -61,9 +61,12 @@ class Engine(abc.ABC):
     def before_change(self) -> None:  # noqa: B027
         """Called before parameters change although a forward ran after the last backward."""
 
-    def hides_gradients(self) -> bool:
-        """Whether ``.grad`` now holds something the engine does not promise to anybody."""
-        return False
+    def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
+        """What ``.grad`` of the trained parameters holds, by the oracle that judges it.
+
+        ``gradient`` is reduced over the mesh, ``local_gradient`` also has this rank's unreduced part in it.
+        """
+        return {"gradient": {fqn: parameter.grad for fqn, parameter in self.trained.items()}}
 
     def call_target(self, path: str) -> nn.Module:
         """The module that a forward of ``path`` calls."""

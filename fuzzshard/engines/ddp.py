@@ -108,6 +108,7 @@ class DDP(Engine):
         self._unsynced = not self._synced
 
     @override
-    def hides_gradients(self) -> bool:
-        """Under ``no_sync`` ``.grad`` mixes the reduced gradient with this rank's own."""
-        return self._unsynced
+    def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
+        """Under ``no_sync`` gradients are accumulated on this rank alone, on top of reduced ones."""
+        (held,) = super().gradients().values()
+        return {"local_gradient" if self._unsynced else "gradient": held}

@@ -50,6 +50,15 @@ class Reference(Engine):
     def after_backward(self) -> None:
         self.sync.after_backward(self.trained)
 
+    @override
+    def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
+        held = super().gradients()
+        if self.sync.local:
+            held["local_gradient"] = {
+                fqn: self.sync.with_local(fqn, gradient) for fqn, gradient in held["gradient"].items()
+            }
+        return held
+
 
 class _NoisySync(ExplicitSync):
     """Adds to every average an error as large as another reduction order could make."""

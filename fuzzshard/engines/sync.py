@@ -83,6 +83,13 @@ class ExplicitSync:
                 average = self.average(self.local.pop(fqn), parameter.grad)
                 parameter.grad = average if parameter.grad is None else parameter.grad + average
 
+    def with_local(self, fqn: str, reduced: torch.Tensor | None) -> torch.Tensor | None:
+        """``reduced`` with what has accumulated on this rank since."""
+        local = self.local.get(fqn)
+        if local is None or reduced is None:
+            return reduced if local is None else local
+        return reduced + local
+
     def _root(self, owner: int | None) -> int | None:
         """A backward finalises the groups of the FSDP roots that it went through, and only those."""
         return UNMANAGED if owner is UNMANAGED else self.roots[owner]

@@ -7,20 +7,7 @@ import dataclasses
 import torch
 
 from fuzzshard.training.trace import Key, Piece, Trace, cut
-
-ORDER = (
-    "output",
-    "loss",
-    "input_gradient",
-    "gradient",
-    "parameter",
-    "registered_parameter",
-    "buffer",
-    "registration",
-    "collectives",
-    "replicas",
-)
-"""Which oracle is primary when several rules break at the same op: the one nearest to the cause."""
+from fuzzshard.verdict import ORACLES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +32,8 @@ class Difference:
 
 
 def rank_of(key: Key) -> tuple[int, int, str]:
-    """Sorts keys by first appearance: op, then :data:`ORDER`, then name."""
-    return key.op, ORDER.index(key.oracle), key.name
+    """Sorts keys by first appearance: op, then :data:`ORACLES`, then name."""
+    return key.op, ORACLES.index(key.oracle), key.name
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

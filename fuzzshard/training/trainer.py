@@ -217,9 +217,9 @@ class Trainer:
 
     def _observe_gradients(self, index: int) -> None:
         assert self.trace is not None
-        if not self.engine.hides_gradients():
-            for fqn, parameter in self.engine.trained.items():
-                self.trace.record(Key(index, "gradient", fqn), parameter.grad)
+        for oracle, gradients in self.engine.gradients().items():
+            for fqn, gradient in gradients.items():
+                self.trace.record(Key(index, oracle, fqn), gradient)
 
     def _observe_inputs(self, index: int) -> None:
         assert self.trace is not None

@@ -8,27 +8,10 @@ import time
 from collections import Counter
 
 from fuzzshard.case.case import Case
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import ORACLES, Finding, Status, Verdict
 from fuzzshard.world.messages import Failure, RankReport
 
 MOST_FINDINGS = 24
-
-ORDER = (
-    "exception",
-    "exit",
-    "deadline",
-    "output",
-    "loss",
-    "input_gradient",
-    "gradient",
-    "parameter",
-    "registered_parameter",
-    "buffer",
-    "registration",
-    "collectives",
-    "replicas",
-)
-
 
 _KILLED_BY_OTHERS = ("SIGKILL", "SIGTERM")
 
@@ -86,7 +69,7 @@ def merge(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict
     active = {rank: r for rank, r in sorted(outcome.reports.items()) if not r.idle}
     findings = [f for r in active.values() for f in r.findings]
     findings += _disagreements(case, active)
-    findings.sort(key=lambda f: (f.op, ORDER.index(f.oracle), f.name, f.rank))
+    findings.sort(key=lambda f: (f.op, ORACLES.index(f.oracle), f.name, f.rank))
     notes = next(iter(active.values())).notes
     rung = next(iter(active.values())).rung
     status, message = _status(findings, notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import os
 import signal
@@ -63,7 +64,8 @@ class ForkServer:
     def end_rank(self, process: RankProcess, *, kill: bool) -> int:
         """Waits for a rank to end, killing it first if asked; its exit code, negative for a signal."""
         if kill:
-            os.kill(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it died with its fork server
+                os.kill(process.pid, signal.SIGKILL)
         process.channel.close()
         with self._lock:
             code = self._ask(Reap(process.pid), [])

@@ -83,7 +83,10 @@ def _serve(control: socket.socket) -> None:
             return
         request = _decoder.decode(data)
         if isinstance(request, Reap):
-            _, status = os.waitpid(request.pid, 0)
+            try:
+                _, status = os.waitpid(request.pid, 0)
+            except ChildProcessError:  # a child of an earlier fork server, which died with it
+                status = signal.SIGKILL
             control.send(_encoder.encode(Reply(os.waitstatus_to_exitcode(status))))
             continue
         channel, log = socket.socket(fileno=fds[0]), fds[1]

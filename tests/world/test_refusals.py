@@ -41,7 +41,7 @@ def test_ddp_refuses_a_model_without_trainable_parameters(four_ranks: World) -> 
     verdict = four_ranks.run(make_case(freezes=(Freeze(target=ROOT),)))
     assert verdict.status is Status.REJECTED
     assert list(verdict.notes) == ["ddp"]
-    assert "is not needed when a module doesn't have any parameters" in verdict.notes["ddp"]
+    assert "is not needed when a module doesn't have any parameter" in verdict.notes["ddp"]
 
 
 def test_a_refusal_leaves_the_world_as_it_was(four_ranks: World) -> None:
