@@ -109,6 +109,45 @@ class StockWorld:
         return verdict.status.is_finding and verdict.signature == expected.signature
 
 
+SHOWS_WITHOUT = "torch shows this without the bug as well"
+
+
+class BugWorld:
+    """A world with a bug, in which a finding that also shows without it is none.
+
+    So neither the hunt nor the shrinking of its catch can end at another bug, one of torch itself.
+    """
+
+    def __init__(self, world: World, stock: StockWorld) -> None:
+        self._world = world
+        self._stock = stock
+
+    @property
+    def info(self) -> dict[str, str]:
+        """What the ranks run on."""
+        return self._world.info
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the ranks."""
+        return self._world.pids
+
+    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+        """The verdict with the bug; REJECTED for a finding that shows without it."""
+        verdict = self._world.run(case, deadline=deadline)
+        if verdict.status.is_finding and self._stock.shows(case, verdict):
+            return Verdict(status=Status.REJECTED, seconds=verdict.seconds, message=SHOWS_WITHOUT)
+        return verdict
+
+    def restart(self) -> None:
+        """Replaces the ranks by fresh ones."""
+        self._world.restart()
+
+    def close(self) -> None:
+        """Ends the ranks."""
+        self._world.close()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HuntSettings:
     """What all hunts have in common. ``keep`` is the folder that gets a corpus for each bug."""
@@ -161,7 +200,7 @@ class Hunt:
 
     def _search(self, world: World) -> None:
         settings, row = self._settings, self.row
-        runner = ControlledWorld(world, self._control)
+        runner = ControlledWorld(BugWorld(world, self._stock), self._control)
         stream = case_stream(settings.seed, world_size=settings.config.size)
         cases = Prefetch(stream, ahead=4, limit=settings.max_cases)
         began = time.monotonic()
@@ -176,6 +215,7 @@ class Hunt:
                     self._control.count_infra(verdict)
                     continue
                 self._control.count_judged()
+                row.stock += verdict.message == SHOWS_WITHOUT
                 if verdict.status.is_finding and self._accept(world, runner, Found(index, case, verdict)):
                     row.seconds = self._confirmed_at - began
                     return
@@ -183,10 +223,7 @@ class Hunt:
             cases.close()
 
     def _accept(self, world: World, runner: ControlledWorld, found: Found) -> bool:
-        """Whether ``found`` is the bug: it repeats on fresh ranks, and not without the bug."""
-        if self._stock.shows(found.case, found.verdict):
-            self.row.stock += 1
-            return False
+        """Whether ``found`` repeats on fresh ranks."""
         judged = confirm_and_shrink(
             runner, found.case, found.verdict, emit=self._on_event, budget=self._settings.budget
         )

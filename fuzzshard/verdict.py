@@ -56,9 +56,10 @@ ORACLES = (
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One broken rule.
 
-    ``oracle`` names the rule, one of :data:`ORACLES`. ``engine`` is the culprit by vote. ``op`` is the index into the schedule (-1: none) and
-    ``name`` the FQN or output that differs. ``error`` and ``bound`` are absolute, in the tensor's unit;
-    a bound of 0 means bitwise equality was required. ``detail`` tells kinds of one oracle's findings apart.
+    ``oracle`` names the rule, one of :data:`ORACLES`. ``engine`` is the culprit by vote. ``op`` is the
+    index into the schedule (-1: none) and ``name`` the FQN or output that differs. ``error`` and
+    ``bound`` are absolute, in the tensor's unit; a bound of 0 means bitwise equality was required.
+    ``detail`` tells kinds of one oracle's findings apart.
     """
 
     oracle: str

@@ -24,15 +24,17 @@ from fuzzshard.corpus.store import (
     save_unshrunk,
 )
 from fuzzshard.errors import InvalidEntry
-from fuzzshard.verdict import Status, Verdict
+from fuzzshard.verdict import Finding, Status, Verdict
 
 INCONCLUSIVE_FOLDER = "inconclusive"
+
+NO_SCRIPT = "# No reproducer could be generated"
 
 
 class ScriptRender(Protocol):
     """The standalone script that shows a finding."""
 
-    def __call__(self, case: Case, *, signature: str) -> str:
+    def __call__(self, case: Case, *, signature: str, finding: Finding | None) -> str:
         """Python source that needs torch only."""
 
 
@@ -100,9 +102,12 @@ class Keeper:
     def verify(self, folder: Path, entry: CorpusEntry) -> bool:
         """Runs the reproducer in ``folder``; one that does not fail gets a note in the entry."""
         script = folder / SCRIPT_FILE
-        if self._check(script, entry.case.mesh.size, preload=self.preload).fails:
+        if script.read_text().startswith(NO_SCRIPT):
+            note = "none could be generated; replaying the case shows the finding"
+        elif self._check(script, entry.case.mesh.size, preload=self.preload).fails:
             return True
-        note = "running it did not show the finding; replaying the case does"
+        else:
+            note = "running it did not show the finding; replaying the case does"
         noted = msgspec.structs.replace(entry, notes={**entry.notes, SCRIPT_FILE: note})
         save_shrunk(folder, noted, script.read_text())
         return False
@@ -127,9 +132,11 @@ class Keeper:
     def _script(self, entry: CorpusEntry) -> str:
         """A finding is saved even where no script can be made of it."""
         try:
-            return self._render(entry.case, signature=entry.signature)
+            return self._render(
+                entry.case, signature=entry.signature, finding=next(iter(entry.findings), None)
+            )
         except Exception as error:
-            return f"raise SystemExit({f'no reproducer could be generated: {error!r}'!r})\n"
+            return f"{NO_SCRIPT}: {error!r}\n"
 
 
 def _key(signature: str, case: Case) -> tuple[str, bytes]:

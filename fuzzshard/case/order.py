@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.codec import encode
+from fuzzshard.case.dims import get_dims
 from fuzzshard.case.graph import (
     MLP,
     Activation,
@@ -29,11 +30,12 @@ from fuzzshard.case.graph import (
     RMSNorm,
     walk,
 )
+from fuzzshard.case.tidy import count_uneven, count_unused, disorder, flag_distance, plan_depth
 
 _RANKS: dict[type[Part], int] = {
     Activation: 0,
-    RawParameter: 2,
-    Linear: 6,
+    Linear: 2,
+    RawParameter: 5,
     RMSNorm: 8,
     LayerNorm: 10,
     Dropout: 12,
@@ -49,23 +51,27 @@ _RANKS: dict[type[Part], int] = {
 class Size(NamedTuple):
     """What :func:`size_order` compares, most important first."""
 
-    ranks: int
-    hsdp: bool
+    mesh: tuple[bool, int]
     engines: int
     ops: int
     options: int
     groups: int
     wrapped: int
+    plan: int
     leaves: int
     aliases: int
     blocks: int
+    unused: int
     nodes: int
     values: int
     kinds: int
+    uneven: int
     width: int
     batch: int
     seq: int
     seed: int
+    flags: int
+    disorder: int
     named: int
     depth: int
     length: int
@@ -75,36 +81,49 @@ class Size(NamedTuple):
 def size_order(case: Case) -> Size:
     """The key by which one case is smaller than another; no two different cases are equal.
 
-    Mesh size 1 is smaller than 2: a failure that shows on one rank is no failure of communication.
     What needs a sentence to explain (a rank, an op, an option off its default) weighs more than what
-    only makes the model longer.
+    only makes the model longer. Of two equally long models the one that a person would have written is
+    smaller: every module called, every value read, the root wrapped, widths that the shards divide evenly.
     """
     modules = [module for _, module in walk(case.model)]
     blocks = [m for m in modules if isinstance(m, Block)]
     encoded = encode(case)
     return Size(
-        ranks=case.mesh.size,
-        hsdp=case.mesh.replicate is not None,
+        mesh=mesh_rank(case.mesh),
         engines=len(case.engines),
         ops=len(case.schedule),
         options=_count_options(case),
         groups=len(case.wrap),
         wrapped=sum(len(g.modules) for g in case.wrap),
+        plan=plan_depth(case),
         leaves=leaf_count(case),
         aliases=sum(isinstance(m, Alias) for m in modules),
         blocks=len(blocks),
+        unused=count_unused(case),
         nodes=sum(len(b.nodes) for b in blocks),
         values=sum(len(b.inputs) + len(b.outputs) + sum(len(n.args) for n in b.nodes) for b in blocks),
         kinds=sum(kind_rank(m) for m in modules) + sum(_form_rank(b) for b in blocks),
-        width=sum(t.size for t in case.inputs.tensors) + sum(map(_width, modules)),
+        uneven=count_uneven(case),
+        width=sum(get_dims(case).values()) + sum(m.heads - 1 for m in modules if isinstance(m, Attention)),
         batch=case.inputs.batch,
         seq=case.inputs.seq,
         seed=abs(case.seed),
+        flags=flag_distance(case),
+        disorder=disorder(case),
         named=sum(map(_named, blocks)),
         depth=sum(len(p.split(".")) for p in _targets(case) if p),
         length=len(encoded),
         encoded=encoded,
     )
+
+
+def mesh_rank(mesh: Mesh) -> tuple[bool, int]:
+    """The place of a mesh in the order: 1D of 2 ranks, then of 1, then of 3, 4, ...; then HSDP.
+
+    A mesh of size 1 takes paths of its own in torch, which skip collectives, so a failure on two ranks
+    says more.
+    """
+    return mesh.replicate is not None, {2: 0, 1: 1}.get(mesh.size, mesh.size)
 
 
 def leaf_count(case: Case) -> int:
@@ -118,9 +137,13 @@ def leaf_count(case: Case) -> int:
 def kind_rank(module: Module) -> int:
     """The place of a leaf in the order of simplicity; a block or an alias has none."""
     match module:
-        case RawParameter(matrix=True):
-            return 3
-        case Linear(bias=True) | LayerNorm(bias=True) | Conv1d(bias=True) | MLP(bias=True):
+        case (
+            RawParameter(matrix=True)
+            | Linear(bias=True)
+            | LayerNorm(bias=True)
+            | Conv1d(bias=True)
+            | MLP(bias=True)
+        ):
             return _RANKS[type(module)] + 1
         case Block() | Alias():
             return 0
@@ -188,20 +211,7 @@ def _form_rank(block: Block) -> int:
     return returns + sum(not n.grad if isinstance(n, Call) else ranks[n.op] for n in block.nodes)
 
 
-def _width(module: Module) -> int:
-    match module:
-        case Linear(out=out) | Conv1d(out=out) | MLP(hidden=out):
-            return out
-        case Embedding(vocab=vocab, dim=dim):
-            return vocab + dim
-        case Attention(heads=heads):
-            return heads - 1
-    return 0
-
-
 def _targets(case: Case) -> Iterator[str]:
-    for group in case.wrap:
-        yield from group.modules
     yield from (f.target for f in case.freezes)
     yield from (c.module for c in case.checkpoints)
     yield from (getattr(op, "target", "") for op in case.schedule)

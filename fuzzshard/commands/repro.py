@@ -43,7 +43,9 @@ def repro(
     from fuzzshard import reproducer
 
     entry = read_entry(only_case(path))
-    script = reproducer.script(entry.case, signature=entry.signature)
+    script = reproducer.script(
+        entry.case, signature=entry.signature, finding=next(iter(entry.findings), None)
+    )
     if output is not None:
         write_atomic(output, script.encode())
     elif not check:

@@ -79,8 +79,12 @@ def shrink(
     if file.name == CASE_FILE:
         folder = file.parent
     else:
-        folder = save_unshrunk(corpus, found, reproducer.script(case, signature=verdict.signature))
-    save_shrunk(folder, entry, reproducer.script(judged.case, signature=entry.signature))
+        folder = save_unshrunk(
+            corpus, found, reproducer.script(case, signature=verdict.signature, finding=verdict.findings[0])
+        )
+    save_shrunk(
+        folder, entry, reproducer.script(judged.case, signature=entry.signature, finding=entry.findings[0])
+    )
     rate = f"{confirmed.reproduced} of {confirmed.runs} runs on fresh ranks show it"
     print(f"{folder}: {judged.evaluations} cases tried; {rate}" + (f"; {judged.note}" if judged.note else ""))
     return EXIT_CLEAN

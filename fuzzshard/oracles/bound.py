@@ -51,7 +51,7 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Elementwise |a - b| in fp64: 0 between equal infinities, inf between NaN and a number."""
     error = (a.double() - b.double()).abs()
     same = (a == b) | (a.isnan() & b.isnan())
-    return torch.where(same, 0.0, error.nan_to_num(nan=float("inf")))
+    return torch.where(same, 0.0, error.nan_to_num(nan=float("inf"), posinf=float("inf")))
 
 
 def within(difference: Difference, bound: torch.Tensor) -> tuple[bool, float, float]:

@@ -32,18 +32,26 @@ for grad in [p.grad for p in by_hand if p.grad is not None]:
     grad /= dist.get_world_size()
 """
 
-BACKWARD = """
+PARAMETER_GROUPS = """
+def parameter_groups(model):  # foreach optimizers refuse lists that mix DTensors and Tensors
+    kinds = [[], []]
+    for p in model.parameters():
+        kinds[isinstance(p, DTensor)].append(p)
+    return [{"params": kind} for kind in kinds if kind]
+"""
+
+_BACKWARD = """
 def backward(loss, by_hand, local, unsynced=()):
     # Averages what has come in since the last synchronisation and adds it to what .grad held.
-    held = {name: p.grad for name, p in by_hand.items()}
+    held = {{name: p.grad for name, p in by_hand.items()}}
     for p in by_hand.values():
         p.grad = None
     loss.backward()
-    for name, p in by_hand.items():
+{reached}    for name, p in by_hand.items():
         if p.grad is not None:
             local[name] = local[name] + p.grad if name in local else p.grad
         p.grad = held[name]
-        if name in local and name not in unsynced:
+        if name in local and name not in unsynced{passed}:
             average = local.pop(name)
             dist.all_reduce(average)
             average /= dist.get_world_size()
@@ -89,6 +97,16 @@ for name in (
     if hasattr(dist, name):
         setattr(dist, name, recorded(name, getattr(dist, name)))
 """
+
+
+def backward_source(*, roots: bool) -> str:
+    """The function ``backward``: what :class:`fuzzshard.engines.sync.ExplicitSync` does.
+
+    With ``roots`` it averages only what belongs to an FSDP root that the backward went through.
+    """
+    reached = "    reached = {roots[name] for name, p in by_hand.items() if p.grad is not None}\n"
+    passed = " and roots[name] in reached"
+    return _BACKWARD.format(reached=reached if roots else "", passed=passed if roots else "")
 
 
 def seed_source() -> str:

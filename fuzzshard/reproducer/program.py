@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import BatchNorm, Block, Dropout
+from fuzzshard.case.graph import Dropout
 from fuzzshard.case.groups import root_is_wrapped
 from fuzzshard.case.schedule import (
     Backward,
@@ -20,8 +20,9 @@ from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.helpers import AVERAGING
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.losses import losses
-from fuzzshard.reproducer.setup import at, freeze_lines, requires_grad_lines
+from fuzzshard.reproducer.setup import at, freeze_lines, optimizer_line, requires_grad_lines
 from fuzzshard.reproducer.sync import Flags, SyncPlan, sync_plan
+from fuzzshard.reproducer.watch import Watch, output_expressions
 
 
 class Program:
@@ -43,6 +44,7 @@ class Program:
         self.uses: set[str] = set()
         self._averages = [i for i, names in self.sync.unsynced.items() if not names]
         self._flags = Flags(case)
+        self.watch = Watch(case, aim, self.ops, self.inputs, self.uses, called=called, model=model)
         self._forwarded = False
         self._keeps_unsharded = not root_is_wrapped(case)
         self._dropout = any(isinstance(m, Dropout) for m in self.facts.modules.values())
@@ -79,19 +81,18 @@ class Program:
                 self.uses.add("names")
             lines.append(f"params = {self.parameters('model')}")
         if any(isinstance(op, Step | ZeroGrad) for op in self.ops):
-            lines.append(f"optimizer = {self._optimizer()}")
+            grouped = (
+                self.aim.engine == "fully_shard" and len({o is None for o in self.facts.owners.values()}) > 1
+            )
+            self.uses |= {"parameter_groups"} if grouped else set()
+            lines.append(
+                optimizer_line(self.case, "parameter_groups(model)" if grouped else "model.parameters()")
+            )
         if self.by_hand and not self.sync.plain:
             lines.append("local = {}  # sums of gradients that are not averaged yet")
         if self.aim.trains_reference and self.aim.op is None:
             lines.append("seen = {}")
         return lines
-
-    def _optimizer(self) -> str:
-        spec = self.case.optimizer
-        kind = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[spec.kind]
-        momentum = f", momentum={spec.momentum}" if spec.kind == "sgd" and spec.momentum else ""
-        decay = f", weight_decay={spec.weight_decay}" if spec.weight_decay or spec.kind == "adamw" else ""
-        return f"torch.optim.{kind}(model.parameters(), lr={spec.lr}{momentum}{decay})"
 
     def _op(self, index: int) -> list[str]:
         match self.ops[index]:
@@ -100,7 +101,7 @@ class Program:
             case Backward():
                 return self._backward(index)
             case Step():
-                return [*self._reshard(), "optimizer.step()", *self._watch(index, ("parameter",))]
+                return [*self._reshard(), "optimizer.step()", *self.watch.lines(index, ("parameter",))]
             case ZeroGrad(set_to_none=to_none):
                 return [f"optimizer.zero_grad({'' if to_none else 'set_to_none=False'})"]
             case SetFlag() as op:
@@ -125,33 +126,17 @@ class Program:
         body = [f"out = {call}"]
         if looks_at_loss or index in self.losses.needed:
             loss = self._loss_expression(op)
-            body.append(f"{self._loss(index)} = {loss}")
+            body.append(f"{self.watch.loss(index)} = {loss}")
             if loss.count("out") == 1 and not looks_at_output:
-                body = [f"{self._loss(index)} = {loss.replace('out', call)}"]
+                body = [f"{self.watch.loss(index)} = {loss.replace('out', call)}"]
         elif not looks_at_output:
             body = [call]
         if not op.grad:
             body = ["with torch.no_grad():", *(f"    {line}" for line in body)]
-        return [*lines, *body, *self._watch(index, ("output", "loss", "registered_parameter", "buffer"))]
-
-    def _loss(self, index: int) -> str:
-        forwards = [i for i, op in enumerate(self.ops) if isinstance(op, Forward)]
-        return "loss" if len(forwards) == 1 else f"loss{index}"
-
-    def _outputs(self, op: Forward) -> list[str]:
-        module = self.facts.modules[op.target]
-        returns = module.returns if isinstance(module, Block) else "tensor"
-        count = len(self.facts.output_values[op.target])
-        match returns:
-            case "tensor":
-                return ["out"]
-            case "tuple":
-                return [f"out[{i}]" for i in range(count)]
-            case "dict":
-                return [f'out["out{i}"]' for i in range(count)]
+        return [*lines, *body, *self.watch.lines(index, ("output", "loss", "registered_parameter", "buffer"))]
 
     def _loss_expression(self, op: Forward) -> str:
-        outputs = self._outputs(op)
+        outputs = output_expressions(self.case, op)
         used = range(len(outputs)) if op.outputs is None else op.outputs
         terms = [self._term(op, i, outputs[i]) for i in used]
         return terms[0] if len(terms) == 1 else f"torch.stack([{', '.join(terms)}]).sum()"
@@ -171,11 +156,11 @@ class Program:
         lines = []
         if index not in self.losses.skipped:
             self._forwarded = False
-            taken = [self._loss(i) for i in self.losses.taken[index]]
+            taken = [self.watch.loss(i) for i in self.losses.taken[index]]
             loss = taken[0] if len(taken) == 1 else f"torch.stack([{', '.join(taken)}]).sum()"
             lines = self._differentiate(loss, self.sync.unsynced[index])
         hidden = self.aim.engine == "ddp" and not self._flags.synced(None)
-        return lines + self._watch(index, ("input_gradient", *(() if hidden else ("gradient",))))
+        return lines + self.watch.lines(index, ("input_gradient", *(() if hidden else ("gradient",))))
 
     def _differentiate(self, loss: str, unsynced: tuple[str, ...]) -> list[str]:
         if not self.by_hand or (self.sync.plain and unsynced):
@@ -232,42 +217,3 @@ class Program:
             "    if isinstance(module, FSDPModule):",
             f"        module.set_{op.flag}({op.value}{only})",
         ]
-
-    def _watch(self, index: int, oracles: tuple[str, ...]) -> list[str]:
-        lines = []
-        for oracle in oracles:
-            if self.aim.watches(oracle, index) and (entries := self._entries(index, oracle)):
-                self.uses.add("snapshot" if self.aim.op is None else "DTensor")
-                lines.append(f"seen |= {entries}" if self.aim.op is None else f"return {entries}")
-        return lines
-
-    def _entries(self, index: int, oracle: str) -> str:
-        """A dict of what an oracle compares after an op; empty where there is nothing."""
-        when = f"op {index} " if self.aim.op is None else ""
-        label = f'f"{when}{oracle} {{n}}"' if when else "n"
-        take = "snapshot({})" if when else "{}"
-        match oracle:
-            case "output":
-                outputs = self._outputs(self.ops[index])  # type: ignore[arg-type]
-                where = getattr(self.ops[index], "target", "") or "the root"
-                pairs = [f'"{when}output {i} of {where}": {take.format(o)}' for i, o in enumerate(outputs)]
-                return "{" + ", ".join(pairs) + "}"
-            case "loss":
-                return "{" + f'"{when}loss": {take.format(self._loss(index))}' + "}"
-            case "input_gradient":
-                pairs = [
-                    f'"{when}{n}": {take.format(v + ".grad")}' for n, v in self.inputs.differentiable(index)
-                ]
-                return "{" + ", ".join(pairs) + "}" if pairs else ""
-            case "gradient":
-                return f"{{{label}: {take.format('p.grad')} for n, p in params.items()}}"
-            case "parameter":
-                return f"{{{label}: {take.format('p')} for n, p in params.items()}}"
-            case "registered_parameter":
-                self.uses.add("names")
-                registered = f"{self.model}.get_parameter(n)"
-                return f"{{{label}: {take.format(registered)} for n in names}}"
-        if not any(isinstance(m, BatchNorm) for m in self.facts.modules.values()):
-            return ""
-        self.uses.add("buffer_names")
-        return f"{{{label}: {take.format('b')} for n, b in zip(buffer_names, {self.called}.buffers())}}"

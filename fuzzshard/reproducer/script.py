@@ -10,6 +10,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.model.source import model_source
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim, aim_of
+from fuzzshard.reproducer.imports import import_block
 from fuzzshard.reproducer.program import Program
 from fuzzshard.reproducer.setup import checkpoint_lines, ddp_expression, freeze_lines, mesh_line, wrap_lines
 from fuzzshard.reproducer.story import story
@@ -17,21 +18,6 @@ from fuzzshard.verdict import Finding
 
 DESYNC_SECONDS = 30
 """After how long a lost collective ends the script by itself."""
-
-_IMPORTS = {
-    "timedelta": "from datetime import timedelta",
-    "torch": "import torch",
-    "dist": "import torch.distributed as dist",
-    "nn": "from torch import nn",
-    "checkpoint": "from torch.distributed._composable.checkpoint_activation import checkpoint",
-    "checkpoint_wrapper": (
-        "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper"
-    ),
-    "init_device_mesh": "from torch.distributed.device_mesh import init_device_mesh",
-    "fsdp": "from torch.distributed.fsdp import {}",
-    "DTensor": "from torch.distributed.tensor import DTensor",
-    "ddp": "from torch.nn.parallel import DistributedDataParallel",
-}
 
 
 def script(
@@ -48,7 +34,12 @@ def script(
     version = torch_version or importlib.metadata.version("torch")
     writer = _Compare(case, aim) if aim.trains_reference else _Alone(case, aim)
     header = story(aim, signature, finding, case.mesh.size, version)
-    return "\n\n\n".join([f"{header}\n{writer.imports()}", *writer.definitions(), writer.main()]) + "\n"
+    return (
+        "\n\n\n".join(
+            [f"{header}\n{import_block(case, aim, writer.uses)}", *writer.definitions(), writer.main()]
+        )
+        + "\n"
+    )
 
 
 class _Writer:
@@ -59,24 +50,6 @@ class _Writer:
         self.uses = program.uses
         self.is_ddp = aim.engine == "ddp"
 
-    def imports(self) -> str:
-        """The import block, by what is used."""
-        names = {"torch", "dist", "nn"}
-        names |= {"timedelta"} if self.aim.kind == "desync" else set()
-        for checkpoint in self.case.checkpoints:
-            names.add("checkpoint_wrapper" if checkpoint.implementation == "wrapper" else "checkpoint")
-        fsdp = {"FSDPModule"} & self.uses
-        if self.is_ddp:
-            names.add("ddp")
-        elif self.case.wrap:
-            names.add("init_device_mesh")
-            fsdp.add("fully_shard")
-        if not self.is_ddp and self.uses & {"snapshot", "describe", "DTensor"}:
-            names.add("DTensor")
-        names |= {"fsdp"} if fsdp else set()
-        lines = [line.format(", ".join(sorted(fsdp))) for key, line in _IMPORTS.items() if key in names]
-        return "\n".join(lines).replace("timedelta\n", "timedelta\n\n")
-
     def definitions(self) -> list[str]:
         """The model, the helpers, ``build``."""
         case = self.case
@@ -86,7 +59,8 @@ class _Writer:
         sources = {
             "ids": helpers.IDS,
             "average": "def average(by_hand):\n" + textwrap.indent(helpers.AVERAGING.strip(), "    "),
-            "backward": helpers.BACKWARD,
+            "backward": helpers.backward_source(roots=bool(self.program.sync.roots)),
+            "parameter_groups": helpers.PARAMETER_GROUPS,
             "snapshot": helpers.PLAIN_SNAPSHOT if self.is_ddp else helpers.SNAPSHOT,
             "describe": helpers.DESCRIBE,
         }
@@ -110,6 +84,8 @@ class _Writer:
         lines.append("rank = dist.get_rank()")
         if "names" in self.uses:
             lines.append("names = [name for name, _ in Model().named_parameters()]")
+        if "backward" in self.uses and (roots := self.program.sync.roots):
+            lines.append(f"roots = {roots}  # of every parameter the FSDP root, by wrap group")
         if "buffer_names" in self.uses:
             lines.append("buffer_names = [name for name, _ in Model().named_buffers()]")
         return lines

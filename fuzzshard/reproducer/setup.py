@@ -77,3 +77,12 @@ def _fully_shard(root: str, group: WrapGroup) -> str:
 def ddp_expression(root: str) -> str:
     """Unused parameters are found, and buffers are left alone, as the other engines do."""
     return f"DistributedDataParallel({root}, find_unused_parameters=True, broadcast_buffers=False)"
+
+
+def optimizer_line(case: Case, parameters: str) -> str:
+    """Makes the optimizer; what the case leaves at torch's default is not said."""
+    spec = case.optimizer
+    kind = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[spec.kind]
+    momentum = f", momentum={spec.momentum}" if spec.kind == "sgd" and spec.momentum else ""
+    decay = f", weight_decay={spec.weight_decay}" if spec.weight_decay or spec.kind == "adamw" else ""
+    return f"optimizer = torch.optim.{kind}({parameters}, lr={spec.lr}{momentum}{decay})"

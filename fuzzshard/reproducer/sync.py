@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
+from fuzzshard.case.groups import root_groups
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, SetFlag, Step, ZeroGrad
 
@@ -49,21 +50,26 @@ class Flags:
 class SyncPlan:
     """``unsynced``: by backward, the parameters that it only accumulates.
 
-    ``plain``: gradients may add up in ``.grad`` and be averaged there, because nothing reads them, or
-    adds to them what is averaged already, in between.
+    ``roots``: by parameter, its FSDP root, where there are several: a backward only finalises the groups
+    of the roots that it goes through. ``plain``: gradients may add up in ``.grad`` and be averaged there,
+    because nothing reads them, or adds to them what is averaged already, in between.
     """
 
     unsynced: Mapping[int, tuple[str, ...]]
     names: tuple[str, ...]
+    roots: Mapping[str, Owner]
     plain: bool
 
 
 def sync_plan(
     case: Case, last: int, by_hand: Collection[Owner], backwards: set[int], reads: set[int]
 ) -> SyncPlan:
-    """For ops up to ``last``; ``backwards`` are those that run, ``.grad`` is read after those in ``reads``."""
+    """For ops up to ``last``; ``backwards`` are those that run; ``.grad`` is read after ``reads``."""
     owners = {name: owner for name, owner in facts(case).owners.items() if owner in by_hand}
     flags = Flags(case)
+    groups = root_groups(case)
+    roots = {name: None if owner is None else groups[owner] for name, owner in owners.items()}
+    several = len(set(roots.values())) > 1
     unsynced: dict[int, tuple[str, ...]] = {}
     plain, averaged, local = True, False, False
     for index, op in enumerate(case.schedule[: last + 1]):
@@ -74,7 +80,8 @@ def sync_plan(
                 names = tuple(name for name, owner in owners.items() if not flags.synced(owner))
                 unsynced[index] = names
                 everything, nothing = len(names) == len(owners), not names
-                plain &= not averaged and (everything or nothing) and not (names and index in reads)
+                plain &= not averaged and (everything or nothing)
+                plain &= not (names and (several or index in reads))
                 averaged, local = averaged or nothing, bool(names)
             case Step():
                 plain &= not local
@@ -83,4 +90,4 @@ def sync_plan(
                 averaged = False
             case _:
                 pass
-    return SyncPlan(unsynced, tuple(owners), plain)
+    return SyncPlan(unsynced, tuple(owners), roots if several and any(unsynced.values()) else {}, plain)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Tie
+from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.case.edit import bypass, edit_block, map_modules, map_nodes, set_module
 from fuzzshard.case.graph import (
     Alias,
@@ -31,7 +32,6 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, Op, SetFlag, SetRequiresGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
-from fuzzshard.shrink.dims import get_dims, set_dims
 
 
 def repaired(case: Case) -> Case | None:

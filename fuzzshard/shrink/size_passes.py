@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.shrink.dims import get_dims, set_dims
+from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.shrink.passes import Edit, lower, put
 
 

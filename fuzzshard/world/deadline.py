@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 import psutil
 
-FIRST_SECONDS = 30.0
-"""For the first case of a fresh world: nothing is warm, and on CUDA communicators are built."""
+FIRST_SECONDS = 5.0
+"""While no case has ended yet: a first CUDA context and communicators keep a processor busy meanwhile."""
 
-LEAST_SECONDS = 2.0
+LEAST_SECONDS = 1.0
 MOST_SECONDS = 60.0
 FACTOR = 25.0
 
-IDLE_SECONDS = 1.5
+IDLE_SECONDS = 1.0
 """Ranks that wait for each other burn no processor time; starved ones burn some in as long as this."""
 
 IDLE_CPU_SECONDS = 0.02

@@ -123,9 +123,11 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
         )
         tracebacks = {f"rank {r}": f.traceback for r, f in sorted(outcome.failures.items())}
         return _accuse(Status.CRASH, (finding,), stacks | tracebacks, seconds)
-    rank = min(outcome.dead)
-    ending = _exit_text(outcome.exits.get(rank, 0))
-    if ending in _KILLED_BY_OTHERS:
+    endings = {rank: _exit_text(outcome.exits.get(rank, 0)) for rank in sorted(outcome.dead)}
+    killed = [rank for rank, ending in endings.items() if ending in _KILLED_BY_OTHERS]
+    rank = min(killed or endings)  # a peer that aborts does so because of the one that was killed
+    ending = endings[rank]
+    if killed:
         message = f"rank {rank} was killed by {ending}: by a person, or for want of memory"
         return Verdict(status=Status.INFRA, seconds=seconds, message=message)
     finding = Finding(

@@ -249,7 +249,7 @@ def is_wrapped(case: Case) -> bool:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def script(case: Case, *, signature: str) -> str:
+    def script(case: Case, *, signature: str, finding: object) -> str:
         return f"print({signature!r}, {case.seed})\n"
 
     monkeypatch.setattr("fuzzshard.reproducer.script", script, raising=False)

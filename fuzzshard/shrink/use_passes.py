@@ -1,0 +1,160 @@
+"""Passes towards a model in which every module is called and every value read: modules in sequence."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.edit import blocks, bypass, edit_block, map_nodes, map_values, sort_nodes
+from fuzzshard.case.facts import Facts, facts
+from fuzzshard.case.graph import Alias, Block, Call, Node, join, resolve, value_node
+from fuzzshard.case.tidy import unread
+from fuzzshard.shrink.passes import Edit
+
+
+def children_in_sequence(case: Case) -> Iterator[Edit]:
+    """A block calls its children one after another, in registration order, and does nothing else."""
+    found = facts(case)
+    for path, block in blocks(case.model):
+        calls = [_call_of(case, found, path, block, c.name) for c in block.children]
+        yield _chain(case, found, path, [c for c in calls if c])
+
+
+def calls_in_sequence(case: Case) -> Iterator[Edit]:
+    """A block makes its calls one after another, then those of children not called, and nothing else."""
+    found = facts(case)
+    for path, block in blocks(case.model):
+        present = [n for n in block.nodes if isinstance(n, Call)]
+        yield _chain(case, found, path, [*present, *_missing_calls(case, found, path, block)])
+
+
+def _chain(case: Case, found: Facts, path: str, calls: list[Call]) -> Edit:
+    floats = [n for n, v in zip(_block(case, path).inputs, found.input_values[path], strict=True) if not v.ids]
+    value = floats[0] if floats else ""
+    nodes: list[Node] = []
+    for call in calls:
+        takes_ids = _takes_ids(case, found, join(path, call.module))
+        nodes.append(call if takes_ids or not value else _reading(call, value))
+        value = _result(case, path, call)
+
+    def change(block: Block) -> Block:
+        return replace(block, nodes=tuple(nodes), outputs=(value,) * len(block.outputs))
+
+    return lambda case: replace(case, model=edit_block(case.model, path, change))
+
+
+def call_unused(case: Case) -> Iterator[Edit]:
+    """A child that is never called is called last, or first."""
+    found = facts(case)
+    for path, block in blocks(case.model):
+        for call in _missing_calls(case, found, path, block):
+            yield functools.partial(_call_last, path=path, call=call, value=_result(case, path, call))
+            yield functools.partial(_call_first, path=path, call=call, value=_result(case, path, call))
+
+
+def _call_last(case: Case, path: str, call: Call, value: str) -> Case:
+    def change(block: Block) -> Block:
+        nodes = (*block.nodes, _reading(call, block.outputs[0]))
+        return replace(block, nodes=nodes, outputs=(value, *block.outputs[1:]))
+
+    return replace(case, model=edit_block(case.model, path, change))
+
+
+def _call_first(case: Case, path: str, call: Call, value: str) -> Case:
+    def change(block: Block) -> Block:
+        (first, *_) = call.args
+        changed = map_values(block, lambda v: value if v == first else v)
+        return replace(changed, nodes=(call, *changed.nodes))
+
+    return replace(case, model=edit_block(case.model, path, change))
+
+
+def _missing_calls(case: Case, found: Facts, path: str, block: Block) -> Iterator[Call]:
+    """Calls of the children that no forward of the root calls, all on the first float input."""
+    for child in block.children:
+        uncalled = not isinstance(child.module, Alias) and join(path, child.name) not in found.called
+        if uncalled and (call := _call_of(case, found, path, block, child.name)):
+            yield call
+
+
+def _call_of(case: Case, found: Facts, path: str, block: Block, name: str) -> Call | None:
+    """The first call of a child, or a new one on the first float input, if there is one and it fits."""
+    for node in block.nodes:
+        if isinstance(node, Call) and node.module == name:
+            return node
+    values = zip(block.inputs, found.input_values[path], strict=True)
+    floats = [input_name for input_name, value in values if not value.ids]
+    if not floats or _takes_ids(case, found, join(path, name)) or isinstance(block.child(name), Alias):
+        return None
+    arity = len(found.input_values[join(path, name)])
+    taken = {*block.inputs, *(n.name for n in block.nodes)}
+    stem = f"{name}_out"
+    fresh = next(n for i in range(len(taken) + 1) if (n := f"{stem}{i}") not in taken)
+    return Call(name=fresh, module=name, args=floats[:1] * arity)
+
+
+def join_in_sequence(case: Case) -> Iterator[Edit]:
+    """Of two values that a tensor op joins, one is computed from the other, and the op goes."""
+    for path, block in blocks(case.model):
+        for node in block.nodes:
+            if not isinstance(node, Call) and len(node.args) > 1:
+                for first in dict.fromkeys(node.args):
+                    for second in dict.fromkeys(node.args):
+                        if first != second:
+                            yield _in_sequence(path, first, second, bypassed=node.name)
+
+
+def read_unread(case: Case) -> Iterator[Edit]:
+    """A value that nothing reads is computed from the output and becomes it, or the output from it."""
+    for path, block in blocks(case.model):
+        names = {n.name for n in block.nodes}
+        for name in unread(block):
+            if name in names:
+                yield _in_sequence(path, block.outputs[0], name)
+                yield _in_sequence(path, name, block.outputs[0])
+
+
+def _in_sequence(path: str, first: str, second: str, bypassed: str = "") -> Edit:
+    """What ``second`` is computed from reads ``first``; ``second`` takes the place of ``bypassed``, or is
+    the output.
+    """
+
+    def change(block: Block) -> Block:
+        nodes = {n.name: n for n in block.nodes}
+        start = value_node(second)
+        while start in nodes and value_node(nodes[start].args[0]) in nodes:
+            start = value_node(nodes[start].args[0])
+        if bypassed:
+            block = bypass(block, bypassed, second)
+        else:
+            block = replace(block, outputs=(second, *block.outputs[1:]))
+        return sort_nodes(
+            map_nodes(block, lambda n: replace(n, args=(first, *n.args[1:])) if n.name == start else n)
+        )
+
+    return lambda case: replace(case, model=edit_block(case.model, path, change))
+
+
+def _reading(call: Call, value: str) -> Call:
+    return replace(call, args=(value,) * len(call.args))
+
+
+def _result(case: Case, path: str, call: Call) -> str:
+    target = resolve(case.model, join(path, call.module))
+    several = target is not None and isinstance(target[1], Block) and target[1].returns != "tensor"
+    return f"{call.name}.0" if several else call.name
+
+
+def _takes_ids(case: Case, found: Facts, path: str) -> bool:
+    target = resolve(case.model, path)
+    return target is not None and any(v.ids for v in found.input_values[target[0]])
+
+
+def _block(case: Case, path: str) -> Block:
+    found = resolve(case.model, path)
+    assert found is not None
+    assert isinstance(found[1], Block)
+    return found[1]

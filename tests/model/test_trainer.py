@@ -1,0 +1,177 @@
+"""What the ops of a schedule mean, on one rank without a world."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import torch
+from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, chain, make_case
+
+from fuzzshard.case.case import Case, Freeze, Optimizer
+from fuzzshard.case.graph import BatchNorm, Dropout, Linear
+from fuzzshard.case.schedule import Backward, Forward, SetMode, SetRequiresGrad, ZeroGrad
+from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.reference import NoiseTwin, Reference
+from fuzzshard.oracles.compare import differences
+from fuzzshard.training.trace import Key, Trace
+from fuzzshard.training.trainer import Trainer, make_optimizer
+
+ONE_RANK = RankMesh(0, 1, torch.device("cpu"), cast(Any, None), cast(Any, None))
+
+
+def train(case: Case, dtype: torch.dtype = torch.float32) -> tuple[Trace, Reference]:
+    trace, engine = Trace(), Reference(case, ONE_RANK, dtype)
+    Trainer(case, engine, trace).run()
+    return trace, engine
+
+
+def one_rank(*args: Any, **options: Any) -> Case:
+    return make_case(*args, mesh=1, **options)
+
+
+def tensor(trace: Trace, op: int, oracle: str, name: str) -> torch.Tensor:
+    found = trace.tensors[Key(op, oracle, name)].tensor
+    assert found is not None
+    return found
+
+
+def gradient(trace: Trace, op: int, name: str = "b.weight") -> torch.Tensor:
+    return tensor(trace, op, "gradient", name)
+
+
+def test_training_twice_gives_the_same_trace() -> None:
+    case = one_rank(chain(a=Linear(out=4), d=Dropout(), n=BatchNorm()))
+    assert differences(train(case)[0], train(case)[0]) == []
+
+
+def test_the_ops_are_announced_in_order() -> None:
+    case = one_rank()
+    seen: list[int] = []
+    Trainer(case, Reference(case, ONE_RANK, torch.float32), None).run(seen.append)
+    assert seen == list(range(len(TWO_STEPS)))
+
+
+def test_the_same_batch_has_the_same_tensors() -> None:
+    trace, _ = train(one_rank(schedule=(FORWARD, Forward(batch=1), Forward(batch=0))))
+    first, other, again = (tensor(trace, i, "output", "output 0 of the root") for i in range(3))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_backward_of_all_is_the_sum_of_the_backwards_one_by_one() -> None:
+    together, _ = train(one_rank(schedule=(FORWARD, AGAIN, BACKWARD), dtype="float64"))
+    oldest = Backward(which="oldest")
+    apart, _ = train(one_rank(schedule=(FORWARD, AGAIN, oldest, oldest), dtype="float64"))
+    torch.testing.assert_close(gradient(together, 2), gradient(apart, 3))
+
+
+def test_the_newest_backward_is_of_the_last_forward() -> None:
+    newest, _ = train(one_rank(schedule=(FORWARD, AGAIN, Backward(which="newest"))))
+    alone, _ = train(one_rank(schedule=(AGAIN, BACKWARD)))
+    assert torch.equal(gradient(newest, 2), gradient(alone, 1))
+
+
+def test_a_forward_without_gradients_leaves_nothing_pending() -> None:
+    silent, _ = train(one_rank(schedule=(FORWARD, Forward(batch=1, grad=False), BACKWARD)))
+    alone, _ = train(one_rank(schedule=(FORWARD, BACKWARD)))
+    assert torch.equal(gradient(silent, 2), gradient(alone, 1))
+
+
+def test_gradients_accumulate_until_they_are_zeroed() -> None:
+    trace, _ = train(one_rank(schedule=(FORWARD, BACKWARD, FORWARD, BACKWARD, ZERO, FORWARD, BACKWARD)))
+    assert torch.equal(gradient(trace, 3), 2 * gradient(trace, 1))
+    assert torch.equal(gradient(trace, 6), gradient(trace, 1))
+
+
+def test_gradients_zeroed_in_place_are_zeros_where_others_are_none() -> None:
+    for to_none in (True, False):
+        freeze = SetRequiresGrad(target="b", value=False)
+        schedule = (FORWARD, BACKWARD, ZeroGrad(set_to_none=to_none), freeze, FORWARD, BACKWARD)
+        trace, _ = train(one_rank(schedule=schedule))
+        held = trace.tensors[Key(5, "gradient", "b.weight")].tensor
+        assert held is None if to_none else held is not None and not held.any()
+
+
+def test_a_backward_that_has_nothing_to_differentiate_is_skipped() -> None:
+    case = one_rank(freezes=(Freeze(target=ROOT),), schedule=(FORWARD, BACKWARD))
+    inputs = case.inputs.tensors[0]
+    assert inputs.requires_grad
+    assert train(case)[0].skipped == []
+    plain = make_case(
+        mesh=1,
+        freezes=case.freezes,
+        schedule=case.schedule,
+        inputs=type(case.inputs)(batch=2, tensors=(type(inputs)(size=5),)),
+    )
+    assert train(plain)[0].skipped == [1]
+
+
+def test_a_forward_of_a_part_has_inputs_of_its_own() -> None:
+    trace, _ = train(one_rank(schedule=(Forward(target="b"), BACKWARD)))
+    assert tensor(trace, 0, "output", "output 0 of b").shape == (2, 3)
+    assert trace.tensors[Key(1, "gradient", "a.weight")].tensor is None
+
+
+def test_a_mode_lasts_until_the_next_one() -> None:
+    case = one_rank(
+        chain(d=Dropout(), b=Linear(out=3)),
+        schedule=(FORWARD, SetMode(train=False), FORWARD, FORWARD, SetMode(train=True), FORWARD),
+    )
+    trace, _ = train(case)
+    outputs = {i: tensor(trace, i, "output", "output 0 of the root") for i in (0, 2, 3, 5)}
+    assert torch.equal(outputs[2], outputs[3])
+    assert not torch.equal(outputs[2], outputs[0])
+    assert not torch.equal(outputs[2], outputs[5])
+
+
+def test_dropout_draws_anew_in_every_forward() -> None:
+    trace, _ = train(one_rank(chain(d=Dropout(), b=Linear(out=3)), schedule=(FORWARD, FORWARD)))
+    outputs = [tensor(trace, i, "output", "output 0 of the root") for i in (0, 1)]
+    assert not torch.equal(*outputs)
+
+
+def test_only_the_outputs_named_enter_the_loss() -> None:
+    case = one_rank(schedule=(FORWARD,), loss="sum")
+    trace, _ = train(case)
+    output = tensor(trace, 0, "output", "output 0 of the root")
+    assert torch.equal(tensor(trace, 0, "loss", "loss"), output.sum())
+
+
+def test_a_step_moves_what_has_a_gradient_and_nothing_else() -> None:
+    case = one_rank(schedule=(FORWARD, BACKWARD, STEP), freezes=(Freeze(target="a"),))
+    trace, engine = train(case)
+    before = Reference(case, ONE_RANK, torch.float32)
+    assert torch.equal(engine.parameter("a.weight"), before.parameter("a.weight"))
+    expected = before.parameter("b.weight") - 0.125 * gradient(trace, 1)
+    assert torch.equal(tensor(trace, 2, "parameter", "b.weight"), expected)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_the_optimizer_holds_every_parameter_and_the_hyperparameters(kind: Any) -> None:
+    case = one_rank(optimizer=Optimizer(kind=kind, lr=0.5, weight_decay=0.25), freezes=(Freeze(target="a"),))
+    engine = Reference(case, ONE_RANK, torch.float32)
+    optimizer = make_optimizer(case, list(engine.trained.values()))
+    assert type(optimizer).__name__.lower() == kind
+    (group,) = optimizer.param_groups
+    assert (group["lr"], group["weight_decay"], len(group["params"])) == (0.5, 0.25, 4)
+
+
+def test_a_recorded_tensor_is_a_copy() -> None:
+    trace, parameter = Trace(), torch.ones(2)
+    trace.record(Key(0, "parameter", "p"), parameter)
+    parameter.zero_()
+    assert tensor(trace, 0, "parameter", "p").tolist() == [1.0, 1.0]
+
+
+def test_a_noise_twin_starts_equal_and_moves_by_rounding_only() -> None:
+    case = one_rank()
+    reference, _ = train(case)
+    twin = Trace()
+    Trainer(case, NoiseTwin(case, ONE_RANK, torch.float32, 1), twin).run()
+    moved = differences(reference, twin)
+    assert moved
+    assert min(d.key.op for d in moved) == 1
+    for found in moved:
+        assert found.comparable
+        torch.testing.assert_close(found.observed, found.expected, rtol=1e-4, atol=1e-5)

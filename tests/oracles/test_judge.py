@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+from cases import AGAIN, BACKWARD, FORWARD, STEP, TWO_STEPS, call, chain, children, groups, make_case, tensor_op
+from stock_cases import STOCK
+from traces import difference, floats, gradient, trace
+
+from fuzzshard.case.case import Case, Checkpoint, Tie
+from fuzzshard.case.graph import Alias, BatchNorm, Block, Linear
+from fuzzshard.case.schedule import Forward
+from fuzzshard.oracles.allowed import is_allowed
+from fuzzshard.oracles.association import adds_in_another_order
+from fuzzshard.oracles.bound import NoiseBound
+from fuzzshard.oracles.compare import Difference, differences
+from fuzzshard.oracles.judge import (
+    GRAY,
+    GRAY_FACTOR,
+    MOST_FINDINGS,
+    bitwise_applies,
+    is_exact,
+    tensor_findings,
+    vote,
+)
+from fuzzshard.training.trace import Key, Piece, Trace
+from fuzzshard.verdict import MISSING, UNEXPECTED
+
+KEY = gradient(1)
+TIED = chain(a=Linear(out=5), b=Linear(out=5))
+
+
+@pytest.mark.parametrize(("mesh", "expected"), [(1, True), (2, True), (3, False), (4, False)])
+def test_bitwise_equality_is_due_where_a_sum_has_two_terms_at_most(mesh: int, expected: bool) -> None:
+    assert bitwise_applies(make_case(mesh=mesh)) is expected
+
+
+REORDERED = {
+    "microbatches": make_case(schedule=(FORWARD, BACKWARD, AGAIN, BACKWARD, STEP)),
+    "two pending forwards": make_case(schedule=(FORWARD, AGAIN, BACKWARD, STEP)),
+    "tied weights": make_case(TIED, ties=(Tie(parameter="b.weight", source="a.weight"),)),
+    "an alias": make_case(chain(a=Linear(out=5), b=Alias(target="a"))),
+    "a module called twice": STOCK["reuse: a module called twice"].case,
+    "a value read twice": STOCK["graph: an addition"].case,
+}
+
+
+@pytest.mark.parametrize("case", REORDERED.values(), ids=REORDERED.keys())
+def test_sums_of_three_terms_may_be_added_in_another_order(case: Case) -> None:
+    assert adds_in_another_order(case)
+    assert not bitwise_applies(case)
+
+
+def test_one_backward_a_step_adds_in_one_order() -> None:
+    assert not adds_in_another_order(make_case())
+    assert not adds_in_another_order(make_case(schedule=(FORWARD, Forward(batch=1, grad=False), *TWO_STEPS[1:])))
+
+
+def test_values_without_rounding_are_exact() -> None:
+    single = trace({KEY: floats(0.5, 3.0), gradient(1, "b"): None, gradient(2): torch.tensor([7])})
+    double = trace(
+        {
+            KEY: floats(0.5, 3.0, dtype=torch.float64),
+            gradient(1, "b"): None,
+            gradient(2): torch.tensor([7]),
+        }
+    )
+    assert is_exact(single, double)
+
+
+@pytest.mark.parametrize(
+    "other", [floats(0.1, dtype=torch.float64), None, floats(float("nan"), dtype=torch.float64)]
+)
+def test_a_rounded_missing_or_invalid_value_is_not_exact(other: torch.Tensor | None) -> None:
+    assert not is_exact(trace({KEY: floats(0.1)}), trace({KEY: other}))
+
+
+def findings(found: list[Difference], bound: NoiseBound | None = None, rung: str = "bitwise") -> list:
+    return tensor_findings("ddp", found, rung, bound, lambda d: "ddp", rank=2)
+
+
+def test_a_finding_says_where_both_sides_differ_most() -> None:
+    found = difference(KEY, floats(1.0, 2.0, 3.0), floats(1.0, 2.5, 8.0))
+    (finding,) = findings([found])
+    assert finding.observed == "3 at [2] of [3]"
+    assert finding.expected == "8 at [2] of [3]"
+    assert (finding.error, finding.bound, finding.detail) == (5.0, 0.0, "")
+    assert (finding.op, finding.oracle, finding.name, finding.rank) == (1, "gradient", "a.weight", 2)
+
+
+def test_a_missing_and_an_unexpected_tensor_say_so() -> None:
+    missing, unexpected = findings([difference(KEY, None, floats(1.0)), difference(KEY, floats(1.0), None)])
+    assert (missing.detail, missing.observed) == (MISSING, "None")
+    assert (unexpected.detail, unexpected.expected) == (UNEXPECTED, "None")
+    assert missing.error == unexpected.error == float("inf")
+
+
+def test_another_shape_is_described_by_both_shapes() -> None:
+    (finding,) = findings([difference(KEY, floats(1.0), floats(1.0, 2.0))])
+    assert finding.observed == "a tensor of shape [1], torch.float32"
+    assert finding.expected == "a tensor of shape [2], torch.float32"
+
+
+def test_only_the_first_findings_are_kept() -> None:
+    assert len(findings([difference(KEY, floats(1.0), floats(2.0))] * 50)) == MOST_FINDINGS
+
+
+def test_explained_differences_are_no_findings_and_slightly_unexplained_ones_are_gray() -> None:
+    bound = NoiseBound(make_case(mesh=4), trace({KEY: floats(1.0)}), [])
+    limit = float(bound.excess(difference(KEY, floats(2.0), floats(1.0)))[2])
+    errors = {"": 1.5 * GRAY_FACTOR * limit, GRAY: 2 * limit}
+    for detail, error in errors.items():
+        (finding,) = findings([difference(KEY, floats(1.0 + error), floats(1.0))], bound, "bounded")
+        assert finding.detail == detail
+    assert findings([difference(KEY, floats(1.0 + limit / 2), floats(1.0))], bound, "bounded") == []
+
+
+def voted(engines: dict[str, Trace], reference: torch.Tensor | None) -> dict[str, str]:
+    truth = trace({KEY: reference})
+    differing = {name: differences(truth, t) for name, t in engines.items()}
+    return {
+        name: vote(name, {"reference": truth, **engines}, differing)(found[0])
+        for name, found in differing.items()
+        if found
+    }
+
+
+def test_an_engine_that_differs_alone_is_the_culprit() -> None:
+    engines = {"ddp": trace({KEY: floats(1.0)}), "fully_shard": trace({KEY: floats(2.0)})}
+    assert voted(engines, floats(1.0)) == {"fully_shard": "fully_shard"}
+
+
+def test_engines_that_differ_in_different_ways_are_both_culprits() -> None:
+    engines = {"ddp": trace({KEY: floats(3.0)}), "fully_shard": trace({KEY: floats(2.0)})}
+    assert voted(engines, floats(1.0)) == {"ddp": "ddp", "fully_shard": "fully_shard"}
+
+
+@pytest.mark.parametrize("value", [floats(2.0, 3.0, 4.0), None])
+def test_engines_that_agree_against_the_reference_accuse_it(value: torch.Tensor | None) -> None:
+    engines = {"ddp": trace({KEY: value}), "fully_shard": trace({KEY: value})}
+    assert voted(engines, floats(1.0, 1.0, 1.0)) == {"ddp": "reference", "fully_shard": "reference"}
+
+
+def test_a_shard_agrees_with_a_whole_tensor_by_its_piece() -> None:
+    whole = trace({KEY: floats(2.0, 3.0, 4.0)})
+    for value, culprit in ((4.0, "reference"), (5.0, "fully_shard")):
+        engines = {"ddp": whole, "fully_shard": trace({KEY: floats(value)}, (Piece(0, 2, 1),))}
+        assert voted(engines, floats(1.0, 1.0, 1.0))["fully_shard"] == culprit
+
+
+def test_a_missing_gradient_against_a_wrong_one_is_no_agreement() -> None:
+    engines = {"ddp": trace({KEY: None}), "fully_shard": trace({KEY: floats(2.0)})}
+    assert voted(engines, floats(1.0)) == {"ddp": "ddp", "fully_shard": "fully_shard"}
+
+
+def test_a_zero_gradient_of_an_unused_input_is_allowed_for_fully_shard_only() -> None:
+    case = make_case()
+    key = Key(1, "input_gradient", "input 0 of batch 0")
+    assert is_allowed("fully_shard", case, difference(key, floats(0.0), None))
+    assert not is_allowed("ddp", case, difference(key, floats(0.0), None))
+    assert not is_allowed("fully_shard", case, difference(key, floats(1.0), None))
+    assert not is_allowed("fully_shard", case, difference(KEY, floats(0.0), None))
+
+
+def test_statistics_recomputed_for_an_unused_output_are_allowed_for_ddp_only() -> None:
+    pair = Block(
+        children=children(a=Linear(out=4), n=BatchNorm()),
+        nodes=(call("h", "a", "x"), call("y", "n", "h"), tensor_op("z", "relu", "h")),
+        outputs=("y", "z"),
+        returns="tuple",
+    )
+    case = make_case(
+        pair,
+        (Forward(outputs=(1,)), BACKWARD, STEP),
+        wrap=groups("a", "n", ""),
+        checkpoints=(Checkpoint(module="n"),),
+    )
+    found = difference(Key(0, "buffer", "n.running_mean"), floats(1.0), floats(2.0))
+    assert is_allowed("ddp", case, found)
+    assert not is_allowed("fully_shard", case, found)
+    assert not is_allowed("ddp", msgspec.structs.replace(case, checkpoints=()), found)

@@ -1,0 +1,57 @@
+"""A signature names the kind of a finding and nothing that varies from case to case."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status, Verdict
+
+
+def signature(oracle: str, detail: str = "", **fields: object) -> str:
+    finding = Finding(
+        oracle=oracle, engine="fully_shard", observed="1", expected="2", detail=detail, **fields
+    )
+    return Verdict(status=Status.DIVERGENCE, findings=(finding,)).signature
+
+
+@pytest.mark.parametrize(
+    ("oracle", "detail", "expected"),
+    [
+        ("gradient", "", "divergence/fully_shard/gradient"),
+        ("gradient", MISSING, "divergence/fully_shard/gradient/missing"),
+        ("gradient", UNEXPECTED, "divergence/fully_shard/gradient/unexpected"),
+        ("gradient", "gray", "divergence/fully_shard/gradient"),
+        ("registration", "", "divergence/fully_shard/registration"),
+        ("exception", "KeyError in unshard", "crash/fully_shard/KeyError in unshard"),
+        ("exit", "SIGSEGV", "death/fully_shard/SIGSEGV"),
+        ("exit", "exit code 3", "death/fully_shard/exit code 3"),
+    ],
+)
+def test_a_finding_has_a_signature(oracle: str, detail: str, expected: str) -> None:
+    assert signature(oracle, detail) == expected
+
+
+def test_the_signature_has_no_op_no_name_no_rank_and_no_number() -> None:
+    assert signature("gradient") == signature("gradient", op=3, name="a.weight", rank=1, error=2.0, bound=1.0)
+
+
+def test_a_lost_collective_has_one_signature_however_it_shows() -> None:
+    seen = {signature("deadline"), signature("exit", "SIGABRT"), signature("exception", "desync")}
+    assert seen == {"desync/fully_shard"}
+
+
+def test_the_first_finding_names_the_verdict() -> None:
+    first, second = (
+        Finding(oracle=oracle, engine="ddp", observed="", expected="") for oracle in ("output", "gradient")
+    )
+    verdict = Verdict(status=Status.DIVERGENCE, findings=(first, second))
+    assert verdict.signature == "divergence/ddp/output"
+
+
+def test_without_a_finding_there_is_no_signature() -> None:
+    assert Verdict(status=Status.PASS).signature == ""
+
+
+@pytest.mark.parametrize("status", Status)
+def test_three_outcomes_accuse_an_engine(status: Status) -> None:
+    assert status.is_finding == (status in ("DIVERGENCE", "CRASH", "HANG"))
