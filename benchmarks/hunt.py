@@ -261,12 +261,14 @@ class Hunt:
         if not self._settings.scripts:
             return
         with_bug = keeper.verify(folder, entry)
-        without_bug = check(folder / SCRIPT_FILE, entry.case.mesh.size).fails
+        stock = check(folder / SCRIPT_FILE, entry.case.mesh.size)
+        without_bug = stock.fails
         self.row.script_ok = with_bug and not without_bug
         if not with_bug:
             self.row.note += " the script passes with the bug"
         if without_bug:
-            self.row.note += " the script fails without the bug"
+            (folder / "without-bug.log").write_text(stock.output)
+            self.row.note += " the script fails without the bug (its output is beside it)"
 
 
 def totals(rows: list[Row]) -> dict[str, int]:

@@ -19,7 +19,6 @@ from cases import (
     groups,
     make_case,
     tensor_op,
-    two_linears,
 )
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie
@@ -211,7 +210,9 @@ REUSE = {
     "weights tied in one group": bounded(_TIED, ties=_TIE, wrap=groups(ROOT)),
     "weights tied in a list group": bounded(_TIED, ties=_TIE, wrap=groups(("a", "b"), ROOT)),
     "weights tied without any group": bounded(_TIED, ties=_TIE, wrap=()),
-    "two forwards, one backward": bounded(None, (FORWARD, AGAIN, BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)),
+    "two forwards, one backward": bounded(
+        None, (FORWARD, AGAIN, BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)
+    ),
     "two forwards, the oldest first": bounded(
         None, (FORWARD, AGAIN, Backward(which="oldest"), Backward(which="oldest"), STEP), ddp=ONE_BY_ONE
     ),
@@ -300,9 +301,7 @@ SCHEDULES = {
     "no sync on hsdp": bounded(None, _accumulated(_NO_SYNC), mesh=Mesh(replicate=2, shard=2)),
     "no sync in one group": bounded(
         None,
-        _accumulated(
-            (flag("requires_gradient_sync", False, "a"), flag("requires_gradient_sync", True, "a"))
-        ),
+        _accumulated((flag("requires_gradient_sync", False, "a"), flag("requires_gradient_sync", True, "a"))),
         ddp=PARTIAL,
     ),
     "no sync in the root alone": bounded(

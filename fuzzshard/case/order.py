@@ -84,9 +84,11 @@ def size_order(case: Case) -> Size:
     What needs a sentence to explain (a rank, an op, an option off its default) weighs more than what
     only makes the model longer. Of two equally long models the one that a person would have written is
     smaller: every module called, every value read, the root wrapped, widths that the shards divide evenly.
+    An MLP or an attention counts as two Linears called in sequence.
     """
     modules = [module for _, module in walk(case.model)]
     blocks = [m for m in modules if isinstance(m, Block)]
+    pairs = sum(isinstance(m, MLP | Attention) for m in modules)
     encoded = encode(case)
     return Size(
         mesh=mesh_rank(case.mesh),
@@ -100,8 +102,8 @@ def size_order(case: Case) -> Size:
         aliases=sum(isinstance(m, Alias) for m in modules),
         blocks=len(blocks),
         unused=count_unused(case),
-        nodes=sum(len(b.nodes) for b in blocks),
-        values=sum(len(b.inputs) + len(b.outputs) + sum(len(n.args) for n in b.nodes) for b in blocks),
+        nodes=pairs + sum(len(b.nodes) for b in blocks),
+        values=pairs + sum(map(_value_count, blocks)),
         kinds=sum(kind_rank(m) for m in modules) + sum(_form_rank(b) for b in blocks),
         uneven=count_uneven(case),
         width=sum(get_dims(case).values()) + sum(m.heads - 1 for m in modules if isinstance(m, Attention)),
@@ -127,7 +129,7 @@ def mesh_rank(mesh: Mesh) -> tuple[bool, int]:
 
 
 def leaf_count(case: Case) -> int:
-    """The number of modules without children; an MLP or an attention counts as its two Linears."""
+    """The number of modules without children; an MLP or an attention counts as two."""
     modules = (module for _, module in walk(case.model))
     return sum(
         2 if isinstance(m, MLP | Attention) else not (isinstance(m, Block) and m.children) for m in modules
@@ -198,6 +200,10 @@ def _count_options(case: Case) -> int:
     scalars = sum(name in ("dtype", "values", "loss") for name in off_default(case))
     extras = len(case.ties) + len(case.checkpoints) + len(case.freezes)
     return fields + scalars + extras + (case.inputs.seq > 0)
+
+
+def _value_count(block: Block) -> int:
+    return len(block.inputs) + len(block.outputs) + sum(len(n.args) for n in block.nodes)
 
 
 def _named(block: Block) -> int:

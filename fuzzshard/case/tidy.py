@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.dims import get_dims
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Block, join, value_node, walk
+from fuzzshard.case.graph import Block, Call, join, value_node, walk
 from fuzzshard.case.schedule import Forward, SetFlag, SetMode, SetRequiresGrad
 
 
@@ -53,12 +53,13 @@ def flag_distance(case: Case) -> int:
 
 
 def disorder(case: Case) -> int:
-    """Batches not numbered in order of use, and wrapped modules not listed in registration order."""
+    """Batches not numbered in order of use; modules not called or not wrapped in registration order."""
     batches = first_uses(case)
     misnumbered = sum(batch != number for batch, number in batches.items())
     place = places(case)
+    calls = sum(_inversions(_called_children(block)) for block in _blocks(case))
     members = sum(_inversions([place[m] for m in group.modules]) for group in case.wrap)
-    return misnumbered + members + _inversions([last_place(group, place) for group in case.wrap])
+    return misnumbered + calls + members + _inversions([last_place(group, place) for group in case.wrap])
 
 
 def first_uses(case: Case) -> dict[int, int]:
@@ -87,6 +88,11 @@ def last_place(group: WrapGroup, place: dict[str, int]) -> int:
 
 def _blocks(case: Case) -> Iterator[Block]:
     return (module for _, module in walk(case.model) if isinstance(module, Block))
+
+
+def _called_children(block: Block) -> list[int]:
+    names = [child.name for child in block.children]
+    return [names.index(node.module) for node in block.nodes if isinstance(node, Call)]
 
 
 def _inversions(numbers: list[int]) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from fuzzshard.case.validate import validate
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Preload, world_config
 from fuzzshard.corpus.entry import Confirmation, make_entry, read_entry
+from fuzzshard.corpus.replay import LARGEST_CPU_WORLD
 from fuzzshard.corpus.store import CASE_FILE, only_case, save_shrunk, save_unshrunk
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, InfraError
 from fuzzshard.verdict import Status
@@ -55,7 +57,9 @@ def shrink(
     file = only_case(path)
     case = read_entry(file).case
     kind, num_devices = resolve_device(device)
-    config = world_config(kind, num_devices, preload, asked=world_size, default=case.mesh.size)
+    default = case.mesh.size if kind == "cuda" else min(case.mesh.size, LARGEST_CPU_WORLD)
+    config = world_config(kind, num_devices, preload, asked=world_size, default=default)
+    validate(case, config.size)
     budget = (
         Budget(max_evaluations=sys.maxsize, max_seconds=max_time) if max_time is not None else SHRINK_BUDGET
     )

@@ -28,6 +28,9 @@ class FullyShard(Engine):
             fqn: owner for fqn, owner in self.facts.owners.items() if owner is UNMANAGED
         }
         self.sync = ExplicitSync(mesh, unmanaged, self.flags)
+        self._must_wait = mesh.device.type == "cuda" and any(
+            isinstance(op, SetFlag) and op.flag == "is_last_backward" for op in case.schedule
+        )
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
@@ -56,8 +59,15 @@ class FullyShard(Engine):
         self.sync.before_backward(self.trained)
 
     @override
-    def after_backward(self) -> None:
-        self.sync.after_backward(self.trained)
+    def after_backward(self, targets: frozenset[str]) -> None:
+        self.sync.after_backward(self.trained, targets)
+
+    @override
+    def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
+        """Only the last backward waits for reductions, see ``set_is_last_backward``; before it the reader must."""
+        if self._must_wait:
+            torch.cuda.synchronize(self.mesh.device)
+        return super().gradients()
 
     @override
     def before_change(self) -> None:

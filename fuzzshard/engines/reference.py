@@ -47,8 +47,8 @@ class Reference(Engine):
         self.sync.before_backward(self.trained)
 
     @override
-    def after_backward(self) -> None:
-        self.sync.after_backward(self.trained)
+    def after_backward(self, targets: frozenset[str]) -> None:
+        self.sync.after_backward(self.trained, targets)
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:

@@ -70,12 +70,19 @@ class ExplicitSync:
         for fqn in self.owners:
             parameters[fqn].grad = None
 
-    def after_backward(self, parameters: dict[str, torch.nn.Parameter]) -> None:
-        """Accumulates, and reduces the gradients of the groups that synchronise now."""
+    def after_backward(self, parameters: dict[str, torch.nn.Parameter], targets: frozenset[str]) -> None:
+        """Accumulates, and reduces the gradients of the groups that synchronise now.
+
+        A backward finalises every group of the FSDP roots that it goes through, whether it brings the
+        group a gradient or not.
+        """
         news = {fqn: g for fqn in self.owners if (g := parameters[fqn].grad) is not None}
         for fqn, new in news.items():
             self.local[fqn] = self.local[fqn] + new if fqn in self.local else new
         roots = {self._root(owner) for fqn, owner in self.owners.items() if fqn in news}
+        for root, group in zip(self.roots, self.flags.case.wrap, strict=True):
+            if targets.intersection(group.modules):
+                roots.add(root)
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]
             parameter.grad = self._reduced[fqn]
@@ -91,7 +98,6 @@ class ExplicitSync:
         return reduced + local
 
     def _root(self, owner: int | None) -> int | None:
-        """A backward finalises the groups of the FSDP roots that it went through, and only those."""
         return UNMANAGED if owner is UNMANAGED else self.roots[owner]
 
     def average(self, local: torch.Tensor, accumulated: torch.Tensor | None) -> torch.Tensor:

@@ -17,6 +17,7 @@ TENSOR_ORACLES = (
     "loss",
     "input_gradient",
     "gradient",
+    "local_gradient",
     "parameter",
     "registered_parameter",
     "buffer",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,6 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+
+ATTEMPTS = 3
+
+_PORT_LOST = re.compile(
+    r"address already in use|EADDRINUSE|failed to listen on any local network", re.IGNORECASE
+)
 
 _ROOT = Path(__file__).parents[2]
 
@@ -30,7 +37,16 @@ def check(path: Path, num_ranks: int, *, preload: Sequence[Path] = (), timeout: 
 
     ``preload`` are files whose ``apply()`` patches torch in every rank first. A run that takes longer
     than ``timeout`` seconds is killed and counts as failing. Nothing is left running, whatever happens.
+    torchrun picks a free port before it binds it; a run that lost its port to somebody is repeated.
     """
+    for _ in range(ATTEMPTS):
+        result = _run(path, num_ranks, preload, timeout)
+        if not (result.fails and _PORT_LOST.search(result.output)):
+            break
+    return result
+
+
+def _run(path: Path, num_ranks: int, preload: Sequence[Path], timeout: float) -> ScriptResult:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     command = [*torchrun, str(num_ranks)]
     if preload:

@@ -9,8 +9,7 @@ _SEED = 'int.from_bytes("/".join(map(str, name)).encode(), "big") % (2**31 - 1)'
 _GAUSSIAN = """
 def values(shape, *name):  # the name alone decides the values
     seed = {seed}
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64){cast}
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64){cast}
 """
 
 _DYADIC = """

@@ -8,6 +8,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.reproducer.aim import Aim
 
 _IMPORTS = {
+    "os": "import os",
     "timedelta": "from datetime import timedelta",
     "torch": "import torch",
     "dist": "import torch.distributed as dist",
@@ -25,7 +26,7 @@ _IMPORTS = {
 
 def import_block(case: Case, aim: Aim, uses: Set[str]) -> str:
     """The imports for a script on ``case``; ``uses`` are the helpers and classes that its body names."""
-    names = {"torch", "dist", "nn"}
+    names = {"os", "torch", "dist", "nn"}
     names |= {"timedelta"} if aim.kind == "desync" else set()
     for checkpoint in case.checkpoints:
         names.add("checkpoint_wrapper" if checkpoint.implementation == "wrapper" else "checkpoint")
@@ -40,4 +41,5 @@ def import_block(case: Case, aim: Aim, uses: Set[str]) -> str:
             names.add("DTensor")
     names |= {"fsdp"} if fsdp else set()
     lines = [line.format(", ".join(sorted(fsdp))) for key, line in _IMPORTS.items() if key in names]
-    return "\n".join(lines).replace("timedelta\n", "timedelta\n\n")
+    first = lines.index(_IMPORTS["torch"])
+    return "\n".join([*lines[:first], "", *lines[first:]])

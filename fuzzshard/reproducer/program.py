@@ -44,8 +44,11 @@ class Program:
         self.uses: set[str] = set()
         self._averages = [i for i, names in self.sync.unsynced.items() if not names]
         self._flags = Flags(case)
-        self.watch = Watch(case, aim, self.ops, self.inputs, self.uses, called=called, model=model)
-        self._forwarded = False
+        self.watch = Watch(
+            case, aim, self.ops, self.inputs, self.uses, called=called, model=model, sums=self._sums
+        )
+        self._inlined: dict[int, str] = {}
+        self._forwarded = self._unsynced = False
         self._keeps_unsharded = not root_is_wrapped(case)
         self._dropout = any(isinstance(m, Dropout) for m in self.facts.modules.values())
         self.lines = self._setup() + [line for i in range(len(self.ops)) for line in self._op(i)]
@@ -54,6 +57,10 @@ class Program:
     def by_hand(self) -> bool:
         """Whether some gradients are averaged by hand."""
         return bool(self.sync.names and self.losses.taken)
+
+    @property
+    def _sums(self) -> bool:
+        return self.by_hand and not self.sync.plain
 
     @property
     def renamed(self) -> bool:
@@ -75,8 +82,7 @@ class Program:
 
     def _setup(self) -> list[str]:
         lines = freeze_lines(self.case, self.model, after_wrap=True)
-        reads = {"gradient", "parameter", "registered_parameter"} & set(self.aim.oracles)
-        if reads - {"registered_parameter"} or self.aim.kind == "replicas":
+        if {"gradient", "local_gradient", "parameter"} & set(self.aim.oracles) or self.aim.kind == "replicas":
             if self.renamed:
                 self.uses.add("names")
             lines.append(f"params = {self.parameters('model')}")
@@ -88,7 +94,7 @@ class Program:
             lines.append(
                 optimizer_line(self.case, "parameter_groups(model)" if grouped else "model.parameters()")
             )
-        if self.by_hand and not self.sync.plain:
+        if self._sums:
             lines.append("local = {}  # sums of gradients that are not averaged yet")
         if self.aim.trains_reference and self.aim.op is None:
             lines.append("seen = {}")
@@ -121,25 +127,34 @@ class Program:
         call = call_expression(
             self.facts.modules[op.target], callee, self.inputs.arguments(op), self.case.inputs.seq
         )
-        looks_at_loss = self.aim.watches("loss", index)
-        looks_at_output = self.aim.watches("output", index)
-        body = [f"out = {call}"]
-        if looks_at_loss or index in self.losses.needed:
-            loss = self._loss_expression(op)
-            body.append(f"{self.watch.loss(index)} = {loss}")
-            if loss.count("out") == 1 and not looks_at_output:
-                body = [f"{self.watch.loss(index)} = {loss.replace('out', call)}"]
-        elif not looks_at_output:
-            body = [call]
+        body = self._body(index, op, call)
         if not op.grad:
             body = ["with torch.no_grad():", *(f"    {line}" for line in body)]
         return [*lines, *body, *self.watch.lines(index, ("output", "loss", "registered_parameter", "buffer"))]
 
-    def _loss_expression(self, op: Forward) -> str:
+    def _body(self, index: int, op: Forward, call: str) -> list[str]:
+        """The call and its loss, in as few statements as what is looked at allows."""
+        looks_at_output = self.aim.watches("output", index)
+        if not self.aim.watches("loss", index) and index not in self.losses.needed:
+            return [f"out = {call}" if looks_at_output else call]
         outputs = output_expressions(self.case, op)
         used = range(len(outputs)) if op.outputs is None else op.outputs
         terms = [self._term(op, i, outputs[i]) for i in used]
-        return terms[0] if len(terms) == 1 else f"torch.stack([{', '.join(terms)}]).sum()"
+        loss = self.watch.loss(index)
+        if len(terms) > 1:
+            listed = ["terms = [", *(f"    {term}," for term in terms), "]"]
+            return [f"out = {call}", *listed, f"{loss} = torch.stack(terms).sum()"]
+        if looks_at_output or terms[0].count("out") > 1:
+            return [f"out = {call}", f"{loss} = {terms[0]}"]
+        term = terms[0].replace("out", call)
+        if self._goes_straight_into_backward(index):
+            self._inlined[index] = term
+            return []
+        return [f"{loss} = {term}"]
+
+    def _goes_straight_into_backward(self, index: int) -> bool:
+        keeps = self.aim.trains_reference and self.aim.op is None
+        return self.losses.taken.get(index + 1) == [index] and self.sync.plain and not keeps
 
     def _term(self, op: Forward, index: int, output: str) -> str:
         match self.case.loss:
@@ -156,11 +171,12 @@ class Program:
         lines = []
         if index not in self.losses.skipped:
             self._forwarded = False
-            taken = [self.watch.loss(i) for i in self.losses.taken[index]]
+            taken = [self._inlined.get(i, self.watch.loss(i)) for i in self.losses.taken[index]]
             loss = taken[0] if len(taken) == 1 else f"torch.stack([{', '.join(taken)}]).sum()"
             lines = self._differentiate(loss, self.sync.unsynced[index])
-        hidden = self.aim.engine == "ddp" and not self._flags.synced(None)
-        return lines + self.watch.lines(index, ("input_gradient", *(() if hidden else ("gradient",))))
+            self._unsynced = self.aim.engine == "ddp" and not self._flags.synced(None)
+        gradient = "local_gradient" if self._unsynced else "gradient"
+        return lines + self.watch.lines(index, ("input_gradient", gradient))
 
     def _differentiate(self, loss: str, unsynced: tuple[str, ...]) -> list[str]:
         if not self.by_hand or (self.sync.plain and unsynced):

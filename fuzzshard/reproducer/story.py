@@ -7,43 +7,47 @@ import textwrap
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.verdict import Finding
 
-_WIDTH = 100
+_WIDTH = 108
 
 
 def story(aim: Aim, signature: str, finding: Finding | None, num_ranks: int, torch_version: str) -> str:
     """The comment at the top: how to run the script, what it shows, when it fails."""
-    sentences = [*_sentences(aim, signature, finding), f"Found with torch {torch_version}."]
-    sentences.append("Exits 1 while this is so, 0 when it is fixed.")
-    text = textwrap.wrap(" ".join(sentences), _WIDTH, break_long_words=False, break_on_hyphens=False)
-    run = f"torchrun --standalone --nproc-per-node {num_ranks} repro.py"
-    return "\n".join(f"# {line}" for line in [run, *text])
+    text = f"{_what(aim, signature, finding)} Found with torch {torch_version}."
+    wrapped = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    run = f"torchrun --standalone --nproc-per-node {num_ranks} repro.py  (exits 1 while this is so)"
+    return "\n".join(f"# {line}" for line in [run, *wrapped])
 
 
-def _sentences(aim: Aim, signature: str, finding: Finding | None) -> list[str]:
+def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
     if finding is None:
-        known = f"Shows {signature}." if signature else f"Shows no known bug of {aim.engine}."
-        return [known] if aim.kind != "compare" else [known, f"Compares {aim.engine} with {_TRUTH}."]
-    what = f"Observed: {_one_line(finding.observed)}. Expected: {_one_line(finding.expected)}."
+        known = f" ({signature})" if signature else ""
+        if aim.trains_reference:
+            return f"{aim.engine} differs from {_TRUTH}{known}."
+        return f"{aim.engine} breaks a rule{known}."
+    observed, expected = _one_line(finding.observed), _one_line(finding.expected)
     match aim.kind:
         case "raise":
-            return [f"{aim.engine} raises {_one_line(finding.observed)}."]
+            return f"{aim.engine} raises {observed}."
         case "desync":
-            return [f"Under {aim.engine} the ranks lose each other: {_one_line(finding.observed)}."]
+            return f"Under {aim.engine} the ranks lose each other: {observed}."
         case "registration":
-            return [f"{aim.engine} registers {finding.name} other than documented. {what}"]
+            what = f"{aim.engine} registers {finding.name} other than documented"
         case "collectives":
-            return [f"Under {aim.engine} the ranks do not issue the same collectives."]
+            return f"Under {aim.engine} the ranks do not issue the same collectives."
         case "replicas":
-            return [f"Under {aim.engine} the ranks end with different parameters."]
+            return f"Under {aim.engine} the ranks end with different parameters."
         case "compare":
-            return [f"{_thing(finding)} differs between {aim.engine} and {_TRUTH}. {what}"]
+            what = f"{_thing(finding)} under {aim.engine} is not that of {_TRUTH}"
+    return f"{what}: observed {observed}, expected {expected}."
 
 
-_TRUTH = "the plain model with an all-reduce of its gradients"
+_TRUTH = "plain training with an all-reduce"
 
 
 def _thing(finding: Finding) -> str:
     match finding.oracle:
+        case "local_gradient":
+            return f"The gradient of {finding.name} that adds up without synchronisation"
         case "gradient":
             return f"The gradient of {finding.name}"
         case "input_gradient":

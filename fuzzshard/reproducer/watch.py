@@ -30,7 +30,8 @@ class Watch:
     """Writes dicts from names to tensors: one that is returned after the aim's op, or one after every op.
 
     Tensors that are kept while training goes on are copied. ``called`` and ``model`` are the variables of
-    :class:`fuzzshard.reproducer.program.Program`, and ``uses`` is its set of things to define.
+    :class:`fuzzshard.reproducer.program.Program`, ``uses`` is its set of things to define, and ``sums`` says
+    that it keeps gradients that are not averaged yet in ``local``.
     """
 
     def __init__(
@@ -43,19 +44,26 @@ class Watch:
         *,
         called: str,
         model: str,
+        sums: bool,
     ) -> None:
         self.case, self.aim, self.ops, self.inputs, self.uses = case, aim, ops, inputs, uses
-        self.called, self.model = called, model
-        self._take = "snapshot({})" if aim.op is None else "{}"
+        self.called, self.model, self.sums = called, model, sums
 
     def lines(self, index: int, oracles: tuple[str, ...]) -> list[str]:
         """Keeps or returns what the aim looks at after op ``index``."""
         keeps = self.aim.op is None
         lines = []
         for oracle in oracles:
-            if self.aim.watches(oracle, index) and (entries := self._entries(index, oracle)):
-                self.uses.add("snapshot" if keeps else "DTensor")
+            if not self.aim.watches(oracle, index):
+                continue
+            self.uses.add("snapshot" if keeps else "DTensor")
+            pairs, entries = self._pairs(index, oracle), self._comprehension(index, oracle)
+            if entries:
                 lines.append(f"seen |= {entries}" if keeps else f"return {entries}")
+            elif keeps:
+                lines += [f'seen["op {index} {name}"] = snapshot({value})' for name, value in pairs]
+            elif pairs:
+                lines.append("return {" + ", ".join(f'"{name}": {value}' for name, value in pairs) + "}")
         return lines
 
     def loss(self, index: int) -> str:
@@ -63,39 +71,42 @@ class Watch:
         forwards = [op for op in self.ops if isinstance(op, Forward)]
         return "loss" if len(forwards) == 1 else f"loss{index}"
 
-    def _entries(self, index: int, oracle: str) -> str:
-        """The dict; empty where there is nothing to look at."""
+    def _pairs(self, index: int, oracle: str) -> list[tuple[str, str]]:
+        """Names and expressions of tensors that stand in variables of their own."""
         op = self.ops[index]
         match oracle:
             case "output":
                 assert isinstance(op, Forward)
                 where = op.target or "the root"
-                outputs = output_expressions(self.case, op)
-                return self._dict(index, [(f"output {i} of {where}", o) for i, o in enumerate(outputs)])
+                return [
+                    (f"output {i} of {where}", o) for i, o in enumerate(output_expressions(self.case, op))
+                ]
             case "loss":
-                return self._dict(index, [("loss", self.loss(index))])
+                return [("loss", self.loss(index))]
             case "input_gradient":
-                tensors = self.inputs.differentiable(index)
-                return self._dict(index, [(name, f"{variable}.grad") for name, variable in tensors])
-            case "gradient":
-                return self._comprehension(index, oracle, "p.grad", "n, p in params.items()")
+                return [(name, f"{variable}.grad") for name, variable in self.inputs.differentiable(index)]
+            case _:
+                return []
+
+    def _comprehension(self, index: int, oracle: str) -> str:
+        """A dict comprehension over parameters or buffers; empty for what :meth:`_pairs` names."""
+        over = "n, p in params.items()"
+        match oracle:
+            case "local_gradient" if self.sums:
+                local = "local[n] if p.grad is None else p.grad + local[n]"
+                value = f"({local}) if n in local else p.grad"
+            case "gradient" | "local_gradient":
+                value = "p.grad"
             case "parameter":
-                return self._comprehension(index, oracle, "p", "n, p in params.items()")
+                value = "p"
             case "registered_parameter":
                 self.uses.add("names")
-                return self._comprehension(index, oracle, f"{self.model}.get_parameter(n)", "n in names")
-            case _:
-                if not any(isinstance(m, BatchNorm) for m in facts(self.case).modules.values()):
-                    return ""
+                value, over = f"{self.model}.get_parameter(n)", "n in names"
+            case "buffer" if any(isinstance(m, BatchNorm) for m in facts(self.case).modules.values()):
                 self.uses.add("buffer_names")
-                pairs = f"n, b in zip(buffer_names, {self.called}.buffers())"
-                return self._comprehension(index, oracle, "b", pairs)
-
-    def _dict(self, index: int, entries: list[tuple[str, str]]) -> str:
-        when = f"op {index} " if self.aim.op is None else ""
-        pairs = [f'"{when}{name}": {self._take.format(value)}' for name, value in entries]
-        return "{" + ", ".join(pairs) + "}" if pairs else ""
-
-    def _comprehension(self, index: int, oracle: str, value: str, pairs: str) -> str:
-        label = f'f"op {index} {oracle} {{n}}"' if self.aim.op is None else "n"
-        return f"{{{label}: {self._take.format(value)} for {pairs}}}"
+                value, over = "b", f"n, b in zip(buffer_names, {self.called}.buffers())"
+            case _:
+                return ""
+        if self.aim.op is None:
+            return f'{{f"op {index} {oracle} {{n}}": snapshot({value}) for {over}}}'
+        return f"{{n: {value} for {over}}}"

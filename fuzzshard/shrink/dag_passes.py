@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -68,6 +69,18 @@ def rewire(case: Case) -> Iterator[Edit]:
                         yield _set_outputs(path, outputs)
 
 
+def exchange(case: Case) -> Iterator[Edit]:
+    """Two neighbouring nodes do what the other one does, on their own arguments."""
+    for path, block in blocks(case.model):
+        for index, (first, second) in enumerate(itertools.pairwise(block.nodes)):
+            if len(first.args) == len(second.args):
+                swapped = (
+                    replace(second, name=first.name, args=first.args),
+                    replace(first, name=second.name, args=second.args),
+                )
+                yield _set_nodes(path, (*block.nodes[:index], *swapped, *block.nodes[index + 2 :]))
+
+
 def _set_nodes(path: str, nodes: tuple[Node, ...]) -> Edit:
     return lambda case: replace(case, model=edit_block(case.model, path, lambda b: replace(b, nodes=nodes)))
 
@@ -83,12 +96,22 @@ def outputs(case: Case) -> Iterator[Edit]:
     for path, block in blocks(case.model):
         for index in range(len(block.outputs)):
             if len(block.outputs) > 1:
-                yield _drop_output(path, index)
+                yield drop_output(path, index)
         if block.returns != "tensor" and len(block.outputs) == 1:
             yield functools.partial(_return_tensor, path=path)
 
 
-def _drop_output(path: str, index: int) -> Edit:
+def lone_outputs(case: Case) -> Iterator[Edit]:
+    """One output of two, still in a tuple or a dict."""
+    for path, block in blocks(case.model):
+        if len(block.outputs) == 2:
+            for index in range(2):
+                yield drop_output(path, index, unpack=False)
+
+
+def drop_output(path: str, index: int, *, unpack: bool = True) -> Edit:
+    """Without one output of the block at ``path``; with ``unpack`` the last one is returned as a tensor."""
+
     def shift(value: str, node: str) -> str:
         if value_node(value) != node:
             return value
@@ -107,7 +130,7 @@ def _drop_output(path: str, index: int) -> Edit:
             schedule.append(op)
         model = edit_block(case.model, path, lambda b: replace(b, outputs=without(b.outputs, index)))
         case = replace(case, model=model, schedule=tuple(schedule))
-        return _return_tensor(case, path) if len(found[1].outputs) == 2 else case
+        return _return_tensor(case, path) if unpack and len(found[1].outputs) == 2 else case
 
     return edit
 

@@ -82,20 +82,17 @@ def _tied(case: Case, path: str) -> set[str]:
     return group
 
 
+def _to(simpler: Callable[[int], Leaf]) -> Simplify:
+    """A leaf with parameters as another kind of leaf, which is given the width it returns."""
+
+    def simplify(leaf: Leaf, width: int, out: int) -> Leaf:
+        return leaf if isinstance(leaf, Embedding) or not leaf_parameters(leaf, 1) else simpler(out)
+
+    return simplify
+
+
 def _to_activation(leaf: Leaf, width: int, out: int) -> Leaf:
     return leaf if isinstance(leaf, Embedding) else Activation()
-
-
-def _to_linear(leaf: Leaf, width: int, out: int) -> Leaf:
-    return leaf if isinstance(leaf, Embedding) or not leaf_parameters(leaf, 1) else Linear(out=out)
-
-
-def _to_parameter(leaf: Leaf, width: int, out: int) -> Leaf:
-    return leaf if isinstance(leaf, Embedding) or not leaf_parameters(leaf, 1) else RawParameter()
-
-
-def _to_matrix(leaf: Leaf, width: int, out: int) -> Leaf:
-    return leaf if isinstance(leaf, Embedding) or not leaf_parameters(leaf, 1) else RawParameter(matrix=True)
 
 
 def _plain(leaf: Leaf, width: int, out: int) -> Leaf:
@@ -110,9 +107,9 @@ def _plain(leaf: Leaf, width: int, out: int) -> Leaf:
 
 
 to_activation = _leaves(_to_activation)
-to_linear = _leaves(_to_linear)
-to_parameter = _leaves(_to_parameter)
-to_matrix = _leaves(_to_matrix)
+to_linear = _leaves(_to(lambda out: Linear(out=out, bias=False)))
+to_biased_linear = _leaves(_to(lambda out: Linear(out=out)))
+to_parameter = _leaves(_to(lambda out: RawParameter()))
 plain = _leaves(_plain)
 
 

@@ -108,7 +108,7 @@ def inlined(case: Case, path: str, *, heirs: Literal["none", "first", "all"] = "
             outer = replace(outer, nodes=(*outer.nodes, *calls))
         outer = replace(outer, children=tuple(children))
         for call in calls:
-            outer = _splice(outer, block, call, names)
+            outer = _splice(outer, block, call.name, names)
         return outer
 
     moves = {join(path, old): join(parent, new) for old, new in names.items()} | {path: NOWHERE}
@@ -128,7 +128,8 @@ def _spread(case: Case, path: str, children: tuple[str, ...]) -> Case:
     return rename_paths(case, lambda reference: children[0] if reference == path else reference)
 
 
-def _splice(outer: Block, inner: Block, call: Call, names: dict[str, str]) -> Block:
+def _splice(outer: Block, inner: Block, name: str, names: dict[str, str]) -> Block:
+    at, call = next((i, n) for i, n in enumerate(outer.nodes) if isinstance(n, Call) and n.name == name)
     values = dict(zip(inner.inputs, call.args, strict=True))
     values |= {n.name: f"{call.name}_{n.name}" for n in inner.nodes}
 
@@ -145,7 +146,6 @@ def _splice(outer: Block, inner: Block, call: Call, names: dict[str, str]) -> Bl
     results = {f"{call.name}.{i}": rename(v) for i, v in enumerate(inner.outputs)}
     if inner.returns == "tensor":
         results = {call.name: rename(inner.outputs[0])}
-    at = next(i for i, n in enumerate(outer.nodes) if n.name == call.name)
     nodes = (*outer.nodes[:at], *spliced, *outer.nodes[at + 1 :])
     return map_values(replace(outer, nodes=nodes), lambda v: results.get(v, v))
 
@@ -200,9 +200,9 @@ def _call_other(case: Case, path: str, name: str, rename: Callable[[str], str]) 
 
 
 def merge_into_linear(case: Case) -> Iterator[Edit]:
-    """Two neighbouring leaves become one Linear, and what named the first names its bias."""
+    """Two neighbouring leaves become one Linear, and a freeze of the first is one of its bias."""
     found = facts(case)
-    leaves = [p for p, m in walk(case.model) if p and not isinstance(m, Block | Alias)]
+    leaves = [p for p, m in walk(case.model) if case.freezes and not isinstance(m, Block | Alias)]
     pairs = list(itertools.pairwise(leaves))
     for path, other in (*pairs, *((second, first) for first, second in pairs)):
         linear = Linear(out=found.output_values[other][0].size)

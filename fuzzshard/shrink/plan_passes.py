@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Mesh, Optimizer
 from fuzzshard.case.edit import split, with_item, without
-from fuzzshard.case.order import default_of, off_default
+from fuzzshard.case.order import default_of, mesh_rank, off_default
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetRequiresGrad
+from fuzzshard.case.tidy import first_uses, last_place, places
 from fuzzshard.shrink.passes import Edit, change_item, drop_item, lower, put
 
 
@@ -21,15 +24,15 @@ def engines(case: Case) -> Iterator[Edit]:
 
 
 def meshes(case: Case) -> Iterator[Edit]:
-    """1D meshes, smallest first; of a 2D mesh also the smaller 2D ones."""
+    """Simpler meshes of no more ranks than the case has: it was found on so many."""
     mesh = case.mesh
     offered = [Mesh(shard=n) for n in (1, 2, 3, 4, mesh.size) if n <= mesh.size]
     if mesh.replicate is not None:
         axes = [(r, s) for r in (1, 2, mesh.replicate) for s in (1, 2, mesh.shard)]
         offered += [Mesh(replicate=r, shard=s) for r, s in axes if r <= mesh.replicate and s <= mesh.shard]
-    for smaller in sorted(dict.fromkeys(offered), key=lambda m: (m.size, m.replicate is not None)):
-        if smaller != mesh:
-            yield put(mesh=smaller)
+    for simpler in sorted(dict.fromkeys(offered), key=mesh_rank):
+        if simpler != mesh:
+            yield put(mesh=simpler)
 
 
 def prefixes(case: Case) -> Iterator[Edit]:
@@ -153,10 +156,13 @@ def raise_targets(case: Case) -> Iterator[Edit]:
 
 
 def raise_groups(case: Case) -> Iterator[Edit]:
-    """The root, or the parent of a member, in place of a group."""
+    """The root, or the parent of a member, in place of a group; applied after the groups below it."""
     for index, group in enumerate(case.wrap):
+        others = without(case.wrap, index)
         for path in dict.fromkeys(("", *(split(m)[0] for m in group.modules))):
-            yield change_item("wrap", index, modules=(path,))
+            below = [i for i, other in enumerate(others) if any(is_within(m, path) for m in other.modules)]
+            at = max(below, default=index - 1) + 1
+            yield put(wrap=(*others[:at], replace(group, modules=(path,)), *others[at:]))
 
 
 def delay_forwards(case: Case) -> Iterator[Edit]:
@@ -177,18 +183,18 @@ def op_order(case: Case) -> Iterator[Edit]:
 
 
 def numbers(case: Case) -> Iterator[Edit]:
-    """Input batches numbered 0, 1, ... in order of first use, list groups sorted, a seed of 0."""
-    seen: dict[int, int] = {}
-    for op in case.schedule:
-        if isinstance(op, Forward):
-            seen.setdefault(op.batch, len(seen))
+    """Input batches numbered in order of first use, the plan in registration order, a seed of 0."""
+    number = first_uses(case)
     yield put(
         schedule=tuple(
-            replace(op, batch=seen[op.batch]) if isinstance(op, Forward) else op for op in case.schedule
+            replace(op, batch=number[op.batch]) if isinstance(op, Forward) else op for op in case.schedule
         )
     )
     for index, group in enumerate(case.wrap):
         if isinstance(group.reshard_after_forward, int) and group.reshard_after_forward > 1:
             yield change_item("wrap", index, reshard_after_forward=group.reshard_after_forward // 2)
-    yield put(wrap=tuple(replace(g, modules=tuple(sorted(g.modules))) for g in case.wrap))
+    place = places(case)
+    listed = tuple(replace(g, modules=tuple(sorted(g.modules, key=place.__getitem__))) for g in case.wrap)
+    yield put(wrap=tuple(sorted(listed, key=functools.partial(last_place, place=place))))
+    yield put(wrap=listed)
     yield put(seed=0)

@@ -1,4 +1,4 @@
-"""Passes that lower widths, the batch and the sequence length."""
+"""Passes that make widths even and small, and lower the batch and the sequence length."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from fuzzshard.shrink.passes import Edit, lower, put
 
 
 def widths_together(case: Case) -> Iterator[Edit]:
-    """No width above a bound, and every width the same."""
+    """No width above a bound, and every width the same: first one feature for each rank of a shard axis."""
     dims = get_dims(case)
     present = sorted(set(dims.values()))
-    for bound in dict.fromkeys((1, 2, 3, 4, *present)):
-        if bound <= present[-1]:
+    shard = case.mesh.shard
+    for bound in dict.fromkeys((shard, 1, 2, 3, 4, *present)):
+        if bound <= max(present[-1], shard):
             yield _set({k: min(v, bound) for k, v in dims.items()})
             yield _set(dict.fromkeys(dims, bound))
 
 
 def widths(case: Case) -> Iterator[Edit]:
-    """Equal widths lowered together, then one by one; the batch and the sequence length."""
+    """Equal widths changed together, then one by one; the batch and the sequence length."""
     dims = get_dims(case)
     for value in sorted(set(dims.values()), reverse=True):
         keys = [k for k, v in dims.items() if v == value]
-        for smaller in lower(value):
-            yield _set(dict.fromkeys(keys, smaller))
+        for simpler in _simpler(value, case.mesh.shard):
+            yield _set(dict.fromkeys(keys, simpler))
     for key, value in dims.items():
-        for smaller in lower(value):
-            yield _set({key: smaller})
+        for simpler in _simpler(value, case.mesh.shard):
+            yield _set({key: simpler})
     for smaller in lower(case.inputs.batch):
         yield put(inputs=replace(case.inputs, batch=smaller))
     if case.inputs.seq:
@@ -38,6 +39,12 @@ def widths(case: Case) -> Iterator[Edit]:
         yield put(inputs=replace(case.inputs, batch=min(rows, 2), seq=0))
     for smaller in lower(case.inputs.seq):
         yield put(inputs=replace(case.inputs, seq=smaller))
+
+
+def _simpler(value: int, shard: int) -> Iterator[int]:
+    """Smaller widths and those next to it that the shard axis divides."""
+    rounded = value - value % shard, value + -value % shard
+    yield from dict.fromkeys(v for v in (shard, *lower(value), *rounded) if v not in (0, value))
 
 
 def _set(sizes: dict[tuple[str, str], int]) -> Edit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from fuzzshard.case.edit import blocks, bypass, edit_block, map_nodes, map_value
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, Block, Call, Node, join, resolve, value_node
 from fuzzshard.case.tidy import unread
+from fuzzshard.shrink.dag_passes import drop_output
 from fuzzshard.shrink.passes import Edit
 
 
@@ -20,7 +22,7 @@ def children_in_sequence(case: Case) -> Iterator[Edit]:
     found = facts(case)
     for path, block in blocks(case.model):
         calls = [_call_of(case, found, path, block, c.name) for c in block.children]
-        yield _chain(case, found, path, [c for c in calls if c])
+        yield _chain(case, found, path, block, [c for c in calls if c])
 
 
 def calls_in_sequence(case: Case) -> Iterator[Edit]:
@@ -28,12 +30,11 @@ def calls_in_sequence(case: Case) -> Iterator[Edit]:
     found = facts(case)
     for path, block in blocks(case.model):
         present = [n for n in block.nodes if isinstance(n, Call)]
-        yield _chain(case, found, path, [*present, *_missing_calls(case, found, path, block)])
+        yield _chain(case, found, path, block, [*present, *_missing_calls(case, found, path, block)])
 
 
-def _chain(case: Case, found: Facts, path: str, calls: list[Call]) -> Edit:
-    floats = [n for n, v in zip(_block(case, path).inputs, found.input_values[path], strict=True) if not v.ids]
-    value = floats[0] if floats else ""
+def _chain(case: Case, found: Facts, path: str, block: Block, calls: list[Call]) -> Edit:
+    value = next(iter(_float_inputs(found, path, block)), "")
     nodes: list[Node] = []
     for call in calls:
         takes_ids = _takes_ids(case, found, join(path, call.module))
@@ -85,26 +86,29 @@ def _call_of(case: Case, found: Facts, path: str, block: Block, name: str) -> Ca
     for node in block.nodes:
         if isinstance(node, Call) and node.module == name:
             return node
-    values = zip(block.inputs, found.input_values[path], strict=True)
-    floats = [input_name for input_name, value in values if not value.ids]
+    floats = _float_inputs(found, path, block)
     if not floats or _takes_ids(case, found, join(path, name)) or isinstance(block.child(name), Alias):
         return None
     arity = len(found.input_values[join(path, name)])
     taken = {*block.inputs, *(n.name for n in block.nodes)}
     stem = f"{name}_out"
     fresh = next(n for i in range(len(taken) + 1) if (n := f"{stem}{i}") not in taken)
-    return Call(name=fresh, module=name, args=floats[:1] * arity)
+    return Call(name=fresh, module=name, args=(floats[0],) * arity)
 
 
 def join_in_sequence(case: Case) -> Iterator[Edit]:
-    """Of two values that a tensor op joins, one is computed from the other, and the op goes."""
+    """Of two values that an op joins or a block returns, one is computed from the other; it alone is left."""
     for path, block in blocks(case.model):
         for node in block.nodes:
-            if not isinstance(node, Call) and len(node.args) > 1:
-                for first in dict.fromkeys(node.args):
-                    for second in dict.fromkeys(node.args):
-                        if first != second:
-                            yield _in_sequence(path, first, second, bypassed=node.name)
+            if not isinstance(node, Call):
+                for first, second in itertools.permutations(dict.fromkeys(node.args), 2):
+                    yield _in_sequence(path, first, second, bypassed=node.name)
+        for first, second in itertools.permutations(dict.fromkeys(block.outputs), 2):
+            yield _return_second(path, block.outputs.index(first), _in_sequence(path, first, second))
+
+
+def _return_second(path: str, first: int, in_sequence: Edit) -> Edit:
+    return lambda case: in_sequence(drop_output(path, first)(case))
 
 
 def read_unread(case: Case) -> Iterator[Edit]:
@@ -153,8 +157,5 @@ def _takes_ids(case: Case, found: Facts, path: str) -> bool:
     return target is not None and any(v.ids for v in found.input_values[target[0]])
 
 
-def _block(case: Case, path: str) -> Block:
-    found = resolve(case.model, path)
-    assert found is not None
-    assert isinstance(found[1], Block)
-    return found[1]
+def _float_inputs(found: Facts, path: str, block: Block) -> list[str]:
+    return [n for n, v in zip(block.inputs, found.input_values[path], strict=True) if not v.ids]

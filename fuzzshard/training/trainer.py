@@ -59,7 +59,7 @@ class Trainer:
         self.engine = engine
         self.trace = trace
         self.optimizer = make_optimizer(case, list(engine.trained.values()))
-        self.pending: list[torch.Tensor] = []
+        self.pending: list[tuple[str, torch.Tensor]] = []
         self.forwarded = False
         self.keeps_unsharded = not root_is_wrapped(case)
         self.batches: dict[tuple[str, int], list[torch.Tensor]] = {}
@@ -137,7 +137,7 @@ class Trainer:
                 self.trace.record(Key(index, "output", f"output {i} of {op.target or 'the root'}"), output)
             self.trace.record(Key(index, "loss", "loss"), loss)
         if op.grad:
-            self.pending.append(loss)
+            self.pending.append((op.target, loss))
 
     def _call(self, target: str, module: nn.Module, args: list[torch.Tensor]) -> Any:
         leaf = self.engine.facts.modules[target]
@@ -167,19 +167,20 @@ class Trainer:
     def _backward(self, index: int, op: Backward) -> None:
         match op.which:
             case "all":
-                losses, self.pending = self.pending, []
+                taken, self.pending = self.pending, []
             case "oldest":
-                losses = [self.pending.pop(0)]
+                taken = [self.pending.pop(0)]
             case "newest":
-                losses = [self.pending.pop()]
-        losses = [loss for loss in losses if loss.requires_grad]
-        if not losses:
+                taken = [self.pending.pop()]
+        taken = [(target, loss) for target, loss in taken if loss.requires_grad]
+        if not taken:
             if self.trace is not None:
                 self.trace.skipped.append(index)
             return
+        losses = [loss for _, loss in taken]
         self.engine.before_backward()
         torch.autograd.backward(losses[0] if len(losses) == 1 else torch.stack(losses).sum())
-        self.engine.after_backward()
+        self.engine.after_backward(frozenset(target for target, _ in taken))
         self.forwarded = False
 
     def _observe(self, index: int, op: object) -> None:

@@ -81,7 +81,10 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
     )
     install_group_cache()
     for number, path in enumerate(config.preload):
-        _preload(path, number)
+        try:
+            _preload(path, number)
+        except Exception as error:
+            raise ImportError(f"{path}, preloaded, raised {type(error).__name__}: {error}") from error
     collectives.install()
     device = torch.device("cuda", rank) if config.device == "cuda" else torch.device("cpu")
     name = torch.cuda.get_device_name(rank) if config.device == "cuda" else platform.processor() or "cpu"

@@ -3,7 +3,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
-from cases import AGAIN, BACKWARD, FORWARD, STEP, TWO_STEPS, call, chain, children, groups, make_case, tensor_op
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    STEP,
+    TWO_STEPS,
+    call,
+    chain,
+    children,
+    groups,
+    make_case,
+    tensor_op,
+)
 from stock_cases import STOCK
 from traces import difference, floats, gradient, trace
 
@@ -53,7 +65,9 @@ def test_sums_of_three_terms_may_be_added_in_another_order(case: Case) -> None:
 
 def test_one_backward_a_step_adds_in_one_order() -> None:
     assert not adds_in_another_order(make_case())
-    assert not adds_in_another_order(make_case(schedule=(FORWARD, Forward(batch=1, grad=False), *TWO_STEPS[1:])))
+    assert not adds_in_another_order(
+        make_case(schedule=(FORWARD, Forward(batch=1, grad=False), *TWO_STEPS[1:]))
+    )
 
 
 def test_values_without_rounding_are_exact() -> None:

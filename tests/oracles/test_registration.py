@@ -15,7 +15,7 @@ FORWARD_AT, BACKWARD_AT, STEP_AT = 0, 1, 2
 
 
 def predictions(case: Case, fqn: str = "a.weight", skipped: tuple[int, ...] = ()) -> list[str]:
-    """What is registered before the first op and after each: sharded, whole, on a smaller mesh, or unknown."""
+    """What is registered before the first op and after each: sharded, whole, sharded over k, or unknown."""
     model = RegistrationModel(case)
     names = [name(model.expected(fqn), case)]
     for index in range(len(case.schedule)):
@@ -34,7 +34,9 @@ def name(registration: Registration | None, case: Case) -> str:
         size *= axis
     assert size == case.mesh.size
     whole_mesh = case.mesh.replicate or 1, case.mesh.shard
-    return "sharded" if (1, *registration.mesh)[-2:] == whole_mesh else f"sharded over {registration.mesh[-1]}"
+    return (
+        "sharded" if (1, *registration.mesh)[-2:] == whole_mesh else f"sharded over {registration.mesh[-1]}"
+    )
 
 
 def resharding(reshard: bool | int | None, *, mesh: int = 2) -> Case:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.order import size_order
+from fuzzshard.case.order import Size, size_order
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, Step
 from fuzzshard.shrink import ShrinkResult, shrink
@@ -36,9 +36,9 @@ def minimal(predicate: Predicate, case: Case | None = None) -> ShrinkResult:
     return result
 
 
-def structure(case: Case) -> tuple[int, ...]:
+def structure(case: Case) -> tuple[object, ...]:
     """The size of a case less what only breaks ties."""
-    return tuple(size_order(case)[:12])  # type: ignore[arg-type]
+    return tuple(size_order(case)[: Size._fields.index("kinds")])
 
 
 def uneven_before_another(case: Case) -> bool:

@@ -14,9 +14,7 @@ def test_before_anything_is_known_the_deadline_is_generous() -> None:
     assert Deadline().seconds(fresh=True) == Deadline().seconds(fresh=False) == FIRST_SECONDS
 
 
-@pytest.mark.parametrize(
-    ("took", "expected"), [(0.01, LEAST_SECONDS), (1.0, FACTOR), (100.0, MOST_SECONDS)]
-)
+@pytest.mark.parametrize(("took", "expected"), [(0.01, LEAST_SECONDS), (1.0, FACTOR), (100.0, MOST_SECONDS)])
 def test_the_deadline_is_a_multiple_of_the_slowest_case_within_limits(took: float, expected: float) -> None:
     calibrated = Deadline()
     calibrated.observe(took)

@@ -24,7 +24,9 @@ def report(*findings: Finding, **fields) -> RankReport:
     return RankReport(findings=findings, **{"rung": "bitwise", "replicas": replicas, **fields})
 
 
-def failure(text: str, *, engine: str = "fully_shard", desync: bool = False, phase: str = "engine") -> Failure:
+def failure(
+    text: str, *, engine: str = "fully_shard", desync: bool = False, phase: str = "engine"
+) -> Failure:
     return Failure(
         phase=phase,
         engine=engine,

@@ -20,7 +20,9 @@ from fuzzshard.world.messages import (
     send,
 )
 
-FINDING = Finding(oracle="gradient", engine="ddp", observed="inf", expected="1", error=float("inf"), bound=0.0)
+FINDING = Finding(
+    oracle="gradient", engine="ddp", observed="inf", expected="1", error=float("inf"), bound=0.0
+)
 MESSAGES: list[Message] = [
     *(RunCase(case=stock.case) for stock in STOCK.values()),
     Port(port=4711),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, chain, groups, make_case
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 from fuzzshard.case.case import Case, Freeze, Tie
 from fuzzshard.case.graph import Alias, Linear
 from fuzzshard.case.schedule import Forward
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
+
+TIES_ARE_CHECKED = hasattr(FSDPState, "_validate_no_duplicate_params")
+"""torch up to 2.11 accepts weights tied across groups and trains them wrong, which is a finding there."""
 
 SHARED = "is shared with a parameter already managed by another FSDP group"
 TIED = chain(a=Linear(out=5), b=Linear(out=5))
@@ -29,6 +33,8 @@ REFUSED = {
 
 @pytest.mark.parametrize(("case", "text"), REFUSED.values(), ids=REFUSED.keys())
 def test_fully_shard_refuses(four_ranks: World, case: Case, text: str) -> None:
+    if text == SHARED and not TIES_ARE_CHECKED:
+        pytest.skip("this torch does not refuse it")
     verdict = four_ranks.run(case)
     assert verdict.status is Status.REJECTED
     assert verdict.notes["fully_shard"].startswith("refused: ")
@@ -47,7 +53,7 @@ def test_ddp_refuses_a_model_without_trainable_parameters(four_ranks: World) -> 
 def test_a_refusal_leaves_the_world_as_it_was(four_ranks: World) -> None:
     four_ranks.run(make_case())
     before = four_ranks.pids
-    four_ranks.run(REFUSED["weights tied across groups"][0])
+    assert four_ranks.run(REFUSED["a list group as the root"][0]).status is Status.REJECTED
     assert four_ranks.run(make_case()).status is Status.PASS
     assert four_ranks.pids == before
 

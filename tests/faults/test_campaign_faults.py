@@ -1,0 +1,189 @@
+"""Campaigns as processes, with real ranks, when ranks, files and people misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fuzzshard.case.case import Mesh
+from fuzzshard.corpus.entry import read_entry
+from fuzzshard.corpus.store import entry_files
+
+FAULTS = Path(__file__).parents[1] / "planted" / "faults"
+WRONG_GRADIENT = FAULTS / "wrong_gradient.py"
+Event = dict[str, Any]
+
+
+@contextlib.contextmanager
+def campaign(corpus: Path, *arguments: object) -> Iterator[Campaign]:
+    command = [sys.executable, "-m", "fuzzshard", "run", "--json", "--device", "cpu", "--world-size", 2]
+    command += ["--corpus", corpus, "--seed", 1, *arguments]
+    with subprocess.Popen(
+        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield Campaign(process)
+        finally:
+            process.kill()
+
+
+class Campaign:
+    """A running campaign and the events it has told so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.events: list[Event] = []
+
+    def read_until(self, name: str) -> Event:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
+            if self.events[-1]["event"] == name:
+                return self.events[-1]
+        raise AssertionError(f"no {name} in {self.events}; {self.errors()}")
+
+    def finish(self) -> Event:
+        finished = self.read_until("campaign_finished")
+        self.process.wait(60)
+        assert finished["exit_code"] == self.process.returncode
+        return finished
+
+    def errors(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+    def descendants(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def all(self, name: str) -> list[Event]:
+        return [event for event in self.events if event["event"] == name]
+
+
+def spin_until(condition: Callable[[], object]) -> None:
+    while not condition():
+        pass
+
+
+BLOCKS_TWICE = """
+import os, pathlib, threading
+import torch.distributed as dist
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+HERE = pathlib.Path(__file__).parent
+
+def apply():
+    pre_forward = FSDPParamGroup.pre_forward
+
+    def blocking(self, module, args, kwargs):
+        before = len(list(HERE.glob("blocked-*")))
+        if dist.get_rank() == 1 and before < 2:
+            whole = HERE / f"pid-{os.getpid()}"
+            whole.write_text(str(os.getpid()))
+            whole.rename(HERE / f"blocked-{before}")
+            threading.Event().wait()
+        return pre_forward(self, module, args, kwargs)
+
+    FSDPParamGroup.pre_forward = blocking
+"""
+
+
+def test_a_rank_killed_in_mid_case_costs_that_case_only(tmp_path: Path) -> None:
+    preload = tmp_path / "blocks_twice.py"
+    preload.write_text(BLOCKS_TWICE)
+    with campaign(tmp_path / "corpus", "--max-cases", 6, "--preload", preload) as running:
+        running.read_until("world_started")
+        for number in range(2):  # a case that ends as INFRA is tried once more on fresh ranks
+            marker = tmp_path / f"blocked-{number}"
+            spin_until(marker.exists)
+            os.kill(int(marker.read_text()), signal.SIGKILL)
+        finished = running.finish()
+    (trouble,) = running.all("infra_trouble")
+    assert "rank 1 was killed by SIGKILL" in trouble["message"]
+    assert finished["counts"]["INFRA"] == 1
+    assert finished["cases"] == 6
+    assert finished["exit_code"] == 0
+    assert finished["findings"] == []
+
+
+def test_an_interrupt_keeps_the_finding_and_leaves_no_process(tmp_path: Path) -> None:
+    with campaign(tmp_path / "corpus", "--preload", WRONG_GRADIENT) as running:
+        found = running.read_until("finding_confirmed")
+        processes = running.descendants()
+        running.process.send_signal(signal.SIGINT)
+        finished = running.finish()
+        assert running.errors() == ""
+    assert finished["exit_code"] == 130
+    assert finished["reason"] == "interrupted"
+    assert processes
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+    (file,) = entry_files([tmp_path / "corpus"])
+    assert read_entry(file).signature == found["signature"] == "divergence/fully_shard/gradient"
+    assert {p.name for p in file.parent.iterdir()} == {"case.json", "repro.py", "unshrunk.json"}
+
+
+def test_a_campaign_that_is_killed_leaves_no_process_and_whole_entries(tmp_path: Path) -> None:
+    with campaign(tmp_path / "corpus", "--preload", WRONG_GRADIENT) as running:
+        running.read_until("finding_found")
+        processes = running.descendants()
+        running.process.kill()
+        running.process.wait(10)
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+    (file,) = entry_files([tmp_path / "corpus"])
+    assert read_entry(file).signature == "divergence/fully_shard/gradient"
+
+
+def test_a_preload_that_raises_ends_a_campaign_with_a_line_that_names_it(tmp_path: Path) -> None:
+    preload = tmp_path / "broken.py"
+    preload.write_text("raise ValueError('not today')\n")
+    with campaign(tmp_path / "corpus", "--max-cases", 2, "--preload", preload) as running:
+        finished = running.finish()
+        assert running.errors() == ""
+    assert finished["exit_code"] == 4
+    assert f"{preload}, preloaded, raised ValueError: not today" in finished["reason"]
+    assert "\n" not in finished["reason"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpus of a campaign under a planted fault."""
+    corpus = tmp_path_factory.mktemp("corpus")
+    limits = ("--max-cases", 8, "--max-findings", 1)
+    with campaign(corpus, *limits, "--preload", WRONG_GRADIENT) as running:
+        finished = running.finish()
+    assert finished["exit_code"] == 1
+    (saved,) = running.all("finding_saved")
+    assert saved["signature"] == "divergence/fully_shard/gradient"
+    assert saved["reproduced"] == saved["runs"] == 3
+    assert saved["script_fails"] is True
+    return corpus
+
+
+def replayed(corpus: Path, *arguments: object) -> tuple[int, str]:
+    command = [sys.executable, "-m", "fuzzshard", "replay", corpus, "--device", "cpu", "--json", *arguments]
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=False)
+    return result.returncode, json.loads(result.stdout)["outcome"]
+
+
+def test_a_campaign_saves_a_minimal_case_of_a_planted_fault(corpus: Path) -> None:
+    (file,) = entry_files([corpus])
+    entry = read_entry(file)
+    assert entry.case.engines == ("fully_shard",)
+    assert entry.case.mesh == Mesh(shard=2)
+    assert len(entry.case.model.children) == 1
+
+
+def test_a_saved_finding_is_the_same_under_its_fault_and_fixed_without(corpus: Path) -> None:
+    assert replayed(corpus, "--preload", WRONG_GRADIENT) == (1, "SAME")
+    assert replayed(corpus) == (0, "FIXED")

@@ -1,0 +1,71 @@
+"""The same on CUDA and NCCL, on two devices where there are two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cases import FORWARD, ROOT, chain, groups, make_case
+from stock_cases import STOCK
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.graph import Linear
+from fuzzshard.verdict import Status
+from fuzzshard.world import World, WorldConfig
+from fuzzshard.world.device import cuda_devices
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(cuda_devices() == 0, reason="this machine has no CUDA device"),
+]
+
+RANKS = min(2, cuda_devices())
+FAULTS = Path(__file__).parents[1] / "planted" / "faults"
+CASES = {name: stock.case for name, stock in STOCK.items() if stock.case.mesh.size <= RANKS}
+
+
+@pytest.fixture(scope="module")
+def devices() -> Iterator[World]:
+    with World(WorldConfig(size=RANKS, device="cuda")) as world:
+        yield world
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_stock_torch_passes_on_cuda(devices: World, case: Case) -> None:
+    verdict = devices.run(case)
+    assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
+
+
+def test_ranks_say_which_device_they_have(devices: World) -> None:
+    devices.start()
+    assert devices.info["backend"] == "nccl"
+
+
+def test_a_planted_divergence_is_found_on_cuda() -> None:
+    case = make_case(mesh=RANKS)
+    config = WorldConfig(size=RANKS, device="cuda", preload=(str(FAULTS / "wrong_output.py"),))
+    with World(config) as world:
+        verdict = world.run(case)
+    assert verdict.signature == "divergence/fully_shard/output"
+
+
+def test_a_crash_on_cuda_costs_one_case() -> None:
+    case = make_case(chain(a=Linear(out=4)), (FORWARD,), mesh=RANKS, wrap=groups(ROOT))
+    config = WorldConfig(size=RANKS, device="cuda", preload=(str(FAULTS / "ddp_raises.py"),))
+    with World(config) as world:
+        assert world.run(case).signature == "crash/ddp/KeyError in wrong"
+        healthy = make_case(mesh=RANKS, engines=("fully_shard",))
+        assert world.run(healthy).status is Status.PASS
+
+
+@pytest.mark.skipif(RANKS < 2, reason="one device waits for nobody")
+def test_a_hang_on_nccl_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzzshard.world.world.HARD_SECONDS", 5.0)  # a waiting NCCL rank spins
+    case = make_case()
+    config = WorldConfig(size=2, device="cuda", preload=(str(FAULTS / "sleeps_on_one_rank.py"),))
+    with World(config) as world:
+        world.run(make_case(engines=("ddp",)))
+        verdict = world.run(case)
+        assert (verdict.status, verdict.signature) == (Status.HANG, "desync/fully_shard")
+        assert "in wait_for_ever" in verdict.stacks["rank 1"]

@@ -1,0 +1,15 @@
+"""Sharded gradients are doubled once the backward is over."""
+
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+
+def apply() -> None:
+    finalize_backward = FSDPParamGroup.finalize_backward
+
+    def wrong(self):
+        finalize_backward(self)
+        for param in self.fsdp_params:
+            if param.sharded_param.grad is not None:
+                param.sharded_param.grad._local_tensor.mul_(2)
+
+    FSDPParamGroup.finalize_backward = wrong

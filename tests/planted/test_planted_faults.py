@@ -1,0 +1,239 @@
+"""Every oracle finds the fault that was planted for it, and names the culprit and the op where it began."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    TWO_STEPS,
+    ZERO,
+    chain,
+    float_inputs,
+    groups,
+    make_case,
+)
+
+from fuzzshard.case.case import Case, EngineName, Freeze, Mesh
+from fuzzshard.case.graph import BatchNorm, Linear
+from fuzzshard.case.schedule import SetFlag
+from fuzzshard.verdict import Status, Verdict
+from fuzzshard.world import World, WorldConfig
+
+FAULTS = Path(__file__).parent / "faults"
+FORWARD_AT, BACKWARD_AT, STEP_AT = 0, 1, 2
+BEFORE_THE_FIRST_OP = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Planted:
+    """What a fault must look like on a case that triggers it."""
+
+    case: Case
+    signature: str
+    op: int
+    name: str = ""
+    rung: str = "bitwise"
+    status: Status = Status.DIVERGENCE
+
+
+WITH_BUFFERS = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
+FROZEN = (Freeze(target="a"),)
+EXACT = make_case(
+    chain(a=Linear(out=4), b=Linear(out=2)),
+    (FORWARD, BACKWARD, STEP),
+    mesh=4,
+    values="dyadic",
+    inputs=float_inputs(4),
+)
+NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+DIVERGED = "divergence/fully_shard"
+
+DIVERGENCES = {
+    "wrong_output": Planted(make_case(), f"{DIVERGED}/output", FORWARD_AT, "output 0 of the root"),
+    "wrong_input_gradient": Planted(
+        make_case(wrap=groups(ROOT)), f"{DIVERGED}/input_gradient", BACKWARD_AT, "input 0 of batch 0"
+    ),
+    "wrong_gradient": Planted(make_case(), f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias"),
+    "one_unit_wrong_gradient": Planted(EXACT, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias", "exact"),
+    "missing_gradient": Planted(
+        make_case(), f"{DIVERGED}/gradient/missing", BACKWARD_AT, "a.weight", "bitwise"
+    ),
+    "unexpected_gradient": Planted(
+        make_case(freezes=FROZEN), f"{DIVERGED}/gradient/unexpected", BACKWARD_AT, "a.bias"
+    ),
+    "wrong_step": Planted(make_case(), f"{DIVERGED}/parameter", STEP_AT, "a.bias"),
+    "moved_frozen_parameter": Planted(make_case(freezes=FROZEN), f"{DIVERGED}/parameter", STEP_AT, "a.bias"),
+    "wrong_registered_parameter": Planted(
+        make_case(wrap=groups("a", ROOT, reshard=False)),
+        f"{DIVERGED}/registered_parameter",
+        FORWARD_AT,
+        "a.bias",
+    ),
+    "wrong_buffer": Planted(
+        make_case(WITH_BUFFERS, wrap=groups("n", ROOT)), f"{DIVERGED}/buffer", FORWARD_AT, "n.running_mean"
+    ),
+    "not_resharded": Planted(make_case(), f"{DIVERGED}/registration", FORWARD_AT, "a.bias", "invariant"),
+    "lost_requires_grad": Planted(
+        make_case(), f"{DIVERGED}/registration", BEFORE_THE_FIRST_OP, "a.bias", "invariant"
+    ),
+    "extra_collective": Planted(make_case(), f"{DIVERGED}/collectives", len(TWO_STEPS) - 1, "", "invariant"),
+    "diverging_replicas": Planted(
+        make_case(schedule=(FORWARD, BACKWARD, STEP), mesh=Mesh(replicate=2, shard=2)),
+        f"{DIVERGED}/replicas",
+        STEP_AT,
+        "",
+        "invariant",
+    ),
+    "ddp_wrong_gradient": Planted(make_case(), "divergence/ddp/gradient", BACKWARD_AT, "a.bias"),
+    "ddp_no_sync_syncs": Planted(
+        make_case(schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP)),
+        "divergence/ddp/local_gradient",
+        2,
+        "a.bias",
+        "bounded",
+    ),
+}
+
+RAISED = "crash/fully_shard"
+CRASHES = {
+    "raises_in_post_backward": Planted(
+        make_case(), f"{RAISED}/AssertionError in backward", BACKWARD_AT, status=Status.CRASH
+    ),
+    "raises_on_one_rank": Planted(
+        make_case(), f"{RAISED}/ValueError in _pre_forward", FORWARD_AT, status=Status.CRASH
+    ),
+    "ddp_raises": Planted(make_case(), "crash/ddp/KeyError in wrong", FORWARD_AT, status=Status.CRASH),
+    "aborts_on_one_rank": Planted(make_case(), "desync/fully_shard", -1, status=Status.CRASH),
+    "segfaults_on_one_rank": Planted(make_case(), "death/fully_shard/SIGSEGV", -1, status=Status.CRASH),
+}
+
+
+@contextlib.contextmanager
+def faulty_world(fault: str, case: Case) -> Iterator[World]:
+    config = WorldConfig(size=case.mesh.size, preload=(str(FAULTS / f"{fault}.py"),))
+    with World(config) as world:
+        yield world
+
+
+def healthy(case: Case, culprit: str) -> Case:
+    """The same case for the engine that the fault is not in."""
+    other: EngineName = "ddp" if culprit == "fully_shard" else "fully_shard"
+    return msgspec.structs.replace(case, engines=(other,))
+
+
+def assert_found(verdict: Verdict, planted: Planted) -> None:
+    assert (verdict.status, verdict.signature) == (planted.status, planted.signature), verdict.findings[:3]
+    first = verdict.findings[0]
+    assert first.engine == planted.signature.split("/")[1]
+    assert (first.op, first.name) == (planted.op, planted.name)
+
+
+@pytest.mark.parametrize(("fault", "planted"), DIVERGENCES.items(), ids=DIVERGENCES.keys())
+def test_a_planted_divergence_is_found(four_ranks: World, fault: str, planted: Planted) -> None:
+    with faulty_world(fault, planted.case) as world:
+        verdict = world.run(planted.case)
+        assert_found(verdict, planted)
+        assert verdict.findings[0].rung == planted.rung
+        before = world.pids
+        assert world.run(healthy(planted.case, verdict.findings[0].engine)).status is Status.PASS
+        assert world.pids == before
+    assert four_ranks.run(planted.case).status is Status.PASS
+
+
+@pytest.mark.parametrize(("fault", "planted"), CRASHES.items(), ids=CRASHES.keys())
+def test_a_planted_crash_is_found_and_the_world_works_again(
+    four_ranks: World, fault: str, planted: Planted
+) -> None:
+    with faulty_world(fault, planted.case) as world:
+        world.start()
+        before = world.pids
+        verdict = world.run(planted.case)
+        assert_found(verdict, planted)
+        assert world.run(healthy(planted.case, verdict.findings[0].engine)).status is Status.PASS
+        assert not set(world.pids) & set(before)
+    assert four_ranks.run(planted.case).status is Status.PASS
+
+
+def test_a_rank_that_raises_is_named_and_its_peer_shows_where_it_waits() -> None:
+    planted = CRASHES["raises_on_one_rank"]
+    with faulty_world("raises_on_one_rank", planted.case) as world:
+        verdict = world.run(planted.case)
+    assert verdict.findings[0].rank == 1
+    assert verdict.findings[0].observed == "ValueError: stream is not ready"
+    assert "raises_on_one_rank.py" in verdict.stacks["rank 1"]
+    assert "all_gather" in verdict.stacks["rank 0"]
+
+
+@pytest.mark.parametrize("fault", ["aborts_on_one_rank", "segfaults_on_one_rank"])
+def test_a_rank_that_dies_leaves_the_stack_it_died_with(fault: str) -> None:
+    with faulty_world(fault, CRASHES[fault].case) as world:
+        verdict = world.run(CRASHES[fault].case)
+    assert f"{fault}.py" in verdict.stacks["rank 1"]
+
+
+def test_a_hang_is_recognised_within_seconds_with_the_stack_of_every_rank(four_ranks: World) -> None:
+    case = make_case()
+    with faulty_world("sleeps_on_one_rank", case) as world:
+        world.run(healthy(case, "fully_shard"))
+        verdict = world.run(case)
+        assert (verdict.status, verdict.signature) == (Status.HANG, "desync/fully_shard")
+        assert verdict.seconds < 10
+        assert set(verdict.stacks) == {"rank 0", "rank 1"}
+        assert "in wait_for_ever" in verdict.stacks["rank 1"]
+        assert "all_gather" in verdict.stacks["rank 0"]
+        assert world.run(healthy(case, "fully_shard")).status is Status.PASS
+    assert four_ranks.run(case).status is Status.PASS
+
+
+def test_an_error_a_little_above_rounding_is_inconclusive() -> None:
+    case = make_case(schedule=(FORWARD, BACKWARD), mesh=4)
+    with faulty_world("slightly_wrong_gradient", case) as world:
+        verdict = world.run(case)
+    assert verdict.status is Status.INCONCLUSIVE
+    assert verdict.findings[0].error is not None
+    assert verdict.findings[0].bound is not None
+    assert 1 < verdict.findings[0].error / verdict.findings[0].bound < 64
+
+
+def test_what_an_order_of_summation_explains_is_no_finding_where_orders_differ() -> None:
+    case = make_case(mesh=4)
+    with faulty_world("one_unit_wrong_gradient", case) as world:
+        verdict = world.run(case)
+        assert (verdict.status, verdict.rung) == (Status.PASS, "bounded")
+
+
+def test_a_rounding_unit_is_a_finding_where_two_ranks_add_in_one_order() -> None:
+    case = make_case()
+    with faulty_world("one_unit_wrong_gradient", case) as world:
+        assert world.run(case).signature == f"{DIVERGED}/gradient"
+
+
+def test_two_engines_that_agree_against_the_reference_accuse_the_reference() -> None:
+    case = make_case()
+    with faulty_world("reference_wrong_gradient", case) as world:
+        verdict = world.run(case)
+    assert verdict.status is Status.INFRA
+    assert {finding.engine for finding in verdict.findings} == {"reference"}
+
+
+def test_a_fault_that_a_refusal_of_another_engine_hides_is_found() -> None:
+    case = make_case(freezes=(Freeze(target=ROOT),), schedule=(FORWARD, BACKWARD, STEP, ZERO))
+    with faulty_world("wrong_output", case) as world:
+        verdict = world.run(case)
+    assert verdict.signature == f"{DIVERGED}/output"
+    assert verdict.notes["ddp"].startswith("refused: ")
+
+
+def test_every_fault_is_planted_somewhere() -> None:
+    source = Path(__file__).read_text()
+    assert [f.stem for f in FAULTS.glob("*.py") if f'"{f.stem}"' not in source] == []

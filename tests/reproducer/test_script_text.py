@@ -1,0 +1,99 @@
+"""What a script says, without running it on ranks."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from small_cases import EVERYTHING, SMALL
+
+from fuzzshard.case.facts import facts
+from fuzzshard.errors import UsageError
+from fuzzshard.reproducer import script
+from fuzzshard.strategies import draw_cases
+from fuzzshard.verdict import Finding
+
+TYPICAL = Finding(
+    oracle="gradient",
+    engine="fully_shard",
+    observed="1.5 at [0, 2] of [4, 4]",
+    expected="0.75 at [0, 2] of [4, 4]",
+    op=1,
+    name="linear0.weight",
+    rung="bitwise",
+    error=0.75,
+    bound=0.0,
+)
+
+
+def test_a_typical_script_has_this_text() -> None:
+    text = script(SMALL, finding=TYPICAL, torch_version="2.13.0")
+    assert text == (Path(__file__).parent / "typical_script.txt").read_text()
+    assert len(text.splitlines()) < 60
+
+
+def test_a_script_imports_torch_and_the_standard_library_only() -> None:
+    for case in [EVERYTHING, *draw_cases(3, 50, world_size=4)]:
+        for node in ast.walk(ast.parse(script(case))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {n.partition(".")[0] for n in names} <= {"torch", *sys.stdlib_module_names}
+
+
+def test_every_drawn_case_gives_a_script_whatever_the_finding() -> None:
+    for case in draw_cases(4, 100, world_size=4):
+        last = len(case.schedule) - 1
+        for oracle in ("replicas", "collectives", "exception", "deadline"):
+            finding = Finding(oracle=oracle, engine="fully_shard", observed="", expected="", op=last)
+            compile(script(case, finding=finding), "repro.py", "exec")
+        for signature in ("divergence/fully_shard/output", "divergence/ddp/buffer", "crash/ddp/E in f"):
+            compile(script(case, signature=signature), "repro.py", "exec")
+
+
+def test_lines_are_short_enough_to_read() -> None:
+    for case in [EVERYTHING, *draw_cases(5, 50, world_size=4)]:
+        found = [line for line in script(case).splitlines() if len(line) > 160]
+        assert not found
+
+
+def test_a_bounded_finding_is_compared_within_its_bound() -> None:
+    finding = msgspec.structs.replace(TYPICAL, rung="bounded", bound=1e-6)
+    text = script(SMALL, finding=finding)
+    assert "rtol=0, atol=1e-06" in text
+    assert "if name != 'linear0.weight':" in text
+
+
+def test_ops_after_the_finding_are_left_out() -> None:
+    later = msgspec.structs.replace(SMALL, schedule=(*SMALL.schedule, *SMALL.schedule))
+    assert script(later, finding=TYPICAL) == script(SMALL, finding=TYPICAL)
+
+
+def test_a_script_waits_half_a_minute_for_a_lost_rank() -> None:
+    text = script(SMALL, signature="desync/fully_shard")
+    assert "timeout=timedelta(seconds=30)" in text
+
+
+def test_a_registration_signature_needs_its_finding() -> None:
+    with pytest.raises(UsageError):
+        script(SMALL, signature="divergence/fully_shard/registration")
+
+
+@pytest.mark.parametrize("case", [SMALL, EVERYTHING, msgspec.structs.replace(SMALL, values="dyadic")])
+def test_a_script_gives_parameters_and_inputs_the_values_that_ran(case) -> None:
+    torch = pytest.importorskip("torch")
+    from fuzzshard.model.build import build_model
+    from fuzzshard.model.values import named_ids, named_values
+
+    dtype = getattr(torch, case.dtype)
+    namespace: dict = {"device": "cpu"}
+    exec(script(case).partition("\ndef train")[0], namespace)
+    ours, theirs = build_model(case, torch.device("cpu"), dtype), namespace["build"]()
+    for name in facts(case).parameters:
+        assert torch.equal(ours.get_parameter(name), theirs.get_parameter(name)), name
+    name = (case.seed, "input", "", 1, 2, 3)
+    assert torch.equal(named_values(case.values, (2, 3), dtype, *name), namespace["values"]((2, 3), *name))
+    if "ids" in namespace:
+        assert torch.equal(named_ids(9, (2, 3), *name), namespace["ids"](9, (2, 3), *name))
