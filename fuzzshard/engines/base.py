@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -27,6 +27,8 @@ class Engine(abc.ABC):
     """
 
     name: ClassVar[str]
+    reregisters: ClassVar[bool] = False
+    """Whether the engine registers other tensors at the same names in the course of training."""
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         self.case = case
@@ -34,6 +36,7 @@ class Engine(abc.ABC):
         self.dtype = dtype
         self.facts: Facts = facts(case)
         self.model = build_model(case, mesh.device, dtype)
+        self._places = {fqn: self._place(fqn) for fqn in self.facts.parameters}
         self._freeze(after_wrap=False)
         self._checkpoint()
         self.module = self.parallelize(self.model)
@@ -77,7 +80,14 @@ class Engine(abc.ABC):
 
     def parameter(self, fqn: str) -> nn.Parameter:
         """The parameter registered at ``fqn`` now."""
-        return self.model.get_parameter(fqn)
+        parameters, name = self._places[fqn]
+        return parameters[name]
+
+    def _place(self, fqn: str) -> tuple[dict[str, nn.Parameter], str]:
+        """Where a parameter is registered; ``get_parameter`` walks the tree on every call."""
+        path, _, name = fqn.rpartition(".")
+        parameters: Any = self.model.get_submodule(path)._parameters
+        return parameters, name
 
     def parameters_at(self, target: str) -> list[nn.Parameter]:
         """The registered parameters at or below ``target`` (a module or parameter)."""

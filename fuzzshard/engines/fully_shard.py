@@ -20,6 +20,7 @@ class FullyShard(Engine):
     """Applies the wrap groups in order; what no group manages is averaged by hand."""
 
     name: ClassVar[str] = "fully_shard"
+    reregisters: ClassVar[bool] = True
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         super().__init__(case, mesh, dtype)
@@ -64,7 +65,7 @@ class FullyShard(Engine):
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
-        """Only the last backward waits for reductions, see ``set_is_last_backward``; before it the reader must."""
+        """Only the last backward waits for reductions (``set_is_last_backward``); else the reader must."""
         if self._must_wait:
             torch.cuda.synchronize(self.mesh.device)
         return super().gradients()

@@ -59,7 +59,7 @@ def aim_of(case: Case, signature: str, finding: Finding | None) -> Aim:
     kind, _, rest = signature.partition("/")
     engine, _, oracle = rest.partition("/")
     if kind in ("crash", "death", "desync"):
-        return Aim("raise" if kind == "crash" else "desync", engine)
+        return Aim("desync" if kind == "desync" else "raise", engine)
     oracle = oracle.partition("/")[0]
     engine = engine or ("fully_shard" if "fully_shard" in case.engines else case.engines[0])
     match oracle:
@@ -77,8 +77,10 @@ def aim_of(case: Case, signature: str, finding: Finding | None) -> Aim:
 def _from_finding(finding: Finding) -> Aim:
     engine, op = finding.engine, finding.op
     match finding.oracle:
-        case "exit" | "deadline":
+        case "deadline":
             return Aim("desync", engine)
+        case "exit":
+            return Aim("desync" if finding.detail in ("desync", "SIGABRT") else "raise", engine)
         case "exception":
             return Aim("desync", engine) if finding.detail == "desync" else Aim("raise", engine, op=op)
         case "registration":

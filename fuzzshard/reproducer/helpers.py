@@ -40,7 +40,7 @@ def parameter_groups(model):  # foreach optimizers refuse lists that mix DTensor
 """
 
 _BACKWARD = """
-def backward(loss, by_hand, local, unsynced=()):
+def backward(loss, by_hand, local, unsynced=(){through}):
     # Averages what has come in since the last synchronisation and adds it to what .grad held.
     held = {{name: p.grad for name, p in by_hand.items()}}
     for p in by_hand.values():
@@ -97,15 +97,26 @@ for name in (
         setattr(dist, name, recorded(name, getattr(dist, name)))
 """
 
+END = [
+    "dist.destroy_process_group()",
+    "os._exit(0)  # threads of gloo that still hold tensors can abort a normal exit",
+]
+"""A gloo thread drops the tensors of a finished collective at any time, for which it takes the GIL; in an
+interpreter that is shutting down this ends in ``std::terminate`` (seen with torch 2.13, 1 exit in 50)."""
+
 
 def backward_source(*, roots: bool) -> str:
     """The function ``backward``: what :class:`fuzzshard.engines.sync.ExplicitSync` does.
 
     With ``roots`` it averages only what belongs to an FSDP root that the backward went through.
     """
-    reached = "    reached = {roots[name] for name, p in by_hand.items() if p.grad is not None}\n"
-    passed = " and roots[name] in reached"
-    return _BACKWARD.format(reached=reached if roots else "", passed=passed if roots else "")
+    if not roots:
+        return _BACKWARD.format(through="", reached="", passed="")
+    return _BACKWARD.format(
+        through=", through=frozenset()",
+        reached="    reached = through | {roots[n] for n, p in by_hand.items() if p.grad is not None}\n",
+        passed=" and roots[name] in reached",
+    )
 
 
 def seed_source() -> str:

@@ -20,7 +20,7 @@ from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.helpers import AVERAGING
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.losses import losses
-from fuzzshard.reproducer.setup import at, freeze_lines, optimizer_line, requires_grad_lines
+from fuzzshard.reproducer.setup import assignment, at, freeze_lines, optimizer_line, requires_grad_lines
 from fuzzshard.reproducer.sync import Flags, SyncPlan, sync_plan
 from fuzzshard.reproducer.watch import Watch, output_expressions
 
@@ -49,6 +49,9 @@ class Program:
         )
         self._inlined: dict[int, str] = {}
         self._forwarded = self._unsynced = False
+        self._leaves_waiting = any(
+            isinstance(op, SetFlag) and op.flag == "is_last_backward" for op in self.ops
+        )
         self._keeps_unsharded = not root_is_wrapped(case)
         self._dropout = any(isinstance(m, Dropout) for m in self.facts.modules.values())
         self.lines = self._setup() + [line for i in range(len(self.ops)) for line in self._op(i)]
@@ -78,7 +81,7 @@ class Program:
         if not self.aim.trains_reference:
             owners &= {None} if self.aim.engine == "fully_shard" else set()
         reads = {i for i in self.losses.taken if self.aim.watches("gradient", i)}
-        return sync_plan(self.case, self.last, owners, set(self.losses.taken), reads)
+        return sync_plan(self.case, self.last, owners, self.losses.taken, reads)
 
     def _setup(self) -> list[str]:
         lines = freeze_lines(self.case, self.model, after_wrap=True)
@@ -173,12 +176,15 @@ class Program:
             self._forwarded = False
             taken = [self._inlined.get(i, self.watch.loss(i)) for i in self.losses.taken[index]]
             loss = taken[0] if len(taken) == 1 else f"torch.stack([{', '.join(taken)}]).sum()"
-            lines = self._differentiate(loss, self.sync.unsynced[index])
+            lines = self._differentiate(index, loss)
             self._unsynced = self.aim.engine == "ddp" and not self._flags.synced(None)
         gradient = "local_gradient" if self._unsynced else "gradient"
+        if self._leaves_waiting and self.aim.watches("gradient", index):
+            lines += ['if device == "cuda":', "    torch.cuda.synchronize()  # only the last backward waits"]
         return lines + self.watch.lines(index, ("input_gradient", gradient))
 
-    def _differentiate(self, loss: str, unsynced: tuple[str, ...]) -> list[str]:
+    def _differentiate(self, index: int, loss: str) -> list[str]:
+        unsynced = self.sync.unsynced[index]
         if not self.by_hand or (self.sync.plain and unsynced):
             return [f"{loss}.backward()"]
         if self.sync.plain and len(self._averages) == 1:
@@ -187,10 +193,13 @@ class Program:
             self.uses.add("average")
             return [f"{loss}.backward()", "average(by_hand)"]
         self.uses.add("backward")
+        roots = self.sync.through.get(index)
+        through = f", through={set(roots)}" if roots else ""
         if not unsynced:
-            return [f"backward({loss}, by_hand, local)"]
-        names = "by_hand" if len(unsynced) == len(self.sync.names) else repr(unsynced)
-        return [f"backward({loss}, by_hand, local, unsynced={names})"]
+            return [f"backward({loss}, by_hand, local{through})"]
+        if len(unsynced) == len(self.sync.names):
+            return [f"backward({loss}, by_hand, local, unsynced=by_hand{through})"]
+        return [*assignment("unsynced", unsynced), f"backward({loss}, by_hand, local, unsynced{through})"]
 
     def _reshard(self) -> list[str]:
         """Parameters may only change while they are sharded, says the docstring of ``fully_shard``."""

@@ -12,19 +12,19 @@ from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim, aim_of
 from fuzzshard.reproducer.imports import import_block
 from fuzzshard.reproducer.program import Program
-from fuzzshard.reproducer.setup import checkpoint_lines, ddp_expression, freeze_lines, mesh_line, wrap_lines
+from fuzzshard.reproducer.setup import (
+    assignment,
+    checkpoint_lines,
+    ddp_expression,
+    freeze_lines,
+    mesh_line,
+    wrap_lines,
+)
 from fuzzshard.reproducer.story import story
 from fuzzshard.verdict import Finding
 
 DESYNC_SECONDS = 30
 """After how long a lost collective ends the script by itself."""
-
-_END = [
-    "dist.destroy_process_group()",
-    "os._exit(0)  # threads of gloo that still hold tensors can abort a normal exit",
-]
-"""A gloo thread drops the tensors of a finished collective at any time, for which it takes the GIL; in an
-interpreter that is shutting down this ends in ``std::terminate`` (seen with torch 2.13, 1 exit in 50)."""
 
 
 def script(
@@ -92,7 +92,8 @@ class _Writer:
         if "names" in self.uses:
             lines.append("names = [name for name, _ in Model().named_parameters()]")
         if "backward" in self.uses and (roots := self.program.sync.roots):
-            lines.append(f"roots = {roots}  # of every parameter the FSDP root, by wrap group")
+            lines += ["# The FSDP root of every parameter, as the number of a wrap group:"]
+            lines += assignment("roots", roots)
         if "buffer_names" in self.uses:
             lines.append("buffer_names = [name for name, _ in Model().named_buffers()]")
         return lines
@@ -107,10 +108,11 @@ class _Writer:
 
     def some_by_hand(self) -> str:
         """The gradients that the engine's model averages by hand: those that no group manages."""
-        names = self.unmanaged()
+        if not self.unmanaged():
+            return "[]" if self.program.sync.plain else "{}"
         if self.program.sync.plain:
-            return f"[model.get_parameter(n) for n in {names}]" if names else "[]"
-        return f"{{n: model.get_parameter(n) for n in {names}}}" if names else "{}"
+            return "[model.get_parameter(n) for n in unmanaged]"
+        return "{n: model.get_parameter(n) for n in unmanaged}"
 
     def unmanaged(self) -> tuple[str, ...]:
         """The parameters that no ``fully_shard`` call manages."""
@@ -120,7 +122,11 @@ class _Writer:
     def build_lines(self) -> list[str]:
         """The engine's model, not yet wrapped by DDP."""
         lines = ["model = build()", *checkpoint_lines(self.case, "model", reference=False)]
-        return lines if self.is_ddp else lines + wrap_lines(self.case, "model")
+        if self.is_ddp:
+            return lines
+        unmanaged = self.unmanaged() if self.program.by_hand else ()
+        named = assignment("unmanaged", unmanaged) if unmanaged else []
+        return lines + wrap_lines(self.case, "model") + named
 
     def main(self) -> str:
         """Everything that runs."""
@@ -179,7 +185,7 @@ class _Compare(_Writer):
             *(whole if "DTensor" in self.uses and not self.is_ddp else []),
             '    both = f"rank {rank}, {name}: expected\\n{want}\\nobserved\\n{got}\\n"',
             f"    torch.testing.assert_close(got, want, {tolerance}, equal_nan=True, msg=lambda m: both + m)",
-            *_END,
+            *helpers.END,
         ]
 
 
@@ -235,4 +241,4 @@ class _Alone(_Writer):
                 lines = ["dist.barrier()"]
             case _:
                 lines = []
-        return [*lines, *_END]
+        return [*lines, *helpers.END]

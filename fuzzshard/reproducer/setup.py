@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pprint
+
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, BatchNorm, walk
@@ -13,11 +15,18 @@ def at(root: str, path: str) -> str:
     return f"{root}.{path}" if path else root
 
 
+def assignment(name: str, value: object) -> list[str]:
+    """Assigns a literal, over several lines where it is long."""
+    first, *more = pprint.pformat(value, width=95, compact=True, sort_dicts=False).splitlines()
+    return [f"{name} = {first}", *(" " * len(f"{name} = ") + line for line in more)]
+
+
 def requires_grad_lines(case: Case, root: str, target: str, value: bool) -> list[str]:
     """Sets ``requires_grad`` of the parameters whose FQN is at or below ``target``, and of no others."""
     if _holds_others(case, target):
         names = tuple(fqn for fqn in facts(case).parameters if is_within(fqn, target))
-        return [f"for name in {names!r}:", f"    {root}.get_parameter(name).requires_grad_({value})"]
+        loop = ["for name in names_below:", f"    {root}.get_parameter(name).requires_grad_({value})"]
+        return [*assignment("names_below", names), *loop]
     return [f"{at(root, target)}.requires_grad_({value})"]
 
 

@@ -27,7 +27,8 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
     observed, expected = _one_line(finding.observed), _one_line(finding.expected)
     match aim.kind:
         case "raise":
-            return f"{aim.engine} raises {observed}."
+            verb = "raises" if finding.oracle == "exception" else "kills its process:"
+            return f"{aim.engine} {verb} {observed}."
         case "desync":
             return f"Under {aim.engine} the ranks lose each other: {observed}."
         case "registration":

@@ -6,13 +6,13 @@ The rules are those of :mod:`fuzzshard.engines.sync`, which needs torch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Backward, SetFlag, Step, ZeroGrad
+from fuzzshard.case.schedule import Backward, Forward, SetFlag, Step, ZeroGrad
 
 Owner = int | None
 
@@ -51,20 +51,23 @@ class SyncPlan:
     """``unsynced``: by backward, the parameters that it only accumulates.
 
     ``roots``: by parameter, its FSDP root, where there are several: a backward only finalises the groups
-    of the roots that it goes through. ``plain``: gradients may add up in ``.grad`` and be averaged there,
-    because nothing reads them, or adds to them what is averaged already, in between.
+    of the roots that it goes through. ``through``: by backward, the roots whose modules its forwards
+    called by themselves: it finalises them even if it brings them no gradient. ``plain``: gradients may
+    add up in ``.grad`` and be averaged there, because nothing reads them, or adds to them what is
+    averaged already, in between.
     """
 
     unsynced: Mapping[int, tuple[str, ...]]
     names: tuple[str, ...]
     roots: Mapping[str, Owner]
+    through: Mapping[int, frozenset[int]]
     plain: bool
 
 
 def sync_plan(
-    case: Case, last: int, by_hand: Collection[Owner], backwards: set[int], reads: set[int]
+    case: Case, last: int, by_hand: Collection[Owner], taken: Mapping[int, list[int]], reads: set[int]
 ) -> SyncPlan:
-    """For ops up to ``last``; ``backwards`` are those that run; ``.grad`` is read after ``reads``."""
+    """For ops up to ``last``; by backward, ``taken`` are its forwards; ``.grad`` is read after ``reads``."""
     owners = {name: owner for name, owner in facts(case).owners.items() if owner in by_hand}
     flags = Flags(case)
     groups = root_groups(case)
@@ -76,7 +79,7 @@ def sync_plan(
         match op:
             case SetFlag():
                 flags.set(op)
-            case Backward() if index in backwards:
+            case Backward() if index in taken:
                 names = tuple(name for name, owner in owners.items() if not flags.synced(owner))
                 unsynced[index] = names
                 everything, nothing = len(names) == len(owners), not names
@@ -90,4 +93,12 @@ def sync_plan(
                 averaged = False
             case _:
                 pass
-    return SyncPlan(unsynced, tuple(owners), roots if several and any(unsynced.values()) else {}, plain)
+    if not several or not any(unsynced.values()):
+        return SyncPlan(unsynced, tuple(owners), {}, {}, plain)
+    through = {index: _roots_called(case, groups, forwards) for index, forwards in taken.items()}
+    return SyncPlan(unsynced, tuple(owners), roots, through, plain)
+
+
+def _roots_called(case: Case, groups: Sequence[int], forwards: list[int]) -> frozenset[int]:
+    targets = {op.target for op in (case.schedule[i] for i in forwards) if isinstance(op, Forward)}
+    return frozenset(r for r, group in zip(groups, case.wrap, strict=True) if targets & {*group.modules})

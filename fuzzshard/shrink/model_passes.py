@@ -16,6 +16,7 @@ from fuzzshard.case.edit import (
     by_prefix,
     callers,
     edit_block,
+    map_nodes,
     map_values,
     rename_paths,
     set_module,
@@ -23,6 +24,7 @@ from fuzzshard.case.edit import (
 )
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, Call, Child, Linear, Node, join, resolve, walk
+from fuzzshard.case.leaves import leaf_parameters
 from fuzzshard.case.paths import is_within
 from fuzzshard.shrink.passes import Edit, put_module
 
@@ -200,9 +202,9 @@ def _call_other(case: Case, path: str, name: str, rename: Callable[[str], str]) 
 
 
 def merge_into_linear(case: Case) -> Iterator[Edit]:
-    """Two neighbouring leaves become one Linear, and a freeze of the first is one of its bias."""
+    """Two leaves with parameters become one Linear, and a freeze of the first is one of its bias."""
     found = facts(case)
-    leaves = [p for p, m in walk(case.model) if case.freezes and not isinstance(m, Block | Alias)]
+    leaves = [p for p, m in walk(case.model) if not isinstance(m, Block | Alias) and leaf_parameters(m, 1)]
     pairs = list(itertools.pairwise(leaves))
     for path, other in (*pairs, *((second, first) for first, second in pairs)):
         linear = Linear(out=found.output_values[other][0].size)
@@ -216,14 +218,26 @@ def _merge_into_linear(case: Case, path: str, other: str, linear: Linear) -> Cas
 
 
 def child_order(case: Case) -> Iterator[Edit]:
-    """Two neighbouring children or nodes in the other order."""
+    """Two neighbouring children or nodes in the other order, or two children that are called so too."""
     for path, block in blocks(case.model):
         for field in ("children", "nodes"):
             items = getattr(block, field)
             for i in range(len(items) - 1):
                 swapped = (*items[:i], items[i + 1], items[i], *items[i + 2 :])
-                yield functools.partial(_set_field, path=path, field=field, items=swapped)
+                yield _set_block(path, replace(block, **{field: swapped}))
+        for first, second in itertools.pairwise(block.children):
+            yield _set_block(path, _trade_places(block, first, second))
 
 
-def _set_field(case: Case, path: str, field: str, items: tuple[Child | Node, ...]) -> Case:
-    return replace(case, model=edit_block(case.model, path, lambda b: replace(b, **{field: items})))
+def _trade_places(block: Block, first: Child, second: Child) -> Block:
+    children = {first: second, second: first}
+    names = {first.name: second.name, second.name: first.name}
+
+    def call(node: Node) -> Node:
+        return replace(node, module=names.get(node.module, node.module)) if isinstance(node, Call) else node
+
+    return replace(map_nodes(block, call), children=tuple(children.get(c, c) for c in block.children))
+
+
+def _set_block(path: str, block: Block) -> Edit:
+    return lambda case: replace(case, model=edit_block(case.model, path, lambda _: block))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -190,11 +189,20 @@ def numbers(case: Case) -> Iterator[Edit]:
             replace(op, batch=number[op.batch]) if isinstance(op, Forward) else op for op in case.schedule
         )
     )
+    yield _sort_groups
+    yield _sort_members
+    yield put(seed=0)
     for index, group in enumerate(case.wrap):
         if isinstance(group.reshard_after_forward, int) and group.reshard_after_forward > 1:
             yield change_item("wrap", index, reshard_after_forward=group.reshard_after_forward // 2)
+
+
+def _sort_members(case: Case) -> Case:
     place = places(case)
-    listed = tuple(replace(g, modules=tuple(sorted(g.modules, key=place.__getitem__))) for g in case.wrap)
-    yield put(wrap=tuple(sorted(listed, key=functools.partial(last_place, place=place))))
-    yield put(wrap=listed)
-    yield put(seed=0)
+    groups = (replace(g, modules=tuple(sorted(g.modules, key=lambda m: place[m]))) for g in case.wrap)
+    return replace(case, wrap=tuple(groups))
+
+
+def _sort_groups(case: Case) -> Case:
+    place = places(case)
+    return replace(case, wrap=tuple(sorted(case.wrap, key=lambda group: last_place(group, place))))

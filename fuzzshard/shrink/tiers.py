@@ -59,7 +59,6 @@ TIERS: tuple[tuple[Pass, ...], ...] = (
         Pass("child order", model_passes.child_order, independent=False),
         Pass("delay forwards", plan_passes.delay_forwards, independent=False),
         Pass("op order", plan_passes.op_order, independent=False),
-        Pass("numbers", plan_passes.numbers),
-        Pass("names", leaf_passes.names),
+        Pass("names and numbers", lambda case: (*leaf_passes.names(case), *plan_passes.numbers(case))),
     ),
 )

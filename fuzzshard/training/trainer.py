@@ -24,7 +24,7 @@ from fuzzshard.case.schedule import (
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.names import seed_of
 from fuzzshard.model.values import named_ids, named_values
-from fuzzshard.training.trace import Key, Trace
+from fuzzshard.training.trace import Key, Observation, Trace
 
 OnOp = Callable[[int], None]
 
@@ -62,6 +62,7 @@ class Trainer:
         self.pending: list[tuple[str, torch.Tensor]] = []
         self.forwarded = False
         self.keeps_unsharded = not root_is_wrapped(case)
+        self.copies: dict[str, tuple[int, Observation]] = {}
         self.batches: dict[tuple[str, int], list[torch.Tensor]] = {}
 
     def run(self, on_op: OnOp | None = None) -> None:
@@ -187,7 +188,7 @@ class Trainer:
         match op:
             case Forward():
                 self._observe_registration(index)
-                self._observe_parameters(index, "registered_parameter")
+                self._observe_parameters(index)
                 self._observe_buffers(index)
             case Backward():
                 self._observe_registration(index)
@@ -202,14 +203,23 @@ class Trainer:
                 pass
 
     def _observe_registration(self, index: int) -> None:
-        if self.trace is not None:
+        if self.trace is not None and self.engine.reregisters:
             for fqn in self.engine.facts.parameters:
                 self.trace.register(Key(index, "registration", fqn), self.engine.parameter(fqn))
 
-    def _observe_parameters(self, index: int, oracle: str) -> None:
+    def _observe_parameters(self, index: int) -> None:
+        """What is registered; a tensor that only an in-place op can change is copied once a version."""
         assert self.trace is not None
         for fqn in self.engine.facts.parameters:
-            self.trace.record(Key(index, oracle, fqn), self.engine.parameter(fqn))
+            key = Key(index, "registered_parameter", fqn)
+            parameter = self.engine.parameter(fqn)
+            version, copy = self.copies.get(fqn, (-1, None))
+            if copy is not None and version == parameter._version:
+                self.trace.tensors[key] = copy
+                continue
+            self.trace.record(key, parameter)
+            if not self.engine.reregisters:
+                self.copies[fqn] = parameter._version, self.trace.tensors[key]
 
     def _observe_trained(self, index: int) -> None:
         assert self.trace is not None

@@ -34,7 +34,7 @@ START_SECONDS = 120.0
 GRACE_SECONDS = 1.0
 """After the first rank failed or died, how long the others may still say what happened to them."""
 
-HARD_SECONDS = 45.0
+HARD_SECONDS = 20.0
 """How long after its deadline a case may go on while its ranks still use processor time."""
 
 POLL_SECONDS = 0.1

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,6 @@ class Campaign:
         return [event for event in self.events if event["event"] == name]
 
 
-def spin_until(condition: Callable[[], object]) -> None:
-    while not condition():
-        pass
-
-
 BLOCKS_TWICE = """
 import os, pathlib, threading
 import torch.distributed as dist
@@ -87,9 +82,8 @@ def apply():
     def blocking(self, module, args, kwargs):
         before = len(list(HERE.glob("blocked-*")))
         if dist.get_rank() == 1 and before < 2:
-            whole = HERE / f"pid-{os.getpid()}"
-            whole.write_text(str(os.getpid()))
-            whole.rename(HERE / f"blocked-{before}")
+            (HERE / f"blocked-{before}").touch()
+            (HERE / "pids").write_text(str(os.getpid()))
             threading.Event().wait()
         return pre_forward(self, module, args, kwargs)
 
@@ -100,12 +94,11 @@ def apply():
 def test_a_rank_killed_in_mid_case_costs_that_case_only(tmp_path: Path) -> None:
     preload = tmp_path / "blocks_twice.py"
     preload.write_text(BLOCKS_TWICE)
+    pids = tmp_path / "pids"
+    os.mkfifo(pids)  # reading it waits for a rank that blocks
     with campaign(tmp_path / "corpus", "--max-cases", 6, "--preload", preload) as running:
-        running.read_until("world_started")
-        for number in range(2):  # a case that ends as INFRA is tried once more on fresh ranks
-            marker = tmp_path / f"blocked-{number}"
-            spin_until(marker.exists)
-            os.kill(int(marker.read_text()), signal.SIGKILL)
+        for _ in range(2):  # a case that ends as INFRA is tried once more on fresh ranks
+            os.kill(int(pids.read_text()), signal.SIGKILL)
         finished = running.finish()
     (trouble,) = running.all("infra_trouble")
     assert "rank 1 was killed by SIGKILL" in trouble["message"]

@@ -107,3 +107,19 @@ def two_forwards_of_checkpoint(case: Case) -> bool:
                 return any(c.module in nested for c in case.checkpoints)
             pending -= 1
     return False
+
+
+def several_groups(case: Case) -> bool:
+    """Two wrap groups or more."""
+    return len(case.wrap) > 1
+
+
+def three_batches(case: Case) -> bool:
+    """Three different input batches."""
+    return len({op.batch for op in case.schedule if isinstance(op, Forward)}) > 2
+
+
+def unused_module(case: Case) -> bool:
+    """A module with parameters that no forward of the root calls."""
+    found = facts(case)
+    return any(is_within(f, m) for m in set(found.modules) - found.called for f in found.parameters)

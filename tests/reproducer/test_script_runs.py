@@ -84,6 +84,7 @@ def test_a_script_fails_with_the_fault_that_was_found_and_not_without(
     assert not stock.fails, f"{text}\n{stock.output}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fully_shard", "ddp"])
 def test_a_signature_alone_is_enough_for_a_script(run_script, engine: EngineName) -> None:
     fault, case = {

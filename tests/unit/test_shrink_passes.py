@@ -134,13 +134,19 @@ def test_renaming_by_prefix_moves_whole_subtrees_and_nothing_else() -> None:
     ]
 
 
-def test_fewer_ranks_outweigh_fewer_ops_and_those_fewer_modules() -> None:
-    one_rank = replace(CASE, mesh=Mesh(shard=1))
-    one_op = replace(CASE, schedule=(Forward(),))
+def test_two_ranks_outweigh_fewer_ops_and_those_fewer_modules() -> None:
+    two_ranks = replace(CASE, mesh=Mesh(shard=2))
+    big = replace(CASE, mesh=Mesh(shard=4))
+    one_op = replace(big, schedule=(Forward(),))
     one_leaf = replace(
-        CASE, wrap=(), model=replace(MODEL, children=MODEL.children[1:], nodes=(), outputs=("x",))
+        big, wrap=(), model=replace(MODEL, children=MODEL.children[1:], nodes=(), outputs=("x",))
     )
-    assert sorted((CASE, one_leaf, one_op, one_rank), key=size_order) == [one_rank, one_op, one_leaf, CASE]
+    assert sorted((big, one_leaf, one_op, two_ranks), key=size_order) == [
+        two_ranks,
+        one_op,
+        one_leaf,
+        big,
+    ]
 
 
 def test_leaves_are_modules_without_children() -> None:

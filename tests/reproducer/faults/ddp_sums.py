@@ -4,8 +4,9 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 
-def sum_bucket(state, bucket):
-    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0])
+def sum_bucket(group, bucket):
+    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
 
 
 def apply():
@@ -13,6 +14,6 @@ def apply():
 
     def init(self, *args, **kwargs):
         construct(self, *args, **kwargs)
-        self.register_comm_hook(None, sum_bucket)
+        self.register_comm_hook(self.process_group, sum_bucket)
 
     DistributedDataParallel.__init__ = init
