@@ -65,11 +65,6 @@ def within(difference: Difference, bound: torch.Tensor) -> tuple[bool, float, fl
     return bool(error[worst] <= limit[worst]), float(error[worst]), float(limit[worst])
 
 
-def is_rounding(case: Case, difference: Difference) -> bool:
-    """Whether a difference needs no twin to be explained."""
-    return difference.comparable and within(difference, rounding_floor(case, difference))[0]
-
-
 @dataclasses.dataclass(frozen=True)
 class NoiseBound:
     """Bounds from the reference and its noise twins.
@@ -85,6 +80,10 @@ class NoiseBound:
     reference: Trace
     twins: Sequence[Trace]
 
+    def with_twin(self, twin: Trace) -> NoiseBound:
+        """This bound, widened by what another twin shows."""
+        return dataclasses.replace(self, twins=[*self.twins, twin])
+
     def excess(self, difference: Difference) -> tuple[bool, float, float]:
         """Whether noise explains the difference, and the error and bound where it exceeds most."""
         if not difference.comparable:
@@ -93,19 +92,18 @@ class NoiseBound:
 
     def _bound(self, difference: Difference) -> torch.Tensor:
         key = difference.key
-        truth = self.reference.tensors[key].tensor
-        assert truth is not None
         floor = rounding_floor(self.case, difference)
         moved = []
         for twin in self.twins:
-            other = twin.tensors[key].tensor
+            truth, other = self.reference.tensors[key].tensor, twin.tensors[key].tensor
+            assert truth is not None
             if other is None:
                 return floor
             moved.append(distance(other, truth))
-        if not moved:
+        if not moved or not moved[0].numel():
             return floor
         largest = torch.stack(moved).amax(0)
         first = key.oracle == "gradient" and key.op < _first(self.case, Step)
         if first and not adds_in_another_order(self.case):
             return floor + TERMWISE_FACTOR * cut(largest, difference.pieces)
-        return floor + FEEDBACK_FACTOR * largest.max() if largest.numel() else floor
+        return floor + FEEDBACK_FACTOR * largest.max()

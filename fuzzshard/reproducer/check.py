@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -20,6 +21,9 @@ _PORT_LOST = re.compile(
 )
 
 _ROOT = Path(__file__).parents[2]
+
+_REAP_SECONDS = 10.0
+"""How long killed workers may take to be gone: one inside a driver call dies late."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,10 +84,10 @@ def _kill(process: subprocess.Popen[str]) -> None:
     """Kills torchrun and its workers, which are in sessions of their own."""
     if process.poll() is not None:
         return
-    tree = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-    for member in tree:
-        try:
+    torchrun = psutil.Process(process.pid)
+    workers = torchrun.children(recursive=True)
+    for member in (torchrun, *workers):
+        with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
-        except psutil.NoSuchProcess:
-            continue
     process.wait()
+    psutil.wait_procs(workers, timeout=_REAP_SECONDS)

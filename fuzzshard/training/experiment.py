@@ -17,7 +17,7 @@ from fuzzshard.engines.reference import NoiseTwin, Reference
 from fuzzshard.engines.refusals import refusal
 from fuzzshard.engines.registry import ENGINES, not_applicable
 from fuzzshard.oracles.allowed import is_allowed
-from fuzzshard.oracles.bound import NoiseBound, is_rounding
+from fuzzshard.oracles.bound import NoiseBound
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import bitwise_applies, is_exact, tensor_findings, vote
 from fuzzshard.oracles.registration import registration_findings
@@ -118,10 +118,13 @@ class Experiment:
         """Bitwise comparison came first; only a difference makes it worth finding out what is due."""
         if not self._anywhere(any(differing.values())):
             return [], "bitwise"
-        exact = self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly())
-        bitwise = exact or bitwise_applies(self.case)
-        bound = None if bitwise else self._noise_bound(differing)
-        rung = "exact" if exact else "bitwise" if bitwise else "bounded"
+        bound: NoiseBound | None = None
+        if bitwise_applies(self.case):
+            rung = "bitwise"
+        elif self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly()):
+            rung = "exact"
+        else:
+            rung, bound = "bounded", self._noise_bound(differing)
         findings: list[Finding] = []
         for name, found in differing.items():
             culprit = vote(name, self.traces, differing)
@@ -129,12 +132,14 @@ class Experiment:
         return findings, rung
 
     def _noise_bound(self, differing: dict[str, list[Difference]]) -> NoiseBound:
-        """Twins run only where some difference is more than a few rounding units."""
-        rounding = all(is_rounding(self.case, d) for found in differing.values() for d in found)
-        twins = []
-        if self._anywhere(not rounding):
-            twins = [self._rerun(self.dtype, seed) for seed in NOISE_SEEDS]
-        return NoiseBound(self.case, self.traces["reference"], twins)
+        """Twins run one by one, and only while some difference is not explained without another."""
+        bound = NoiseBound(self.case, self.traces["reference"], [])
+        found = [d for differences_of in differing.values() for d in differences_of]
+        for seed in NOISE_SEEDS:
+            if not self._anywhere(not all(bound.excess(d)[0] for d in found)):
+                break
+            bound = bound.with_twin(self._rerun(self.dtype, seed))
+        return bound
 
     def _runs_exactly(self) -> bool:
         other = torch.float64 if self.dtype == torch.float32 else torch.float32

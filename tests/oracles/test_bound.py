@@ -11,11 +11,10 @@ from fuzzshard.oracles.bound import (
     TERMWISE_FACTOR,
     NoiseBound,
     distance,
-    is_rounding,
     rounding_floor,
     within,
 )
-from fuzzshard.training.trace import Key, Piece
+from fuzzshard.training.trace import Key, Piece, Trace
 
 CASE = make_case(mesh=4)
 FIRST_FORWARD, FIRST_BACKWARD, FIRST_STEP, LATER_BACKWARD = 0, 1, 2, 5
@@ -90,10 +89,10 @@ def test_no_bound_explains_a_number_that_is_none(value: float) -> None:
 
 
 def test_a_few_units_are_rounding_and_a_wrong_scale_is_not() -> None:
-    assert is_rounding(CASE, difference(gradient(1), floats(1.0 + 2 * EPS), floats(1.0)))
-    assert not is_rounding(CASE, difference(gradient(1), floats(1.001), floats(1.0)))
-    assert not is_rounding(CASE, difference(gradient(1), None, floats(1.0)))
-    assert not is_rounding(CASE, difference(gradient(1), floats(1.0, 1.0), floats(1.0)))
+    bound = NoiseBound(CASE, Trace(), [])
+    assert bound.excess(difference(gradient(1), floats(1.0 + 2 * EPS), floats(1.0)))[0]
+    for observed in (floats(1.001), None, floats(1.0, 1.0)):
+        assert not bound.excess(difference(gradient(1), observed, floats(1.0)))[0]
 
 
 def noise_bound(key: Key, reference: torch.Tensor, *twins: torch.Tensor | None, case=CASE) -> NoiseBound:
