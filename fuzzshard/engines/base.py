@@ -55,11 +55,8 @@ class Engine(abc.ABC):
     def before_backward(self) -> None:  # noqa: B027
         """Called before every ``backward``."""
 
-    def after_backward(self, targets: frozenset[str]) -> None:  # noqa: B027
-        """Called after every ``backward``: explicit synchronisation, where the engine has none.
-
-        ``targets`` are the modules whose forwards the backward went through.
-        """
+    def after_backward(self) -> None:  # noqa: B027
+        """Called after every ``backward``: explicit synchronisation, where the engine has none."""
 
     def after_step(self) -> None:  # noqa: B027
         """Called after every optimizer step."""

@@ -104,7 +104,7 @@ class DDP(Engine):
             self._no_sync.enter_context(self.ddp.no_sync())
 
     @override
-    def after_backward(self, targets: frozenset[str]) -> None:
+    def after_backward(self) -> None:
         self._unsynced = not self._synced
 
     @override

@@ -60,8 +60,8 @@ class FullyShard(Engine):
         self.sync.before_backward(self.trained)
 
     @override
-    def after_backward(self, targets: frozenset[str]) -> None:
-        self.sync.after_backward(self.trained, targets)
+    def after_backward(self) -> None:
+        self.sync.after_backward(self.trained, set())
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.groups import root_groups
 from fuzzshard.case.schedule import SetFlag
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
@@ -31,7 +34,17 @@ class Reference(Engine):
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
+        """Only watches which FSDP roots a backward will reach: their groups synchronise then."""
+        self._reached: set[int] = set()
+        for root, group in zip(root_groups(self.case), self.case.wrap, strict=True):
+            for path in group.modules:
+                model.get_submodule(path).register_forward_hook(functools.partial(self._watch, root))
         return model
+
+    def _watch(self, root: int, module: nn.Module, args: object, output: object) -> None:
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                tensor.register_hook(lambda gradient: self._reached.add(root))  # type: ignore[no-untyped-call]
 
     @override
     def checkpoints_module(self, path: str) -> bool:
@@ -44,11 +57,12 @@ class Reference(Engine):
 
     @override
     def before_backward(self) -> None:
+        self._reached.clear()
         self.sync.before_backward(self.trained)
 
     @override
-    def after_backward(self, targets: frozenset[str]) -> None:
-        self.sync.after_backward(self.trained, targets)
+    def after_backward(self) -> None:
+        self.sync.after_backward(self.trained, self._reached)
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
@@ -106,7 +120,7 @@ class NoiseTwin(Reference):
     def parallelize(self, model: nn.Module) -> nn.Module:
         for module in model.modules():
             module.register_forward_pre_hook(self._perturb_inputs)
-        return model
+        return super().parallelize(model)
 
     @override
     def after_step(self) -> None:

@@ -70,19 +70,16 @@ class ExplicitSync:
         for fqn in self.owners:
             parameters[fqn].grad = None
 
-    def after_backward(self, parameters: dict[str, torch.nn.Parameter], targets: frozenset[str]) -> None:
+    def after_backward(self, parameters: dict[str, torch.nn.Parameter], reached: set[int]) -> None:
         """Accumulates, and reduces the gradients of the groups that synchronise now.
 
         A backward finalises every group of the FSDP roots that it goes through, whether it brings the
-        group a gradient or not.
+        group a gradient or not: ``reached`` are these roots.
         """
         news = {fqn: g for fqn in self.owners if (g := parameters[fqn].grad) is not None}
         for fqn, new in news.items():
             self.local[fqn] = self.local[fqn] + new if fqn in self.local else new
-        roots = {self._root(owner) for fqn, owner in self.owners.items() if fqn in news}
-        for root, group in zip(self.roots, self.flags.case.wrap, strict=True):
-            if targets.intersection(group.modules):
-                roots.add(root)
+        roots = reached | {self._root(owner) for fqn, owner in self.owners.items() if fqn in news}
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]
             parameter.grad = self._reduced[fqn]

@@ -59,7 +59,7 @@ class Trainer:
         self.engine = engine
         self.trace = trace
         self.optimizer = make_optimizer(case, list(engine.trained.values()))
-        self.pending: list[tuple[str, torch.Tensor]] = []
+        self.pending: list[torch.Tensor] = []
         self.forwarded = False
         self.keeps_unsharded = not root_is_wrapped(case)
         self.copies: dict[str, tuple[int, Observation]] = {}
@@ -138,7 +138,7 @@ class Trainer:
                 self.trace.record(Key(index, "output", f"output {i} of {op.target or 'the root'}"), output)
             self.trace.record(Key(index, "loss", "loss"), loss)
         if op.grad:
-            self.pending.append((op.target, loss))
+            self.pending.append(loss)
 
     def _call(self, target: str, module: nn.Module, args: list[torch.Tensor]) -> Any:
         leaf = self.engine.facts.modules[target]
@@ -173,15 +173,14 @@ class Trainer:
                 taken = [self.pending.pop(0)]
             case "newest":
                 taken = [self.pending.pop()]
-        taken = [(target, loss) for target, loss in taken if loss.requires_grad]
-        if not taken:
+        losses = [loss for loss in taken if loss.requires_grad]
+        if not losses:
             if self.trace is not None:
                 self.trace.skipped.append(index)
             return
-        losses = [loss for _, loss in taken]
         self.engine.before_backward()
         torch.autograd.backward(losses[0] if len(losses) == 1 else torch.stack(losses).sum())
-        self.engine.after_backward(frozenset(target for target, _ in taken))
+        self.engine.after_backward()
         self.forwarded = False
 
     def _observe(self, index: int, op: object) -> None:
