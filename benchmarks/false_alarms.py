@@ -17,12 +17,11 @@ from typing import Any
 from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
 from rich.table import Table
 
-from fuzzshard.campaign.judge import judge
-from fuzzshard.campaign.known import Found, Known, Registry
+from fuzzshard.campaign.judge import SHRINK_BUDGET, confirm_and_shrink, judge
+from fuzzshard.campaign.known import Found, Known, Registry, cause_of
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.case.features import features
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import encode_entry, make_entry, read_entry
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
@@ -57,10 +56,9 @@ def load_known(corpus: Path) -> Registry:
             continue
         if not entry.status.is_finding:
             continue
-        cause = features(entry.case)
-        if (found := file.with_name(UNSHRUNK_FILE)).exists():
-            cause &= features(codec.decode(found.read_bytes()))
-        registry.known.append(Known(entry.signature, file.parent, cause, hits=0))
+        unshrunk = file.with_name(UNSHRUNK_FILE)
+        found = codec.decode(unshrunk.read_bytes()) if unshrunk.exists() else entry.case
+        registry.known.append(Known(entry.signature, file.parent, cause_of(entry.case, found), hits=0))
     return registry
 
 
@@ -118,6 +116,8 @@ class Examination:
         self.rungs[f"{verdict.status} {verdict.rung}".strip()] += 1
         found = Found(index, case, verdict)
         explanation = explain(found, self.registry)
+        if explanation == UNEXPLAINED and verdict.status.is_finding:
+            explanation = self._explain_shrunk(found)
         self.explanations[explanation] += 1
         if explanation != UNEXPLAINED:
             return None
@@ -133,6 +133,17 @@ class Examination:
         )
         self.unexplained.append(entry)
         return entry
+
+    def _explain_shrunk(self, found: Found) -> str:
+        """Shrinks a finding that no cause covers; one that ends at a known one teaches what its cause is."""
+        judged = confirm_and_shrink(
+            self.world, found.case, found.verdict, emit=lambda event: None, budget=SHRINK_BUDGET
+        )
+        shrunk = Found(found.index, judged.case, judged.verdict)
+        if (known := self.registry.hit(shrunk)) is None:
+            return UNEXPLAINED
+        known.cause &= cause_of(judged.case, found.case)
+        return KNOWN
 
     def _save(self, found: Found) -> Path:
         folder = self.keep / f"{found.index:06d}"

@@ -7,8 +7,10 @@ import threading
 from pathlib import Path
 
 from fuzzshard.campaign.events import KnownFinding
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.features import features
+from fuzzshard.case.graph import Block, Call, Child, Linear
+from fuzzshard.case.schedule import Backward, Forward, Step
 from fuzzshard.verdict import Verdict
 
 MAX_PARKED = 8
@@ -25,12 +27,35 @@ class Found:
     path: Path | None = None
 
 
+_PLAIN = Case(
+    seed=0,
+    model=Block(
+        children=(Child(name="linear0", module=Linear(out=2, bias=False)),),
+        nodes=(Call(name="h0", module="linear0", args=("x",)),),
+        outputs=("h0",),
+    ),
+    inputs=Inputs(batch=1, tensors=(TensorSpec(size=2),)),
+    mesh=Mesh(shard=2),
+    wrap=(WrapGroup(modules=("",)),),
+    schedule=(Forward(), Backward(), Step()),
+)
+"""The plainest training there is: what it has causes nothing."""
+
+
+def cause_of(minimal: Case, found: Case) -> frozenset[str]:
+    """The features that make a finding: of the minimal case, of the case that was shrunk to it, not plain.
+
+    What only the minimal case has came in by simplifying. What is off (float64, Gaussian values) in one
+    of the two and plain in the other is no cause either.
+    """
+    return (features(minimal) & features(found)) - features(_PLAIN)
+
+
 @dataclasses.dataclass
 class Known:
     """A distinct finding of this campaign and the number of cases it explains.
 
-    ``cause`` are the features that the minimal case shares with every case that was shrunk to it: what
-    shrinking brought in by simplifying is no part of it.
+    ``cause`` are the features (:func:`cause_of`) that all cases which were shrunk to it share.
     """
 
     signature: str

@@ -25,11 +25,10 @@ from fuzzshard.campaign.events import (
 )
 from fuzzshard.campaign.judge import Judged, Runner, Stopped, confirm_and_shrink, judge
 from fuzzshard.campaign.keep import Keeper
-from fuzzshard.campaign.known import Found, Known, Registry
+from fuzzshard.campaign.known import Found, Known, Registry, cause_of
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case import codec
-from fuzzshard.case.features import features
 from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import SCRIPT_FILE
@@ -190,8 +189,7 @@ class Worker:
         else:
             entry = shared.keeper.entry(path)
             self._report(found, judged, path, entry.replay, None, duplicate=True)
-        cause = features(judged.case) & features(found.case)
-        return Known(found.verdict.signature, path, cause)
+        return Known(found.verdict.signature, path, cause_of(judged.case, found.case))
 
     def _set_aside(self, found: Found, judged: Judged) -> None:
         assert found.path is not None

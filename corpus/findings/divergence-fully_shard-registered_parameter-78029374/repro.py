@@ -49,7 +49,7 @@ model = build()
 fully_shard(model, mesh=mesh, reshard_after_forward=2)
 observed = train(model)
 for (name, want), got in zip(expected.items(), observed.values()):
-    if name != 'linear0.weight':
+    if name != "linear0.weight":
         continue
     got = got.full_tensor() if isinstance(got, DTensor) else got
     both = f"rank {rank}, {name}: expected\n{want}\nobserved\n{got}\n"
