@@ -1,0 +1,124 @@
+"""Cases that the harness once accused torch of, each a documented behaviour or a mistake of the reference."""
+
+from __future__ import annotations
+
+import pytest
+from cases import BACKWARD, FORWARD, STEP, chain, float_inputs, groups, make_case
+
+from fuzzshard.case.case import Case, Checkpoint, Mesh, Optimizer, TensorSpec
+from fuzzshard.case.graph import BatchNorm, Block, Call, Child, Linear, RMSNorm, TensorOp
+from fuzzshard.case.schedule import Forward, SetFlag, SetRequiresGrad
+from fuzzshard.verdict import Status
+from fuzzshard.world import World
+
+NO_SYNC = SetFlag(flag="requires_gradient_sync", value=False)
+SYNC = SetFlag(flag="requires_gradient_sync", value=True)
+LINEAR = Linear(out=2, bias=False)
+
+
+def block(*nodes: Call | TensorOp, outputs: tuple[str, ...], returns="tensor", **modules) -> Block:
+    return Block(
+        children=tuple(Child(name=n, module=m) for n, m in modules.items()),
+        nodes=nodes,
+        outputs=outputs,
+        returns=returns,
+        inputs=("x",),
+    )
+
+
+def use(name: str, module: str, *args: str) -> Call:
+    return Call(name=name, module=module, args=args)
+
+
+PAST: dict[str, Case] = {
+    "a frozen group still reduces what it accumulated when a backward passes through it": make_case(
+        chain(a=LINEAR, b=LINEAR),
+        (
+            *(FORWARD, BACKWARD, NO_SYNC, FORWARD, BACKWARD, SYNC),
+            *(SetRequiresGrad(target="b", value=False), FORWARD, BACKWARD),
+        ),
+        wrap=groups("b"),
+    ),
+    "a group frozen after the forward still reduces what it accumulated": make_case(
+        chain(a=LINEAR),
+        (NO_SYNC, FORWARD, BACKWARD, SYNC, FORWARD, SetRequiresGrad(target="", value=False), BACKWARD),
+        wrap=groups("a"),
+    ),
+    "a backward through an output that is the input reduces what was accumulated": make_case(
+        block(use("h0", "a", "x"), outputs=("h0", "x"), returns="tuple", a=LINEAR),
+        (NO_SYNC, Forward(outputs=(0,)), BACKWARD, SYNC, Forward(outputs=(1,)), BACKWARD),
+        wrap=groups(""),
+        engines=("fully_shard",),
+    ),
+    "a backward that misses an FSDP root leaves what that root accumulated": make_case(
+        block(use("h0", "b", "x"), outputs=("h0",), a=LINEAR, b=LINEAR),
+        (NO_SYNC, FORWARD, BACKWARD, Forward(target="a"), SYNC, BACKWARD),
+        wrap=groups("b"),
+    ),
+    "a root that its last backward missed is resharded before a step": make_case(
+        block(
+            use("h0", "a", "x"),
+            use("h1", "b", "x"),
+            outputs=("h1", "h0"),
+            returns="tuple",
+            a=LINEAR,
+            b=LINEAR,
+        ),
+        (FORWARD, BACKWARD, Forward(outputs=(1,)), BACKWARD, STEP, FORWARD),
+        wrap=groups("b"),
+    ),
+    "parameters frozen between forward and backward are resharded first": make_case(
+        chain(a=LINEAR, b=LINEAR),
+        (FORWARD, SetRequiresGrad(target="b", value=False), BACKWARD, STEP, FORWARD, BACKWARD),
+        wrap=groups("a", ""),
+    ),
+    "three contributions to a gradient are added in another order at a module boundary": make_case(
+        block(
+            use("h0", "a", "x"),
+            use("h1", "n", "h0"),
+            TensorOp(name="h2", op="add", args=("h0", "h1")),
+            outputs=("h2",),
+            a=Linear(out=7),
+            n=RMSNorm(),
+        ),
+        wrap=groups("n"),
+        mesh=1,
+    ),
+    "DDP adds a microbatch to the reduced gradient before it averages": make_case(
+        chain(a=Linear(out=3)),
+        (FORWARD, BACKWARD, Forward(batch=1), BACKWARD, STEP),
+        optimizer=Optimizer(kind="adam", lr=0.01),
+        mesh=Mesh(replicate=2, shard=2),
+    ),
+    "DDP sends zeros through an unused output, so a checkpointed batch norm counts once more": make_case(
+        block(use("h0", "n", "x"), use("h1", "n", "x"), outputs=("h1", "h0"), returns="tuple", n=BatchNorm()),
+        (Forward(outputs=(1,)), BACKWARD, FORWARD),
+        wrap=groups(""),
+        checkpoints=(Checkpoint(module="n"),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAST)
+def test_it_passes(four_ranks: World, name: str) -> None:
+    verdict = four_ranks.run(PAST[name])
+    assert verdict.status is Status.PASS, verdict.findings[:2] or verdict.message
+
+
+def test_an_unused_input_may_have_a_gradient_of_zeros(four_ranks: World) -> None:
+    model = Block(
+        children=(Child(name="a", module=LINEAR),),
+        nodes=(use("h0", "a", "x"),),
+        outputs=("h0",),
+        inputs=("x", "y"),
+    )
+    inputs = float_inputs(3)
+    spec = TensorSpec(size=2, requires_grad=True)
+    case = make_case(
+        model,
+        (FORWARD, BACKWARD),
+        wrap=groups(""),
+        inputs=type(inputs)(batch=2, tensors=(*inputs.tensors, spec)),
+        engines=("fully_shard",),
+    )
+    assert four_ranks.run(case).status is Status.PASS
