@@ -13,7 +13,7 @@ from typing import Literal
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.groups import uses_outside_groups
+from fuzzshard.case.groups import calls_of, uses_outside_groups
 from fuzzshard.case.schedule import (
     Backward,
     Flag,
@@ -75,6 +75,9 @@ class _Run:
         self.ops: list[Op] = []
         self.trainable = subject.trainable
         self.wrapped = [module for group in subject.case.wrap for module in group.modules]
+        self.running = calls_of(subject.case, "") & set(self.wrapped)
+        self.must_reach = False
+        """Whether a backward of this step must reach a wrapped module: torch ends what flags began there."""
         self.targets = subject.forward_targets() if "non_root_forward" in swarm else []
         self.pending = 0
         self.batch = 0
@@ -99,6 +102,7 @@ class _Run:
         self.ops += self.restore
         self.restore = []
         flags = self.flags() if rounds > 1 else []
+        self.must_reach = any(flag.flag not in _SYNC_FLAGS for flag in flags)
         late = [flag for flag in flags if self.tape.chance(6 if flag.flag in _SYNC_FLAGS else 30)]
         for i in range(rounds):
             changes: list[SetFlag] = []
@@ -182,7 +186,8 @@ class _Run:
         target = ""
         if self.targets and self.started and self.tape.chance(35):
             chosen = self.tape.pick(self.targets)
-            if any(self.subject.flow.outputs(chosen, self.trainable)):
+            reaches = bool(calls_of(self.subject.case, chosen) & self.running)
+            if any(self.subject.flow.outputs(chosen, self.trainable)) and (reaches or not self.must_reach):
                 target = chosen
         self.started |= not target
         if not self.tape.chance(10):

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from fuzzshard.campaign.events import Event, FindingConfirmed, PhaseChanged, ShrinkProgress
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import leaf_count, size_order
@@ -77,9 +79,19 @@ class Judged:
 
 
 def judge(world: Runner, case: Case, *, deadline: float | None = None, fresh: bool = False) -> Verdict:
-    """The verdict of one run, with ``fresh`` on fresh ranks; INFRA is tried once more on fresh ranks."""
+    """The verdict of one run, with ``fresh`` on fresh ranks; INFRA is tried once more on fresh ranks.
+
+    An inconclusive case in float32 runs again in float64, where a logic error stands out by ten orders of
+    magnitude: if it passes there, it was rounding.
+    """
     verdict = _run(world, case, deadline, fresh)
-    return _run(world, case, deadline, True) if verdict.status is Status.INFRA else verdict
+    if verdict.status is Status.INFRA:
+        return _run(world, case, deadline, True)
+    if verdict.status is Status.INCONCLUSIVE and case.dtype == "float32":
+        precise = _run(world, msgspec.structs.replace(case, dtype="float64"), deadline, False)
+        if precise.status is Status.PASS:
+            return msgspec.structs.replace(precise, message="rounding: it passes in float64")
+    return verdict
 
 
 def _run(world: Runner, case: Case, deadline: float | None, fresh: bool) -> Verdict:

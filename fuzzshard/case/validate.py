@@ -9,7 +9,7 @@ from __future__ import annotations
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, BatchNorm, resolve, walk
-from fuzzshard.case.groups import root_is_wrapped, uses_outside_groups
+from fuzzshard.case.groups import calls_of, root_is_wrapped, uses_outside_groups
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step
 from fuzzshard.errors import InvalidCase
@@ -115,7 +115,8 @@ def _check_parameters_at(found: Facts, target: str, what: str) -> None:
 
 def _check_schedule(case: Case, found: Facts) -> None:
     wrapped = {m for group in case.wrap for m in group.modules}
-    pending = 0
+    running = calls_of(case, "") & wrapped
+    pending: list[str] = []
     flags: dict[tuple[str, str], bool] = {}
     unfinished: set[str] = set()
     for op in case.schedule:
@@ -126,12 +127,14 @@ def _check_schedule(case: Case, found: Facts) -> None:
             )
         if isinstance(op, Forward):
             _check_forward(case, found, op)
-            pending += op.grad
+            pending += [op.target] if op.grad else []
         elif isinstance(op, Backward):
             if not pending:
                 raise InvalidCase("a backward has no pending forward", "put a forward before it")
-            pending = 0 if op.which == "all" else pending - 1
-            unfinished = {flag for (flag, _), value in flags.items() if not value}
+            done = {"all": pending, "oldest": pending[:1], "newest": pending[-1:]}[op.which]
+            pending = {"all": [], "oldest": pending[1:], "newest": pending[:-1]}[op.which]
+            if not running or any(calls_of(case, t) & running for t in done):  # else torch never hears
+                unfinished = {flag for (flag, _), value in flags.items() if not value}
         elif isinstance(op, SetRequiresGrad):
             _check_parameters_at(found, op.target, "set_requires_grad")
         elif isinstance(op, SetFlag):

@@ -34,6 +34,9 @@ from fuzzshard.case.graph import (
 
 MODEL_CLASS = "Model"
 
+_TAKEN_CLASSES = (MODEL_CLASS, "Attention", "Scale", "Matrix")
+"""Class names that a block may not have."""
+
 _MLP = """
 class MLP(nn.Module):
     def __init__(self, dim, hidden, bias=True):
@@ -138,7 +141,8 @@ def class_name(path: str) -> str:
     """
     if not path:
         return MODEL_CLASS
-    return "".join(part.capitalize() for part in path.split("."))
+    name = "".join(part.capitalize() for part in path.split("."))
+    return f"{name}Block" if name in _TAKEN_CLASSES else name
 
 
 class _BlockSource:
