@@ -13,7 +13,7 @@ from typing import Literal
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.groups import calls_of, uses_outside_groups
+from fuzzshard.case.groups import trains_a_group, uses_outside_groups
 from fuzzshard.case.schedule import (
     Backward,
     Flag,
@@ -75,7 +75,6 @@ class _Run:
         self.ops: list[Op] = []
         self.trainable = subject.trainable
         self.wrapped = [module for group in subject.case.wrap for module in group.modules]
-        self.running = calls_of(subject.case, "") & set(self.wrapped)
         self.must_reach = False
         """Whether a backward of this step must reach a wrapped module: torch ends what flags began there."""
         self.targets = subject.forward_targets() if "non_root_forward" in swarm else []
@@ -186,7 +185,7 @@ class _Run:
         target = ""
         if self.targets and self.started and self.tape.chance(35):
             chosen = self.tape.pick(self.targets)
-            reaches = bool(calls_of(self.subject.case, chosen) & self.running)
+            reaches = trains_a_group(self.subject.case, self.subject.found, chosen)
             if any(self.subject.flow.outputs(chosen, self.trainable)) and (reaches or not self.must_reach):
                 target = chosen
         self.started |= not target

@@ -58,6 +58,17 @@ def uses_outside_groups(case: Case, found: Facts, target: str) -> Iterator[tuple
         yield from visit(*start, frozenset())
 
 
+def trains_a_group(case: Case, found: Facts, target: str) -> bool:
+    """Whether a backward of a forward of ``target`` can reach a wrapped module that has parameters.
+
+    torch ends what its flags began in such a backward only. A plan whose groups the root never runs has
+    nothing to end.
+    """
+    wrapped = {m for g in case.wrap for m in g.modules if any(is_within(f, m) for f in found.parameters)}
+    running = calls_of(case, "") & wrapped
+    return not running or bool(calls_of(case, target) & running)
+
+
 def root_groups(case: Case) -> tuple[int, ...]:
     """For each wrap group the outermost group around it, which becomes its FSDP root; itself if none is."""
     return tuple(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, BatchNorm, resolve, walk
-from fuzzshard.case.groups import calls_of, root_is_wrapped, uses_outside_groups
+from fuzzshard.case.groups import root_is_wrapped, trains_a_group, uses_outside_groups
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step
 from fuzzshard.errors import InvalidCase
@@ -115,7 +115,6 @@ def _check_parameters_at(found: Facts, target: str, what: str) -> None:
 
 def _check_schedule(case: Case, found: Facts) -> None:
     wrapped = {m for group in case.wrap for m in group.modules}
-    running = calls_of(case, "") & wrapped
     pending: list[str] = []
     flags: dict[tuple[str, str], bool] = {}
     unfinished: set[str] = set()
@@ -133,7 +132,7 @@ def _check_schedule(case: Case, found: Facts) -> None:
                 raise InvalidCase("a backward has no pending forward", "put a forward before it")
             done = {"all": pending, "oldest": pending[:1], "newest": pending[-1:]}[op.which]
             pending = {"all": [], "oldest": pending[1:], "newest": pending[:-1]}[op.which]
-            if not running or any(calls_of(case, t) & running for t in done):  # else torch never hears
+            if any(trains_a_group(case, found, target) for target in done):
                 unfinished = {flag for (flag, _), value in flags.items() if not value}
         elif isinstance(op, SetRequiresGrad):
             _check_parameters_at(found, op.target, "set_requires_grad")

@@ -10,19 +10,23 @@ from fuzzshard.case.graph import Alias, Block, Call, walk
 from fuzzshard.case.schedule import Backward, Forward, ZeroGrad
 
 
+def accumulates(case: Case) -> bool:
+    """Whether several backwards add up in one gradient."""
+    ops = (op for op in case.schedule if isinstance(op, Backward | ZeroGrad))
+    return any(isinstance(a, Backward) and isinstance(b, Backward) for a, b in itertools.pairwise(ops))
+
+
 def adds_in_another_order(case: Case) -> bool:
     """Whether some gradient is a sum that engines may associate differently."""
-    accumulates = any(
-        isinstance(a, Backward) and isinstance(b, Backward)
-        for a, b in itertools.pairwise(op for op in case.schedule if isinstance(op, Backward | ZeroGrad))
-    )
     pending = any(
         isinstance(a, Forward) and a.grad and isinstance(b, Forward) and b.grad
         for a, b in itertools.pairwise(op for op in case.schedule if isinstance(op, Forward | Backward))
     )
     modules = facts(case).modules.values()
     reused = bool(case.ties) or any(isinstance(m, Alias) for _, m in walk(case.model))
-    return accumulates or pending or reused or any(isinstance(m, Block) and _branches(m) for m in modules)
+    return (
+        accumulates(case) or pending or reused or any(isinstance(m, Block) and _branches(m) for m in modules)
+    )
 
 
 def _branches(block: Block) -> bool:

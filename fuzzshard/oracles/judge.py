@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.oracles.association import adds_in_another_order
+from fuzzshard.oracles.association import accumulates, adds_in_another_order
 from fuzzshard.oracles.bound import NoiseBound, distance
 from fuzzshard.oracles.compare import Difference, same_bits
 from fuzzshard.training.trace import Trace, cut
@@ -26,6 +26,15 @@ def bitwise_applies(case: Case) -> bool:
     ``fully_shard`` puts autograd nodes at module boundaries; and the gradients of several backwards.
     """
     return case.mesh.size <= 2 and not adds_in_another_order(case)
+
+
+def exact_applies(case: Case, engine: str) -> bool:
+    """Whether exact arithmetic of the reference makes an engine's exact.
+
+    DDP adds a microbatch to the reduced gradient on every rank before it averages: that sum has more bits
+    than any of the reference's.
+    """
+    return engine != "ddp" or not accumulates(case)
 
 
 def is_exact(reference: Trace, other: Trace) -> bool:

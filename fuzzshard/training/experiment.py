@@ -19,7 +19,7 @@ from fuzzshard.engines.registry import ENGINES, not_applicable
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.bound import NoiseBound
 from fuzzshard.oracles.compare import Difference, differences
-from fuzzshard.oracles.judge import bitwise_applies, is_exact, tensor_findings, vote
+from fuzzshard.oracles.judge import bitwise_applies, exact_applies, is_exact, tensor_findings, vote
 from fuzzshard.oracles.registration import registration_findings
 from fuzzshard.training import collectives
 from fuzzshard.training.trace import Trace
@@ -118,18 +118,20 @@ class Experiment:
         """Bitwise comparison came first; only a difference makes it worth finding out what is due."""
         if not self._anywhere(any(differing.values())):
             return [], "bitwise"
-        bound: NoiseBound | None = None
         if bitwise_applies(self.case):
-            rung = "bitwise"
+            rungs = dict.fromkeys(differing, "bitwise")
         elif self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly()):
-            rung = "exact"
+            rungs = {n: "exact" if exact_applies(self.case, n) else "bounded" for n in differing}
         else:
-            rung, bound = "bounded", self._noise_bound(differing)
+            rungs = dict.fromkeys(differing, "bounded")
+        loose = {name: found for name, found in differing.items() if rungs[name] == "bounded"}
+        bound = self._noise_bound(loose) if loose else None
         findings: list[Finding] = []
         for name, found in differing.items():
             culprit = vote(name, self.traces, differing)
-            findings += tensor_findings(name, found, rung, bound, culprit, self.mesh.rank)
-        return findings, rung
+            limit = bound if rungs[name] == "bounded" else None
+            findings += tensor_findings(name, found, rungs[name], limit, culprit, self.mesh.rank)
+        return findings, min(rungs.values(), key=("exact", "bitwise", "bounded").index)
 
     def _noise_bound(self, differing: dict[str, list[Difference]]) -> NoiseBound:
         """Twins run one by one, and only while some difference is not explained without another."""
