@@ -13,7 +13,7 @@ from typing import Literal
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.groups import trains_a_group, uses_outside_groups
+from fuzzshard.case.groups import reached_roots, uses_outside_groups
 from fuzzshard.case.schedule import (
     Backward,
     Flag,
@@ -76,7 +76,7 @@ class _Run:
         self.trainable = subject.trainable
         self.wrapped = [module for group in subject.case.wrap for module in group.modules]
         self.must_reach = False
-        """Whether a backward of this step must reach a wrapped module: torch ends what flags began there."""
+        """Whether every backward of this step must reach all FSDP roots, to end what flags began there."""
         self.targets = subject.forward_targets() if "non_root_forward" in swarm else []
         self.pending = 0
         self.batch = 0
@@ -185,7 +185,7 @@ class _Run:
         target = ""
         if self.targets and self.started and self.tape.chance(35):
             chosen = self.tape.pick(self.targets)
-            reaches = trains_a_group(self.subject.case, self.subject.found, chosen)
+            reaches = self.reached(chosen) == self.reached("")
             if any(self.subject.flow.outputs(chosen, self.trainable)) and (reaches or not self.must_reach):
                 target = chosen
         self.started |= not target
@@ -194,6 +194,10 @@ class _Run:
         self.pending += grad
         outputs = self.outputs(target)
         self.ops.append(Forward(batch=self.batch, target=target, grad=grad, outputs=outputs))
+
+    def reached(self, target: str) -> frozenset[int]:
+        """The FSDP roots that a backward of a forward of ``target`` reaches."""
+        return reached_roots(self.subject.case, self.subject.found, target)
 
     def outputs(self, target: str) -> tuple[int, ...] | None:
         """The outputs that enter the loss, of which one requires a gradient at least."""

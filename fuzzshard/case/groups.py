@@ -58,15 +58,17 @@ def uses_outside_groups(case: Case, found: Facts, target: str) -> Iterator[tuple
         yield from visit(*start, frozenset())
 
 
-def trains_a_group(case: Case, found: Facts, target: str) -> bool:
-    """Whether a backward of a forward of ``target`` can reach a wrapped module that has parameters.
+def reached_roots(case: Case, found: Facts, target: str) -> frozenset[int]:
+    """The FSDP roots (as in :func:`root_groups`) that a backward of a forward of ``target`` can reach.
 
-    torch ends what its flags began in such a backward only. A plan whose groups the root never runs has
-    nothing to end.
+    torch ends what flags began in a root in a backward that reaches it, and in no other.
     """
-    wrapped = {m for g in case.wrap for m in g.modules if any(is_within(f, m) for f in found.parameters)}
-    running = calls_of(case, "") & wrapped
-    return not running or bool(calls_of(case, target) & running)
+    called = calls_of(case, target)
+    return frozenset(
+        root
+        for root, group in zip(root_groups(case), case.wrap, strict=True)
+        if any(m in called and any(is_within(f, m) for f in found.parameters) for m in group.modules)
+    )
 
 
 def root_groups(case: Case) -> tuple[int, ...]:

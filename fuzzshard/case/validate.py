@@ -9,7 +9,7 @@ from __future__ import annotations
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, BatchNorm, resolve, walk
-from fuzzshard.case.groups import root_is_wrapped, trains_a_group, uses_outside_groups
+from fuzzshard.case.groups import reached_roots, root_groups, root_is_wrapped, uses_outside_groups
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step
 from fuzzshard.errors import InvalidCase
@@ -117,7 +117,8 @@ def _check_schedule(case: Case, found: Facts) -> None:
     wrapped = {m for group in case.wrap for m in group.modules}
     pending: list[str] = []
     flags: dict[tuple[str, str], bool] = {}
-    unfinished: set[str] = set()
+    roots = {m: root for root, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules}
+    unfinished: dict[int, set[str]] = {}
     for op in case.schedule:
         if pending and case.checkpoints and isinstance(op, SetMode | SetRequiresGrad):
             raise InvalidCase(
@@ -132,14 +133,15 @@ def _check_schedule(case: Case, found: Facts) -> None:
                 raise InvalidCase("a backward has no pending forward", "put a forward before it")
             done = {"all": pending, "oldest": pending[:1], "newest": pending[-1:]}[op.which]
             pending = {"all": [], "oldest": pending[1:], "newest": pending[:-1]}[op.which]
-            if any(trains_a_group(case, found, target) for target in done):
-                unfinished = {flag for (flag, _), value in flags.items() if not value}
+            for root in frozenset().union(*(reached_roots(case, found, target) for target in done)):
+                off = {flag for (flag, module), value in flags.items() if not value and roots[module] == root}
+                unfinished[root] = off & {"is_last_backward", "reshard_after_backward"}
         elif isinstance(op, SetRequiresGrad):
             _check_parameters_at(found, op.target, "set_requires_grad")
         elif isinstance(op, SetFlag):
             for module in _flag_modules(op, wrapped):
                 flags[op.flag, module] = op.value
-        elif isinstance(op, Step) and (bad := unfinished & {"is_last_backward", "reshard_after_backward"}):
+        elif isinstance(op, Step) and (bad := set().union(*unfinished.values())):
             raise InvalidCase(
                 f"a step follows a backward with {min(bad)}=False",
                 "both are for backwards that another one follows before the step",

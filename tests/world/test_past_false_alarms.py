@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from cases import BACKWARD, FORWARD, STEP, chain, float_inputs, groups, make_case
 
+from fuzzshard.campaign.judge import judge
 from fuzzshard.case.case import Case, Checkpoint, Mesh, Optimizer, TensorSpec
+from fuzzshard.case.codec import decode
 from fuzzshard.case.graph import BatchNorm, Block, Call, Child, Linear, RMSNorm, TensorOp
 from fuzzshard.case.schedule import Forward, SetFlag, SetRequiresGrad
 from fuzzshard.verdict import Status
@@ -122,3 +126,11 @@ def test_an_unused_input_may_have_a_gradient_of_zeros(four_ranks: World) -> None
         engines=("fully_shard",),
     )
     assert four_ranks.run(case).status is Status.PASS
+
+
+REGRESSIONS = sorted((Path(__file__).parents[2] / "corpus" / "regressions").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
+def test_a_drawn_case_that_was_a_false_alarm_passes(four_ranks: World, path: Path) -> None:
+    assert judge(four_ranks, decode(path.read_bytes())).status is Status.PASS
