@@ -213,14 +213,20 @@ class Program:
             "        module.reshard()",
         ]
 
+    def _no_sync(self, *, leave: bool) -> list[str]:
+        """Enters or leaves DDP's context manager, which the schedule does in straight lines."""
+        enter = [f"    no_sync = {self.called}.no_sync()", "    no_sync.__enter__()"]
+        return [
+            f"if isinstance({self.called}, DistributedDataParallel):",
+            *(["    no_sync.__exit__(None, None, None)"] if leave else enter),
+        ]
+
     def _set_flag(self, op: SetFlag) -> list[str]:
         before = self._flags.synced(None)
         self._flags.set(op)
         self._keeps_unsharded |= op.flag == "reshard_after_backward" and not op.value
         if self.aim.engine == "ddp":
-            now = self._flags.synced(None)
-            says = f"{self.called}.require_backward_grad_sync = {now}  # what no_sync() sets"
-            return [] if now == before else [says]
+            return [] if self._flags.synced(None) == before else self._no_sync(leave=not before)
         wrapped = {m for group in self.case.wrap for m in group.modules}
         module = at(self.model, op.target)
         if op.flag == "is_last_backward":
