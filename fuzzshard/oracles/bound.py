@@ -26,7 +26,8 @@ ROUNDING_FACTOR = 4.0
 def rounding_floor(case: Case, difference: Difference) -> torch.Tensor:
     """The bound that needs no twin: a few rounding units, none before the first backward.
 
-    For a gradient of the first step, of each element; later, when rounding has been through the
+    For a gradient of the first step, of each element, where only the reduction reorders; later, when
+    rounding has been through the
     optimizer and the model, of the largest element of the tensor.
     """
     expected = difference.expected
@@ -37,7 +38,8 @@ def rounding_floor(case: Case, difference: Difference) -> torch.Tensor:
     else:
         unit = torch.finfo(expected.dtype).eps
     size = expected.double().abs().nan_to_num(nan=0.0, posinf=0.0)
-    if key.oracle != "gradient" or key.op > _first(case, Step):
+    termwise = key.oracle == "gradient" and key.op < _first(case, Step) and not adds_in_another_order(case)
+    if not termwise:
         size = size.max() if size.numel() else size.sum()
     return ROUNDING_FACTOR * unit * size
 
