@@ -27,8 +27,7 @@ def rounding_floor(case: Case, difference: Difference) -> torch.Tensor:
     """The bound that needs no twin: a few rounding units, none before the first backward.
 
     For a gradient of the first step, of each element, where only the reduction reorders; later, when
-    rounding has been through the
-    optimizer and the model, of the largest element of the tensor.
+    rounding has been through the optimizer and the model, of the largest element of the tensor.
     """
     expected = difference.expected
     assert expected is not None
