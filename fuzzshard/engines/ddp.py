@@ -89,10 +89,6 @@ class DDP(Engine):
         return self.ddp
 
     @override
-    def checkpoints_module(self, path: str) -> bool:
-        return True
-
-    @override
     def set_flag(self, op: SetFlag) -> None:
         self._flags.set(op)
         if (synced := self._flags.synced(UNMANAGED)) == self._synced:
