@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from fuzzshard.case.graph import Block, Part
+from fuzzshard.case.options import FSDP1, Delay, Expect, ParameterDtype, Precision, Relation, TensorParallel
 from fuzzshard.case.schedule import Op
 
-EngineName = Literal["ddp", "fully_shard"]
+EngineName = Literal["ddp", "fully_shard", "replicate", "fsdp1"]
 ENGINES: tuple[EngineName, ...] = ("ddp", "fully_shard")
+"""The engines that a case has unless it says otherwise."""
+ALL_ENGINES: tuple[EngineName, ...] = ("ddp", "replicate", "fully_shard", "fsdp1")
 
 
 class TensorSpec(Part, frozen=True, kw_only=True):
@@ -20,11 +23,17 @@ class TensorSpec(Part, frozen=True, kw_only=True):
 
 
 class Inputs(Part, frozen=True, kw_only=True):
-    """What the root is fed: every float tensor is (batch, size), or (batch, seq, size) when seq >= 1."""
+    """What the root is fed: every float tensor is (batch, size), or (batch, seq, size) when seq >= 1.
+
+    Data-parallel ranks get different tensors unless ``same_on_ranks``. With ``on_host`` they are on the
+    CPU, and the engine moves them (on CUDA).
+    """
 
     batch: int
     seq: int = 0
     tensors: tuple[TensorSpec, ...]
+    same_on_ranks: bool = False
+    on_host: bool = False
 
 
 class Tie(Part, frozen=True, kw_only=True):
@@ -35,22 +44,43 @@ class Tie(Part, frozen=True, kw_only=True):
 
 
 class Mesh(Part, frozen=True, kw_only=True):
-    """Ranks 0..size-1 as a 1D mesh, or with ``replicate`` as the 2D HSDP mesh (replicate, shard)."""
+    """Ranks 0..size-1 as a mesh with the axes (pp, replicate, shard, tp), of which only ``shard`` must be.
+
+    ``replicate`` makes it the HSDP mesh. ``tensor`` is the tensor-parallel axis; its ranks get equal data.
+    The slices along ``pipeline`` train side by side on equal data and never meet.
+    """
 
     shard: int
     replicate: int | None = None
+    tensor: int | None = None
+    pipeline: int | None = None
 
     @property
     def size(self) -> int:
         """The number of ranks in the mesh."""
+        return self.data_size * (self.tensor or 1) * (self.pipeline or 1)
+
+    @property
+    def data_size(self) -> int:
+        """The number of ranks that gradients are averaged over."""
         return self.shard * (self.replicate or 1)
 
 
 class WrapGroup(Part, frozen=True, kw_only=True):
-    """One call ``fully_shard(modules, reshard_after_forward=...)``; a list group has several modules."""
+    """One call ``fully_shard(modules, ...)``; a list group has several modules.
+
+    ``offload`` is ``CPUOffloadPolicy(pin_memory=...)``. The prefetch lists name wrapped modules for
+    ``set_modules_to_forward_prefetch`` and ``..._backward_prefetch``. ``shard_dim`` is a
+    ``shard_placement_fn``: the last dim or the largest one of every parameter.
+    """
 
     modules: tuple[str, ...]
     reshard_after_forward: bool | int | None = None
+    precision: Precision | None = None
+    offload: Literal["pinned", "unpinned"] | None = None
+    forward_prefetch: tuple[str, ...] = ()
+    backward_prefetch: tuple[str, ...] = ()
+    shard_dim: Literal["first", "last", "largest"] = "first"
 
 
 class Freeze(Part, frozen=True, kw_only=True):
@@ -61,19 +91,29 @@ class Freeze(Part, frozen=True, kw_only=True):
 
 
 class Checkpoint(Part, frozen=True, kw_only=True):
-    """Activation checkpointing of one module, non-reentrant: the composable API or the module wrapper."""
+    """Activation checkpointing of one module, non-reentrant.
+
+    By the composable API, by the module wrapper, or by ``torch.utils.checkpoint`` where the module is called.
+    """
 
     module: str
-    implementation: Literal["composable", "wrapper"] = "composable"
+    implementation: Literal["composable", "wrapper", "utils"] = "composable"
 
 
 class Optimizer(Part, frozen=True, kw_only=True):
-    """The optimizer and its hyperparameters; ``momentum`` is SGD's, ``weight_decay`` anyone's."""
+    """The optimizer and its hyperparameters; ``momentum`` is SGD's, ``weight_decay`` anyone's.
+
+    ``exclude`` are modules or parameters that it does not get. ``post_optim_event`` records an event after
+    every step and hands it to the FSDP root (``FSDPModule.set_post_optim_event``).
+    """
 
     kind: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = 0.125
     momentum: float = 0.0
     weight_decay: float = 0.0
+    foreach: bool | None = None
+    exclude: tuple[str, ...] = ()
+    post_optim_event: bool = False
 
 
 class Case(Part, frozen=True, kw_only=True):
@@ -83,6 +123,11 @@ class Case(Part, frozen=True, kw_only=True):
     root. ``engines`` are judged against the reference. ``values="dyadic"`` draws small integers times
     powers of two, so that sums are exact in any order. ``loss`` reduces the used outputs: ``sum``,
     ``dot`` (with a target of the same kind of values) or ``mean_square``.
+
+    ``ignored`` are modules or parameters given to ``fully_shard`` as ``ignored_params``. With
+    ``init="meta"`` the model is wrapped on the meta device and gets its values afterwards. ``compile`` is the
+    backend of ``module.compile()`` on the wrapped root. With a ``relation`` ``fully_shard`` runs a second
+    time with that aspect changed, and must give the same bits. ``observe="losses"`` compares nothing else.
     """
 
     seed: int
@@ -99,3 +144,13 @@ class Case(Part, frozen=True, kw_only=True):
     values: Literal["gaussian", "dyadic"] = "gaussian"
     loss: Literal["sum", "dot", "mean_square"] = "dot"
     engines: tuple[EngineName, ...] = ENGINES
+    dtypes: tuple[ParameterDtype, ...] = ()
+    tensor_parallel: tuple[TensorParallel, ...] = ()
+    ignored: tuple[str, ...] = ()
+    init: Literal["device", "meta"] = "device"
+    compile: Literal["eager", "aot_eager", "inductor"] | None = None
+    fsdp1: FSDP1 = FSDP1()
+    delays: tuple[Delay, ...] = ()
+    relation: Relation | None = None
+    expect: tuple[Expect, ...] = ()
+    observe: Literal["everything", "losses"] = "everything"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import keyword
+import math
 import re
 from collections.abc import Mapping
 
@@ -16,8 +17,11 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.graph import (
     Alias,
     Attention,
+    BatchNorm,
     Block,
+    Call,
     Conv1d,
+    Conv2d,
     Embedding,
     Leaf,
     Linear,
@@ -39,20 +43,25 @@ _PLAIN_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _RESERVED = {
     *("self", "torch", "nn", "model", "forward", "train", "eval", "training", "to", "type", "half"),
     *("float", "double", "cpu", "cuda", "apply", "compile", "modules", "parameters", "buffers"),
-    *("children", "state_dict", "unshard", "reshard", "module"),
+    *("children", "state_dict", "unshard", "reshard", "module", "path", "inputs"),
 }
 """Names that would shadow what the generated source or ``nn.Module`` itself uses."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """The type of one value: a float tensor with ``size`` features, or ids below ``size``."""
+    """The type of one value: a float tensor with ``size`` features, or ids below ``size``.
+
+    ``patches`` is the length of the axis that a two-dimensional convolution puts before the features.
+    """
 
     size: int
     ids: bool = False
+    patches: int = 0
 
     def __str__(self) -> str:
-        return f"ids below {self.size}" if self.ids else f"width {self.size}"
+        patches = f" in {self.patches} patches" if self.patches else ""
+        return f"ids below {self.size}" if self.ids else f"width {self.size}{patches}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +154,25 @@ class _Inference:
             raise InvalidCase(f"{path!r} is called with {arg}", "only an embedding takes ids")
         if needs_sequence(leaf) and self.case.inputs.seq < 1:
             raise InvalidCase(f"{path!r} needs a sequence axis", "set inputs.seq to at least 1")
+        if isinstance(leaf, Conv2d):
+            return self.patches(path, leaf, arg)
+        if arg.patches and isinstance(leaf, BatchNorm):
+            raise InvalidCase(f"batch norm {path!r} is called with patches", "put it before the convolution")
         if isinstance(leaf, Attention) and arg.size % leaf.heads:
             raise InvalidCase(f"{path!r}: {leaf.heads} heads do not divide width {arg.size}", "change heads")
-        return Value(leaf.out) if isinstance(leaf, Linear | Conv1d) else arg
+        return dataclasses.replace(arg, size=leaf.out) if isinstance(leaf, Linear | Conv1d) else arg
+
+    def patches(self, path: str, leaf: Conv2d, arg: Value) -> Value:
+        side = math.isqrt(arg.size // leaf.channels)
+        if leaf.channels * side * side != arg.size or side % leaf.kernel or arg.patches:
+            raise InvalidCase(
+                f"{path!r} is called with {arg}, no square image of {leaf.channels} channels that "
+                f"{leaf.kernel} divides",
+                "match channels * side * side",
+            )
+        if self.case.inputs.seq:
+            raise InvalidCase(f"{path!r} takes an image, not a sequence of them", "set inputs.seq to 0")
+        return Value(leaf.out, patches=(side // leaf.kernel) ** 2)
 
     def block(self, path: str, block: Block, args: tuple[Value, ...]) -> tuple[Value, ...]:
         if len(args) != len(block.inputs):
@@ -166,16 +191,9 @@ class _Inference:
                 raise InvalidCase(f"block {path!r} defines {node.name!r} twice", "rename a node")
             node_args = tuple(read(a) for a in node.args)
             if isinstance(node, TensorOp):
-                values[node.name] = _tensor_op(path, node, node_args)
+                values[node.name] = _tensor_op(path, node, node_args, self.case.inputs.seq)
                 continue
-            found = resolve(self.case.model, join(path, node.module)) if "." not in node.module else None
-            if found is None:
-                raise InvalidCase(f"block {path!r} calls {node.module!r}, which it does not have", "add it")
-            results = self.visit(*found, node_args)
-            if isinstance(found[1], Block) and found[1].returns != "tensor":
-                values.update({f"{node.name}.{i}": v for i, v in enumerate(results)})
-            else:
-                values[node.name] = results[0]
+            values |= self.call(path, node, node_args)
         if not block.outputs or (block.returns == "tensor" and len(block.outputs) != 1):
             raise InvalidCase(f"block {path!r} returns {len(block.outputs)} values", 'use returns="tuple"')
         outputs = tuple(read(name) for name in block.outputs)
@@ -183,15 +201,45 @@ class _Inference:
             raise InvalidCase(f"block {path!r} returns ids", "return float values")
         return outputs
 
+    def call(self, path: str, node: Call, args: tuple[Value, ...]) -> dict[str, Value]:
+        """The values that a call makes, which are the same whatever alternative is called."""
+        made: list[dict[str, Value]] = []
+        for name in node.modules:
+            found = resolve(self.case.model, join(path, name)) if "." not in name else None
+            if found is None:
+                raise InvalidCase(f"block {path!r} calls {name!r}, which it does not have", "add it")
+            results = self.visit(*found, args)
+            several = isinstance(found[1], Block) and found[1].returns != "tensor"
+            names = [f"{node.name}.{i}" for i in range(len(results))] if several else [node.name]
+            made.append(dict(zip(names, results, strict=True)))
+            if isinstance(found[1], Block) and node.alternatives and found[1].returns != "tensor":
+                raise InvalidCase(
+                    f"alternative {name!r} in block {path!r} returns several values", "return one"
+                )
+        if any(values != made[0] for values in made):
+            raise InvalidCase(
+                f"the alternatives of {node.name!r} in block {path!r} differ in width", "match them"
+            )
+        return made[0]
 
-def _tensor_op(path: str, node: TensorOp, args: tuple[Value, ...]) -> Value:
+
+def _tensor_op(path: str, node: TensorOp, args: tuple[Value, ...], seq: int) -> Value:
     if any(v.ids for v in args):
         raise InvalidCase(f"{node.op!r} in block {path!r} reads ids", "only an embedding takes ids")
     unary = node.op in ("detach", "relu", "tanh")
-    if not args or (unary and len(args) != 1):
+    count = 1 if unary else {"iadd": 2, "attend": 3}.get(node.op, len(args))
+    if not args or len(args) != count:
         raise InvalidCase(f"{node.op!r} in block {path!r} has {len(args)} arguments", "match the op")
+    if node.op == "attend" and (seq < 1 or node.head_dim < 1 or args[0].size % node.head_dim):
+        raise InvalidCase(
+            f"'attend' in block {path!r} needs a sequence, and heads of {node.head_dim} that divide "
+            f"width {args[0].size}",
+            "set inputs.seq, or change head_dim",
+        )
+    if len({v.patches for v in args}) > 1:
+        raise InvalidCase(f"{node.op!r} in block {path!r} joins patches and plain values", "make them alike")
     if node.op == "concat":
-        return Value(sum(v.size for v in args))
+        return dataclasses.replace(args[0], size=sum(v.size for v in args))
     if len({v.size for v in args}) > 1:
         sizes = " and ".join(str(v.size) for v in args)
         raise InvalidCase(f"{node.op!r} in block {path!r} joins widths {sizes}", "make them equal")
@@ -216,10 +264,6 @@ def _all_parameters(case: Case, inference: _Inference) -> dict[str, Shape]:
                 f"cannot tie {tie.parameter!r} {shapes[tie.parameter]} to "
                 f"{tie.source!r} {shapes[tie.source]}",
                 "tie parameters of one shape",
-            )
-        if any(tie.parameter == other.source for other in case.ties):
-            raise InvalidCase(
-                f"tied parameter {tie.parameter!r} is itself a source", "tie both to one source"
             )
         if any(tie.parameter == other.source for other in case.ties):
             raise InvalidCase(
@@ -249,6 +293,8 @@ def _owners(case: Case, parameters: Mapping[str, Shape]) -> dict[str, int | None
     owners: dict[str, int | None] = dict.fromkeys(parameters)
     for index, group in enumerate(case.wrap):
         for fqn, paths in places.items():
+            if any(is_within(p, ignored) for p in paths for ignored in case.ignored):
+                continue
             if owners[fqn] is None and any(is_within(p, m) for p in paths for m in group.modules):
                 owners[fqn] = index
     return owners
@@ -278,9 +324,12 @@ def _check_names(root: Block) -> None:
         if not isinstance(module, Block):
             continue
         names = [c.name for c in module.children]
-        local = [*module.inputs, *(n.name for n in module.nodes)]
+        methods = [module.method] if module.method != "forward" else []
+        local = [*module.inputs, *(n.name for n in module.nodes), *methods]
         for name in (*names, *local):
             if not _PLAIN_NAME.fullmatch(name) or name in _RESERVED or keyword.iskeyword(name):
                 raise InvalidCase(f"{name!r} in block {path!r} is not a usable name", "rename it")
         if len(set(names)) < len(names):
             raise InvalidCase(f"block {path!r} registers a name twice", "rename a child")
+        if module.method in names:
+            raise InvalidCase(f"block {path!r} has a child and a method {module.method!r}", "rename one")

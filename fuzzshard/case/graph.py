@@ -55,6 +55,19 @@ class Conv1d(Part, tag="conv1d", frozen=True, kw_only=True):
     bias: bool = True
 
 
+class Conv2d(Part, tag="conv2d", frozen=True, kw_only=True):
+    """``nn.Conv2d(channels, out, kernel, stride=kernel)`` over a square image given as its features.
+
+    Its argument has ``channels * side * side`` features, ``kernel`` divides ``side``; its result has one row
+    of ``out`` features for each patch: ``conv(image).flatten(2).transpose(1, 2)``. Needs ``Inputs.seq == 0``.
+    """
+
+    channels: int
+    kernel: int
+    out: int
+    bias: bool = True
+
+
 class RawParameter(Part, tag="raw_parameter", frozen=True, kw_only=True):
     """A module that owns ``nn.Parameter`` s directly: ``x * weight`` or, with ``matrix``, ``x @ weight``."""
 
@@ -93,20 +106,35 @@ class Alias(Part, tag="alias", frozen=True, kw_only=True):
 
 
 class Call(Part, tag="call", frozen=True, kw_only=True):
-    """Calls a child of the block; ``grad=False`` runs the call under ``torch.no_grad()``."""
+    """Calls a child of the block; ``grad=False`` runs the call under ``torch.no_grad()``.
+
+    With ``alternatives`` the block's *path* chooses at run time which child is called: 0 stands for
+    ``module``, k for ``alternatives[k - 1]`` (:class:`fuzzshard.case.schedule.SetPath`).
+    """
 
     name: str
     module: str
     args: tuple[str, ...]
     grad: bool = True
+    alternatives: tuple[str, ...] = ()
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The children that the call may call, by path number."""
+        return (self.module, *self.alternatives)
 
 
 class TensorOp(Part, tag="op", frozen=True, kw_only=True):
-    """A tensor operation between values of the block; all have one width but ``concat`` (the sum)."""
+    """A tensor operation between values of the block; all have one width but ``concat`` (the sum).
+
+    ``iadd`` adds its second argument to its first in place, under ``torch.no_grad()``. ``attend`` is
+    causal attention of (query, key, value) in heads of ``head_dim`` features; needs ``Inputs.seq >= 1``.
+    """
 
     name: str
-    op: Literal["add", "mul", "concat", "detach", "relu", "tanh"]
+    op: Literal["add", "mul", "concat", "detach", "relu", "tanh", "iadd", "attend"]
     args: tuple[str, ...]
+    head_dim: int = 1
 
 
 Node = Call | TensorOp
@@ -119,19 +147,28 @@ class Child(Part, frozen=True, kw_only=True):
     module: Module
 
 
+Returns = Literal["tensor", "tuple", "dict", "list", "namedtuple", "dataclass"]
+Passing = Literal["positional", "keyword", "tuple", "dict", "dataclass"]
+
+
 class Block(Part, tag="block", frozen=True, kw_only=True):
     """A module with children and a forward DAG, given in a topological order.
 
-    ``inputs`` are the parameter names of its ``forward``. ``outputs`` are the values it returns: one
-    for ``returns="tensor"``, any number for ``"tuple"`` and ``"dict"`` (keys ``out0``, ``out1``, ...).
-    Children without a call are unused modules; nodes without a reader are unused values.
+    ``inputs`` are the parameter names of its ``forward``; ``passing`` says how callers hand them over:
+    as arguments, or as the fields of one structured argument. ``outputs`` are the values it returns: one
+    for ``returns="tensor"``, any number for the others (fields and keys ``out0``, ``out1``, ...).
+    With a ``method`` the DAG is the body of the method of that name, which is what callers call;
+    ``forward`` only calls it. Children without a call are unused modules; nodes without a reader are
+    unused values.
     """
 
     children: tuple[Child, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
     inputs: tuple[str, ...] = ("x",)
-    returns: Literal["tensor", "tuple", "dict"] = "tensor"
+    returns: Returns = "tensor"
+    passing: Passing = "positional"
+    method: str = "forward"
 
     def child(self, name: str) -> Module | None:
         """The submodule registered under ``name``, or None."""
@@ -145,6 +182,7 @@ Leaf = (
     | BatchNorm
     | Embedding
     | Conv1d
+    | Conv2d
     | RawParameter
     | MLP
     | Attention

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
@@ -11,8 +11,17 @@ from fuzzshard.case.leaves import leaf_parameters
 from fuzzshard.case.paths import is_within
 
 
-def calls_of(case: Case, target: str) -> frozenset[str]:
-    """The canonical paths of all modules that a forward of ``target`` calls, itself included."""
+def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> tuple[str, ...]:
+    """The children that a call of the block at ``block`` calls; all it may call where ``paths`` is None."""
+    return node.modules if paths is None else (node.modules[paths.get(block, 0)],)
+
+
+def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) -> frozenset[str]:
+    """The canonical paths of all modules that a forward of ``target`` calls, itself included.
+
+    ``paths`` is the path of every block with alternatives (0 where it is not named); without it, all
+    alternatives count as called.
+    """
     seen: set[str] = set()
 
     def visit(path: str, module: Module) -> None:
@@ -21,8 +30,10 @@ def calls_of(case: Case, target: str) -> frozenset[str]:
         seen.add(path)
         if isinstance(module, Block):
             for node in module.nodes:
-                if isinstance(node, Call) and (found := resolve(case.model, join(path, node.module))):
-                    visit(*found)
+                if isinstance(node, Call):
+                    for name in modules_called(node, path, paths):
+                        if found := resolve(case.model, join(path, name)):
+                            visit(*found)
 
     if start := resolve(case.model, target):
         visit(*start)
@@ -45,8 +56,9 @@ def uses_outside_groups(case: Case, found: Facts, target: str) -> Iterator[tuple
         seen.add((path, running))
         if isinstance(module, Block):
             for node in module.nodes:
-                if isinstance(node, Call) and (child := resolve(case.model, join(path, node.module))):
-                    yield from visit(*child, running)
+                for name in node.modules if isinstance(node, Call) else ():
+                    if child := resolve(case.model, join(path, name)):
+                        yield from visit(*child, running)
         elif not isinstance(module, Alias):
             for name in leaf_parameters(module, found.width(path)):
                 fqn = ties.get(join(path, name), join(path, name))

@@ -8,6 +8,7 @@ from fuzzshard.case.graph import (
     Attention,
     BatchNorm,
     Conv1d,
+    Conv2d,
     Dropout,
     Embedding,
     LayerNorm,
@@ -29,6 +30,8 @@ def leaf_parameters(leaf: Leaf, width: int) -> dict[str, Shape]:
             shapes = {"weight": (out, width), "bias": (out,)}
         case Conv1d(out=out):
             shapes = {"weight": (out, width, 3), "bias": (out,)}
+        case Conv2d(out=out, channels=channels, kernel=kernel):
+            shapes = {"weight": (out, channels, kernel, kernel), "bias": (out,)}
         case LayerNorm() | BatchNorm():
             shapes = {"weight": (width,), "bias": (width,)}
         case RMSNorm():
@@ -45,7 +48,7 @@ def leaf_parameters(leaf: Leaf, width: int) -> dict[str, Shape]:
             shapes = {"qkv.weight": (3 * width, width), "proj.weight": (width, width)}
         case Dropout() | Activation():
             pass
-    if isinstance(leaf, Linear | Conv1d | LayerNorm) and not leaf.bias:
+    if isinstance(leaf, Linear | Conv1d | Conv2d | LayerNorm) and not leaf.bias:
         del shapes["bias"]
     return shapes
 

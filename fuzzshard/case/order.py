@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import msgspec
 
@@ -20,13 +20,16 @@ from fuzzshard.case.graph import (
     Block,
     Call,
     Conv1d,
+    Conv2d,
     Dropout,
     Embedding,
     LayerNorm,
     Linear,
     Module,
     Part,
+    Passing,
     RawParameter,
+    Returns,
     RMSNorm,
     walk,
 )
@@ -42,6 +45,7 @@ _RANKS: dict[type[Part], int] = {
     BatchNorm: 13,
     Embedding: 14,
     Conv1d: 15,
+    Conv2d: 16,
     MLP: 17,
     Attention: 19,
 }
@@ -212,8 +216,8 @@ def _named(block: Block) -> int:
 
 
 def _form_rank(block: Block) -> int:
-    returns = ("tensor", "tuple", "dict").index(block.returns)
-    ranks = {"relu": 0, "add": 0, "tanh": 1, "mul": 1, "concat": 2, "detach": 2}
+    returns = get_args(Returns).index(block.returns) + get_args(Passing).index(block.passing)
+    ranks = {"relu": 0, "add": 0, "tanh": 1, "mul": 1, "concat": 2, "detach": 2, "iadd": 3, "attend": 4}
     return returns + sum(not n.grad if isinstance(n, Call) else ranks[n.op] for n in block.nodes)
 
 

@@ -41,13 +41,21 @@ class ZeroGrad(Part, tag="zero_grad", frozen=True, kw_only=True):
     set_to_none: bool = True
 
 
-Flag = Literal["requires_gradient_sync", "requires_all_reduce", "is_last_backward", "reshard_after_backward"]
+Flag = Literal[
+    "requires_gradient_sync",
+    "requires_all_reduce",
+    "is_last_backward",
+    "reshard_after_backward",
+    "reshard_after_forward",
+]
+Ranks = Literal["all", "others"]
+"""Which ranks an op runs on: ``others`` are all but rank 0."""
 
 
 class SetFlag(Part, tag="set_flag", frozen=True, kw_only=True):
     """``FSDPModule.set_<flag>(value)`` on the wrapped modules below ``target``, or on it alone.
 
-    For DDP the first two at the root are ``no_sync()``; the last two have no counterpart.
+    For DDP the first two at the root are ``no_sync()``; the others have no counterpart.
     """
 
     flag: Flag
@@ -57,10 +65,15 @@ class SetFlag(Part, tag="set_flag", frozen=True, kw_only=True):
 
 
 class SetRequiresGrad(Part, tag="set_requires_grad", frozen=True, kw_only=True):
-    """``requires_grad_(value)`` on a parameter, or on every parameter of a module."""
+    """``requires_grad_(value)`` on a parameter, or on every parameter of a module.
+
+    ``engines_only`` leaves the reference as it is, as an upstream test does by mistake.
+    """
 
     target: str
     value: bool
+    ranks: Ranks = "all"
+    engines_only: bool = False
 
 
 class SetMode(Part, tag="set_mode", frozen=True, kw_only=True):
@@ -69,4 +82,94 @@ class SetMode(Part, tag="set_mode", frozen=True, kw_only=True):
     train: bool
 
 
-Op = Forward | Backward | Step | ZeroGrad | SetFlag | SetRequiresGrad | SetMode
+class SetPath(Part, tag="set_path", frozen=True, kw_only=True):
+    """From now on the calls with alternatives of the block ``target`` call alternative ``path``."""
+
+    path: int
+    target: str = ""
+    ranks: Ranks = "all"
+
+
+class SetDivideFactor(Part, tag="set_divide_factor", frozen=True, kw_only=True):
+    """``FSDPModule.set_gradient_divide_factor(factor)`` on the wrapped modules below ``target``, or on it.
+
+    Gradients are then the sum over the data-parallel ranks divided by ``factor``, not by their number.
+    """
+
+    factor: float
+    target: str = ""
+    recurse: bool = True
+
+
+class Unshard(Part, tag="unshard", frozen=True, kw_only=True):
+    """``FSDPModule.unshard(async_op)`` on the wrapped modules below ``target``, or on it alone."""
+
+    target: str = ""
+    recurse: bool = True
+    async_op: bool = False
+
+
+class Reshard(Part, tag="reshard", frozen=True, kw_only=True):
+    """``FSDPModule.reshard()`` on the wrapped modules below ``target``, or on it alone."""
+
+    target: str = ""
+    recurse: bool = True
+
+
+class ClipGradNorm(Part, tag="clip_grad_norm", frozen=True, kw_only=True):
+    """``clip_grad_norm_`` over all parameters; FSDP1 has a method of its own for it."""
+
+    max_norm: float
+    norm_type: float = 2.0
+
+
+class Cast(Part, tag="cast", frozen=True, kw_only=True):
+    """``model.to(dtype)``; inputs are of this dtype from now on and the optimizer is made anew."""
+
+    dtype: Literal["float32", "float64"]
+
+
+class TakeStateDict(Part, tag="take_state_dict", frozen=True, kw_only=True):
+    """Keeps ``model.state_dict()``; its tensors are the parameters' own and must follow every later step."""
+
+
+class SaveState(Part, tag="save_state", frozen=True, kw_only=True):
+    """Saves model and optimizer: through ``torch.distributed.checkpoint``, or as copied state dicts."""
+
+    via: Literal["dcp", "state_dict"] = "dcp"
+
+
+class CorruptState(Part, tag="corrupt_state", frozen=True, kw_only=True):
+    """Zeroes every parameter and optimizer state in place, or builds model and optimizer anew.
+
+    A model that is built anew has other initial values.
+    """
+
+    how: Literal["zero", "rebuild"] = "zero"
+
+
+class LoadState(Part, tag="load_state", frozen=True, kw_only=True):
+    """Loads what was saved last, the way it was saved. ``assign`` is that of ``load_state_dict``."""
+
+    assign: bool = False
+
+
+Op = (
+    Forward
+    | Backward
+    | Step
+    | ZeroGrad
+    | SetFlag
+    | SetRequiresGrad
+    | SetMode
+    | SetPath
+    | SetDivideFactor
+    | Unshard
+    | Reshard
+    | ClipGradNorm
+    | Cast
+    | TakeStateDict
+    | SaveState
+    | CorruptState
+    | LoadState
+)

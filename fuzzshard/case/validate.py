@@ -7,11 +7,29 @@ better: such a case runs and is REJECTED with torch's own text.
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.check_options import blocks_with_paths, check_options
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, BatchNorm, resolve, walk
 from fuzzshard.case.groups import reached_roots, root_groups, root_is_wrapped, uses_outside_groups
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step
+from fuzzshard.case.progress import modules_named
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    ClipGradNorm,
+    CorruptState,
+    Forward,
+    LoadState,
+    Reshard,
+    SaveState,
+    SetDivideFactor,
+    SetFlag,
+    SetMode,
+    SetPath,
+    SetRequiresGrad,
+    Step,
+    Unshard,
+)
 from fuzzshard.errors import InvalidCase
 
 LARGEST_DIM = 4096
@@ -21,6 +39,7 @@ LARGEST_DIM = 4096
 def validate(case: Case, world_size: int | None = None) -> Facts:
     """Raises :class:`InvalidCase` unless a world of ``world_size`` ranks can run ``case``."""
     found = facts(case)
+    check_options(case, found)
     _check_sizes(case, found, world_size)
     _check_wrap(case, found)
     _check_ties(case)
@@ -33,21 +52,17 @@ def validate(case: Case, world_size: int | None = None) -> Facts:
 
 def _check_sizes(case: Case, found: Facts, world_size: int | None) -> None:
     mesh = case.mesh
-    if mesh.shard < 1 or (mesh.replicate is not None and mesh.replicate < 1):
-        raise InvalidCase(f"a mesh axis has size {min(mesh.shard, mesh.replicate or 1)}", "use at least 1")
     if world_size is not None and mesh.size > world_size:
         raise InvalidCase(
             f"the mesh needs {mesh.size} ranks and the world has {world_size}",
             f"run with --world-size {mesh.size} or more",
         )
-    if not found.parameters:
-        raise InvalidCase("the model has no parameters", "add a module that has some")
     if case.inputs.batch < 1 or case.inputs.seq < 0:
         raise InvalidCase("batch must be at least 1 and seq at least 0", "change inputs")
     dims = [case.inputs.batch, case.inputs.seq, *(d for s in found.parameters.values() for d in s)]
     if max(dims) > LARGEST_DIM:
         raise InvalidCase(f"a tensor dimension is {max(dims)}", f"use at most {LARGEST_DIM}")
-    if min(d for s in found.parameters.values() for d in s) < 1:
+    if min((d for s in found.parameters.values() for d in s), default=1) < 1:
         raise InvalidCase("a parameter has a dimension of size 0", "use at least 1")
     rows = case.inputs.batch * max(case.inputs.seq, 1)
     if rows < 2 and any(isinstance(m, BatchNorm) for m in found.modules.values()):
@@ -104,6 +119,8 @@ def _check_checkpoints(case: Case) -> None:
         if target is None or target[0] != path or path in seen:
             raise InvalidCase(f"checkpoint names {path!r}, which is no module or named twice", "remove it")
         seen.add(path)
+        if checkpoint.implementation == "utils" and not path:
+            raise InvalidCase("nothing in the model calls the root", 'checkpoint it with "composable"')
         if checkpoint.implementation == "wrapper" and (not path or any(is_within(path, t) for t in targets)):
             raise InvalidCase(f"the checkpoint wrapper cannot replace {path!r}", 'use "composable"')
 
@@ -119,10 +136,28 @@ def _check_schedule(case: Case, found: Facts) -> None:
     flags: dict[tuple[str, str], bool] = {}
     roots = {m: root for root, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules}
     unfinished: dict[int, set[str]] = {}
+    paths = blocks_with_paths(found)
+    saved = False
     for op in case.schedule:
-        if pending and case.checkpoints and isinstance(op, SetMode | SetRequiresGrad):
+        if pending and isinstance(op, Cast | CorruptState | LoadState):
             raise InvalidCase(
-                "the mode or requires_grad changes between a checkpointed forward and its backward",
+                "parameters are replaced between a forward and its backward",
+                "autograd refuses parameters that were changed in place: move the op",
+            )
+        if isinstance(op, LoadState | CorruptState) and not saved:
+            raise InvalidCase("a state is loaded or corrupted before any was saved", "save first")
+        saved |= isinstance(op, SaveState)
+        if isinstance(op, SetPath) and not 0 <= op.path < paths.get(op.target, 0):
+            raise InvalidCase(
+                f"block {op.target!r} has no path {op.path}", "give one of its calls more alternatives"
+            )
+        if isinstance(op, SetDivideFactor | ClipGradNorm) and min(_positive(op)) <= 0:
+            raise InvalidCase("a divide factor or a norm is not positive", "use a positive number")
+        if isinstance(op, SetDivideFactor | Unshard | Reshard):
+            _targeted(op, wrapped)
+        if pending and case.checkpoints and isinstance(op, SetMode | SetRequiresGrad | SetPath):
+            raise InvalidCase(
+                "the mode, a path or requires_grad changes between a checkpointed forward and its backward",
                 "torch.utils.checkpoint must recompute what it computed: move the op",
             )
         if isinstance(op, Forward):
@@ -139,7 +174,7 @@ def _check_schedule(case: Case, found: Facts) -> None:
         elif isinstance(op, SetRequiresGrad):
             _check_parameters_at(found, op.target, "set_requires_grad")
         elif isinstance(op, SetFlag):
-            for module in _flag_modules(op, wrapped):
+            for module in _targeted(op, wrapped):
                 flags[op.flag, module] = op.value
         elif isinstance(op, Step) and (bad := set().union(*unfinished.values())):
             raise InvalidCase(
@@ -150,18 +185,24 @@ def _check_schedule(case: Case, found: Facts) -> None:
         raise InvalidCase("the schedule has no forward", "add one")
 
 
-def _flag_modules(op: SetFlag, wrapped: set[str]) -> list[str]:
-    if op.recurse:
-        return [m for m in wrapped if is_within(m, op.target)]
-    if op.target not in wrapped:
-        raise InvalidCase(f"set_flag names {op.target!r}, which is not wrapped", "wrap it or recurse")
-    return [op.target]
+def _positive(op: SetDivideFactor | ClipGradNorm) -> tuple[float, ...]:
+    return (op.factor,) if isinstance(op, SetDivideFactor) else (op.max_norm, op.norm_type)
+
+
+def _targeted(op: SetFlag | SetDivideFactor | Unshard | Reshard, wrapped: set[str]) -> list[str]:
+    """The wrapped modules that an op is for."""
+    if not op.recurse and op.target not in wrapped:
+        what = str(op.__struct_config__.tag)
+        raise InvalidCase(f"{what} names {op.target!r}, which is not wrapped", "wrap it or recurse")
+    return modules_named(wrapped, op.target, recurse=op.recurse)
 
 
 def _check_forward(case: Case, found: Facts, op: Forward) -> None:
     target = found.modules.get(op.target)
     if target is None:
         raise InvalidCase(f"forward names {op.target!r}, which is not a module", "use a path of the model")
+    if any(value.patches for value in found.input_values[op.target]):
+        raise InvalidCase(f"a forward of {op.target!r} would need patches as input", "call the root")
     outputs = len(found.output_values[op.target])
     if op.outputs is not None and (not op.outputs or any(not 0 <= i < outputs for i in op.outputs)):
         raise InvalidCase(f"forward uses outputs {op.outputs} of {outputs}", "use indices that exist")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -12,11 +13,18 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.graph import BatchNorm
+from fuzzshard.case.graph import BatchNorm, Block
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import SetFlag
+from fuzzshard.case.schedule import ClipGradNorm, Reshard, SetDivideFactor, SetFlag, Unshard
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.model.build import build_model
+
+DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
 
 
 class Engine(abc.ABC):
@@ -36,6 +44,7 @@ class Engine(abc.ABC):
         self.dtype = dtype
         self.facts: Facts = facts(case)
         self.model = build_model(case, mesh.device, dtype)
+        self._modules = {path: self.model.get_submodule(path) for path in self.facts.modules}
         self._places = {fqn: self._place(fqn) for fqn in self.facts.parameters}
         self._freeze(after_wrap=False)
         self._checkpoint()
@@ -64,6 +73,45 @@ class Engine(abc.ABC):
     def before_change(self) -> None:  # noqa: B027
         """Called before parameters change although a forward ran after the last backward."""
 
+    def set_divide_factor(self, op: SetDivideFactor) -> None:  # noqa: B027
+        """Divides sums of gradients by another number than that of the data-parallel ranks."""
+
+    def unshard(self, op: Unshard) -> None:  # noqa: B027
+        """Unshards wrapped modules, where the engine shards."""
+
+    def reshard(self, op: Reshard) -> None:  # noqa: B027
+        """Reshards wrapped modules, where the engine shards."""
+
+    def record_post_optim_event(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
+        """Tells the engine after every step of ``optimizer`` what its all-gathers have to wait for."""
+
+    def clip_grad_norm(self, op: ClipGradNorm) -> None:
+        """Clips the norm of all gradients together."""
+        torch.nn.utils.clip_grad_norm_(self.trained.values(), op.max_norm, op.norm_type)
+
+    def cast(self, dtype: torch.dtype) -> None:
+        """``model.to(dtype)``."""
+        self.dtype = dtype
+        self.module.to(dtype)
+        self.trained = {fqn: self.parameter(fqn) for fqn in self.facts.parameters}
+
+    def optimized(self) -> dict[str, nn.Parameter]:
+        """What the optimizer gets, by name."""
+        return self.trained
+
+    @property
+    def input_device(self) -> torch.device:
+        """Where inputs are put before a forward."""
+        return self.mesh.device
+
+    def generated(self, name: str) -> Any:
+        """A class of the model's source by its name."""
+        return type(self.model).forward.__globals__[name]
+
+    def submodule(self, path: str) -> nn.Module:
+        """The module at ``path`` of the plain model, below what wraps it."""
+        return self._modules[path]
+
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
         """What ``.grad`` of the trained parameters holds, by the oracle that judges it.
 
@@ -71,9 +119,13 @@ class Engine(abc.ABC):
         """
         return {"gradient": {fqn: parameter.grad for fqn, parameter in self.trained.items()}}
 
-    def call_target(self, path: str) -> nn.Module:
-        """The module that a forward of ``path`` calls."""
-        return self.model.get_submodule(path) if path else self.module
+    def call_target(self, path: str) -> Callable[..., Any]:
+        """What a forward of ``path`` calls: a module, or the method of one that has another than forward."""
+        module: Any = self.model.get_submodule(path) if path else self.module
+        described = self.facts.modules[path]
+        if isinstance(described, Block) and hasattr(type(module), described.method):
+            module = getattr(module, described.method) if described.method != "forward" else module
+        return module  # type: ignore[no-any-return]
 
     def parameter(self, fqn: str) -> nn.Parameter:
         """The parameter registered at ``fqn`` now."""
@@ -105,6 +157,8 @@ class Engine(abc.ABC):
             path = checkpoint.module
             if not self.checkpoints_module(path):
                 continue
+            if checkpoint.implementation == "utils":
+                continue  # where the source calls the module
             module = self.model.get_submodule(path)
             if checkpoint.implementation == "composable":
                 composable_checkpoint(module)

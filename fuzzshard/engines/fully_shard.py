@@ -39,7 +39,7 @@ class FullyShard(Engine):
             modules = [model.get_submodule(path) for path in group.modules]
             fully_shard(
                 modules[0] if len(modules) == 1 else modules,
-                mesh=self.mesh.device_mesh,
+                mesh=self.mesh.data_mesh,
                 reshard_after_forward=group.reshard_after_forward,
             )
         return model

@@ -25,13 +25,21 @@ _meshes: dict[Mesh, DeviceMesh] = {}
 
 @dataclasses.dataclass(frozen=True)
 class RankMesh:
-    """The mesh of one case as seen from one rank."""
+    """The mesh of one case as seen from one rank.
+
+    ``rank``, ``size`` and ``group`` are those of the data-parallel ranks of this slice, ``data_mesh`` is what
+    ``fully_shard`` gets. ``everyone`` is the group of all ranks of the case, ``global_rank`` this rank's
+    place in it.
+    """
 
     rank: int
     size: int
     device: torch.device
     group: dist.ProcessGroup
-    device_mesh: DeviceMesh
+    data_mesh: DeviceMesh
+    tensor_mesh: DeviceMesh | None
+    everyone: dist.ProcessGroup
+    global_rank: int
 
 
 def _cached_new_group(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,12 +58,24 @@ def install_group_cache() -> None:
     _device_mesh.new_group = _cached_new_group(_device_mesh.new_group)
 
 
+def _axes(mesh: Mesh) -> dict[str, int]:
+    """The axes that a mesh has, by the names that torch's own tests use, outermost first."""
+    data = "shard" if mesh.replicate is not None or not (mesh.tensor or mesh.pipeline) else "dp"
+    sizes = {"pp": mesh.pipeline, "replicate": mesh.replicate, data: mesh.shard, "tp": mesh.tensor}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
 def _rank_lists(mesh: Mesh, shard_factors: set[int]) -> list[list[int]]:
-    """All groups of ranks that a mesh and the smaller meshes of its int reshards are made of."""
-    ranks = torch.arange(mesh.size).view(mesh.replicate or 1, mesh.shard)
-    found = [ranks.flatten().tolist(), *ranks.tolist(), *ranks.t().tolist()]
+    """All groups of ranks that a mesh, its slices and the smaller meshes of int reshards are made of."""
+    ranks = torch.arange(mesh.size).view(
+        mesh.pipeline or 1, mesh.replicate or 1, mesh.shard, mesh.tensor or 1
+    )
+    found = [ranks.flatten().tolist()]
+    for axis in range(ranks.ndim):
+        found += ranks.movedim(axis, -1).flatten(0, -2).tolist()
+    found += ranks.movedim(-1, 1).flatten(2).flatten(0, 1).tolist()
     for factor in sorted(shard_factors):
-        for row in ranks:
+        for row in ranks.movedim(-1, 0).flatten(0, -2):
             smaller = row.view(-1, factor)
             found += [*smaller.tolist(), *smaller.t().tolist()]
     return found
@@ -75,14 +95,23 @@ def prepare_groups(case: Case) -> None:
 def rank_mesh(case: Case, device: torch.device) -> RankMesh:
     """The mesh of ``case``; only for the ranks inside it, after :func:`prepare_groups`."""
     mesh = case.mesh
+    axes = _axes(mesh)
     if mesh not in _meshes:
-        ranks = torch.arange(mesh.size)
-        _meshes[mesh] = (
-            DeviceMesh(device.type, ranks, mesh_dim_names=("shard",))
-            if mesh.replicate is None
-            else DeviceMesh(
-                device.type, ranks.view(mesh.replicate, mesh.shard), mesh_dim_names=("replicate", "shard")
-            )
-        )
-    group = _groups[tuple(range(mesh.size))]
-    return RankMesh(dist.get_rank(), mesh.size, device, group, _meshes[mesh])
+        ranks = torch.arange(mesh.size).view(tuple(axes.values()))
+        _meshes[mesh] = DeviceMesh(device.type, ranks, mesh_dim_names=tuple(axes))
+    whole = _meshes[mesh]
+    data_axes = tuple(name for name in axes if name not in ("pp", "tp"))
+    data_mesh = whole if len(data_axes) == len(axes) else whole[data_axes]
+    tensor_mesh = whole["tp"] if "tp" in axes else None
+    members = tuple(data_mesh.mesh.flatten().tolist())
+    global_rank = dist.get_rank()
+    return RankMesh(
+        rank=members.index(global_rank),
+        size=len(members),
+        device=device,
+        group=_groups[members],
+        data_mesh=data_mesh,
+        tensor_mesh=tensor_mesh,
+        everyone=_groups[tuple(range(mesh.size))],
+        global_rank=global_rank,
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import linecache
+import sys
+import types
 from types import CodeType
 
 import torch
@@ -12,8 +14,12 @@ from torch import nn
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.model.names import seed_of
-from fuzzshard.model.source import MODEL_CLASS, model_source
+from fuzzshard.model.source import MODEL_CLASS, model_imports, model_source
 from fuzzshard.model.values import named_values
+
+_MODULE = "fuzzshard_model"
+sys.modules.setdefault(_MODULE, types.ModuleType(_MODULE))
+"""Dataclasses look up the module that they are defined in."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -29,8 +35,9 @@ def build_model(case: Case, device: torch.device, dtype: torch.dtype) -> nn.Modu
 
     Matrices are scaled by 1/sqrt(fan-in) when the values are Gaussian, so that activations keep their size.
     """
-    namespace: dict[str, object] = {"torch": torch, "nn": nn, "__name__": "fuzzshard_model"}
-    exec(_compiled(model_source(case)), namespace)
+    namespace: dict[str, object] = {"torch": torch, "nn": nn, "__name__": _MODULE}
+    source = "\n".join((*model_imports(case), model_source(case)))
+    exec(_compiled(source), namespace)
     build = namespace[MODEL_CLASS]
     assert callable(build)
     model: nn.Module = build()

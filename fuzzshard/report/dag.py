@@ -16,7 +16,7 @@ def forward_graph(block: Block) -> networkx.DiGraph[str]:
     for name in block.inputs:
         graph.add_node(name, label=name)
     for node in block.nodes:
-        function = node.module if isinstance(node, Call) else f"torch.{node.op}"
+        function = " or ".join(node.modules) if isinstance(node, Call) else f"torch.{node.op}"
         no_grad = ", no_grad" if isinstance(node, Call) and not node.grad else ""
         graph.add_node(node.name, label=f"{node.name} = {function}({', '.join(node.args)}{no_grad})")
         graph.add_edges_from((value_node(arg), node.name) for arg in node.args)

@@ -18,6 +18,7 @@ from fuzzshard.case.graph import (
     Block,
     Call,
     Conv1d,
+    Conv2d,
     Dropout,
     Embedding,
     LayerNorm,
@@ -54,6 +55,8 @@ def describe(module: Module, width: int) -> str:
             return f"Linear({width} → {out}{_no_bias(bias)})"
         case Conv1d(out=out, bias=bias):
             return f"Conv1d({width} → {out}, kernel 3{_no_bias(bias)})"
+        case Conv2d(channels=channels, kernel=kernel, out=out, bias=bias):
+            return f"Conv2d({channels} → {out}, kernel {kernel}, stride {kernel}{_no_bias(bias)})"
         case Embedding(vocab=vocab, dim=dim):
             return f"Embedding({vocab} ids → {dim})"
         case MLP(hidden=hidden, bias=bias):

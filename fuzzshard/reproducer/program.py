@@ -15,6 +15,7 @@ from fuzzshard.case.schedule import (
     Step,
     ZeroGrad,
 )
+from fuzzshard.errors import UsageError
 from fuzzshard.model.source import call_expression
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.helpers import AVERAGING
@@ -119,6 +120,8 @@ class Program:
                 return [*self._reshard(), *requires_grad_lines(self.case, self.model, op.target, op.value)]
             case SetMode(train=train):
                 return [f"{self.called}.{'train' if train else 'eval'}()"]
+            case op:
+                raise UsageError(f"no script can be written for {op.__struct_config__.tag!r}", "use replay")
 
     def _forward(self, index: int, op: Forward) -> list[str]:
         self._forwarded = True

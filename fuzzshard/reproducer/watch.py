@@ -8,6 +8,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import BatchNorm, Block
 from fuzzshard.case.schedule import Forward, Op
+from fuzzshard.model.source import result_expression
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.inputs import InputNames
 
@@ -17,13 +18,9 @@ def output_expressions(case: Case, op: Forward) -> list[str]:
     found = facts(case)
     module = found.modules[op.target]
     count = len(found.output_values[op.target])
-    match module.returns if isinstance(module, Block) else "tensor":
-        case "tensor":
-            return ["out"]
-        case "tuple":
-            return [f"out[{i}]" for i in range(count)]
-        case _:
-            return [f'out["out{i}"]' for i in range(count)]
+    if not isinstance(module, Block):
+        return ["out"]
+    return [result_expression(module, "out", i) for i in range(count)]
 
 
 class Watch:

@@ -1,4 +1,4 @@
-"""Records the collectives that Python code of torch issues, per engine run.
+"""Records the collectives that Python code of torch issues, per engine run, and delays them if asked to.
 
 ``fully_shard`` calls them through ``torch.distributed`` (its names changed between versions:
 ``all_gather_into_tensor`` became ``all_gather_single``); DDP's reducer calls them in C++ and is not seen.
@@ -6,34 +6,73 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-NAMES = (
-    "all_reduce",
-    "broadcast",
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_single",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "reduce_scatter_single",
-    "all_to_all_single",
-)
+from fuzzshard.case.options import DelaySite
+from fuzzshard.training.delays import Delays
 
-_log: list[str] | None = None
+KINDS: dict[str, str] = {
+    "all_reduce": "all_reduce",
+    "broadcast": "broadcast",
+    "all_gather": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_single": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+}
+"""What each entry point does, whatever its name in this version."""
+_SITES: dict[str, DelaySite] = {
+    "all_gather": "before_all_gather",
+    "reduce_scatter": "before_reduce_scatter",
+    "all_reduce": "before_all_reduce",
+}
+
+
+class Collective(NamedTuple):
+    """One call: the op of the schedule that ran (-1: none), its kind, and the sizes of its tensors."""
+
+    op: int
+    kind: str
+    name: str
+    sizes: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.sizes))})"
+
+
+@dataclasses.dataclass
+class Recorder:
+    """Where the collectives of one engine run go; ``op`` is kept up to date by whoever trains."""
+
+    log: list[Collective] = dataclasses.field(default_factory=list)
+    delays: Delays | None = None
+    op: int = -1
+
+
+_recorder: Recorder | None = None
 
 
 def _recorded(name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
+    kind = KINDS[name]
+
     @functools.wraps(collective)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _log is not None:
-            sizes = [str(a.numel()) for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
-            _log.append(f"{name}({', '.join(sizes)})")
+        if _recorder is not None:
+            tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+            dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
+            sizes = tuple(t.numel() for t in tensors)
+            _recorder.log.append(Collective(_recorder.op, kind, name, sizes, dtype))
+            if _recorder.delays is not None and kind in _SITES:
+                _recorder.delays.at(_SITES[kind])
         return collective(*args, **kwargs)
 
     return call
@@ -41,12 +80,12 @@ def _recorded(name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
 
 def install() -> None:
     """Wraps the entry points; once per rank process."""
-    for name in NAMES:
+    for name in KINDS:
         if hasattr(dist, name):
             setattr(dist, name, _recorded(name, getattr(dist, name)))
 
 
-def record_into(log: list[str] | None) -> None:
-    """From now on collectives are appended to ``log``; None stops recording."""
-    global _log
-    _log = log
+def record_into(recorder: Recorder | None) -> None:
+    """From now on collectives are given to ``recorder``; None stops recording."""
+    global _recorder
+    _recorder = recorder

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import Case
-from fuzzshard.engines.base import Engine
+from fuzzshard.engines.base import DTYPES, Engine
 from fuzzshard.engines.fully_shard import FullyShard
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference import NoiseTwin, Reference
@@ -21,13 +21,13 @@ from fuzzshard.oracles.bound import NoiseBound
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import bitwise_applies, exact_applies, is_exact, tensor_findings, vote
 from fuzzshard.oracles.registration import registration_findings
-from fuzzshard.training import collectives
+from fuzzshard.training.collectives import Recorder, record_into
+from fuzzshard.training.delays import Delays
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding
 from fuzzshard.world.messages import RankReport
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 NOISE_SEEDS = (1, 2)
 
 
@@ -79,7 +79,7 @@ class Experiment:
             findings=tuple(findings),
             notes=self.notes,
             rung=rung,
-            collectives={n: ", ".join(t.collectives) for n, t in self.traces.items()},
+            collectives={n: ", ".join(map(str, t.collectives)) for n, t in self.traces.items()},
             replicas={n: _digest(t) for n, t in self.traces.items()},
         )
 
@@ -95,9 +95,14 @@ class Experiment:
             nonlocal op
             op = index
 
-        collectives.record_into(None if trace is None else trace.collectives)
+        recorder = Recorder()
+        if trace is not None:
+            recorder.log = trace.collectives
+        if name != Reference.name:
+            recorder.delays = Delays(self.case, self.mesh.device, self.mesh.global_rank)
+        record_into(recorder)
         try:
-            Trainer(self.case, build(), trace).run(on_op)
+            Trainer(self.case, build(), trace, recorder).run(on_op)
         except Exception as error:
             known = refusal(name, error)
             if known is None:
@@ -105,13 +110,13 @@ class Experiment:
             self.notes[name] = f"refused: {_first_line(error)}"
             return False
         finally:
-            collectives.record_into(None)
+            record_into(None)
         return True
 
     def _anywhere(self, here: bool) -> bool:
         """Whether ``here`` holds on any rank of the mesh; every rank asks the same questions in order."""
         flag = torch.tensor([here], dtype=torch.int32, device=self.mesh.device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.mesh.group)
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.mesh.everyone)
         return bool(flag.item())
 
     def _judge(self, differing: dict[str, list[Difference]]) -> tuple[list[Finding], str]:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch.distributed.tensor import DTensor, Shard
 
+from fuzzshard.training.collectives import Collective
+
 
 class Key(NamedTuple):
     """What an observation is of: the index of the op, the oracle it serves, and the name of the thing."""
@@ -56,7 +58,7 @@ class Trace:
 
     tensors: dict[Key, Observation] = dataclasses.field(default_factory=dict)
     registrations: dict[Key, Registration] = dataclasses.field(default_factory=dict)
-    collectives: list[str] = dataclasses.field(default_factory=list)
+    collectives: list[Collective] = dataclasses.field(default_factory=list)
     skipped: list[int] = dataclasses.field(default_factory=list)
 
     def record(self, key: Key, tensor: torch.Tensor | None) -> None:

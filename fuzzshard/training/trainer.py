@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor
 
 from fuzzshard.case.case import Case, TensorSpec
-from fuzzshard.case.graph import BatchNorm, Conv1d
-from fuzzshard.case.groups import root_is_wrapped
+from fuzzshard.case.graph import BatchNorm, Block, Conv1d
+from fuzzshard.case.progress import Progress, names_rank
 from fuzzshard.case.schedule import (
     Backward,
+    Cast,
+    ClipGradNorm,
     Forward,
+    Op,
+    Ranks,
+    Reshard,
+    SetDivideFactor,
     SetFlag,
     SetMode,
+    SetPath,
     SetRequiresGrad,
     Step,
+    Unshard,
     ZeroGrad,
 )
-from fuzzshard.engines.base import Engine
+from fuzzshard.engines.base import DTYPES, Engine
 from fuzzshard.model.names import seed_of
+from fuzzshard.model.source import input_class
 from fuzzshard.model.values import named_ids, named_values
+from fuzzshard.training.collectives import Recorder
+from fuzzshard.training.delays import Delays
+from fuzzshard.training.optimizers import make_optimizer
 from fuzzshard.training.trace import Key, Observation, Trace
 
 OnOp = Callable[[int], None]
-
-
-def make_optimizer(case: Case, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of ``case`` over every parameter, frozen ones included.
-
-    Sharded and plain parameters go into a parameter group each: the foreach implementations, the default
-    on CUDA, refuse lists that mix DTensors and Tensors.
-    """
-    spec = case.optimizer
-    kinds = [[p for p in parameters if isinstance(p, DTensor) is sharded] for sharded in (False, True)]
-    groups: list[dict[str, Any]] = [{"params": kind} for kind in kinds if kind]
-    match spec.kind:
-        case "sgd":
-            return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
-        case "adam":
-            return torch.optim.Adam(groups, lr=spec.lr, weight_decay=spec.weight_decay)
-        case "adamw":
-            return torch.optim.AdamW(groups, lr=spec.lr, weight_decay=spec.weight_decay)
 
 
 class Trainer:
@@ -54,16 +49,25 @@ class Trainer:
     every forward from (case seed, op, rank).
     """
 
-    def __init__(self, case: Case, engine: Engine, trace: Trace | None) -> None:
+    def __init__(
+        self, case: Case, engine: Engine, trace: Trace | None, recorder: Recorder | None = None
+    ) -> None:
         self.case = case
         self.engine = engine
         self.trace = trace
-        self.optimizer = make_optimizer(case, list(engine.trained.values()))
+        self.recorder = recorder or Recorder()
+        self.delays = self.recorder.delays or Delays(_undelayed(case), engine.mesh.device, engine.mesh.rank)
+        self.progress = Progress(case, engine.mesh.global_rank)
+        self.make_optimizer()
         self.pending: list[torch.Tensor] = []
-        self.forwarded = False
-        self.keeps_unsharded = not root_is_wrapped(case)
         self.copies: dict[str, tuple[int, Observation]] = {}
         self.batches: dict[tuple[str, int], list[torch.Tensor]] = {}
+
+    def make_optimizer(self) -> None:
+        """Makes the optimizer, at the beginning and when parameters were replaced."""
+        self.optimizer = make_optimizer(self.case, self.engine.optimized())
+        if self.case.optimizer.post_optim_event:
+            self.engine.record_post_optim_event(self.optimizer)
 
     def run(self, on_op: OnOp | None = None) -> None:
         """Runs the whole schedule; ``on_op`` is called with the index of each op before it runs."""
@@ -71,35 +75,67 @@ class Trainer:
         for index, op in enumerate(self.case.schedule):
             if on_op is not None:
                 on_op(index)
-            match op:
-                case Forward():
-                    self._forward(index, op)
-                case Backward():
-                    self._backward(index, op)
-                case Step():
-                    self._before_change()
-                    self.optimizer.step()
-                    self.engine.after_step()
-                case ZeroGrad():
-                    self.optimizer.zero_grad(set_to_none=op.set_to_none)
-                case SetFlag():
-                    self.engine.set_flag(op)
-                    self.keeps_unsharded |= op.flag == "reshard_after_backward" and not op.value
-                case SetRequiresGrad():
-                    self._before_change()
-                    for parameter in self.engine.parameters_at(op.target):
-                        parameter.requires_grad_(op.value)
-                case SetMode():
-                    self.engine.module.train(op.train)
+            self.recorder.op = index
+            skipped = self._run(index, op) is False
+            self.progress.advance(skipped=skipped)
             if self.trace is not None:
                 self._observe(index, op)
 
-    def _before_change(self) -> None:
-        """Parameters may only change while they are sharded.
+    def _run(self, index: int, op: Op) -> bool | None:
+        """Runs one op; False for a backward that had nothing to differentiate."""
+        match op:
+            case Forward():
+                self._forward(index, op)
+            case Backward():
+                return self._backward(index, op)
+            case Step():
+                self._step()
+            case ZeroGrad():
+                self.optimizer.zero_grad(set_to_none=op.set_to_none)
+            case SetFlag():
+                self.engine.set_flag(op)
+            case SetRequiresGrad() if self._concerns(op.ranks) and not self._spared(op):
+                self._before_change()
+                for parameter in self.engine.parameters_at(op.target):
+                    parameter.requires_grad_(op.value)
+            case SetMode():
+                self.engine.module.train(op.train)
+            case SetPath() if self._concerns(op.ranks):
+                block: Any = self.engine.submodule(op.target)
+                block.path = op.path
+            case SetDivideFactor():
+                self.engine.set_divide_factor(op)
+            case Unshard():
+                self.engine.unshard(op)
+            case Reshard():
+                self.engine.reshard(op)
+            case ClipGradNorm():
+                self.engine.clip_grad_norm(op)
+            case Cast():
+                self._before_change()
+                self.engine.cast(DTYPES[op.dtype])
+                self.batches.clear()
+                self.make_optimizer()
+            case _:
+                pass
+        return None
 
-        A forward may have undone that, or a flag, or a backward that went through other FSDP roots only.
-        """
-        if self.forwarded or self.keeps_unsharded:
+    def _concerns(self, ranks: Ranks) -> bool:
+        return names_rank(ranks, self.engine.mesh.global_rank)
+
+    def _spared(self, op: SetRequiresGrad) -> bool:
+        return op.engines_only and self.engine.name == "reference"
+
+    def _step(self) -> None:
+        self._before_change()
+        self.delays.at("before_step")
+        self.optimizer.step()
+        self.engine.after_step()
+        self.delays.at("after_step")
+
+    def _before_change(self) -> None:
+        """Parameters may only change while they are sharded."""
+        if self.progress.may_be_unsharded:
             self.engine.before_change()
 
     def _inputs(self, op: Forward) -> list[torch.Tensor]:
@@ -115,12 +151,17 @@ class Trainer:
 
     def _input(self, op: Forward, index: int, spec: TensorSpec) -> torch.Tensor:
         leading = self._leading()
-        name = (self.case.seed, "input", op.target, index, op.batch, self.engine.mesh.rank)
+        name = (self.case.seed, "input", op.target, index, op.batch, self._data_rank())
+        device = self.engine.input_device
         if spec.kind == "ids":
-            return named_ids(spec.size, leading, *name).to(self.engine.mesh.device)
+            return named_ids(spec.size, leading, *name).to(device)
         shape = (*leading, spec.size)
         tensor = named_values(self.case.values, shape, self.engine.dtype, *name)
-        return tensor.to(self.engine.mesh.device).requires_grad_(spec.requires_grad)
+        return tensor.to(device).requires_grad_(spec.requires_grad)
+
+    def _data_rank(self) -> int:
+        """The number by which this rank's data differs from that of others."""
+        return 0 if self.case.inputs.same_on_ranks else self.engine.mesh.rank
 
     def _leading(self) -> tuple[int, ...]:
         inputs = self.case.inputs
@@ -128,10 +169,10 @@ class Trainer:
 
     def _forward(self, index: int, op: Forward) -> None:
         torch.manual_seed(seed_of(self.case.seed, "dropout", index, self.engine.mesh.rank))
-        self.forwarded = True
         module = self.engine.call_target(op.target)
         with torch.set_grad_enabled(op.grad):
             outputs = flatten(self._call(op.target, module, self._inputs(op)))
+            self.delays.at("after_forward")
             loss = self._loss(op, outputs)
         if self.trace is not None:
             for i, output in enumerate(outputs):
@@ -140,11 +181,23 @@ class Trainer:
         if op.grad:
             self.pending.append(loss)
 
-    def _call(self, target: str, module: nn.Module, args: list[torch.Tensor]) -> Any:
+    def _call(self, target: str, module: Callable[..., Any], args: list[torch.Tensor]) -> Any:
         leaf = self.engine.facts.modules[target]
         if isinstance(leaf, Conv1d) or (isinstance(leaf, BatchNorm) and self.case.inputs.seq):
             return module(args[0].transpose(1, 2)).transpose(1, 2)
-        return module(*args)
+        if not isinstance(leaf, Block):
+            return module(*args)
+        match leaf.passing:
+            case "positional":
+                return module(*args)
+            case "keyword":
+                return module(**dict(zip(leaf.inputs, args, strict=True)))
+            case "tuple":
+                return module(tuple(args))
+            case "dict":
+                return module(dict(zip(leaf.inputs, args, strict=True)))
+            case "dataclass":
+                return module(self.engine.generated(input_class(target))(*args))
 
     def _loss(self, op: Forward, outputs: list[torch.Tensor]) -> torch.Tensor:
         used = range(len(outputs)) if op.outputs is None else op.outputs
@@ -161,11 +214,11 @@ class Trainer:
         return torch.stack(terms).sum() if len(terms) > 1 else terms[0]
 
     def _target(self, op: Forward, index: int, output: torch.Tensor) -> torch.Tensor:
-        name = (self.case.seed, "target", op.target, index, op.batch, self.engine.mesh.rank)
+        name = (self.case.seed, "target", op.target, index, op.batch, self._data_rank())
         values = named_values(self.case.values, tuple(output.shape), self.engine.dtype, *name)
-        return values.to(output.device)
+        return values.to(output.device, output.dtype)
 
-    def _backward(self, index: int, op: Backward) -> None:
+    def _backward(self, index: int, op: Backward) -> bool:
         match op.which:
             case "all":
                 taken, self.pending = self.pending, []
@@ -177,11 +230,12 @@ class Trainer:
         if not losses:
             if self.trace is not None:
                 self.trace.skipped.append(index)
-            return
+            return False
         self.engine.before_backward()
         torch.autograd.backward(losses[0] if len(losses) == 1 else torch.stack(losses).sum())
         self.engine.after_backward()
-        self.forwarded = False
+        self.delays.at("after_backward")
+        return True
 
     def _observe(self, index: int, op: object) -> None:
         match op:
@@ -247,7 +301,20 @@ class Trainer:
 
 
 def flatten(output: Any) -> list[torch.Tensor]:
-    """The tensors of an output: a tensor, a tuple or a dict of them, in order."""
+    """The tensors of an output, in order: one, or the parts of a tuple, a dict or a dataclass.
+
+    Of a DTensor the whole tensor is meant.
+    """
+    if isinstance(output, DTensor):
+        return [output.full_tensor()]
     if isinstance(output, torch.Tensor):
         return [output]
-    return list(output.values() if isinstance(output, dict) else output)
+    if dataclasses.is_dataclass(output):
+        parts = [getattr(output, field.name) for field in dataclasses.fields(output)]
+    else:
+        parts = list(output.values() if isinstance(output, dict) else output)
+    return [tensor for part in parts for tensor in flatten(part)]
+
+
+def _undelayed(case: Case) -> Case:
+    return msgspec.structs.replace(case, delays=())

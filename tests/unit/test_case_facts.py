@@ -167,7 +167,7 @@ def test_a_parameter_outside_every_wrapped_module_has_no_owner():
                     Tie(parameter="m1.weight", source="m0.weight"),
                 ),
             ),
-            "'m1.weight' is itself a source",
+            "'m1.weight' is the source of another tie",
         ),
         (case(block(TensorOp(name="h0", op="relu", args=("y",)))), "reads 'y' before it exists"),
         (case(block(TensorOp(name="h0", op="relu", args=("x", "x")))), "'relu' in block '' has 2 arguments"),

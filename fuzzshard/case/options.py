@@ -1,0 +1,101 @@
+"""What a Case can say beyond its graph and its schedule: the options of engines, and what to expect."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fuzzshard.case.graph import Part
+from fuzzshard.case.schedule import Ranks
+
+Dtype = Literal["bfloat16", "float16", "float32", "float64"]
+LOW_PRECISION: tuple[Dtype, ...] = ("bfloat16", "float16")
+
+
+class Precision(Part, frozen=True, kw_only=True):
+    """``MixedPrecisionPolicy``: dtypes of parameters in forward, of reduced gradients, of outputs."""
+
+    param: Dtype | None = None
+    reduce: Dtype | None = None
+    output: Dtype | None = None
+    cast_inputs: bool = True
+
+
+class ParameterDtype(Part, frozen=True, kw_only=True):
+    """The parameters at or below ``target`` are made in ``dtype`` in place of the case's."""
+
+    target: str
+    dtype: Dtype
+
+
+class TensorParallel(Part, frozen=True, kw_only=True):
+    """One entry of ``parallelize_module``'s plan, for a Linear, an Embedding or a norm.
+
+    ``input`` and ``output`` are the layouts of the activations outside: as the style has them by
+    default (a column parallel module takes replicated and gives sharded features, a row parallel one the
+    other way round), ``replicate``, or ``sequence`` (sharded along axis 1). ``local_output=False`` returns
+    a DTensor.
+    """
+
+    module: str
+    style: Literal["colwise", "rowwise", "sequence"]
+    input: Literal["default", "replicate", "sequence"] = "default"
+    output: Literal["default", "replicate", "sequence"] = "default"
+    local_output: bool = True
+
+
+class FSDP1(Part, frozen=True, kw_only=True):
+    """Options of the engine ``fsdp1`` (``FullyShardedDataParallel``), for all its units.
+
+    ``wrapping``: each unit by itself bottom-up, or by an auto-wrap policy. ``precision`` with
+    ``buffer`` following ``param``. ``debug="detail"`` sets ``torch.distributed``'s debug level.
+    """
+
+    strategy: Literal["full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"] = (
+        "full_shard"
+    )
+    use_orig_params: bool = False
+    wrapping: Literal["manual", "policy"] = "manual"
+    forward_prefetch: bool = False
+    backward_prefetch: Literal["pre", "post"] | None = "pre"
+    limit_all_gathers: bool = True
+    offload: bool = False
+    precision: Precision | None = None
+    debug: Literal["off", "detail"] = "off"
+
+
+DelaySite = Literal[
+    "before_all_gather",
+    "before_reduce_scatter",
+    "before_all_reduce",
+    "after_forward",
+    "after_backward",
+    "before_step",
+    "after_step",
+]
+
+
+class Delay(Part, frozen=True, kw_only=True):
+    """Waits at every occurrence of ``site`` under every engine but the reference.
+
+    On the CPU the host sleeps, on CUDA the current stream does.
+    """
+
+    site: DelaySite
+    milliseconds: float
+    ranks: Ranks = "all"
+
+
+class Expect(Part, frozen=True, kw_only=True):
+    """``engine`` must raise, or warn, with a text that ``pattern`` (a regex) is found in, at ``op``.
+
+    On the other ranks, and elsewhere, it must not warn so. After an expected error the engine's run ends.
+    """
+
+    kind: Literal["error", "warning"]
+    engine: str
+    pattern: str
+    op: int
+    ranks: Ranks = "all"
+
+
+Relation = Literal["reshard", "prefetch", "checkpoint", "delay", "unshard", "plan", "mesh"]
