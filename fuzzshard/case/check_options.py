@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.facts import Facts
@@ -13,6 +14,7 @@ from fuzzshard.case.graph import (
     Embedding,
     LayerNorm,
     Linear,
+    Module,
     RMSNorm,
 )
 from fuzzshard.case.paths import is_within
@@ -117,10 +119,10 @@ def _check_expectations(case: Case) -> None:
             raise InvalidCase(f"{expect.pattern!r} is no regular expression: {error}", "mend it") from None
 
 
-def blocks_with_paths(found: Facts) -> dict[str, int]:
+def count_paths(modules: Mapping[str, Module]) -> dict[str, int]:
     """Blocks that have calls with alternatives, and how many paths there are."""
     counts: dict[str, int] = {}
-    for path, module in found.modules.items():
+    for path, module in modules.items():
         for node in module.nodes if isinstance(module, Block) else ():
             if isinstance(node, Call) and node.alternatives:
                 counts[path] = min(counts.get(path, len(node.modules)), len(node.modules))

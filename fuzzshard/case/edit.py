@@ -10,11 +10,28 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.graph import Alias, Block, Call, Child, Module, Node, join, resolve, value_node, walk
-from fuzzshard.case.schedule import Forward, Op, SetFlag, SetRequiresGrad
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    ClipGradNorm,
+    CorruptState,
+    LoadState,
+    Op,
+    SaveState,
+    SetMode,
+    Step,
+    TakeStateDict,
+    ZeroGrad,
+)
 
 T = TypeVar("T")
+
+_UNTARGETED = (
+    *(Backward, Step, ZeroGrad, SetMode, ClipGradNorm, Cast),
+    *(TakeStateDict, SaveState, CorruptState, LoadState),
+)
 
 NOWHERE = "?"
 """A path that no module can have; what is renamed to it dangles."""
@@ -88,6 +105,19 @@ def map_nodes(block: Block, change: Callable[[Node], Node]) -> Block:
     return replace(block, nodes=tuple(change(n) for n in block.nodes))
 
 
+def rename_called(node: Node, rename: Callable[[str], str]) -> Node:
+    """A call of other children; a tensor op stays as it is."""
+    if not isinstance(node, Call):
+        return node
+    return replace(node, module=rename(node.module), alternatives=tuple(map(rename, node.alternatives)))
+
+
+def without_op(case: Case, index: int) -> Case:
+    """``case`` without one op; expectations of later ops move along, those of this op go."""
+    expect = (replace(e, op=e.op - (e.op > index)) for e in case.expect if e.op != index)
+    return replace(case, schedule=without(case.schedule, index), expect=tuple(expect))
+
+
 def map_values(block: Block, change: Callable[[str], str]) -> Block:
     """``block`` with every use of a value renamed."""
     changed = map_nodes(block, lambda n: replace(n, args=tuple(map(change, n.args))))
@@ -128,7 +158,7 @@ def map_calls(case: Case, path: str, change: Callable[[Block, Call], Block]) -> 
 
         def visit(block: Block, name: str = name) -> Block:
             for node in block.nodes:
-                if isinstance(node, Call) and node.module == name:
+                if isinstance(node, Call) and name in node.modules:
                     block = change(block, node)
             return block
 
@@ -140,9 +170,11 @@ def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
     """Applies ``rename`` to every reference to a module or parameter; the modules themselves stay."""
 
     def op(op: Op) -> Op:
-        if isinstance(op, Forward | SetFlag | SetRequiresGrad):
-            return replace(op, target=rename(op.target))
-        return op
+        return op if isinstance(op, _UNTARGETED) else replace(op, target=rename(op.target))
+
+    def group(group: WrapGroup) -> WrapGroup:
+        paths = ("modules", "forward_prefetch", "backward_prefetch")
+        return replace(group, **{name: tuple(map(rename, getattr(group, name))) for name in paths})
 
     def module(_: str, module: Module) -> Module:
         return Alias(target=rename(module.target)) if isinstance(module, Alias) else module
@@ -150,10 +182,14 @@ def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
     return replace(
         case,
         model=map_modules(case.model, module),
-        wrap=tuple(replace(g, modules=tuple(map(rename, g.modules))) for g in case.wrap),
+        wrap=tuple(map(group, case.wrap)),
         ties=tuple(replace(t, parameter=rename(t.parameter), source=rename(t.source)) for t in case.ties),
         checkpoints=tuple(replace(c, module=rename(c.module)) for c in case.checkpoints),
         freezes=tuple(replace(f, target=rename(f.target)) for f in case.freezes),
+        dtypes=tuple(replace(d, target=rename(d.target)) for d in case.dtypes),
+        tensor_parallel=tuple(replace(t, module=rename(t.module)) for t in case.tensor_parallel),
+        ignored=tuple(map(rename, case.ignored)),
+        optimizer=replace(case.optimizer, exclude=tuple(map(rename, case.optimizer.exclude))),
         schedule=tuple(map(op, case.schedule)),
     )
 

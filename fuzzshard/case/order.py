@@ -55,7 +55,7 @@ _RANKS: dict[type[Part], int] = {
 class Size(NamedTuple):
     """What :func:`size_order` compares, most important first."""
 
-    mesh: tuple[bool, int]
+    mesh: tuple[int, int]
     engines: int
     ops: int
     options: int
@@ -123,13 +123,18 @@ def size_order(case: Case) -> Size:
     )
 
 
-def mesh_rank(mesh: Mesh) -> tuple[bool, int]:
-    """The place of a mesh in the order: 1D of 2 ranks, then of 1, then of 3, 4, ...; then HSDP.
+SCALARS = ("dtype", "values", "loss", "init", "compile", "relation", "observe", "fsdp1")
+"""The fields of a case that are one option each."""
+
+
+def mesh_rank(mesh: Mesh) -> tuple[int, int]:
+    """The place of a mesh in the order: fewest axes first; of 2 ranks, then of 1, then of 3, 4, ...
 
     A mesh of size 1 takes paths of its own in torch, which skip collectives, so a failure on two ranks
     says more.
     """
-    return mesh.replicate is not None, {2: 0, 1: 1}.get(mesh.size, mesh.size)
+    axes = sum(size is not None for size in (mesh.replicate, mesh.tensor, mesh.pipeline))
+    return axes, {2: 0, 1: 1}.get(mesh.size, mesh.size)
 
 
 def leaf_count(case: Case) -> int:
@@ -194,16 +199,21 @@ def _defaults(part: type[Part]) -> dict[str, object]:
 def _count_options(case: Case) -> int:
     parts = (
         case.optimizer,
+        case.inputs,
+        case.fsdp1,
         *case.inputs.tensors,
         *case.schedule,
         *case.wrap,
+        *(group.precision for group in case.wrap if group.precision),
         *case.checkpoints,
         *case.freezes,
+        *case.tensor_parallel,
+        *case.delays,
     )
     fields = sum(1 for part in parts for _ in off_default(part))
-    scalars = sum(name in ("dtype", "values", "loss") for name in off_default(case))
-    extras = len(case.ties) + len(case.checkpoints) + len(case.freezes)
-    return fields + scalars + extras + (case.inputs.seq > 0)
+    scalars = sum(name in SCALARS for name in off_default(case))
+    items = (case.ties, case.checkpoints, case.freezes, case.dtypes, case.tensor_parallel, case.ignored)
+    return fields + scalars + sum(map(len, (*items, case.delays, case.expect, case.optimizer.exclude)))
 
 
 def _value_count(block: Block) -> int:
@@ -218,10 +228,15 @@ def _named(block: Block) -> int:
 def _form_rank(block: Block) -> int:
     returns = get_args(Returns).index(block.returns) + get_args(Passing).index(block.passing)
     ranks = {"relu": 0, "add": 0, "tanh": 1, "mul": 1, "concat": 2, "detach": 2, "iadd": 3, "attend": 4}
-    return returns + sum(not n.grad if isinstance(n, Call) else ranks[n.op] for n in block.nodes)
+    nodes = sum(
+        (not n.grad) + 2 * len(n.alternatives) if isinstance(n, Call) else ranks[n.op] for n in block.nodes
+    )
+    return returns + (block.method != "forward") + nodes
 
 
 def _targets(case: Case) -> Iterator[str]:
     yield from (f.target for f in case.freezes)
     yield from (c.module for c in case.checkpoints)
+    yield from (d.target for d in case.dtypes)
+    yield from case.ignored
     yield from (getattr(op, "target", "") for op in case.schedule)

@@ -7,7 +7,7 @@ better: such a case runs and is REJECTED with torch's own text.
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.check_options import blocks_with_paths, check_options
+from fuzzshard.case.check_options import check_options, count_paths
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, BatchNorm, resolve, walk
 from fuzzshard.case.groups import reached_roots, root_groups, root_is_wrapped, uses_outside_groups
@@ -136,7 +136,7 @@ def _check_schedule(case: Case, found: Facts) -> None:
     flags: dict[tuple[str, str], bool] = {}
     roots = {m: root for root, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules}
     unfinished: dict[int, set[str]] = {}
-    paths = blocks_with_paths(found)
+    paths = count_paths(found.modules)
     saved = False
     for op in case.schedule:
         if pending and isinstance(op, Cast | CorruptState | LoadState):

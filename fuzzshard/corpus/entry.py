@@ -86,9 +86,9 @@ def make_entry(
 
 
 def mesh_text(mesh: Mesh) -> str:
-    """``"shard 4"``, or ``"replicate 2 x shard 2"`` for HSDP."""
-    shard = f"shard {mesh.shard}"
-    return shard if mesh.replicate is None else f"replicate {mesh.replicate} x {shard}"
+    """``"shard 4"``, or ``"replicate 2 x shard 2"`` for HSDP, outermost axis first."""
+    axes = ("pipeline", "replicate", "shard", "tensor")
+    return " x ".join(f"{axis} {size}" for axis in axes if (size := getattr(mesh, axis)) is not None)
 
 
 def digest(case: Case) -> str:

@@ -26,9 +26,9 @@ def forward_graph(block: Block) -> networkx.DiGraph[str]:
 
 
 def _returned(block: Block) -> str:
-    if block.returns == "dict":
-        return "{" + ", ".join(f"out{i}: {output}" for i, output in enumerate(block.outputs)) + "}"
-    return ", ".join(block.outputs)
+    if block.returns in ("tensor", "tuple"):
+        return ", ".join(block.outputs)
+    return f"{block.returns}({', '.join(f'out{i}: {output}' for i, output in enumerate(block.outputs))})"
 
 
 def draw_forward(block: Block) -> list[str]:

@@ -6,12 +6,22 @@ from collections.abc import Sequence
 
 from fuzzshard.case.schedule import (
     Backward,
+    Cast,
+    ClipGradNorm,
+    CorruptState,
     Forward,
+    LoadState,
     Op,
+    Reshard,
+    SaveState,
+    SetDivideFactor,
     SetFlag,
     SetMode,
+    SetPath,
     SetRequiresGrad,
     Step,
+    TakeStateDict,
+    Unshard,
     ZeroGrad,
 )
 from fuzzshard.report.module_tree import model_name
@@ -32,18 +42,51 @@ def program(schedule: Sequence[Op]) -> list[str]:
                 taken = _take(pending, which)
                 losses = taken[0] if len(taken) == 1 else f"({' + '.join(taken)})"
                 lines.append(f"{losses}.backward()")
-            case Step():
-                lines.append("optimizer.step()")
-            case ZeroGrad(set_to_none=set_to_none):
-                lines.append(f"optimizer.zero_grad(set_to_none={set_to_none})")
-            case SetFlag(flag=flag, value=value, target=target, recurse=recurse):
-                only = "" if recurse else ", recurse=False"
-                lines.append(f"{model_name(target)}.set_{flag}({value}{only})")
-            case SetRequiresGrad(target=target, value=value):
-                lines.append(f"{model_name(target)}.requires_grad_({value})")
-            case SetMode(train=train):
-                lines.append("model.train()" if train else "model.eval()")
+            case _:
+                lines.append(_statement(op))
     return lines
+
+
+def _statement(op: Op) -> str:
+    """An op that neither adds a loss nor takes one."""
+    others = "if rank > 0: " if getattr(op, "ranks", "all") == "others" else ""
+    match op:
+        case Step():
+            return "optimizer.step()"
+        case ZeroGrad(set_to_none=set_to_none):
+            return f"optimizer.zero_grad(set_to_none={set_to_none})"
+        case SetFlag(flag=flag, value=value, target=target, recurse=recurse):
+            return f"{model_name(target)}.set_{flag}({value}{_only(recurse)})"
+        case SetRequiresGrad(target=target, value=value, engines_only=engines_only):
+            spared = "  # not of the reference" if engines_only else ""
+            return f"{others}{model_name(target)}.requires_grad_({value}){spared}"
+        case SetMode(train=train):
+            return "model.train()" if train else "model.eval()"
+        case SetPath(target=target, path=path):
+            return f"{others}{model_name(target)}.path = {path}"
+        case SetDivideFactor(factor=factor, target=target, recurse=recurse):
+            return f"{model_name(target)}.set_gradient_divide_factor({factor}{_only(recurse)})"
+        case Unshard(target=target, recurse=recurse, async_op=async_op):
+            return f"{model_name(target)}.unshard(async_op={async_op}{_only(recurse)})"
+        case Reshard(target=target, recurse=recurse):
+            return f"{model_name(target)}.reshard({_only(recurse).removeprefix(', ')})"
+        case ClipGradNorm(max_norm=max_norm, norm_type=norm_type):
+            return f"clip_grad_norm_({max_norm}, norm_type={norm_type})"
+        case Cast(dtype=dtype):
+            return f"model.to({dtype})"
+        case LoadState(assign=assign):
+            return f"load_state({'assign=True' if assign else ''})"
+        case TakeStateDict():
+            return "kept = model.state_dict()"
+        case SaveState(via=via):
+            return f"save_state(via={via!r})"
+        case CorruptState(how=how):
+            return f"corrupt_state({how!r})"
+    raise AssertionError(f"{op} is no statement")
+
+
+def _only(recurse: bool) -> str:
+    return "" if recurse else ", recurse=False"
 
 
 def _forward(op: Forward) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -15,7 +17,8 @@ from rich.text import Text
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.features import features
-from fuzzshard.case.graph import Block
+from fuzzshard.case.graph import Block, Part
+from fuzzshard.case.order import off_default
 from fuzzshard.corpus.entry import CorpusEntry, mesh_text
 from fuzzshard.corpus.store import replay_command
 from fuzzshard.report.dag import draw_forward
@@ -34,6 +37,7 @@ def show(case: Case, findings: Iterable[Finding] = ()) -> RenderableType:
         *((f"Forward of {model_name(p)}", _lines(draw_forward(b))) for p, b in _blocks(found)),
         ("Wrap groups", _wrap_groups(case, found)),
         *([("Freeze plan", _freeze_plan(case))] if case.freezes else []),
+        *([("Options", _pairs(options))] if (options := _options(case)) else []),
         (f"Mesh: {mesh_text(case.mesh)}", _lines(draw_mesh(case.mesh))),
         ("Schedule", _schedule(case, marks)),
         ("Features", Text(", ".join(sorted(features(case))))),
@@ -59,7 +63,20 @@ def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
 
 
 def draw_mesh(mesh: Mesh) -> list[str]:
-    """Ranks by row; a row is one shard group, a column holds replicas."""
+    """Ranks by row; a row is one shard group, a column holds replicas.
+
+    With further axes only the first slice of each is drawn.
+    """
+    if mesh.tensor or mesh.pipeline:
+        stride = mesh.tensor or 1
+        plain = draw_mesh(Mesh(shard=mesh.shard, replicate=mesh.replicate))
+        spread = [
+            re.sub(r"\d+", lambda rank: f"{int(rank[0]) * stride:>{len(rank[0])}}", row) for row in plain
+        ]
+        return [
+            *spread,
+            f"      x pipeline {mesh.pipeline or 1} x tensor {stride} (ranks next to each other)",
+        ]
     width = len(str(mesh.size - 1)) + 2
     rows = [
         "".join(f"{row * mesh.shard + column:>{width}}" for column in range(mesh.shard))
@@ -138,6 +155,35 @@ def _freeze_plan(case: Case) -> RenderableType:
         f"{model_name(f.target)}.requires_grad_(False) {'after' if f.after_wrap else 'before'} wrapping"
         for f in case.freezes
     )
+
+
+_SHOWN_ELSEWHERE = frozenset(
+    ("ties", "checkpoints", "freezes", "wrap", "engines", "optimizer", "dtype", "values", "loss")
+)
+
+
+def _options(case: Case) -> dict[str, str]:
+    """Everything else that is not at its default, as it is spelled in the case."""
+    options = {f"inputs.{name}": str(getattr(case.inputs, name)) for name in off_default(case.inputs)}
+    options |= {f"fsdp1.{name}": str(getattr(case.fsdp1, name)) for name in off_default(case.fsdp1)}
+    options.pop("inputs.seq", None)
+    for name in off_default(case):
+        if name not in _SHOWN_ELSEWHERE and name != "fsdp1":
+            value = getattr(case, name)
+            options[name] = "\n".join(map(_brief, value)) if isinstance(value, tuple) else str(value)
+    for index, group in enumerate(case.wrap):
+        for name in off_default(group):
+            if name != "reshard_after_forward":
+                options[f"group {index}: {name}"] = _brief(getattr(group, name))
+    return options
+
+
+def _brief(value: object) -> str:
+    """A part of a case as ``field=value`` for what is not at its default."""
+    if not isinstance(value, Part):
+        return str(value)
+    fields = [f.name for f in msgspec.structs.fields(value) if f.required]
+    return ", ".join(f"{name}={getattr(value, name)}" for name in (*fields, *off_default(value)))
 
 
 def _schedule(case: Case, marks: Mapping[int, str]) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,6 +16,7 @@ from fuzzshard.case.edit import (
     map_modules,
     map_nodes,
     map_values,
+    rename_called,
     rename_paths,
     set_module,
     split,
@@ -164,13 +166,27 @@ def simpler_nodes(case: Case) -> Iterator[Edit]:
         for node in module.nodes if isinstance(module, Block) else ():
             if isinstance(node, Call):
                 simpler: Node = replace(node, grad=True)
+                for name in node.modules if node.alternatives else ():
+                    yield _change_node(path, replace(node, module=name, alternatives=()))
             else:
-                op = {"tanh": "relu", "mul": "add", "concat": "add"}.get(node.op, node.op)
-                simpler = replace(node, op=op)
+                simpler = replace(node, op=_SIMPLER_OPS.get(node.op, node.op), head_dim=1)
             if simpler != node:
                 yield _change_node(path, simpler)
-        if isinstance(module, Block) and module.returns == "dict":
-            yield _return_tuple(path)
+        if isinstance(module, Block) and module.returns not in ("tensor", "tuple"):
+            yield _change_block(path, returns="tuple")
+        if isinstance(module, Block) and module.passing != "positional":
+            yield _change_block(path, passing="positional")
+        if isinstance(module, Block) and module.method != "forward":
+            yield _change_block(path, method="forward")
+
+
+_SIMPLER_OPS: Mapping[str, Any] = {
+    "tanh": "relu",
+    "mul": "add",
+    "concat": "add",
+    "iadd": "add",
+    "attend": "add",
+}
 
 
 def _change_node(path: str, node: Node) -> Edit:
@@ -180,10 +196,8 @@ def _change_node(path: str, node: Node) -> Edit:
     return lambda case: replace(case, model=edit_block(case.model, path, put))
 
 
-def _return_tuple(path: str) -> Edit:
-    return lambda case: replace(
-        case, model=edit_block(case.model, path, lambda b: replace(b, returns="tuple"))
-    )
+def _change_block(path: str, **fields: str) -> Edit:
+    return lambda case: replace(case, model=edit_block(case.model, path, lambda b: replace(b, **fields)))
 
 
 def names(case: Case) -> Iterator[Edit]:
@@ -219,7 +233,7 @@ def _name_modules(case: Case) -> Case:
             module = child.module
             module = visit(module, here, there) if isinstance(module, Block) else module
             children.append(Child(name=names[child.name], module=module))
-        renamed = map_nodes(block, lambda n: replace(n, module=names[n.module]) if isinstance(n, Call) else n)
+        renamed = map_nodes(block, lambda n: rename_called(n, names.__getitem__))
         return replace(renamed, children=tuple(children))
 
     model = visit(case.model, "", "")

@@ -18,6 +18,7 @@ from fuzzshard.case.edit import (
     edit_block,
     map_nodes,
     map_values,
+    rename_called,
     rename_paths,
     set_module,
     split,
@@ -104,7 +105,7 @@ def inlined(case: Case, path: str, *, heirs: Literal["none", "first", "all"] = "
 
     def change(outer: Block) -> Block:
         children = [m for c in outer.children for m in (moved if c.name == name else (c,))]
-        calls = [n for n in outer.nodes if isinstance(n, Call) and n.module == name]
+        calls = [n for n in outer.nodes if isinstance(n, Call) and name in n.modules]
         if not calls:
             calls = [Call(name=f"{name}_call", module=name, args=outer.inputs[:1] * len(block.inputs))]
             outer = replace(outer, nodes=(*outer.nodes, *calls))
@@ -143,7 +144,7 @@ def _splice(outer: Block, inner: Block, name: str, names: dict[str, str]) -> Blo
     for node in inner.nodes:
         node = replace(node, name=values[node.name], args=tuple(map(rename, node.args)))
         if isinstance(node, Call):
-            node = replace(node, module=names[node.module], grad=node.grad and call.grad)
+            node = rename_called(replace(node, grad=node.grad and call.grad), names.__getitem__)
         spliced.append(node)
     results = {f"{call.name}.{i}": rename(v) for i, v in enumerate(inner.outputs)}
     if inner.returns == "tensor":
@@ -166,10 +167,7 @@ def _call_target(path: str, target: str) -> Edit:
     parent, name = split(path)
 
     def change(block: Block) -> Block:
-        nodes = (
-            replace(n, module=target) if isinstance(n, Call) and n.module == name else n for n in block.nodes
-        )
-        return replace(block, nodes=tuple(nodes))
+        return map_nodes(block, lambda n: rename_called(n, lambda m: target if m == name else m))
 
     def edit(case: Case) -> Case:
         return set_module(replace(case, model=edit_block(case.model, parent, change)), path, None)
@@ -187,7 +185,7 @@ def merge_modules(case: Case) -> Iterator[Edit]:
         beside = [c.name for c in owner[1].children if not isinstance(c.module, Alias) and c.name != name]
         for other in (parent, *(join(parent, b) for b in beside)):
             yield functools.partial(_merge, path=path, other=other)
-        if any(isinstance(n, Call) and n.module == name for n in owner[1].nodes):
+        if any(isinstance(n, Call) and name in n.modules for n in owner[1].nodes):
             for called in beside:
                 rename = by_prefix({path: join(parent, called)})
                 yield functools.partial(_call_other, path=path, name=called, rename=rename)
@@ -234,7 +232,7 @@ def _trade_places(block: Block, first: Child, second: Child) -> Block:
     names = {first.name: second.name, second.name: first.name}
 
     def call(node: Node) -> Node:
-        return replace(node, module=names.get(node.module, node.module)) if isinstance(node, Call) else node
+        return rename_called(node, lambda name: names.get(name, name))
 
     return replace(map_nodes(block, call), children=tuple(children.get(c, c) for c in block.children))
 

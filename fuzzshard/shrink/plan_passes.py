@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Mesh, Optimizer
-from fuzzshard.case.edit import split, with_item, without
-from fuzzshard.case.order import default_of, mesh_rank, off_default
+from fuzzshard.case.edit import split, with_item, without, without_op
+from fuzzshard.case.order import SCALARS, default_of, mesh_rank, off_default
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetRequiresGrad
+from fuzzshard.case.schedule import Backward, Forward, SetFlag
 from fuzzshard.case.tidy import first_uses, last_place, places
 from fuzzshard.shrink.passes import Edit, change_item, drop_item, lower, put
 
@@ -26,6 +27,11 @@ def meshes(case: Case) -> Iterator[Edit]:
     """Simpler meshes of no more ranks than the case has: it was found on so many."""
     mesh = case.mesh
     offered = [Mesh(shard=n) for n in (1, 2, 3, 4, mesh.size) if n <= mesh.size]
+    for axis in ("replicate", "tensor", "pipeline"):
+        if getattr(mesh, axis) is not None:
+            offered += [replace(mesh, **{axis: size}) for size in (None, 1, 2) if size != getattr(mesh, axis)]
+    offered += [replace(mesh, shard=n) for n in (1, 2) if n < mesh.shard]
+    offered = [m for m in offered if m.size <= mesh.size]
     if mesh.replicate is not None:
         axes = [(r, s) for r in (1, 2, mesh.replicate) for s in (1, 2, mesh.shard)]
         offered += [Mesh(replicate=r, shard=s) for r, s in axes if r <= mesh.replicate and s <= mesh.shard]
@@ -37,7 +43,8 @@ def meshes(case: Case) -> Iterator[Edit]:
 def prefixes(case: Case) -> Iterator[Edit]:
     """The first ops of the schedule: what comes after the failing op never matters."""
     for length in lower(len(case.schedule), 2):
-        yield put(schedule=case.schedule[:length])
+        expect = tuple(e for e in case.expect if e.op < length)
+        yield put(schedule=case.schedule[:length], expect=expect)
 
 
 def ops(case: Case) -> Iterator[Edit]:
@@ -50,17 +57,17 @@ def lone_ops(case: Case) -> Iterator[Edit]:
     """Without one flag, although it is restored later."""
     for index, op in enumerate(case.schedule):
         if isinstance(op, SetFlag):
-            yield drop_item("schedule", index)
+            yield functools.partial(without_op, index=index)
 
 
 def _drop_op(index: int) -> Edit:
     def edit(case: Case) -> Case:
-        op, schedule = case.schedule[index], without(case.schedule, index)
+        op, case = case.schedule[index], without_op(case, index)
         if isinstance(op, SetFlag):
             restoring = replace(op, value=not op.value)
-            later = [i for i in range(index, len(schedule)) if schedule[i] == restoring]
-            schedule = without(schedule, later[0]) if later else schedule
-        return replace(case, schedule=schedule)
+            later = [i for i in range(index, len(case.schedule)) if case.schedule[i] == restoring]
+            case = without_op(case, later[0]) if later else case
+        return case
 
     return edit
 
@@ -68,19 +75,33 @@ def _drop_op(index: int) -> Edit:
 def options(case: Case) -> Iterator[Edit]:
     """One option back to its default, wherever it stands."""
     for name in off_default(case):
-        if name in ("dtype", "values", "loss"):
+        if name in SCALARS:
             yield put(**{name: default_of(case, name)})
     if case.optimizer != Optimizer():
         yield put(optimizer=Optimizer())
-    for field in ("schedule", "wrap", "checkpoints", "freezes"):
+    for name in off_default(case.fsdp1):
+        yield put(fsdp1=replace(case.fsdp1, **{name: default_of(case.fsdp1, name)}))
+    for field in ("schedule", "wrap", "checkpoints", "freezes", "tensor_parallel", "delays"):
         for index, part in enumerate(getattr(case, field)):
             for name in off_default(part):
                 yield change_item(field, index, **{name: default_of(part, name)})
+    for index, group in enumerate(case.wrap):
+        if group.precision is not None:
+            for name in off_default(group.precision):
+                plain = replace(group.precision, **{name: default_of(group.precision, name)})
+                yield change_item("wrap", index, precision=plain)
+    for name in ("same_on_ranks", "on_host"):
+        if getattr(case.inputs, name):
+            yield _plain_inputs(name)
     for index, tensor in enumerate(case.inputs.tensors):
         if tensor.requires_grad:
             yield _calm_input(index)
     if case.inputs.seq:
         yield lambda c: replace(c, inputs=replace(c.inputs, seq=0))
+
+
+def _plain_inputs(name: str) -> Edit:
+    return lambda case: replace(case, inputs=replace(case.inputs, **{name: False}))
 
 
 def _calm_input(index: int) -> Edit:
@@ -99,8 +120,17 @@ def optimizer(case: Case) -> Iterator[Edit]:
 
 
 def extras(case: Case) -> Iterator[Edit]:
-    """Without one checkpoint, freeze or tie."""
-    for field in ("checkpoints", "freezes", "ties"):
+    """Without one checkpoint, freeze, tie, or other item of a plan."""
+    for field in (
+        "checkpoints",
+        "freezes",
+        "ties",
+        "dtypes",
+        "tensor_parallel",
+        "ignored",
+        "delays",
+        "expect",
+    ):
         for index in range(len(getattr(case, field))):
             yield drop_item(field, index)
 
@@ -150,8 +180,8 @@ def raise_targets(case: Case) -> Iterator[Edit]:
         if checkpoint.module:
             yield change_item("checkpoints", index, module=split(checkpoint.module)[0])
     for index, op in enumerate(case.schedule):
-        if isinstance(op, Forward | SetFlag | SetRequiresGrad) and op.target:
-            yield change_item("schedule", index, target=split(op.target)[0])
+        if getattr(op, "target", ""):
+            yield change_item("schedule", index, target=split(getattr(op, "target", ""))[0])
 
 
 def raise_groups(case: Case) -> Iterator[Edit]:

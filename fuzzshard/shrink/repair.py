@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Tie
+from fuzzshard.case.check_options import count_paths
 from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.case.edit import bypass, edit_block, map_modules, map_nodes, set_module
 from fuzzshard.case.graph import (
@@ -29,20 +30,33 @@ from fuzzshard.case.graph import (
 )
 from fuzzshard.case.leaves import leaf_parameters
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Backward, Forward, Op, SetFlag, SetRequiresGrad
+from fuzzshard.case.schedule import (
+    Backward,
+    CorruptState,
+    Forward,
+    LoadState,
+    Op,
+    Reshard,
+    SaveState,
+    SetDivideFactor,
+    SetFlag,
+    SetPath,
+    SetRequiresGrad,
+    Unshard,
+)
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 
 
 def repaired(case: Case) -> Case | None:
-    """The valid case nearest to ``case``, or None when there is none at hand."""
+    """The valid case nearest to ``case`` that has parameters, or None when there is none at hand."""
     mended = _without_dangling(case)
     for candidate in (mended, *_with_equal_widths(mended)):
         try:
-            validate(candidate)
+            found = validate(candidate)
         except InvalidCase:
             continue
-        return candidate
+        return candidate if found.parameters else None
     return None
 
 
@@ -95,7 +109,7 @@ def _without_dangling(case: Case) -> Case:
         freezes=tuple(dict.fromkeys(f for f in freezes if _has_parameters(f.target, own))),
         checkpoints=tuple(c for c in case.checkpoints if c.module in modules),
     )
-    case = _mend_wrap(case, modules)
+    case = _mend_options(_mend_wrap(case, modules), modules, own)
     return replace(case, schedule=tuple(_mend_schedule(case, modules, own)))
 
 
@@ -115,10 +129,20 @@ def _without_dangling_calls(case: Case) -> Block:
     for path, module in walk(case.model):
         if isinstance(module, Block):
             for node in module.nodes:
-                if isinstance(node, Call) and module.child(node.module) is None:
+                if not isinstance(node, Call):
+                    continue
+                there = [name for name in node.modules if module.child(name) is not None]
+                if not there:
                     skip = functools.partial(_skip, call=node, ids=ids.get(path, set()))
                     root = edit_block(root, path, skip)
+                elif len(there) < len(node.modules):
+                    fewer = replace(node, module=there[0], alternatives=tuple(there[1:]))
+                    root = edit_block(root, path, functools.partial(_put_node, node=fewer))
     return root
+
+
+def _put_node(block: Block, node: Node) -> Block:
+    return map_nodes(block, lambda n: node if n.name == node.name else n)
 
 
 def _skip(block: Block, call: Call, ids: set[str]) -> Block:
@@ -187,9 +211,36 @@ def _mend_wrap(case: Case, modules: Mapping[str, Module]) -> Case:
     return replace(case, wrap=tuple(groups))
 
 
+def _mend_options(case: Case, modules: Mapping[str, Module], fqns: list[str]) -> Case:
+    """Drops items of plans that name nothing any more."""
+    wrapped = {m for group in case.wrap for m in group.modules}
+    groups = (
+        replace(
+            group,
+            forward_prefetch=tuple(m for m in group.forward_prefetch if m in wrapped),
+            backward_prefetch=tuple(m for m in group.backward_prefetch if m in wrapped),
+        )
+        for group in case.wrap
+    )
+    plan = tuple(p for p in case.tensor_parallel if p.module in modules) if case.mesh.tensor else ()
+    mesh = case.mesh if plan else replace(case.mesh, tensor=None)
+    exclude = tuple(path for path in case.optimizer.exclude if _has_parameters(path, fqns))
+    return replace(
+        case,
+        mesh=mesh,
+        wrap=tuple(groups),
+        tensor_parallel=plan,
+        dtypes=tuple(d for d in case.dtypes if _has_parameters(d.target, fqns)),
+        ignored=tuple(path for path in case.ignored if _has_parameters(path, fqns)),
+        optimizer=replace(case.optimizer, exclude=exclude),
+        expect=tuple(e for e in case.expect if e.engine in case.engines and e.op < len(case.schedule)),
+    )
+
+
 def _mend_schedule(case: Case, modules: Mapping[str, Module], fqns: list[str]) -> Iterator[Op]:
     wrapped = {m for group in case.wrap for m in group.modules}
-    pending = 0
+    paths = count_paths(modules)
+    pending, saved = 0, False
     for op in case.schedule:
         match op:
             case Forward():
@@ -203,12 +254,19 @@ def _mend_schedule(case: Case, modules: Mapping[str, Module], fqns: list[str]) -
                 if pending:
                     pending = 0 if op.which == "all" else pending - 1
                     yield op
-            case SetFlag():
+            case SetFlag() | SetDivideFactor() | Unshard() | Reshard():
                 if op.target in (modules if op.recurse else wrapped):
                     yield op
             case SetRequiresGrad():
                 target = _nearest(op.target, fqns)
                 if _has_parameters(target, fqns):
                     yield replace(op, target=target)
+            case SetPath():
+                if op.path < paths.get(op.target, 0):
+                    yield op
+            case CorruptState() | LoadState():
+                if saved:
+                    yield op
             case _:
+                saved |= isinstance(op, SaveState)
                 yield op

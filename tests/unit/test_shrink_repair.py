@@ -114,3 +114,7 @@ def test_readers_of_a_removed_embedding_read_another_float() -> None:
     tensors = (TensorSpec(kind="ids", size=3), TensorSpec(size=2))
     case = replace(CASE, model=model, inputs=Inputs(batch=2, tensors=tensors))
     assert without(case, "e").model.nodes == (Call(name="h1", module="f", args=("x",)),)
+
+
+def test_a_model_without_parameters_is_beyond_repair() -> None:
+    assert repaired(replace(CASE, model=replace(MODEL, children=(), nodes=(), outputs=("x",)))) is None

@@ -1,0 +1,125 @@
+"""Of a case that uses every option there is, only the one that a failure needs is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cases import BACKWARD, STEP, ZERO, call, chain, children, make_case
+from shrinking import minimal
+
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
+from fuzzshard.case.graph import Block, Call, Linear, walk
+from fuzzshard.case.options import FSDP1, Delay, ParameterDtype, Precision, TensorParallel
+from fuzzshard.case.order import off_default
+from fuzzshard.case.schedule import (
+    Cast,
+    ClipGradNorm,
+    CorruptState,
+    Forward,
+    LoadState,
+    Reshard,
+    SaveState,
+    SetDivideFactor,
+    SetPath,
+    TakeStateDict,
+    Unshard,
+)
+from fuzzshard.case.validate import validate
+
+INNER = Block(
+    children=children(first=Linear(out=4), second=Linear(out=4)),
+    nodes=(call("h", "first", "x0", grad=True), call("g", "second", "h")),
+    outputs=("g", "h"),
+    inputs=("x0", "x1"),
+    passing="dataclass",
+    returns="namedtuple",
+    method="features",
+)
+MODEL = Block(
+    children=children(inner=INNER, left=Linear(out=4), right=Linear(out=4), last=chain(deep=Linear(out=4))),
+    nodes=(
+        call("a", "inner", "x", "x"),
+        Call(name="b", module="left", args=("a.0",), alternatives=("right",)),
+        call("c", "last", "b"),
+    ),
+    outputs=("c",),
+)
+RICH = make_case(
+    MODEL,
+    (
+        TakeStateDict(),
+        Unshard(async_op=True),
+        Forward(),
+        Reshard(),
+        BACKWARD,
+        ClipGradNorm(max_norm=1.0),
+        STEP,
+        ZERO,
+        SetPath(path=1),
+        SaveState(via="state_dict"),
+        CorruptState(),
+        LoadState(assign=True),
+        SetDivideFactor(factor=2.0),
+        Cast(dtype="float64"),
+        Forward(batch=1),
+        BACKWARD,
+        STEP,
+    ),
+    mesh=Mesh(shard=2, tensor=2),
+    inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),), same_on_ranks=True),
+    wrap=(
+        WrapGroup(modules=("inner",), precision=Precision(param="bfloat16", reduce="float32")),
+        WrapGroup(modules=("left",), forward_prefetch=("inner",), shard_dim="last"),
+        WrapGroup(modules=("",), offload="unpinned"),
+    ),
+    checkpoints=(Checkpoint(module="last", implementation="utils"),),
+    freezes=(Freeze(target="inner.first", after_wrap=True),),
+    optimizer=Optimizer(kind="adam", foreach=False, exclude=("right",), post_optim_event=True),
+    dtypes=(ParameterDtype(target="inner.first", dtype="bfloat16"),),
+    tensor_parallel=(TensorParallel(module="last.deep", style="colwise", output="replicate"),),
+    ignored=("right.bias",),
+    compile="eager",
+    relation="delay",
+    delays=(Delay(site="before_step", milliseconds=2.0),),
+    fsdp1=FSDP1(use_orig_params=True),
+    engines=("fully_shard", "replicate"),
+)
+
+NEEDS: dict[str, Callable[[Case], bool]] = {
+    "a precision policy": lambda case: any(g.precision and g.precision.param for g in case.wrap),
+    "a prefetch list": lambda case: any(g.forward_prefetch for g in case.wrap),
+    "CPU offload": lambda case: any(g.offload for g in case.wrap),
+    "another shard dim": lambda case: any(g.shard_dim == "last" for g in case.wrap),
+    "a frozen parameter of another dtype": lambda case: bool(case.dtypes and case.freezes),
+    "tensor parallelism": lambda case: case.mesh.tensor == 2,
+    "an ignored parameter": lambda case: bool(case.ignored),
+    "compile": lambda case: case.compile is not None,
+    "a delay": lambda case: bool(case.delays),
+    "a relation": lambda case: case.relation is not None,
+    "a dataclass": lambda case: any(getattr(m, "passing", "") == "dataclass" for _, m in walk(case.model)),
+    "a method": lambda case: any(getattr(m, "method", "") == "features" for _, m in walk(case.model)),
+    "another path": lambda case: any(isinstance(op, SetPath) for op in case.schedule),
+    "a loaded state": lambda case: any(isinstance(op, LoadState) for op in case.schedule),
+    "a cast": lambda case: any(isinstance(op, Cast) for op in case.schedule),
+    "a divide factor": lambda case: any(isinstance(op, SetDivideFactor) for op in case.schedule),
+    "a post-optimizer event": lambda case: case.optimizer.post_optim_event,
+    "an excluded parameter": lambda case: bool(case.optimizer.exclude),
+}
+MOST_OPTIONS = 3
+"""What a need may keep besides itself: the parts that it cannot be without."""
+
+
+def count_options(case: Case) -> int:
+    """Options that are not at their default, without the schedule, the model and the engine."""
+    always = {"schedule", "wrap", "engines"}
+    return len(set(off_default(case)) - always) + sum(len(list(off_default(g))) for g in case.wrap)
+
+
+@pytest.mark.parametrize("need", NEEDS)
+def test_only_the_option_that_is_needed_is_left(need: str) -> None:
+    validate(RICH)
+    case = minimal(NEEDS[need], RICH).case
+    assert count_options(case) <= MOST_OPTIONS
+    assert len(case.schedule) <= 4
+    assert len([path for path, _ in walk(case.model)]) <= 4
