@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Dropout
-from fuzzshard.case.groups import root_is_wrapped
+from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import (
     Backward,
     Forward,
@@ -49,13 +49,13 @@ class Program:
             case, aim, self.ops, self.inputs, self.uses, called=called, model=model, sums=self._sums
         )
         self._inlined: dict[int, str] = {}
-        self._forwarded = self._unsynced = False
+        self._progress = Progress(case)
+        self._unsynced = False
         self._leaves_waiting = any(
             isinstance(op, SetFlag) and op.flag == "is_last_backward" for op in self.ops
         )
-        self._keeps_unsharded = not root_is_wrapped(case)
         self._dropout = any(isinstance(m, Dropout) for m in self.facts.modules.values())
-        self.lines = self._setup() + [line for i in range(len(self.ops)) for line in self._op(i)]
+        self.lines = self._setup() + [line for i in range(len(self.ops)) for line in self._advance(i)]
 
     @property
     def by_hand(self) -> bool:
@@ -104,6 +104,11 @@ class Program:
             lines.append("seen = {}")
         return lines
 
+    def _advance(self, index: int) -> list[str]:
+        lines = self._op(index)
+        self._progress.advance(skipped=index in self.losses.skipped)
+        return lines
+
     def _op(self, index: int) -> list[str]:
         match self.ops[index]:
             case Forward() as op:
@@ -124,7 +129,6 @@ class Program:
                 raise UsageError(f"no script can be written for {op.__struct_config__.tag!r}", "use replay")
 
     def _forward(self, index: int, op: Forward) -> list[str]:
-        self._forwarded = True
         lines = self.inputs.definitions(op, self.uses)
         if self._dropout:
             self.uses.add("seed_of")
@@ -176,7 +180,6 @@ class Program:
     def _backward(self, index: int) -> list[str]:
         lines = []
         if index not in self.losses.skipped:
-            self._forwarded = False
             taken = [self._inlined.get(i, self.watch.loss(i)) for i in self.losses.taken[index]]
             loss = taken[0] if len(taken) == 1 else f"torch.stack([{', '.join(taken)}]).sum()"
             lines = self._differentiate(index, loss)
@@ -206,8 +209,8 @@ class Program:
 
     def _reshard(self) -> list[str]:
         """Parameters may only change while they are sharded, says the docstring of ``fully_shard``."""
-        kept = self._forwarded or self._keeps_unsharded
-        if self.aim.engine != "fully_shard" or not kept or not self.case.wrap:
+        kept = self._progress.may_be_unsharded and self.case.wrap
+        if self.aim.engine != "fully_shard" or not kept:
             return []
         self.uses.add("FSDPModule")
         return [
@@ -227,7 +230,6 @@ class Program:
     def _set_flag(self, op: SetFlag) -> list[str]:
         before = self._flags.synced(None)
         self._flags.set(op)
-        self._keeps_unsharded |= op.flag == "reshard_after_backward" and not op.value
         if self.aim.engine == "ddp":
             return [] if self._flags.synced(None) == before else self._no_sync(leave=not before)
         wrapped = {m for group in self.case.wrap for m in group.modules}
