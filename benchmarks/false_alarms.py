@@ -202,7 +202,8 @@ def main() -> int:
         console.print(machine_line(machine, args.seed))
         console.print(f"unexplained cases are saved in {keep}")
         examination = Examination(world, load_known(args.known), keep)
-        cases = Prefetch(case_stream(args.seed, world_size=config.size), ahead=4, limit=args.cases)
+        stream = case_stream(args.seed, world_size=config.size, cuda=config.device == "cuda")
+        cases = Prefetch(stream, ahead=4, limit=args.cases)
         try:
             while (taken := cases.take()) is not None:
                 if (entry := examination.take(*taken)) is not None:

@@ -201,7 +201,8 @@ class Hunt:
     def _search(self, world: World) -> None:
         settings, row = self._settings, self.row
         runner = ControlledWorld(BugWorld(world, self._stock), self._control)
-        stream = case_stream(settings.seed, world_size=settings.config.size)
+        config = settings.config
+        stream = case_stream(settings.seed, world_size=config.size, cuda=config.device == "cuda")
         cases = Prefetch(stream, ahead=4, limit=settings.max_cases)
         began = time.monotonic()
         try:

@@ -28,7 +28,7 @@ from fuzzshard.campaign.events import CaseJudged, Event
 from fuzzshard.campaign.judge import judge
 from fuzzshard.campaign.loop import Tools, run_campaign
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.case.case import ENGINES, Case, EngineName
+from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.errors import EXIT_CLEAN, InfraError
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
@@ -76,7 +76,7 @@ def comparable_cases(world: World, seed: int, count: int) -> tuple[list[Case], s
     """The first ``count`` quiet cases of a stream, and the others that came before the last of them."""
     quiet: list[Case] = []
     loud: set[Case] = set()
-    for case in case_stream(seed, world_size=world.config.size):
+    for case in case_stream(seed, world_size=world.config.size, cuda=world.config.device == "cuda"):
         if judge(world, case).status in QUIET:
             quiet.append(case)
         else:
@@ -108,10 +108,10 @@ def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -
         if isinstance(event, CaseJudged):
             elapsed.append(event.elapsed)
 
-    def stream(seed: int, *, world_size: int, engines: tuple[EngineName, ...]) -> Iterator[Case]:
+    def stream(seed: int, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool) -> Iterator[Case]:
         nonlocal first_draw
         began = time.perf_counter()
-        for case in case_stream(seed, world_size=world_size, engines=engines):
+        for case in case_stream(seed, world_size=world_size, engines=engines, cuda=cuda):
             first_draw = first_draw or time.perf_counter() - began
             if case not in loud:
                 yield case
@@ -123,7 +123,7 @@ def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -
             max_cases=count,
             world_size=config.size,
             device=config.device,
-            engines=ENGINES,
+            engines=ALL_ENGINES,
             shrink=False,
         )
         run_campaign(options, listen, tools=Tools(cases=stream))

@@ -5,60 +5,82 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fuzzshard.case.case import ENGINES, Case, EngineName
+from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.case.facts import facts
-from fuzzshard.strategies.flow import Flow
+from fuzzshard.case.flow import Flow
+from fuzzshard.case.graph import Block, walk
+from fuzzshard.strategies.exec_order import diverging
 from fuzzshard.strategies.freezing import freezes
+from fuzzshard.strategies.fsdp1 import fsdp1
 from fuzzshard.strategies.graph import model
+from fuzzshard.strategies.groups import group_options
 from fuzzshard.strategies.inputs import inputs, widths
 from fuzzshard.strategies.meshes import mesh
-from fuzzshard.strategies.optimizers import optimizer
+from fuzzshard.strategies.optimizers import optimizer, optimizer_options
+from fuzzshard.strategies.options import engines as draw_engines
+from fuzzshard.strategies.options import ignored, options, related
+from fuzzshard.strategies.precision import parameter_dtypes, precision
 from fuzzshard.strategies.reuse import ties
-from fuzzshard.strategies.schedules import Subject, schedule
+from fuzzshard.strategies.schedules import schedule
+from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import Swarm, swarm
 from fuzzshard.strategies.tape import Tape, cut
+from fuzzshard.strategies.tensor_parallel import tensor_parallel
 from fuzzshard.strategies.wrapping import checkpoints, has_alias, self_contained, wrap
 
-_SIZES = (20, 40, 140, 80, 140)
-"""Decisions for the swarm, the settings, the model, the plans and the schedule; few cases need more."""
+_SIZES = (60, 40, 160, 80, 80, 160)
+"""Decisions for the swarm, settings, the model, plans, options and the schedule; few cases need more."""
 _EXACT = 25
 _DYADIC = 15
 """Percent of all cases, and of those that are not exact."""
+_DIVERGING = 4
+"""Percent of the cases with FSDP1."""
 
 
 def cases(
-    *, world_size: int, engines: tuple[EngineName, ...] = ENGINES, max_mesh_size: int | None = None
+    *,
+    world_size: int,
+    engines: tuple[EngineName, ...] = ALL_ENGINES,
+    max_mesh_size: int | None = None,
+    cuda: bool = False,
 ) -> st.SearchStrategy[Case]:
     """Valid cases for a world of ``world_size`` ranks, on meshes of at most ``max_mesh_size`` of them.
 
-    Everything drawn is valid by construction; nothing is filtered. A quarter of the cases are
-    *exact*: dyadic values and only operations that do not round, so that any order of summation
-    must give equal bits.
+    Everything drawn is valid by construction; nothing is filtered. A case has some of ``engines``. With
+    ``cuda`` some need a world on CUDA devices. A quarter of the cases are *exact*: dyadic values and only
+    operations that do not round, so that any order of summation must give equal bits.
     """
     largest = min(world_size, max_mesh_size or world_size)
     tapes = st.binary(min_size=sum(_SIZES), max_size=sum(_SIZES)).map(lambda data: cut(data, _SIZES))
-    return tapes.map(lambda tapes: _case(tapes, largest, engines))
+    return tapes.map(lambda tapes: _case(tapes, largest, engines, cuda))
 
 
-def _case(tapes: list[Tape], largest_mesh: int, engines: tuple[EngineName, ...]) -> Case:
-    for_swarm, for_settings, for_model, for_plans, for_schedule = tapes
+def _case(tapes: list[Tape], largest_mesh: int, engines: tuple[EngineName, ...], cuda: bool) -> Case:
+    for_swarm, for_settings, for_model, for_plans, for_options, for_schedule = tapes
     allowed = swarm(for_swarm)
-    case = _experiment(for_settings, for_model, allowed, largest_mesh, engines)
-    case, subject = _planned(for_plans, allowed, case)
-    return replace(case, schedule=schedule(for_schedule, allowed, subject))
+    chosen = draw_engines(for_settings, allowed, engines)
+    if "fsdp1" in chosen and largest_mesh > 1 and for_settings.chance(_DIVERGING):
+        return diverging(for_options, largest_mesh)
+    case = _experiment(for_settings, for_model, allowed, largest_mesh, cuda=cuda)
+    case, flow, trainable = _planned(for_plans, allowed, replace(case, engines=chosen))
+    case = _with_options(for_options, allowed, case, cuda=cuda)
+    subject = Subject(case=case, found=facts(case), flow=flow, trainable=trainable)
+    case = replace(case, schedule=schedule(for_schedule, allowed, subject))
+    return related(for_settings, allowed, case)
 
 
-def _experiment(
-    tape: Tape, for_model: Tape, swarm: Swarm, largest_mesh: int, engines: tuple[EngineName, ...]
-) -> Case:
+def _experiment(tape: Tape, for_model: Tape, swarm: Swarm, largest_mesh: int, *, cuda: bool) -> Case:
     """A model and all settings that are independent of how it is wrapped and trained."""
     exact = tape.chance(_EXACT)
     ranks = mesh(tape, swarm, largest_mesh, exact=exact)
     pool = widths(tape, swarm, exact=exact)
-    data = inputs(tape, swarm, pool)
+    data = inputs(tape, swarm, pool, cuda=cuda)
+    root = model(for_model, swarm, pool, data, ranks, exact=exact)
+    if any(isinstance(module, Block) and module.passing == "dataclass" for _, module in walk(root)):
+        data = replace(data, on_host=False)  # engines move no tensors inside a dataclass
     return Case(
         seed=256 * tape.below(256) + tape.below(256),
-        model=model(for_model, swarm, pool, data, exact=exact),
+        model=root,
         inputs=data,
         mesh=ranks,
         schedule=(),
@@ -66,12 +88,11 @@ def _experiment(
         dtype="float64" if tape.chance(40) else "float32",
         values="dyadic" if exact or tape.chance(_DYADIC) else "gaussian",
         loss="sum" if tape.chance(30) else "dot" if exact or tape.chance(55) else "mean_square",
-        engines=engines,
     )
 
 
-def _planned(tape: Tape, swarm: Swarm, case: Case) -> tuple[Case, Subject]:
-    """Wraps, ties, checkpoints and freezes; what a schedule needs to know of the result."""
+def _planned(tape: Tape, swarm: Swarm, case: Case) -> tuple[Case, Flow, frozenset[str]]:
+    """Wraps, ties, checkpoints and freezes; where gradients flow, and what is trainable at first."""
     case = replace(case, wrap=wrap(tape, swarm, case.model, facts(case), case.mesh))
     if has_alias(case.model):
         case = self_contained(case)
@@ -80,5 +101,23 @@ def _planned(tape: Tape, swarm: Swarm, case: Case) -> tuple[Case, Subject]:
     flow = Flow(case.model, case.inputs, found, case.ties)
     frozen, trainable = freezes(tape, swarm, found, flow)
     recomputed = checkpoints(tape, swarm, case.model, found, case.wrap)
-    case = replace(case, checkpoints=recomputed, freezes=frozen)
-    return case, Subject(case=case, found=found, flow=flow, trainable=trainable)
+    return replace(case, checkpoints=recomputed, freezes=frozen), flow, trainable
+
+
+def _with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
+    """What engines are told beyond the wrap plan. Later options are drawn such that they fit earlier ones."""
+    found = facts(case)
+    plan = tensor_parallel(tape, case, found)
+    ranks = case.mesh if plan else replace(case.mesh, tensor=None)
+    case = replace(case, mesh=ranks, tensor_parallel=plan, ignored=ignored(tape, swarm, found))
+    found = facts(case)
+    case = precision(tape, swarm, case, found)
+    case = replace(case, dtypes=parameter_dtypes(tape, swarm, case, found))
+    case = fsdp1(tape, swarm, case, found, cuda=cuda)
+    case = replace(
+        case,
+        wrap=group_options(tape, swarm, case, found, cuda=cuda),
+        optimizer=optimizer_options(tape, swarm, case, found),
+        observe="losses" if "losses_only" in swarm else "everything",
+    )
+    return options(tape, swarm, case, cuda=cuda)

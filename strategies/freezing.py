@@ -6,8 +6,8 @@ from collections.abc import Set
 
 from fuzzshard.case.case import Freeze
 from fuzzshard.case.facts import Facts
+from fuzzshard.case.flow import Flow
 from fuzzshard.case.paths import is_within
-from fuzzshard.strategies.flow import Flow
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 

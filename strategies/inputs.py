@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from fuzzshard.case.case import Inputs, TensorSpec
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -17,21 +19,42 @@ def widths(tape: Tape, swarm: Swarm, *, exact: bool) -> tuple[int, ...]:
     pool: tuple[int, ...] = _EVEN_WIDTHS
     if "odd_widths" in swarm:
         pool = _ODD_WIDTHS if tape.chance(60) else (*_EVEN_WIDTHS, *_ODD_WIDTHS)
+    if "shard_dim" in swarm and tape.chance(70):
+        pool = _EVEN_WIDTHS
     chosen = [tape.pick(pool) for _ in range(tape.weighted(((1, 3), (2, 3), (3, 2))))]
     if "width_one" in swarm and tape.chance(50):
         chosen.append(1)
     return tuple(min(width, _WIDEST_EXACT) for width in chosen) if exact else tuple(chosen)
 
 
-def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...]) -> Inputs:
+def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], *, cuda: bool) -> Inputs:
     """One to three tensors. Ids are below a width of the pool, so a head can be tied to the embedding."""
     tensors = []
     count = tape.weighted(((2, 3), (3, 1))) if "several_inputs" in swarm and tape.chance(70) else 1
     for _ in range(count):
-        if "ids" in swarm and tape.chance(60):
+        grad = "input_grad" in swarm and tape.chance(60)
+        if "conv2d" in swarm:
+            tensors.append(TensorSpec(size=tape.pick(_IMAGES), requires_grad=grad))
+        elif "ids" in swarm and tape.chance(60):
             tensors.append(TensorSpec(kind="ids", size=max(tape.pick(pool), 2)))
         else:
-            grad = "input_grad" in swarm and tape.chance(60)
             tensors.append(TensorSpec(size=tape.pick(pool), requires_grad=grad))
-    seq = 2 + tape.below(2) if "sequence" in swarm and tape.chance(85) else 0
-    return Inputs(batch=tape.weighted(((2, 3), (3, 2), (4, 2))), seq=seq, tensors=tuple(tensors))
+    seqs = (2, 4) if "tensor" in swarm else (2, 3)
+    seq = tape.pick(seqs) if "sequence" in swarm and tape.chance(85) else 0
+    return Inputs(
+        batch=tape.weighted(((2, 3), (3, 2), (4, 2))),
+        seq=seq,
+        tensors=tuple(tensors),
+        same_on_ranks="same_on_ranks" in swarm,
+        on_host=cuda and tape.chance(12),
+    )
+
+
+_IMAGES = (4, 12, 16, 48)
+"""Square images of one channel or three."""
+
+
+def image_side(size: int) -> tuple[int, int]:
+    """Channels and side of an image of ``size`` features."""
+    channels = 3 if size % 3 == 0 else 1
+    return channels, math.isqrt(size // channels)

@@ -35,6 +35,7 @@ _KEEPS_WIDTH = (
 )
 _CHANGES_WIDTH = ("linear", "linear_no_bias", "conv1d")
 _WITHOUT_PARAMETERS = frozenset(("dropout", "activation"))
+_NORMS = ("layer_norm", "rms_norm")
 
 
 class Leaves:
@@ -58,9 +59,18 @@ class Leaves:
         return self._make(kind, width, self.tape.pick(self.pool) if kind in _CHANGES_WIDTH else width)
 
     def with_parameters(self, width: int) -> Leaf:
-        """A leaf that has parameters."""
+        """A leaf that has parameters; no backward of such a leaf needs its result."""
         kind = self.tape.pick([kind for kind in self.keeping if kind not in _WITHOUT_PARAMETERS])
         return self._make(kind, width, self.tape.pick(self.pool) if kind in _CHANGES_WIDTH else width)
+
+    def norm(self) -> Leaf:
+        """A norm over the features."""
+        return self._make(self.tape.pick([kind for kind in _NORMS if kind in self.swarm] or _NORMS), 0, 0)
+
+    def to_width_with_parameters(self, width: int, out: int) -> Leaf:
+        """As :meth:`to_width`, and it has parameters."""
+        keeping = [kind for kind in self.keeping if kind not in _WITHOUT_PARAMETERS]
+        return self._make(self.tape.pick(keeping if width == out else self.changing), width, out)
 
     def to_width(self, width: int, out: int) -> Leaf:
         """A leaf that takes a value of ``width`` to one of ``out`` features."""

@@ -1,6 +1,8 @@
-"""Meshes: 1D of any size the world has, and the 2D mesh (replicate, shard) of HSDP."""
+"""Meshes: 1D of any size the world has, the 2D mesh (replicate, shard) of HSDP, and the axes around them."""
 
 from __future__ import annotations
+
+from msgspec.structs import replace
 
 from fuzzshard.case.case import Mesh
 from fuzzshard.strategies.swarm import Swarm
@@ -12,15 +14,36 @@ _WEIGHT_OF_ALL_LARGER = 12
 
 def mesh(tape: Tape, swarm: Swarm, world_size: int, *, exact: bool) -> Mesh:
     """A mesh of at most ``world_size`` ranks; ``exact`` asks for powers of two, where means are exact."""
+    pipeline = 2 if "pipeline" in swarm and world_size >= 4 else None
+    left = world_size // (pipeline or 1)
+    tensor = _tensor_axis(tape, swarm, left)
+    ranks = _data_axes(tape, swarm, left // (tensor or 1), exact=exact)
+    if pipeline is None and "pipeline" in swarm and tape.chance(30):
+        pipeline = 1
+    return replace(ranks, tensor=tensor, pipeline=pipeline)
+
+
+def _tensor_axis(tape: Tape, swarm: Swarm, world_size: int) -> int | None:
+    """Mostly such that a data axis of two ranks is left."""
+    if "tensor" not in swarm or world_size < 2 or (world_size < 4 and not tape.chance(20)):
+        return None
+    sizes = [(2, 8)] + [(4, 1)] * (world_size >= 4) + [(4, 2)] * (world_size >= 8) + [(1, 1)]
+    return tape.weighted(sizes)
+
+
+def _data_axes(tape: Tape, swarm: Swarm, world_size: int, *, exact: bool) -> Mesh:
     sizes = [(size, weight) for size, weight in _WEIGHTS.items() if size <= world_size]
     larger = range(5, world_size + 1)
     sizes += [(size, max(1, _WEIGHT_OF_ALL_LARGER // len(larger))) for size in larger]
     if exact:
         sizes = [(size, weight) for size, weight in sizes if size & (size - 1) == 0]
+    if "divide_factor" in swarm and tape.chance(25):
+        sizes = [(1, 1)]
     if "hsdp" in swarm and tape.chance(65):
         sizes = [(size, weight if size < 4 else 3 * weight) for size, weight in sizes]
-        size = tape.weighted(sizes)
-        return tape.weighted(_two_dimensional(size))
+        if "divide_factor" in swarm and world_size > 1 and tape.chance(25):
+            return Mesh(replicate=2, shard=1)
+        return tape.weighted(_two_dimensional(tape.weighted(sizes)))
     return Mesh(shard=tape.weighted(sizes))
 
 

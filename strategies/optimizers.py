@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from fuzzshard.case.case import Optimizer
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Optimizer
+from fuzzshard.case.facts import Facts
+from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -25,4 +29,25 @@ def optimizer(tape: Tape, swarm: Swarm, *, exact: bool) -> Optimizer:
     decimals = tape.pick((0.9, 0.5))
     return Optimizer(
         lr=tape.pick(_SGD_RATES), momentum=decimals if momentum else 0.0, weight_decay=weight_decay
+    )
+
+
+def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Optimizer:
+    """The case's optimizer with what does not depend on its kind.
+
+    ``foreach`` implementations take no list of DTensors on different meshes, which tensor parallelism makes.
+    """
+    foreach = None
+    if case.tensor_parallel:
+        foreach = False
+    elif "foreach" in swarm:
+        foreach = tape.chance(60)
+    exclude: tuple[str, ...] = ()
+    if "exclude" in swarm:
+        everything = frozenset(found.parameters)
+        target = pick_target(tape, found, everything, module=tape.chance(50))
+        if target is not None and below(everything, target, inside=False):
+            exclude = (target,)
+    return replace(
+        case.optimizer, foreach=foreach, exclude=exclude, post_optim_event="post_optim_event" in swarm
     )

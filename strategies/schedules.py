@@ -8,63 +8,49 @@ refuses a backward through parameters that were changed in place.
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 from typing import Literal
 
-from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts
-from fuzzshard.case.groups import reached_roots, uses_outside_groups
+from fuzzshard.case.check_options import count_paths
+from fuzzshard.case.groups import reached_roots, root_is_wrapped
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import (
     Backward,
+    ClipGradNorm,
     Flag,
     Forward,
     Op,
+    Reshard,
+    SaveState,
     SetFlag,
     SetMode,
+    SetPath,
     SetRequiresGrad,
     Step,
+    Unshard,
     ZeroGrad,
 )
-from fuzzshard.strategies.flow import Flow
+from fuzzshard.strategies.flags import draw_flags, flag_target, undone
 from fuzzshard.strategies.freezing import below, pick_target
+from fuzzshard.strategies.states import Boundaries
+from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
-_FLAGS: dict[str, Flag] = {
-    "no_sync": "requires_gradient_sync",
-    "partial_sync": "requires_gradient_sync",
-    "no_all_reduce": "requires_all_reduce",
-    "not_last_backward": "is_last_backward",
-    "no_reshard": "reshard_after_backward",
-}
 _SYNC_FLAGS: tuple[Flag, ...] = ("requires_gradient_sync", "requires_all_reduce")
-
-
-@dataclasses.dataclass(frozen=True)
-class Subject:
-    """What a schedule trains: a case without one. ``trainable`` is so after the freeze plan."""
-
-    case: Case
-    found: Facts
-    flow: Flow
-    trainable: frozenset[str]
-
-    def forward_targets(self) -> list[str]:
-        """Modules below the root that can be called by themselves: their groups run within them."""
-        return [
-            path
-            for path in self.found.modules
-            if path and not any(uses_outside_groups(self.case, self.found, path))
-        ]
 
 
 def schedule(tape: Tape, swarm: Swarm, subject: Subject) -> tuple[Op, ...]:
     """One to four steps of one to three rounds each."""
     run = _Run(tape, swarm, subject)
     steps = tape.weighted(((2, 5), (3, 3), (4, 1))) if "several_steps" in swarm else 1
-    for _ in range(steps):
+    boundaries = Boundaries(tape, swarm, subject, steps)
+    if any(isinstance(op, SaveState) and op.via == "dcp" for op in itertools.chain(*boundaries.ops)):
+        run.toggles = 0  # a checkpoint on disk has no state of what is frozen when it is loaded
+    for between in boundaries.ops:
+        run.ops += between
         run.step()
-    return tuple(run.ops)
+    return run.finished()
 
 
 class _Run:
@@ -86,6 +72,12 @@ class _Run:
         self.started = tape.chance(4)
         """Whether a module below the root may be called: before the root's first forward, torch refuses."""
         self.restore: list[SetFlag] = []
+        self.must_sync = "save_load" in swarm or "fsdp1" in subject.case.engines
+        """Whether no step may follow a backward that did not synchronise."""
+        self.dtypes = subject.case.dtypes
+        """What has a dtype of its own must stay frozen."""
+        self.paths = count_paths(subject.found.modules)
+        self.on_path: dict[str, int] = {}
 
     def allows(self, choice: str, percent: int) -> bool:
         """Whether to do now what the swarm allows."""
@@ -96,11 +88,12 @@ class _Run:
         if self.zero_before:
             self.zero_grad()
         self.toggle()
+        self.switch()
         self.aside()
         rounds = 2 + self.tape.chance(30) if self.allows("microbatches", 80) else 1
         self.ops += self.restore
         self.restore = []
-        flags = self.flags() if rounds > 1 else []
+        flags = draw_flags(self.tape, self.swarm, self.subject.case) if rounds > 1 else []
         self.must_reach = any(flag.flag not in _SYNC_FLAGS for flag in flags)
         late = [flag for flag in flags if self.tape.chance(6 if flag.flag in _SYNC_FLAGS else 30)]
         for i in range(rounds):
@@ -108,52 +101,36 @@ class _Run:
             if i == 0:
                 changes = flags
             elif i == rounds - 1:
-                changes = [self.undo(flag) for flag in flags]
-            undone = {(flag.flag, flag.target) for flag in late}
-            self.ops += [flag for flag in changes if (flag.flag, flag.target) not in undone]
+                changes = [undone(flag) for flag in flags]
+            held_back = {(flag.flag, flag.target) for flag in late}
+            self.ops += [flag for flag in changes if (flag.flag, flag.target) not in held_back]
+            self.unshard()
             self.forwards()
-            self.ops += [flag for flag in changes if (flag.flag, flag.target) in undone]
+            self.reshard(30)
+            self.ops += [flag for flag in changes if (flag.flag, flag.target) in held_back]
             self.backwards(last=i == rounds - 1)
-            self.aside()
+            self.reshard(20)
+            if i < rounds - 1 or "fsdp1" not in self.subject.case.engines:
+                self.aside()  # FSDP1 wants no forward between a backward and the step
         self.leave_unsynced()
         self.toggle()
+        if not self.restore and self.allows("clip", 75):
+            norm_type = 1.0 if self.tape.chance(25) else 2.0
+            self.ops.append(ClipGradNorm(max_norm=self.tape.pick((1.0, 0.25, 8.0)), norm_type=norm_type))
         self.ops.append(Step())
         if not self.zero_before:
             self.zero_grad()
 
-    def flags(self) -> list[SetFlag]:
-        """What the rounds before the last one switch off; each flag of each module once."""
-        hsdp = self.subject.case.mesh.replicate is not None
-        chosen: dict[tuple[Flag, str], SetFlag] = {}
-        for choice, flag in _FLAGS.items():
-            if self.allows(choice, 25 if choice == "no_all_reduce" and not hsdp else 60):
-                target, recurse = self.flag_target(choice)
-                op = SetFlag(flag=flag, value=False, target=target, recurse=recurse)
-                chosen.setdefault((flag, target), op)
-        return list(chosen.values())
-
-    def flag_target(self, choice: str) -> tuple[str, bool]:
-        """Which module a flag is set on, and whether on those below it too: usually the root and all."""
-        partial = choice == "partial_sync" or (choice != "no_sync" and self.tape.chance(20))
-        if not partial or not self.wrapped:
-            return "", True
-        below_root = [module for module in self.wrapped if module]
-        return self.tape.pick(below_root or self.wrapped), self.tape.chance(30)
-
-    def undo(self, flag: SetFlag) -> SetFlag:
-        """The op that switches a flag on again."""
-        return SetFlag(flag=flag.flag, value=True, target=flag.target, recurse=flag.recurse)
-
     def leave_unsynced(self) -> None:
         """Rarely, the step follows a backward that did not synchronise; the next step's backward does."""
-        if self.pending or not self.wrapped or not self.allows("no_sync", 12):
+        if self.pending or not self.wrapped or self.must_sync or not self.allows("no_sync", 12):
             return
-        target, recurse = self.flag_target("partial_sync" if self.tape.chance(40) else "no_sync")
+        target, recurse = flag_target(self.tape, self.subject.case, partial=self.tape.chance(40))
         flag = SetFlag(flag="requires_gradient_sync", value=False, target=target, recurse=recurse)
         self.ops.append(flag)
         self.forward()
         self.backward("all")
-        self.restore.append(self.undo(flag))
+        self.restore.append(undone(flag))
 
     def forwards(self) -> None:
         """What precedes the backward of a round: a forward, or two; or none when one is pending still."""
@@ -211,7 +188,10 @@ class _Run:
         """Something that is no part of training: a forward without gradients or in eval mode."""
         if self.allows("no_grad_forward", 20):
             self.forward(grad=False)
-        if self.pending or not self.allows("eval_forward", 25):
+        if self.pending:
+            return
+        self.switch()
+        if not self.allows("eval_forward", 25):
             return
         self.ops.append(SetMode(train=False))
         grad = self.tape.chance(25)
@@ -240,9 +220,52 @@ class _Run:
         after = self.trainable - below(self.trainable, target, inside=True)
         if value:
             after = self.trainable | below(frozen, target, inside=True)
+        if value and any(is_within(d.target, target) or is_within(target, d.target) for d in self.dtypes):
+            return
         if any(self.subject.flow.outputs("", after)):
             self.trainable = after
             self.ops.append(SetRequiresGrad(target=target, value=value))
+
+    def switch(self) -> None:
+        """Lets a block with alternatives call others from now on.
+
+        Not while flags wait for a backward that reaches every FSDP root: other paths may reach others.
+        """
+        bound = self.must_reach and not root_is_wrapped(self.subject.case)
+        if self.paths and not bound and not self.pending and self.tape.chance(55):
+            target = self.tape.pick([*self.paths])
+            others = [k for k in range(self.paths[target]) if k != self.on_path.get(target, 0)]
+            self.on_path[target] = self.tape.pick(others)
+            self.ops.append(SetPath(path=self.on_path[target], target=target))
+
+    def unshard(self) -> None:
+        """Gathers parameters ahead of the forward that needs them."""
+        if self.wrapped and self.allows("unshard", 45):
+            target, recurse = self.any_wrapped()
+            self.ops.append(Unshard(target=target, recurse=recurse, async_op=self.tape.chance(55)))
+
+    def reshard(self, percent: int) -> None:
+        """Frees what a forward or an unshard has gathered."""
+        if self.wrapped and self.allows("reshard", percent):
+            target, recurse = self.any_wrapped()
+            self.ops.append(Reshard(target=target, recurse=recurse))
+
+    def any_wrapped(self) -> tuple[str, bool]:
+        """The root and all below it, or one wrapped module."""
+        if not self.tape.chance(40):
+            return "", True
+        return self.tape.pick(self.wrapped), self.tape.chance(30)
+
+    def finished(self) -> tuple[Op, ...]:
+        """The schedule; where only losses are compared, engines freeze something before the last one."""
+        case = self.subject.case
+        if "losses_only" in self.swarm and not case.checkpoints and not case.dtypes:
+            last = max(i for i, op in enumerate(self.ops) if isinstance(op, Forward))
+            frozen = [f.target for f in case.freezes]
+            target = self.tape.pick(frozen) if frozen else ""
+            toggle = SetRequiresGrad(target=target, value=True, engines_only=True)
+            self.ops.insert(last, toggle)
+        return tuple(self.ops)
 
     def zero_grad(self) -> None:
         """``zero_grad``, or nothing: gradients then accumulate over steps."""

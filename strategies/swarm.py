@@ -3,6 +3,9 @@
 A generator that may always do everything makes every case a bit of everything; features that hide
 one another then never meet alone. Leaving out about half of the choices per case makes small cases
 with few features and large conjunctions both common (Groce et al., Swarm Testing, ISSTA 2012).
+
+What only some programs do (mixed precision, tensor parallelism, offloading, checkpoints on disk, ...) is an
+*extension*: a third of the cases have none, the others each with a probability of its own.
 """
 
 from __future__ import annotations
@@ -84,6 +87,55 @@ CHOICES: tuple[str, ...] = (
     "adam",
 )
 
+EXTENSIONS: dict[str, int] = {
+    # engines
+    "fsdp1": 23,
+    "replicate": 23,
+    # what a block is
+    "structured_passing": 32,
+    "structured_returns": 28,
+    "method": 13,
+    "alternatives": 13,
+    "conv2d": 7,
+    "attend": 14,
+    "iadd": 12,
+    # inputs
+    "same_on_ranks": 8,
+    # the mesh
+    "tensor": 17,
+    "pipeline": 8,
+    # what a group is
+    "precision": 21,
+    "other_dtypes": 10,
+    "offload": 9,
+    "forward_prefetch": 20,
+    "backward_prefetch": 20,
+    "shard_dim": 18,
+    # what the model is wrapped with
+    "ignored": 10,
+    "meta": 10,
+    "compile": 5,
+    "delays": 7,
+    "relation": 17,
+    # schedule
+    "take_state_dict": 13,
+    "save_load": 16,
+    "cast": 12,
+    "divide_factor": 10,
+    "clip": 18,
+    "unshard": 9,
+    "reshard": 14,
+    "set_reshard": 12,
+    "losses_only": 3,
+    # optimizer
+    "foreach": 12,
+    "exclude": 10,
+    "post_optim_event": 8,
+}
+"""Percent of the cases that have any."""
+_EXTENDED = 67
+"""Percent of all cases."""
+
 Swarm = frozenset[str]
 """The choices that one case may make."""
 
@@ -93,4 +145,48 @@ def swarm(tape: Tape) -> Swarm:
     density = tape.below(5)
     first, second = tape.bits(len(CHOICES)), tape.bits(len(CHOICES))
     mask = (first & second, first & second, first, first, first | second)[density]
-    return frozenset(choice for i, choice in enumerate(CHOICES) if mask >> i & 1)
+    chosen = {choice for i, choice in enumerate(CHOICES) if mask >> i & 1}
+    if tape.chance(_EXTENDED):
+        chosen |= {name for name, percent in EXTENSIONS.items() if tape.chance(percent)}
+    for choice, needed in _NEEDS.items():
+        if choice in chosen:
+            chosen |= needed
+    for choice, excluded in _EXCLUDES.items():
+        if choice in chosen:
+            chosen -= excluded
+    return frozenset(chosen)
+
+
+_NEEDS: dict[str, frozenset[str]] = {
+    "attend": frozenset(("sequence",)),
+    "method": frozenset(("nested",)),
+    "structured_passing": frozenset(("nested", "many_groups")),
+    "save_load": frozenset(("several_steps",)),
+    "other_dtypes": frozenset(("precision", "freeze_parameter")),
+    "relation": frozenset(("unshard",)),
+}
+"""What a choice would rarely come to anything without."""
+
+_EXCLUDES: dict[str, frozenset[str]] = {
+    # what FSDP1 has nothing for, or has not documented: a case with it would run without FSDP1
+    "fsdp1": frozenset(
+        (
+            *("list_group", "tensor", "meta", "compile", "other_dtypes", "method"),
+            *("cast", "divide_factor", "take_state_dict", "save_load"),
+            *("non_root_forward", "partial_sync", "backward_order"),
+        )
+    ),
+    # an image has no sequence axis; patches and plain values do not join
+    "conv2d": frozenset(("attend", "sequence", "ids", "several_inputs", "batch_norm", "conv1d", "attention")),
+    # buffers keep their dtype
+    "precision": frozenset(("batch_norm",)),
+    # masks are drawn per rank, and tensor-parallel ranks must draw alike; DTensors on two meshes
+    # have no norm; local results are views; torch reshards DTensor parameters completely or not at all
+    "tensor": frozenset(("dropout", "meta", "shard_dim", "clip", "iadd", "reshard_int")),
+    # ``to_empty`` makes one parameter for each name (torch/nn/modules/module.py, _apply)
+    "meta": frozenset(("tie",)),
+    # what was saved has one dtype
+    "save_load": frozenset(("cast",)),
+    "other_dtypes": frozenset(("cast",)),
+}
+"""What does not go together with a choice."""

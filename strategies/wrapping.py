@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.graph import Alias, Block, resolve, walk
+from fuzzshard.case.graph import Alias, Block, Module, resolve, walk
 from fuzzshard.case.groups import uses_outside_groups
 from fuzzshard.case.paths import is_within
 from fuzzshard.strategies.swarm import Swarm
@@ -126,7 +126,17 @@ def checkpoints(
     chosen: dict[str, Checkpoint] = {}
     for _ in range(1 + tape.chance(30)):
         path = tape.pick(preferred if preferred and tape.chance(60) else called)
-        plain = not path or any(is_within(path, target) for target in targets)
-        implementation = "wrapper" if tape.chance(50) and not plain else "composable"
+        implementation = tape.pick(_implementations(found.modules[path], path, targets))
         chosen.setdefault(path, Checkpoint(module=path, implementation=implementation))  # type: ignore[arg-type]
     return tuple(chosen.values())
+
+
+def _implementations(module: Module, path: str, targets: set[str]) -> tuple[str, ...]:
+    """Those that can recompute a module: hooks see its ``forward`` only, and the root has no caller."""
+    if not path:
+        return ("composable",)
+    if isinstance(module, Block) and module.method != "forward":
+        return ("utils",)
+    if any(is_within(path, target) for target in targets):
+        return ("composable", "utils")
+    return ("composable", "wrapper", "utils")

@@ -6,6 +6,7 @@ from typing import Any
 
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Activation, Block, Call, Child, Linear, Module, TensorOp
+from fuzzshard.case.options import TensorParallel
 from fuzzshard.case.schedule import Backward, Forward, Op, Step, ZeroGrad
 
 FORWARD, BACKWARD, STEP, ZERO = Forward(), Backward(), Step(), ZeroGrad()
@@ -48,6 +49,16 @@ def groups(*modules: str | tuple[str, ...], reshard: bool | int | None = None) -
     return tuple(
         WrapGroup(modules=(m,) if isinstance(m, str) else m, reshard_after_forward=reshard) for m in modules
     )
+
+
+def colwise(module: str, **layouts: Any) -> TensorParallel:
+    """A column parallel module that returns a DTensor unless told else: its shards need not be even."""
+    return TensorParallel(module=module, style="colwise", **{"local_output": "output" in layouts, **layouts})
+
+
+def rowwise(module: str, **layouts: Any) -> TensorParallel:
+    """A row parallel module."""
+    return TensorParallel(module=module, style="rowwise", **layouts)
 
 
 def two_linears() -> Block:

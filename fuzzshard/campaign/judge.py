@@ -14,6 +14,7 @@ import msgspec
 
 from fuzzshard.campaign.events import Event, FindingConfirmed, PhaseChanged, ShrinkProgress
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import finer, is_low_precision
 from fuzzshard.case.order import leaf_count, size_order
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.shrink import Budget, shrink
@@ -81,17 +82,24 @@ class Judged:
 def judge(world: Runner, case: Case, *, deadline: float | None = None, fresh: bool = False) -> Verdict:
     """The verdict of one run, with ``fresh`` on fresh ranks; INFRA is tried once more on fresh ranks.
 
-    An inconclusive case in float32 runs again in float64, where a logic error stands out by ten orders of
-    magnitude: if it passes there, it was rounding.
+    An inconclusive case runs again in the next higher precision (float32 in float64, where a logic error
+    stands out by ten orders of magnitude): if it passes there, it was rounding.
     """
     verdict = _run(world, case, deadline, fresh)
     if verdict.status is Status.INFRA:
         return _run(world, case, deadline, True)
-    if verdict.status is Status.INCONCLUSIVE and case.dtype == "float32":
-        precise = _run(world, msgspec.structs.replace(case, dtype="float64"), deadline, False)
+    if verdict.status is Status.INCONCLUSIVE and (finer_case := finer(case)) != case:
+        precise = _run(world, finer_case, deadline, False)
         if precise.status is Status.PASS:
-            return msgspec.structs.replace(precise, message="rounding: it passes in float64")
+            return msgspec.structs.replace(
+                precise, message=f"rounding: it passes in {_precision(finer_case)}"
+            )
     return verdict
+
+
+def _precision(case: Case) -> str:
+    """What the values of a case are computed in."""
+    return "higher precision" if is_low_precision(case) else case.dtype
 
 
 def _run(world: Runner, case: Case, deadline: float | None, fresh: bool) -> Verdict:

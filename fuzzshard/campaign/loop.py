@@ -45,7 +45,9 @@ NUM_REFUSALS_SHOWN = 20
 class CaseStream(Protocol):
     """Draws the cases of a campaign; equal arguments give equal cases."""
 
-    def __call__(self, seed: int, /, *, world_size: int, engines: tuple[EngineName, ...]) -> Iterator[Case]:
+    def __call__(
+        self, seed: int, /, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool
+    ) -> Iterator[Case]:
         """An endless stream, or a finite one."""
 
 
@@ -111,7 +113,12 @@ class _Campaign:
         except FuzzshardError as error:
             self.error = error
             return self._deliver_finished()
-        stream = self.tools.cases(self.seed, world_size=self.config.size, engines=self.options.engines)
+        stream = self.tools.cases(
+            self.seed,
+            world_size=self.config.size,
+            engines=self.options.engines,
+            cuda=self.config.device == "cuda",
+        )
         cases = Prefetch(stream, ahead=2 * self.options.worlds + 2, limit=self.options.max_cases)
         shared = Shared(
             cases=cases,

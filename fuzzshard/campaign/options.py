@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 from typing import Literal
 
-from fuzzshard.case.case import ENGINES, EngineName
+from fuzzshard.case.case import ALL_ENGINES, EngineName
 from fuzzshard.errors import UsageError
 from fuzzshard.world.config import WorldConfig
 
@@ -29,7 +29,7 @@ class CampaignOptions:
     world_size: int | None = None
     worlds: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    engines: tuple[EngineName, ...] = ENGINES
+    engines: tuple[EngineName, ...] = ALL_ENGINES
     preload: tuple[Path, ...] = ()
     shrink: bool = True
 
@@ -41,7 +41,7 @@ class CampaignOptions:
         if self.seed is not None and self.seed < 0:
             raise UsageError(f"the seed is {self.seed}", "use a seed of at least 0")
         if not self.engines:
-            raise UsageError("the campaign has no engine", f"name one of {', '.join(ENGINES)}")
+            raise UsageError("the campaign has no engine", f"name one of {', '.join(ALL_ENGINES)}")
         for path in self.preload:
             if not path.is_file():
                 raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")

@@ -6,18 +6,20 @@ import re
 from collections.abc import Mapping
 
 from fuzzshard.case.case import ALL_ENGINES, Case
+from fuzzshard.case.check_dtypes import check_dtypes
+from fuzzshard.case.dtypes import uses_fsdp1_policy
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import (
     BatchNorm,
     Block,
     Call,
-    Embedding,
-    LayerNorm,
-    Linear,
     Module,
-    RMSNorm,
 )
+from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.paths import is_within
+from fuzzshard.case.placements import shard_dim
+from fuzzshard.case.schedule import Forward
+from fuzzshard.case.tensor_parallel import check_plan
 from fuzzshard.errors import InvalidCase
 
 LONGEST_DELAY = 1000.0
@@ -27,10 +29,19 @@ LONGEST_DELAY = 1000.0
 def check_options(case: Case, found: Facts) -> None:
     """Raises :class:`InvalidCase` where an option names nothing or cannot be meant."""
     _check_mesh(case)
-    _check_tensor_parallel(case, found)
+    check_plan(case, found)
+    check_layouts(case, found)
     _check_groups(case)
+    _check_shard_dims(case, found)
+    _check_host_inputs(case, found)
     _check_names(case, found)
     _check_expectations(case)
+    check_dtypes(case, found)
+    if uses_fsdp1_policy(case) and any(group.precision is not None for group in case.wrap):
+        raise InvalidCase(
+            "both FSDP1 and wrap groups have mixed precision, and there is one reference",
+            "keep one of the two",
+        )
     for delay in case.delays:
         if not 0 <= delay.milliseconds <= LONGEST_DELAY:
             raise InvalidCase(
@@ -54,29 +65,6 @@ def _check_mesh(case: Case) -> None:
         )
 
 
-_STYLES = {"colwise": (Linear, Embedding), "rowwise": (Linear, Embedding), "sequence": (LayerNorm, RMSNorm)}
-
-
-def _check_tensor_parallel(case: Case, found: Facts) -> None:
-    if case.tensor_parallel and case.mesh.tensor is None:
-        raise InvalidCase("a tensor_parallel plan without a tensor-parallel axis", "set mesh.tensor")
-    if case.tensor_parallel and case.init == "meta":
-        raise InvalidCase("tensor parallelism of a model on the meta device is not supported", 'use "device"')
-    planned = [plan.module for plan in case.tensor_parallel]
-    for plan in case.tensor_parallel:
-        module = found.modules.get(plan.module)
-        if not isinstance(module, _STYLES[plan.style]):
-            raise InvalidCase(
-                f"{plan.module!r} cannot be {plan.style} parallel",
-                "colwise and rowwise are for Linear and Embedding, sequence is for norms",
-            )
-        if planned.count(plan.module) > 1:
-            raise InvalidCase(f"{plan.module!r} is planned twice", "give one style")
-        sequence = plan.style == "sequence" or "sequence" in (plan.input, plan.output)
-        if sequence and case.inputs.seq < 1:
-            raise InvalidCase(f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq")
-
-
 def _check_groups(case: Case) -> None:
     wrapped = {m for group in case.wrap for m in group.modules}
     for group in case.wrap:
@@ -85,6 +73,30 @@ def _check_groups(case: Case) -> None:
                 raise InvalidCase(f"a prefetch names {path!r}, which is not wrapped", "wrap it")
         if (group.forward_prefetch or group.backward_prefetch) and len(group.modules) > 1:
             raise InvalidCase("a list group has prefetch lists", "give them to a group of one module")
+
+
+def _check_shard_dims(case: Case, found: Facts) -> None:
+    """``fully_shard``: "If sharding on a nonzero dim, we currently require even sharding" (its docstring)."""
+    for fqn, owner in found.owners.items():
+        if owner is None or case.wrap[owner].shard_dim == "first":
+            continue
+        if any(is_within(fqn, plan.module) for plan in case.tensor_parallel):
+            raise InvalidCase(f"tensor parallel {fqn!r} is in a group with a shard_dim", 'use "first"')
+        shape = found.parameters[fqn]
+        dim = shard_dim(case.wrap[owner], shape)
+        if dim and shape[dim] % case.mesh.shard:
+            raise InvalidCase(
+                f"{fqn!r} {list(shape)} cannot be sharded evenly over {case.mesh.shard} ranks on dim {dim}",
+                "use sizes that the shard axis divides",
+            )
+
+
+def _check_host_inputs(case: Case, found: Facts) -> None:
+    """Engines move tensors, in tuples and dicts too (``_recursive_to`` in torch/distributed/utils.py)."""
+    for op in case.schedule if case.inputs.on_host else ():
+        called = found.modules.get(op.target) if isinstance(op, Forward) else None
+        if isinstance(called, Block) and called.passing == "dataclass":
+            raise InvalidCase("engines do not move tensors inside a dataclass", "pass the inputs another way")
 
 
 def _check_names(case: Case, found: Facts) -> None:

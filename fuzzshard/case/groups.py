@@ -13,7 +13,9 @@ from fuzzshard.case.paths import is_within
 
 def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> tuple[str, ...]:
     """The children that a call of the block at ``block`` calls; all it may call where ``paths`` is None."""
-    return node.modules if paths is None else (node.modules[paths.get(block, 0)],)
+    if paths is None:
+        return node.modules
+    return (node.modules[paths.get(block, 0) if node.alternatives else 0],)
 
 
 def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) -> frozenset[str]:

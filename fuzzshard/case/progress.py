@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.groups import calls_of, root_is_wrapped
+from fuzzshard.case.options import Dtype
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import (
     Backward,
@@ -30,6 +31,15 @@ def names_rank(ranks: Ranks, rank: int) -> bool:
     return ranks == "all" or rank > 0
 
 
+def ranks_differ(case: Case) -> bool:
+    """Whether some op runs on some ranks only, so that ranks may train different models from there on.
+
+    Nothing is comparable then, neither with the reference, whose gradients have no common mean, nor between
+    ranks; such a case is judged by its expectations alone.
+    """
+    return any(isinstance(op, SetRequiresGrad | SetPath) and op.ranks != "all" for op in case.schedule)
+
+
 class Progress:
     """The state between two ops on one rank. ``advance`` applies the next op.
 
@@ -46,12 +56,17 @@ class Progress:
         """The parameters that do not require a gradient."""
         self.paths: dict[str, int] = {}
         """The path of every block with alternatives; 0 where it is not named."""
-        self.dtype: str = case.dtype
-        """The dtype of inputs, and of parameters that have none of their own."""
+        self.cast: Dtype | None = None
+        """The dtype that everything was cast to last, if it was."""
         self._forwarded = False
         self._keeps_unsharded = not root_is_wrapped(case)
         for freeze in case.freezes:
             self._set_requires_grad(freeze.target, False)
+
+    @property
+    def dtype(self) -> Dtype:
+        """The dtype of inputs, and of parameters that have none of their own."""
+        return self.cast or self.case.dtype
 
     @property
     def may_be_unsharded(self) -> bool:
@@ -93,7 +108,7 @@ class Progress:
             case SetPath() if names_rank(op.ranks, self.rank):
                 self.paths[op.target] = op.path
             case Cast():
-                self.dtype = op.dtype
+                self.cast = op.dtype
             case _:
                 pass
         self.next += 1
@@ -106,3 +121,9 @@ class Progress:
 def modules_named(wrapped: Iterable[str], target: str, *, recurse: bool) -> list[str]:
     """The wrapped modules that an op at ``target`` is for."""
     return [m for m in wrapped if (is_within(m, target) if recurse else m == target)]
+
+
+def ops_that_run(case: Case, engine: str) -> range:
+    """The places in the schedule of the ops that an engine gets through; an expected error ends its run."""
+    errors = (e.op for e in case.expect if e.kind == "error" and e.engine == engine)
+    return range(min(errors, default=len(case.schedule)))

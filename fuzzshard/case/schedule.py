@@ -149,7 +149,11 @@ class CorruptState(Part, tag="corrupt_state", frozen=True, kw_only=True):
 
 
 class LoadState(Part, tag="load_state", frozen=True, kw_only=True):
-    """Loads what was saved last, the way it was saved. ``assign`` is that of ``load_state_dict``."""
+    """Loads what was saved last, the way it was saved.
+
+    ``assign`` is that of ``load_state_dict``. A checkpoint is loaded in place, into the tensors of the state
+    dicts, or with ``assign`` into copies that ``set_model_state_dict`` and its like are given.
+    """
 
     assign: bool = False
 

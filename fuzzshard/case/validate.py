@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_options import check_options, count_paths
+from fuzzshard.case.check_states import check_states
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.graph import Alias, BatchNorm, resolve, walk
+from fuzzshard.case.graph import Alias, BatchNorm, Block, resolve, walk
 from fuzzshard.case.groups import reached_roots, root_groups, root_is_wrapped, uses_outside_groups
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import modules_named
@@ -21,7 +22,6 @@ from fuzzshard.case.schedule import (
     Forward,
     LoadState,
     Reshard,
-    SaveState,
     SetDivideFactor,
     SetFlag,
     SetMode,
@@ -46,6 +46,7 @@ def validate(case: Case, world_size: int | None = None) -> Facts:
     _check_checkpoints(case)
     for freeze in case.freezes:
         _check_parameters_at(found, freeze.target, "freeze")
+    check_states(case)
     _check_schedule(case, found)
     return found
 
@@ -119,6 +120,14 @@ def _check_checkpoints(case: Case) -> None:
         if target is None or target[0] != path or path in seen:
             raise InvalidCase(f"checkpoint names {path!r}, which is no module or named twice", "remove it")
         seen.add(path)
+        if (
+            checkpoint.implementation != "utils"
+            and isinstance(target[1], Block)
+            and target[1].method != "forward"
+        ):
+            raise InvalidCase(
+                f"a checkpoint of {path!r} would not see its {target[1].method!r}", 'use "utils"'
+            )
         if checkpoint.implementation == "utils" and not path:
             raise InvalidCase("nothing in the model calls the root", 'checkpoint it with "composable"')
         if checkpoint.implementation == "wrapper" and (not path or any(is_within(path, t) for t in targets)):
@@ -136,17 +145,14 @@ def _check_schedule(case: Case, found: Facts) -> None:
     flags: dict[tuple[str, str], bool] = {}
     roots = {m: root for root, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules}
     unfinished: dict[int, set[str]] = {}
+    partly = False
     paths = count_paths(found.modules)
-    saved = False
     for op in case.schedule:
         if pending and isinstance(op, Cast | CorruptState | LoadState):
             raise InvalidCase(
                 "parameters are replaced between a forward and its backward",
                 "autograd refuses parameters that were changed in place: move the op",
             )
-        if isinstance(op, LoadState | CorruptState) and not saved:
-            raise InvalidCase("a state is loaded or corrupted before any was saved", "save first")
-        saved |= isinstance(op, SaveState)
         if isinstance(op, SetPath) and not 0 <= op.path < paths.get(op.target, 0):
             raise InvalidCase(
                 f"block {op.target!r} has no path {op.path}", "give one of its calls more alternatives"
@@ -155,6 +161,11 @@ def _check_schedule(case: Case, found: Facts) -> None:
             raise InvalidCase("a divide factor or a norm is not positive", "use a positive number")
         if isinstance(op, SetDivideFactor | Unshard | Reshard):
             _targeted(op, wrapped)
+        if isinstance(op, SetDivideFactor) and partly:
+            raise InvalidCase(
+                "a divide factor changes while gradients are reduced over one axis of the mesh only",
+                "part of a sum is divided already: move the op",
+            )
         if pending and case.checkpoints and isinstance(op, SetMode | SetRequiresGrad | SetPath):
             raise InvalidCase(
                 "the mode, a path or requires_grad changes between a checkpointed forward and its backward",
@@ -168,6 +179,9 @@ def _check_schedule(case: Case, found: Facts) -> None:
                 raise InvalidCase("a backward has no pending forward", "put a forward before it")
             done = {"all": pending, "oldest": pending[:1], "newest": pending[-1:]}[op.which]
             pending = {"all": [], "oldest": pending[1:], "newest": pending[:-1]}[op.which]
+            partly = case.mesh.replicate is not None and any(
+                flag == "requires_all_reduce" and not value for (flag, _), value in flags.items()
+            )
             for root in frozenset().union(*(reached_roots(case, found, target) for target in done)):
                 off = {flag for (flag, module), value in flags.items() if not value and roots[module] == root}
                 unfinished[root] = off & {"is_last_backward", "reshard_after_backward"}

@@ -12,6 +12,7 @@ from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Json, P
 from fuzzshard.corpus.replay import LARGEST_CPU_WORLD, Outcome, ReplayResult, exit_code
 from fuzzshard.corpus.replay import replay as replay_files
 from fuzzshard.corpus.store import entry_files
+from fuzzshard.corpus.summary import summarise, summary_lines
 from fuzzshard.errors import EXIT_INTERRUPTED
 
 
@@ -22,6 +23,7 @@ def replay(
     deadline: Duration = None,
     preload: Preload = (),
     as_json: Json = False,
+    summary: bool = False,
 ) -> int:
     """Run saved cases again and print one line for each.
 
@@ -38,6 +40,7 @@ def replay(
       fuzzshard replay
       fuzzshard replay corpus/findings/NAME
       fuzzshard replay corpus --device cpu --json
+      fuzzshard replay corpus/upstream --summary
 
     Parameters
     ----------
@@ -48,11 +51,14 @@ def replay(
     world_size
         Ranks to start. By default as many as the largest mesh among the cases needs.
     deadline
-        How long a case may take before it is a hang: 30s, 2m. By default learned from earlier cases.
+        How long a case may take before it is a hang: 30s, 2m. By default learned from earlier cases, and 5m
+        for one that is expected to pass.
     preload
         A Python file that every rank runs first; repeat it for several.
     as_json
         Print one JSON object for each case.
+    summary
+        Print a line only for a case that neither passed nor was skipped, and at the end one for each folder.
     """
     from fuzzshard.world import World, resolve_device
 
@@ -67,15 +73,19 @@ def replay(
         num_ranks=config.size,
         deadline=deadline,
     )
-    outcomes: list[Outcome] = []
+    replayed: list[ReplayResult] = []
     interrupted = False
     with contextlib.closing(results):
         try:
             for result in results:
-                outcomes.append(result.outcome)
-                print(_as_json(result) if as_json else _as_line(result), flush=True)
+                replayed.append(result)
+                if not summary or result.outcome not in (Outcome.PASS, Outcome.SKIPPED):
+                    print(_as_json(result) if as_json else _as_line(result), flush=True)
         except KeyboardInterrupt:
             interrupted = True
+    outcomes = [result.outcome for result in replayed]
+    if summary and not as_json:
+        print(*summary_lines(summarise((r.path, r.outcome, r.message) for r in replayed)), sep="\n")
     if not as_json:
         print(_summary(outcomes, len(files), interrupted))
     return EXIT_INTERRUPTED if interrupted else exit_code(outcomes)

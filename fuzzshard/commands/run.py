@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fuzzshard.case.case import ENGINES, EngineName
+from fuzzshard.case.case import ALL_ENGINES, EngineName
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Json, Preload
 
 
@@ -21,7 +21,7 @@ def run(
     device: Device = "auto",
     world_size: int | None = None,
     worlds: int = 1,
-    engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = ENGINES,
+    engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = ALL_ENGINES,
     preload: Preload = (),
     shrink: bool = True,
     as_json: Json = False,
@@ -55,7 +55,7 @@ def run(
     worlds
         How many worlds run cases at the same time.
     engine
-        An engine to judge against the reference; repeat it for several. By default all.
+        An engine that cases may have; repeat it for several. By default all.
     preload
         A Python file that every rank runs first; repeat it for several.
     shrink

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.needs import needs_cuda
 from fuzzshard.corpus.entry import CorpusEntry, mesh_text, read_entry
 from fuzzshard.corpus.store import CASE_FILE
 from fuzzshard.errors import (
@@ -29,6 +30,10 @@ from fuzzshard.verdict import Status, Verdict
 
 LARGEST_CPU_WORLD = 8
 """A CPU rank is only a process; still, no file decides that this machine starts a thousand of them."""
+
+
+UNHURRIED = 300.0
+"""Seconds for a case that is expected to pass: how long others took says nothing of it."""
 
 
 class Outcome(enum.StrEnum):
@@ -81,9 +86,10 @@ def replay(
 ) -> Generator[ReplayResult, None, None]:
     """Yields one result for each of ``files``, in their order; a bad entry does not stop the others.
 
-    ``start_world`` is called at most once, with the number of ranks the set needs, at most
-    ``num_ranks``, and not at all where nothing can run. Raises :class:`fuzzshard.errors.InfraError`
-    when the ranks cannot start.
+    Without a ``deadline`` entries with a finding get the one that the world learned, and those that are to
+    pass get :data:`UNHURRIED`. ``start_world`` is called at most once, with the number of ranks the set
+    needs, at most ``num_ranks``, and not at all where nothing can run. Raises
+    :class:`fuzzshard.errors.InfraError` when the ranks cannot start.
     """
     loaded = {file: _load(file) for file in files}
     entries = [e for e in loaded.values() if isinstance(e, CorpusEntry)]
@@ -127,7 +133,7 @@ def _obstacle(entry: CorpusEntry, device: Literal["cpu", "cuda"], num_ranks: int
         return f"the mesh ({mesh_text(entry.case.mesh)}) needs {entry.case.mesh.size} ranks, not {num_ranks}"
     if entry.device == "cuda" and device == "cpu":
         return "was found on CUDA; a CPU cannot say whether it is fixed"
-    return ""
+    return (device == "cpu" and needs_cuda(entry.case)) or ""
 
 
 def _without_world(
@@ -144,6 +150,8 @@ def _replay_one(
     """A finding that was flaky when recorded gets as many runs as it had then."""
     start = time.monotonic()
     runs = entry.confirmed.runs if entry.flaky and entry.confirmed is not None else 1
+    if deadline is None and not entry.signature:
+        deadline = UNHURRIED
     for _ in range(runs):
         outcome, message = _judge(world, entry, device, deadline)
         if outcome in (Outcome.SAME, Outcome.CHANGED):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import BatchNorm, Block
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import ClipGradNorm, Reshard, SetDivideFactor, SetFlag, Unshard
+from fuzzshard.engines.clipping import clip_grad_norm
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.model.build import build_model
 
@@ -38,20 +39,38 @@ class Engine(abc.ABC):
     reregisters: ClassVar[bool] = False
     """Whether the engine registers other tensors at the same names in the course of training."""
 
+    registers: ClassVar[bool] = True
+    """Whether parameters are registered at their own names all the time."""
+
+    state_dict_aliases: ClassVar[bool] = True
+    """Whether the tensors of ``model.state_dict()`` are the model's own and no copies."""
+
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         self.case = case
         self.mesh = mesh
         self.dtype = dtype
         self.facts: Facts = facts(case)
-        self.model = build_model(case, mesh.device, dtype)
+        self.model = self.build()
         self._modules = {path: self.model.get_submodule(path) for path in self.facts.modules}
         self._places = {fqn: self._place(fqn) for fqn in self.facts.parameters}
         self._freeze(after_wrap=False)
         self._checkpoint()
         self.module = self.parallelize(self.model)
         self._freeze(after_wrap=True)
+        self.take_parameters()
+
+    def take_parameters(self) -> None:
+        """Looks up the parameters that are trained, at the beginning and when they were replaced."""
         self.trained = {fqn: self.parameter(fqn) for fqn in self.facts.parameters}
         """The parameters the optimizer holds; what is registered may differ while a group is unsharded."""
+
+    def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
+        """Another engine of this kind on the same mesh."""
+        return type(self)(case, self.mesh, dtype)
+
+    def build(self) -> nn.Module:
+        """The plain model, before anything is done to it."""
+        return build_model(self.case, self.mesh.device, self.dtype)
 
     @abc.abstractmethod
     def parallelize(self, model: nn.Module) -> nn.Module:
@@ -87,22 +106,30 @@ class Engine(abc.ABC):
 
     def clip_grad_norm(self, op: ClipGradNorm) -> None:
         """Clips the norm of all gradients together."""
-        torch.nn.utils.clip_grad_norm_(self.trained.values(), op.max_norm, op.norm_type)
+        clip_grad_norm(self.trained.values(), op, self.mesh.device)
 
     def cast(self, dtype: torch.dtype) -> None:
         """``model.to(dtype)``."""
         self.dtype = dtype
         self.module.to(dtype)
-        self.trained = {fqn: self.parameter(fqn) for fqn in self.facts.parameters}
+        self.take_parameters()
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """``model.state_dict()`` by the names that the plain model has."""
+        return {plain_name(key): tensor for key, tensor in self.module.state_dict().items()}
+
+    def set_path(self, block: str, path: int) -> None:
+        """Chooses among the alternatives of the calls of a block."""
+        module: Any = self.submodule(block)
+        module.path = path
 
     def optimized(self) -> dict[str, nn.Parameter]:
         """What the optimizer gets, by name."""
         return self.trained
 
-    @property
-    def input_device(self) -> torch.device:
-        """Where inputs are put before a forward."""
-        return self.mesh.device
+    def moves_inputs(self, target: str) -> bool:
+        """Whether a forward of ``target`` moves inputs from the host to the device."""
+        return False
 
     def generated(self, name: str) -> Any:
         """A class of the model's source by its name."""
@@ -111,6 +138,17 @@ class Engine(abc.ABC):
     def submodule(self, path: str) -> nn.Module:
         """The module at ``path`` of the plain model, below what wraps it."""
         return self._modules[path]
+
+    def observed(self) -> dict[str, torch.Tensor]:
+        """This rank's part of every parameter that it has something of, as the optimizer sees it."""
+        return dict(self.trained)
+
+    def flat_range(self, fqn: str) -> tuple[int, int] | None:
+        """The elements (start, stop) of the flattened parameter that this rank holds, and gradients are of.
+
+        None where a tensor is the whole parameter, or a DTensor that says itself which part it is.
+        """
+        return None
 
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
         """What ``.grad`` of the trained parameters holds, by the oracle that judges it.
@@ -169,3 +207,10 @@ class Engine(abc.ABC):
     def has_batch_norm(self, path: str) -> bool:
         """Whether a batch norm is at or below ``path``: recomputation updates its statistics again."""
         return any(isinstance(m, BatchNorm) and is_within(p, path) for p, m in self.facts.modules.items())
+
+
+def plain_name(key: str) -> str:
+    """A key of a state dict without the names of the modules that engines and wrappers add."""
+    for added in ("_checkpoint_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module."):
+        key = key.replace(added, "")
+    return key.removeprefix("module.")

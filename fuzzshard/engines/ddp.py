@@ -11,33 +11,64 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import has_precision
+from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
+from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import (
     Backward,
+    Cast,
+    ClipGradNorm,
+    CorruptState,
     Forward,
+    LoadState,
+    SaveState,
+    SetDivideFactor,
     SetFlag,
     SetRequiresGrad,
     Step,
     ZeroGrad,
 )
+from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.sync import UNMANAGED, SyncFlags
 
 _SYNC_FLAGS = ("requires_gradient_sync", "requires_all_reduce")
 
 
-def not_applicable(case: Case) -> str | None:
+def not_applicable(case: Case, *, built_by_forward: bool = False) -> str | None:
     """Why DDP's documented contract does not cover a case, or None.
 
     Sources: the notes of torch/nn/parallel/distributed.py (forward through the wrapper, reducer built at
     construction, ``no_sync`` around the forward). Buffers are not broadcast: the other engines do not.
+    ``built_by_forward``: construction is put off until the first forward.
     """
-    frozen = [f.target for f in case.freezes if not f.after_wrap]
+    if has_precision(case):
+        return "the wrap groups have a policy of mixed precision, which DDP does not know"
+    frozen = {
+        fqn
+        for fqn in facts(case).parameters
+        if any(is_within(fqn, f.target) and (built_by_forward or not f.after_wrap) for f in case.freezes)
+    }
+    built = not built_by_forward
+    if any(isinstance(op, SetDivideFactor) for op in case.schedule):
+        return "a divide factor, which DDP has not"
     flags = SyncFlags(case)
     pending: list[bool] = []
     unsynced = False
+    saved: SaveState | None = None
+    progress = Progress(case)
     for op in case.schedule:
+        built = built or isinstance(op, Forward)
+        if built_by_forward and isinstance(op, CorruptState) and op.how == "rebuild":
+            built, frozen = False, set(progress.frozen)
+        if isinstance(op, SaveState):
+            saved = op
+        copied = saved is not None and saved.via == "state_dict"
+        if built and copied and isinstance(op, LoadState) and op.assign:
+            return "load_state_dict(assign=True) replaces the parameters that DDP's constructor has hooked"
+        if built and isinstance(op, Cast):
+            return "parameters are cast: DDP's buckets have the dtypes that they had at construction"
         if isinstance(op, Forward) and op.target:
             return "a forward does not go through the DDP wrapper"
         if isinstance(op, Forward) and op.grad:
@@ -53,14 +84,15 @@ def not_applicable(case: Case) -> str | None:
                 return "several forwards have their backward one by one"
             unsynced = not pending[-1]
             pending.clear()
-        if isinstance(op, Step | ZeroGrad) and unsynced:
+        if isinstance(op, Step | ZeroGrad | ClipGradNorm) and unsynced:
             return "a step on gradients that were not synchronised"
-        if (
-            isinstance(op, SetRequiresGrad)
-            and op.value
-            and any(is_within(t, op.target) or is_within(op.target, t) for t in frozen)
-        ):
-            return "a parameter frozen at construction is unfrozen: DDP never synchronises it"
+        if isinstance(op, SetRequiresGrad):
+            named = {fqn for fqn in facts(case).parameters if is_within(fqn, op.target)}
+            if built and op.value and not frozen.isdisjoint(named):
+                return "a parameter frozen at construction is unfrozen: DDP never synchronises it"
+            if not built:
+                frozen = frozen - named if op.value else frozen | named
+        progress.advance()
     return None
 
 
@@ -89,11 +121,19 @@ class DDP(Engine):
         return self.ddp
 
     @override
+    def moves_inputs(self, target: str) -> bool:
+        return True
+
+    @override
     def set_flag(self, op: SetFlag) -> None:
         self._flags.set(op)
         if (synced := self._flags.synced(UNMANAGED)) == self._synced:
             return
         self._synced = synced
+        self.switch_sync(synced)
+
+    def switch_sync(self, synced: bool) -> None:
+        """Enters ``no_sync``, or leaves it."""
         if synced:
             self._no_sync.close()
         else:

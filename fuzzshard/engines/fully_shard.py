@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -10,10 +11,40 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule import SetFlag
+from fuzzshard.case.dtypes import stored_dtype, uses_fsdp1_policy
+from fuzzshard.case.facts import facts
+from fuzzshard.case.options import Dtype
+from fuzzshard.case.schedule import Cast, CorruptState, Forward, Reshard, SetDivideFactor, SetFlag, Unshard
+from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.engines import fully_shard_options as options
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.sync import UNMANAGED, ExplicitSync, SyncFlags
+from fuzzshard.engines.sync import ExplicitSync
+from fuzzshard.engines.tensor_parallel import parallelize_tensors
+from fuzzshard.model.build import build_model
+
+
+def not_applicable(case: Case) -> str | None:
+    """Why ``fully_shard``'s documented contract does not cover a case, or None.
+
+    It follows parameters that change their dtype "after construction time but before forward"
+    (``lazy_init`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
+    """
+    if uses_fsdp1_policy(case):
+        return "the mixed precision of the case is that of FSDP1"
+    initialized = False
+    cast: Dtype | None = None
+    for op in case.schedule:
+        if isinstance(op, Cast):
+            dtypes = {stored_dtype(case, fqn, cast) for fqn in facts(case).parameters}
+            if initialized and dtypes != {op.dtype}:
+                return "parameters are cast after the first forward"
+            cast = op.dtype
+        elif isinstance(op, Forward | Unshard):
+            initialized = True
+        elif isinstance(op, CorruptState) and op.how == "rebuild":
+            initialized = False
+    return None
 
 
 class FullyShard(Engine):
@@ -34,26 +65,72 @@ class FullyShard(Engine):
         )
 
     @override
+    def build(self) -> nn.Module:
+        device = torch.device("meta") if self.case.init == "meta" else self.mesh.device
+        model = build_model(self.case, device, self.dtype)
+        if self.mesh.tensor_mesh is not None:
+            parallelize_tensors(self.case, model, self.mesh.tensor_mesh)
+        return model
+
+    @override
     def parallelize(self, model: nn.Module) -> nn.Module:
+        ignored = {self.parameter(fqn) for fqn, owner in self.facts.owners.items() if owner is UNMANAGED}
         for group in self.case.wrap:
             modules = [model.get_submodule(path) for path in group.modules]
             fully_shard(
                 modules[0] if len(modules) == 1 else modules,
                 mesh=self.mesh.data_mesh,
-                reshard_after_forward=group.reshard_after_forward,
+                **options.arguments(group, ignored if self.case.ignored else set()),
             )
+        options.set_prefetches(self.case, model)
+        options.register_methods(self.case, self.facts, model)
+        if self.case.init == "meta":
+            options.materialize(self.case, self.facts, model, super().build(), self.mesh.device)
+        if self.case.compile is not None:
+            options.compile_root(self.case, model)
         return model
+
+    def _targeted(self, op: SetFlag | SetDivideFactor | Unshard | Reshard) -> Iterator[FSDPModule]:
+        target = self.model.get_submodule(op.target)
+        for module in target.modules() if op.recurse else [target]:
+            if isinstance(module, FSDPModule):
+                yield module
 
     @override
     def set_flag(self, op: SetFlag) -> None:
         self.flags.set(op)
-        target = self.model.get_submodule(op.target)
-        for module in target.modules() if op.recurse else [target]:
-            if isinstance(module, FSDPModule):
-                if op.flag == "is_last_backward":
-                    module.set_is_last_backward(op.value)
-                else:
-                    getattr(module, f"set_{op.flag}")(op.value, recurse=False)
+        for module in self._targeted(op):
+            if op.flag == "is_last_backward":
+                module.set_is_last_backward(op.value)
+            else:
+                getattr(module, f"set_{op.flag}")(op.value, recurse=False)
+
+    @override
+    def set_divide_factor(self, op: SetDivideFactor) -> None:
+        self.flags.set_divisor(op)
+        for module in self._targeted(op):
+            options.set_divide_factor(module, op.factor, self.case.mesh.shard, self.mesh.device)
+
+    @override
+    def unshard(self, op: Unshard) -> None:
+        """Waits for nothing: "FSDP will wait on the pending unshard in the module's pre-forward"."""
+        for module in self._targeted(op):
+            module.unshard(async_op=op.async_op)
+
+    @override
+    def reshard(self, op: Reshard) -> None:
+        for module in self._targeted(op):
+            module.reshard()
+
+    @override
+    def record_post_optim_event(self, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.register_step_post_hook(
+            lambda *args: options.hand_over_event(self.case, self.model, self.mesh.device)
+        )
+
+    @override
+    def moves_inputs(self, target: str) -> bool:
+        return any(target in group.modules for group in self.case.wrap)
 
     @override
     def before_backward(self) -> None:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import functools
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_groups
-from fuzzshard.case.schedule import SetFlag
+from fuzzshard.case.schedule import SetDivideFactor, SetFlag
+from fuzzshard.case.sync_flags import SyncFlags
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.sync import ExplicitSync, SyncFlags
+from fuzzshard.engines.nested import tensors_in
+from fuzzshard.engines.precision import (
+    MasterWeights,
+    accumulates_in_reduce_dtype,
+    cast_boundaries,
+    computing_dtypes,
+    reduce_dtypes,
+)
+from fuzzshard.engines.sync import ExplicitSync, GradientDtypes
 
 
 class Reference(Engine):
@@ -30,11 +41,26 @@ class Reference(Engine):
 
     def make_sync(self) -> ExplicitSync:
         """How gradients are averaged; the noise twin overrides it."""
-        return ExplicitSync(self.mesh, dict(self.facts.owners), self.flags)
+        return ExplicitSync(self.mesh, dict(self.facts.owners), self.flags, self.gradient_dtypes())
+
+    def make_master_weights(self, model: nn.Module) -> MasterWeights:
+        """The low-precision copies of the parameters; the noise twin overrides it."""
+        return MasterWeights(model, computing_dtypes(self.case, self.facts))
+
+    def gradient_dtypes(self) -> GradientDtypes:
+        """What the policies of mixed precision say about gradients."""
+        return GradientDtypes(
+            self.master_weights.leaves,
+            reduce_dtypes(self.case, self.facts),
+            accumulates_in_reduce_dtype(self.case),
+        )
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
-        """Only watches which FSDP roots a backward will reach: their groups synchronise then."""
+        """Emulates mixed precision; watches which FSDP roots a backward reaches: their groups synchronise."""
+        _run_hooks_around_methods(self.facts, self._modules)
+        self.master_weights = self.make_master_weights(model)
+        cast_boundaries(self.case, self._modules)
         self._reached: set[int] = set()
         for root, group in zip(root_groups(self.case), self.case.wrap, strict=True):
             for path in group.modules:
@@ -42,8 +68,8 @@ class Reference(Engine):
         return model
 
     def _watch(self, root: int, module: nn.Module, args: object, output: object) -> None:
-        for tensor in tree_leaves(output):
-            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+        for tensor in tensors_in(output):
+            if tensor.requires_grad:
                 tensor.register_hook(lambda gradient: self._reached.add(root))  # type: ignore[no-untyped-call]
 
     @override
@@ -56,12 +82,28 @@ class Reference(Engine):
         self.flags.set(op)
 
     @override
+    def set_divide_factor(self, op: SetDivideFactor) -> None:
+        self.flags.set_divisor(op)
+
+    @override
+    def call_target(self, path: str) -> Callable[..., Any]:
+        target = super().call_target(path)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.master_weights.computing():
+                return target(*args, **kwargs)
+
+        return call
+
+    @override
     def before_backward(self) -> None:
         self._reached.clear()
         self.sync.before_backward(self.trained)
+        self.master_weights.register_leaves()
 
     @override
     def after_backward(self) -> None:
+        self.master_weights.register_masters()
         self.sync.after_backward(self.trained, self._reached)
 
     @override
@@ -74,74 +116,10 @@ class Reference(Engine):
         return held
 
 
-class _NoisySync(ExplicitSync):
-    """Adds to every average an error as large as another reduction order could make."""
-
-    def __init__(self, twin: NoiseTwin) -> None:
-        super().__init__(twin.mesh, dict(twin.facts.owners), twin.flags)
-        self.noise_seed = twin.noise_seed
-
-    @override
-    def average(self, local: torch.Tensor, accumulated: torch.Tensor | None) -> torch.Tensor:
-        average = super().average(local, accumulated)
-        scale = super().average(local.abs(), None)
-        if accumulated is not None:
-            scale = scale + accumulated.abs()
-        unit = self.mesh.size * torch.finfo(average.dtype).eps / 2
-        # One sign pattern for each shape, so that the errors of several microbatches add up.
-        generator = torch.Generator().manual_seed(self.noise_seed)
-        return average + unit * scale * _signs(average, generator)
-
-
-def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return (torch.randint(0, 2, like.shape, generator=generator) * 2 - 1).to(like.device)
-
-
-class NoiseTwin(Reference):
-    """The reference with every sum of gradients off by as much as another order of its terms could make it.
-
-    Reductions are off by the a-priori bound n u mean|g_i|, which holds for summation in any order (Higham,
-    Accuracy and Stability of Numerical Algorithms, section 4.2); all ranks draw the same signs. What a
-    module contributes to the gradient of its inputs is off by two rounding units: an engine that puts
-    autograd nodes at module boundaries makes autograd add the contributions in another order. What the
-    twin's later tensors differ by from the reference's is the scale by which rounding alone may move them.
-    """
-
-    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype, noise_seed: int) -> None:
-        self.noise_seed = noise_seed
-        self.generator = torch.Generator().manual_seed(noise_seed)
-        super().__init__(case, mesh, dtype)
-
-    @override
-    def make_sync(self) -> ExplicitSync:
-        return _NoisySync(self)
-
-    @override
-    def parallelize(self, model: nn.Module) -> nn.Module:
-        for module in model.modules():
-            module.register_forward_pre_hook(self._perturb_inputs)
-        return super().parallelize(model)
-
-    @override
-    def after_step(self) -> None:
-        """Moves every parameter that was stepped by a rounding unit of its largest element."""
-        with torch.no_grad():
-            for parameter in self.trained.values():
-                if parameter.grad is not None and parameter.numel():
-                    unit = torch.finfo(parameter.dtype).eps * parameter.abs().max()
-                    generator = torch.Generator().manual_seed(self.noise_seed)
-                    parameter.add_(unit * _signs(parameter, generator))
-
-    def _perturb_inputs(self, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return tuple(self._perturbed(a) if a.requires_grad else a for a in args)
-
-    def _perturbed(self, tensor: torch.Tensor) -> torch.Tensor:
-        view = tensor.view_as(tensor)
-        unit = torch.finfo(tensor.dtype).eps
-
-        def perturb(gradient: torch.Tensor) -> torch.Tensor:
-            return gradient + unit * gradient * _signs(gradient, self.generator)
-
-        if view.requires_grad:
-            view.register_hook(perturb)  # type: ignore[no-untyped-call]
-        return view
+def _run_hooks_around_methods(found: Facts, modules: Mapping[str, nn.Module]) -> None:
+    """Makes the method that a block is called by run its forward hooks, as registered forward methods do."""
+    for path, block in found.modules.items():
+        if isinstance(block, Block) and block.method != "forward":
+            module: Any = modules[path]
+            module.forward = getattr(module, block.method)
+            setattr(module, block.method, module.__call__)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from fuzzshard.case.case import ALL_ENGINES
+
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
@@ -20,21 +22,25 @@ class Refusal:
 
 
 _DDP = "torch/nn/parallel/distributed.py"
+_FLAT = "torch/distributed/fsdp/_flat_param.py"
 _STATE = "torch/distributed/fsdp/_fully_shard/_fsdp_state.py"
 
 REFUSALS: tuple[Refusal, ...] = (
-    Refusal("ddp", "RuntimeError", "is not needed when a module", f"{_DDP}, __init__"),
-    Refusal(
-        "ddp",
-        "RuntimeError",
-        "Expected to have finished reduction in the prior iteration",
-        "torch/csrc/distributed/c10d/reducer.cpp: outputs that do not take part in the loss",
-    ),
-    Refusal(
-        "ddp",
-        "RuntimeError",
-        "Expected to mark a variable ready only once",
-        "torch/csrc/distributed/c10d/reducer.cpp: several forwards, or checkpointing with unused parameters",
+    *(
+        Refusal(engine, "RuntimeError", pattern, source)
+        for engine in ("ddp", "replicate")
+        for pattern, source in (
+            ("is not needed when a module", f"{_DDP}, __init__"),
+            (
+                "Expected to have finished reduction in the prior iteration",
+                "torch/csrc/distributed/c10d/reducer.cpp: outputs that do not take part in the loss",
+            ),
+            (
+                "Expected to mark a variable ready only once",
+                "torch/csrc/distributed/c10d/reducer.cpp: several forwards, or checkpointing with unused "
+                "parameters",
+            ),
+        )
     ),
     Refusal(
         "fully_shard",
@@ -60,6 +66,41 @@ REFUSALS: tuple[Refusal, ...] = (
         "Cannot concatenate overlapping meshes",
         "the same rule for a module that is registered in two groups: the second group meets a DTensor on "
         "its own mesh (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _init_sharded_param)",
+    ),
+    Refusal(
+        "fsdp1",
+        "ValueError",
+        "Must flatten tensors with uniform `requires_grad`",
+        f"{_FLAT}, _validate_tensors_to_flatten: a unit is frozen or not unless use_orig_params",
+    ),
+    Refusal(
+        "fsdp1",
+        "ValueError",
+        "FSDP does not support wrapping such modules when use_orig_params=False",
+        "torch/distributed/fsdp/_wrap_utils.py, _validate_frozen_params: the same rule under a policy",
+    ),
+    Refusal(
+        "fsdp1",
+        "ValueError",
+        "Must flatten tensors with uniform dtype",
+        f"{_FLAT}, _validate_tensors_to_flatten",
+    ),
+    Refusal(
+        "fsdp1",
+        "RuntimeError",
+        "Cannot access accelerator device when none is available",
+        f"{_FLAT}, init_flat_param_attributes: offloaded parameters are pinned for an accelerator",
+    ),
+    *(
+        Refusal(
+            engine,
+            "RuntimeError",
+            pattern,
+            "torch/distributed/checkpoint: the checkpoint has no optimizer state of a parameter that had no "
+            "gradient before, and the optimizer that it is loaded into has (_init_optim_state)",
+        )
+        for engine in ALL_ENGINES
+        for pattern in ("Missing optimizer state for parameter", "Missing key in checkpoint state_dict")
     ),
 )
 

@@ -2,52 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
-from fuzzshard.case.case import Case
 from fuzzshard.case.groups import root_groups
-from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import SetFlag
+from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.mesh import RankMesh
 
-UNMANAGED = None
-"""The owner of a parameter that no wrap group manages."""
 
+@dataclasses.dataclass(frozen=True)
+class GradientDtypes:
+    """How the gradients of low-precision copies reach the parameters that are trained.
 
-class SyncFlags:
-    """Which wrap groups reduce their gradients in the next backward.
-
-    Follows ``set_requires_gradient_sync``, which sets both switches of a group, and
-    ``set_requires_all_reduce``, which sets the second (torch/distributed/fsdp/_fully_shard/_fully_shard.py).
-    The second matters on an HSDP mesh only. Unmanaged parameters follow the flags set at the root.
+    ``leaves`` are the copies that a backward fills, ``reduce`` the dtypes in which gradients are reduced
+    (their own where there is none), ``accumulate`` says whether unsynchronised ones add up in these too.
     """
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        owners: list[int | None] = [UNMANAGED, *range(len(case.wrap))]
-        self.reduce = dict.fromkeys(owners, True)
-        self.all_reduce = dict.fromkeys(owners, True)
+    leaves: Mapping[str, torch.nn.Parameter] = dataclasses.field(default_factory=dict)
+    reduce: Mapping[str, torch.dtype] = dataclasses.field(default_factory=dict)
+    accumulate: bool = True
 
-    def set(self, op: SetFlag) -> None:
-        """Applies one op; the other two flags change no gradient and are ignored here."""
-        if op.flag not in ("requires_gradient_sync", "requires_all_reduce"):
-            return
-        for owner in self.reduce:
-            if self._names(op, owner):
-                self.all_reduce[owner] = op.value
-                if op.flag == "requires_gradient_sync":
-                    self.reduce[owner] = op.value
 
-    def _names(self, op: SetFlag, owner: int | None) -> bool:
-        if owner is UNMANAGED:
-            return op.recurse and op.target == ""
-        modules = self.case.wrap[owner].modules
-        return any(is_within(m, op.target) if op.recurse else m == op.target for m in modules)
-
-    def synced(self, owner: int | None) -> bool:
-        """Whether a backward now reduces the gradients of this group over the whole mesh."""
-        return self.reduce[owner] and (self.all_reduce[owner] or self.case.mesh.replicate is None)
+FULL_PRECISION = GradientDtypes()
+"""Gradients arrive at the parameters themselves and stay what they are."""
 
 
 class ExplicitSync:
@@ -58,8 +39,14 @@ class ExplicitSync:
     rank runs the same graph, so they are the same ones everywhere.
     """
 
-    def __init__(self, mesh: RankMesh, owners: dict[str, int | None], flags: SyncFlags) -> None:
-        self.mesh, self.owners, self.flags = mesh, owners, flags
+    def __init__(
+        self,
+        mesh: RankMesh,
+        owners: dict[str, int | None],
+        flags: SyncFlags,
+        dtypes: GradientDtypes = FULL_PRECISION,
+    ) -> None:
+        self.mesh, self.owners, self.flags, self.dtypes = mesh, owners, flags, dtypes
         self.roots = root_groups(flags.case)
         self.local: dict[str, torch.Tensor] = {}
         self._reduced: dict[str, torch.Tensor | None] = {}
@@ -76,16 +63,29 @@ class ExplicitSync:
         A backward finalises every group of the FSDP roots that it goes through, whether it brings the
         group a gradient or not: ``reached`` are these roots.
         """
-        news = {fqn: g for fqn in self.owners if (g := parameters[fqn].grad) is not None}
+        news = {fqn: g for fqn in self.owners if (g := self._take(fqn, parameters)) is not None}
         for fqn, new in news.items():
-            self.local[fqn] = self.local[fqn] + new if fqn in self.local else new
+            total = self.local[fqn] + new if fqn in self.local else new
+            self.local[fqn] = self._to_reduce_dtype(fqn, total) if self.dtypes.accumulate else total
         roots = reached | {self._root(owner) for fqn, owner in self.owners.items() if fqn in news}
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]
             parameter.grad = self._reduced[fqn]
             if fqn in self.local and self._root(owner) in roots and self.flags.synced(owner):
-                average = self.average(self.local.pop(fqn), parameter.grad)
+                local = self._to_reduce_dtype(fqn, self.local.pop(fqn))
+                average = self.average(local, parameter.grad, self.flags.divisors[owner]).to(parameter.dtype)
                 parameter.grad = average if parameter.grad is None else parameter.grad + average
+
+    def _take(self, fqn: str, parameters: dict[str, torch.nn.Parameter]) -> torch.Tensor | None:
+        """What the backward has added, from where it arrived."""
+        arrived = self.dtypes.leaves.get(fqn, parameters[fqn])
+        gradient, arrived.grad = arrived.grad, None
+        if isinstance(gradient, DTensor) and isinstance(arrived, DTensor):
+            return gradient.redistribute(placements=arrived.placements)
+        return gradient
+
+    def _to_reduce_dtype(self, fqn: str, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.to(self.dtypes.reduce.get(fqn, gradient.dtype))
 
     def with_local(self, fqn: str, reduced: torch.Tensor | None) -> torch.Tensor | None:
         """``reduced`` with what has accumulated on this rank since."""
@@ -97,10 +97,24 @@ class ExplicitSync:
     def _root(self, owner: int | None) -> int | None:
         return UNMANAGED if owner is UNMANAGED else self.roots[owner]
 
-    def average(self, local: torch.Tensor, accumulated: torch.Tensor | None) -> torch.Tensor:
-        """The mean of ``local`` over the mesh; ``accumulated`` is what it will be added to."""
+    def average(self, local: torch.Tensor, accumulated: torch.Tensor | None, divisor: float) -> torch.Tensor:
+        """The sum of ``local`` over the mesh, divided; ``accumulated`` is what it will be added to."""
         if self.mesh.size == 1:
-            return local
+            return local if divisor == 1 else local / divisor
         total = local.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=self.mesh.group)
-        return total / self.mesh.size
+        before = _divided_before(divisor) if total.dtype == torch.float16 else 1
+        total.div_(before)
+        dist.all_reduce(total.to_local() if isinstance(total, DTensor) else total, group=self.mesh.group)
+        return total / (divisor / before)
+
+
+def _divided_before(size: float) -> int:
+    """About the root of ``size``, a power of two: float16 gradients are divided by it before they add up.
+
+    Their sums overflow early (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
+    _get_gradient_divide_factors); FSDP1 does the same.
+    """
+    factor = 1
+    while size % factor == 0 and size / factor > factor:
+        factor *= 2
+    return factor

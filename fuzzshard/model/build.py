@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import linecache
 import sys
@@ -13,6 +14,7 @@ from torch import nn
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
+from fuzzshard.case.paths import is_within
 from fuzzshard.model.names import seed_of
 from fuzzshard.model.source import MODEL_CLASS, model_imports, model_source
 from fuzzshard.model.values import named_values
@@ -40,8 +42,14 @@ def build_model(case: Case, device: torch.device, dtype: torch.dtype) -> nn.Modu
     exec(_compiled(source), namespace)
     build = namespace[MODEL_CLASS]
     assert callable(build)
-    model: nn.Module = build()
+    with device if device.type == "meta" else contextlib.nullcontext():
+        model: nn.Module = build()
     model.to(dtype)
+    for entry in case.dtypes:
+        for fqn in facts(case).parameters:
+            if is_within(fqn, entry.target):
+                parameter = model.get_parameter(fqn)
+                parameter.data = parameter.data.to(getattr(torch, entry.dtype))
     with torch.no_grad():
         for fqn, shape in facts(case).parameters.items():
             values = named_values(case.values, shape, dtype, case.seed, fqn)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from fuzzshard.case.case import Case
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Forward
+from fuzzshard.case.units import parameter_units
 from fuzzshard.oracles.compare import Difference
 
 
@@ -38,6 +39,18 @@ def _recomputed_statistics(case: Case, difference: Difference) -> bool:
     return difference.key.oracle == "buffer" and unused and checkpointed
 
 
+def _zeros_in_a_flat_gradient(case: Case, difference: Difference) -> bool:
+    owners = parameter_units(case)
+    unit = owners.get(difference.key.name)
+    return (
+        difference.key.oracle in ("gradient", "local_gradient")
+        and difference.expected is None
+        and difference.observed is not None
+        and not difference.observed.any()
+        and list(owners.values()).count(unit or frozenset()) > 1
+    )
+
+
 ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "fully_shard",
@@ -46,11 +59,20 @@ ALLOWED: tuple[Allowed, ...] = (
         "which materializes undefined gradients as zeros (FunctionCtx.set_materialize_grads)",
     ),
     Allowed(
-        "ddp",
-        _recomputed_statistics,
-        "outputs pass through a torch.autograd.Function (_DDPSink, torch/nn/parallel/distributed.py), which "
-        "sends gradients of zeros through unused ones: a checkpointed batch norm there is recomputed as well "
-        "and counts once more",
+        "fsdp1",
+        _zeros_in_a_flat_gradient,
+        "the gradient of a flat parameter is one tensor, with zeros for parameters that a backward does not "
+        "reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none)",
+    ),
+    *(
+        Allowed(
+            engine,
+            _recomputed_statistics,
+            "outputs pass through a torch.autograd.Function (_DDPSink, torch/nn/parallel/distributed.py), which "
+            "sends gradients of zeros through unused ones: a checkpointed batch norm there is recomputed as "
+            "well and counts once more",
+        )
+        for engine in ("ddp", "replicate")
     ),
 )
 

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 import torch
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import policies
+from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule import Backward, Step
+from fuzzshard.case.units import computes_frozen_as_trainable
 from fuzzshard.oracles.association import adds_in_another_order
 from fuzzshard.oracles.compare import Difference
-from fuzzshard.training.trace import Trace, cut
+from fuzzshard.training.trace import Key, Trace, cut
 
 TERMWISE_FACTOR = 4.0
 """Slack of the termwise bound: two engines may each be off by it, with opposite signs."""
@@ -24,7 +27,7 @@ ROUNDING_FACTOR = 4.0
 
 
 def rounding_floor(case: Case, difference: Difference) -> torch.Tensor:
-    """The bound that needs no twin: a few rounding units, none before the first backward.
+    """The bound that needs no twin: a few rounding units, none before the first backward of a plain forward.
 
     For a gradient of the first step, of each element, where only the reduction reorders; later, when
     rounding has been through the optimizer and the model, of the largest element of the tensor.
@@ -32,8 +35,10 @@ def rounding_floor(case: Case, difference: Difference) -> torch.Tensor:
     expected = difference.expected
     assert expected is not None
     key = difference.key
-    if not expected.is_floating_point() or key.op <= _first(case, Backward):
-        unit = 0.0 if key.oracle != "gradient" else torch.finfo(expected.dtype).eps
+    if key.oracle == "gradient":
+        unit = _gradient_unit(case, key.name, expected.dtype)
+    elif not expected.is_floating_point() or _is_exact_yet(case, key):
+        unit = 0.0
     else:
         unit = torch.finfo(expected.dtype).eps
     size = expected.double().abs().nan_to_num(nan=0.0, posinf=0.0)
@@ -41,6 +46,25 @@ def rounding_floor(case: Case, difference: Difference) -> torch.Tensor:
     if not termwise:
         size = size.max() if size.numel() else size.sum()
     return ROUNDING_FACTOR * unit * size
+
+
+def _is_exact_yet(case: Case, key: Key) -> bool:
+    """Whether no engine has added anything in another order yet; parameters stay what they are until a step."""
+    rounds = bool(case.tensor_parallel) or computes_frozen_as_trainable(case)
+    plain = not rounds or key.oracle in ("parameter", "registered_parameter")
+    return plain and key.op <= _first(case, Backward)
+
+
+def _gradient_unit(case: Case, fqn: str, dtype: torch.dtype) -> float:
+    """A rounding unit of the dtype that a gradient is reduced in, or was added up in before that."""
+    owner = facts(case).owners.get(fqn)
+    policy = None if owner is None else policies(case)[owner]
+    if policy is None:
+        return torch.finfo(dtype).eps
+    used = [policy.reduce or policy.param]
+    if adds_in_another_order(case):
+        used.append(policy.param)
+    return max(torch.finfo(dtype).eps, *(torch.finfo(getattr(torch, d)).eps for d in used if d), 0.0)
 
 
 def _first(case: Case, kind: type[Backward] | type[Step]) -> int:
@@ -89,9 +113,15 @@ class NoiseBound:
         """Whether noise explains the difference, and the error and bound where it exceeds most."""
         if not difference.comparable:
             return False, float("inf"), 0.0
-        return within(difference, self._bound(difference))
+        return within(difference, self.bound(difference))
 
-    def _bound(self, difference: Difference) -> torch.Tensor:
+    def is_termwise(self, difference: Difference) -> bool:
+        """Whether only the reduction over the mesh may round each element differently."""
+        first = difference.key.op < _first(self.case, Step)
+        return difference.key.oracle == "gradient" and first and not adds_in_another_order(self.case)
+
+    def bound(self, difference: Difference) -> torch.Tensor:
+        """What each element may differ by."""
         key = difference.key
         floor = rounding_floor(self.case, difference)
         moved = []
@@ -104,7 +134,6 @@ class NoiseBound:
         if not moved or not moved[0].numel():
             return floor
         largest = torch.stack(moved).amax(0)
-        first = key.oracle == "gradient" and key.op < _first(self.case, Step)
-        if first and not adds_in_another_order(self.case):
+        if self.is_termwise(difference):
             return floor + TERMWISE_FACTOR * cut(largest, difference.pieces)
         return floor + FEEDBACK_FACTOR * largest.max()

@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from fuzzshard.training.trace import Key, Piece, Trace, cut
+from fuzzshard.training.trace import Key, Pieces, Trace, cut
 from fuzzshard.verdict import ORACLES
 
 
@@ -17,17 +17,18 @@ class Difference:
     key: Key
     observed: torch.Tensor | None
     expected: torch.Tensor | None
-    pieces: tuple[Piece, ...]
+    pieces: Pieces
 
     @property
     def comparable(self) -> bool:
-        """Whether both sides are tensors of one shape, so that there is an error to bound."""
+        """Whether both sides are tensors of one shape, dtype and device: there is an error to bound."""
         observed, expected = self.observed, self.expected
         return (
             observed is not None
             and expected is not None
             and observed.shape == expected.shape
             and observed.dtype == expected.dtype
+            and observed.device == expected.device
         )
 
 
@@ -38,13 +39,30 @@ def rank_of(key: Key) -> tuple[int, int, str]:
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Bitwise equality; any NaN equals any NaN, and 0.0 equals -0.0 (sums of zeros differ in sign)."""
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
         return False
     return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
+def agree(shape: torch.Size, one: tuple[torch.Tensor, Pieces], other: tuple[torch.Tensor, Pieces]) -> bool:
+    """Whether two pieces of a tensor of ``shape`` are bitwise equal where they overlap, and do overlap."""
+    if one[1] == other[1]:
+        return same_bits(one[0], other[0])
+    numbers = torch.arange(shape.numel()).view(shape)
+    places = [cut(numbers, pieces).flatten() for _, pieces in (one, other)]
+    if any(tensor.numel() != place.numel() for (tensor, _), place in zip((one, other), places, strict=True)):
+        return False
+    shared = [torch.isin(places[i], places[1 - i]) for i in (0, 1)]
+    values = [t.flatten()[s.to(t.device)] for (t, _), s in zip((one, other), shared, strict=True)]
+    return bool(shared[0].any()) and same_bits(values[0], values[1])
+
+
 def differences(reference: Trace, observed: Trace) -> list[Difference]:
-    """All differences in order. What ``observed`` did not record, its engine does not promise."""
+    """All differences in order. What ``observed`` did not record, its engine does not promise.
+
+    The reference registers parameters in the dtype they are trained in. An engine may register them in the
+    dtype that a forward computes in: which one it is, :mod:`fuzzshard.oracles.registration` judges.
+    """
     found = []
     for key, truth in reference.tensors.items():
         got = observed.tensors.get(key)
@@ -55,6 +73,8 @@ def differences(reference: Trace, observed: Trace) -> list[Difference]:
                 found.append(Difference(key, got.tensor, truth.tensor, got.pieces))
             continue
         expected = cut(truth.tensor, got.pieces)
+        if key.oracle == "registered_parameter":
+            expected = expected.to(got.tensor.dtype)
         if not same_bits(got.tensor, expected):
             found.append(Difference(key, got.tensor, expected, got.pieces))
     return sorted(found, key=lambda d: rank_of(d.key))

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import is_low_precision
+from fuzzshard.case.schedule import SetDivideFactor
+from fuzzshard.case.units import computes_frozen_as_trainable
 from fuzzshard.oracles.association import accumulates, adds_in_another_order
 from fuzzshard.oracles.bound import NoiseBound, distance
-from fuzzshard.oracles.compare import Difference, same_bits
-from fuzzshard.training.trace import Trace, cut
+from fuzzshard.oracles.compare import Difference, agree, same_bits
+from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import MISSING, UNEXPECTED, Finding
 
 MOST_FINDINGS = 12
 """Findings kept per engine and rank: the first ones say where it began."""
 
 
-def bitwise_applies(case: Case) -> bool:
+def bitwise_applies(case: Case, device: str = "cpu") -> bool:
     """Whether bitwise equality is required although the values are not exact.
 
     A sum of two terms has one rounding whatever the order, so up to mesh size 2 the reductions are equal,
@@ -25,21 +30,49 @@ def bitwise_applies(case: Case) -> bool:
     autograd does: the contributions to a value or a module that is used several times, because
     ``fully_shard`` puts autograd nodes at module boundaries; and the gradients of several backwards.
     """
+    if computes_frozen_as_trainable(case):
+        return False
+    if device == "cuda" and (_scales_terms(case) or any(group.offload for group in case.wrap)):
+        return False  # the optimizer of offloaded parameters runs on the CPU, which rounds otherwise
     return case.mesh.size <= 2 and not adds_in_another_order(case)
+
+
+def _scales_terms(case: Case) -> bool:
+    """Whether terms are scaled before they are added and that rounds: ``PREMUL_SUM`` by 1/factor on NCCL."""
+    factors = (op.factor for op in case.schedule if isinstance(op, SetDivideFactor))
+    return any(math.frexp(factor)[0] != 0.5 for factor in factors)
+
+
+def loose_rung(case: Case) -> str:
+    """The rung of a case whose values are rounded differently by every engine."""
+    return "precision" if is_low_precision(case) else "bounded"
 
 
 def exact_applies(case: Case, engine: str) -> bool:
     """Whether exact arithmetic of the reference makes an engine's exact.
 
     DDP adds a microbatch to the reduced gradient on every rank before it averages: that sum has more bits
-    than any of the reference's.
+    than any of the reference's; so does FSDP1 where it does not shard. In half precision that may be so of
+    every sum that engines associate differently.
     """
-    return engine != "ddp" or not accumulates(case)
+    if is_low_precision(case) and (case.mesh.data_size > 2 or adds_in_another_order(case)):
+        return False
+    unsharded = engine == "fsdp1" and (case.fsdp1.strategy == "no_shard" or case.mesh.shard == 1)
+    return not (engine == "ddp" or unsharded) or not accumulates(case)
 
 
-def is_exact(reference: Trace, other: Trace) -> bool:
-    """Whether the reference gives equal values in both precisions, so that no rounding took place."""
+SPARE_BITS = 4
+"""By how much the magnitudes of the terms of a sum may exceed the sum, in tensors with that many bits to spare."""
+
+
+def is_exact(reference: Trace, other: Trace, *, in_parts: bool = False) -> bool:
+    """Whether the reference gives equal values in both precisions, so that no rounding took place.
+
+    ``in_parts``: nor would it in sums of some of the terms only, which may be larger than the whole.
+    """
     for key, truth in reference.tensors.items():
+        if in_parts and truth.tensor is not None and not _has_spare_bits(truth.tensor):
+            return False
         twin = other.tensors[key].tensor
         if truth.tensor is None or twin is None:
             if truth.tensor is not twin:
@@ -47,6 +80,18 @@ def is_exact(reference: Trace, other: Trace) -> bool:
         elif not same_bits(truth.tensor.double(), twin.double()):
             return False
     return True
+
+
+def _has_spare_bits(tensor: torch.Tensor) -> bool:
+    """Whether all elements are multiples of one unit by integers that are ``SPARE_BITS`` short of rounding."""
+    values = tensor[tensor.isfinite() & (tensor != 0)].double()
+    if not tensor.is_floating_point() or not values.numel():
+        return True
+    mantissa, exponent = values.frexp()
+    integers = mantissa.ldexp(torch.tensor(53)).long()
+    lowest = (integers & -integers).double().log2() + exponent - 53
+    bits = 1 - math.log2(torch.finfo(tensor.dtype).eps)
+    return bool(exponent.max() - lowest.min() <= bits - SPARE_BITS)
 
 
 def tensor_findings(
@@ -79,7 +124,7 @@ def tensor_findings(
                 rung=rung,
                 error=error,
                 bound=limit,
-                detail=_detail(difference, error, limit, bound),
+                detail=_detail(difference, error, limit, rung, bound),
             )
         )
         if len(found) == MOST_FINDINGS:
@@ -90,16 +135,25 @@ def tensor_findings(
 GRAY_FACTOR = 64.0
 """An error above its bound by less than this is rounding that the twins underestimated, or a tiny bug."""
 
+PRECISION_GRAY_FACTOR = 100.0
+"""The same in half precision, for what rounding has fed back into."""
+
+TERMWISE_GRAY_FACTOR = 4.0
+"""The same in half precision, for what is bounded a priori: half precision is too coarse for much slack."""
+
 
 GRAY = "gray"
 
 
-def _detail(difference: Difference, error: float, limit: float, bound: NoiseBound | None) -> str:
+def _detail(difference: Difference, error: float, limit: float, rung: str, bound: NoiseBound | None) -> str:
     if difference.observed is None:
         return MISSING
     if difference.expected is None:
         return UNEXPECTED
-    return GRAY if bound is not None and error <= GRAY_FACTOR * limit else ""
+    factor = GRAY_FACTOR
+    if bound is not None and rung == "precision":
+        factor = TERMWISE_GRAY_FACTOR if bound.is_termwise(difference) else PRECISION_GRAY_FACTOR
+    return GRAY if bound is not None and error <= factor * limit else ""
 
 
 def _error(difference: Difference) -> float:
@@ -140,11 +194,9 @@ def vote(
                 if a is b:
                     return "reference"
                 continue
-            if not witness.pieces:
-                b = cut(b, difference.pieces)
-            elif not difference.pieces:
-                a = cut(a, witness.pieces)
-            if same_bits(a, b):
+            truth = traces["reference"].tensors[difference.key].tensor
+            shape = b.shape if truth is None else truth.shape
+            if agree(shape, (a, difference.pieces), (b, witness.pieces)):
                 return "reference"
         return engine
 

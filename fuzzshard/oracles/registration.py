@@ -1,9 +1,13 @@
 """How ``fully_shard`` documents that parameters are registered at every point of a schedule.
 
-Follows the docstring of ``fully_shard`` (torch/distributed/fsdp/_fully_shard/_fully_shard.py): sharded
-parameters are DTensors with Shard(0), before forward and after backward; after forward a group is as
-``reshard_after_forward`` says; None means True, and False for the root. ``set_reshard_after_backward``
-changes the second. Where the documentation leaves it open the prediction is None and nothing is judged.
+Follows the docstrings in torch/distributed/fsdp/_fully_shard/_fully_shard.py. Sharded parameters are
+DTensors, sharded along the first dimension or as ``shard_placement_fn`` says, before forward and after
+backward; after forward a group is as ``reshard_after_forward`` says; None means True, and False for the
+root. ``set_reshard_after_forward`` and ``set_reshard_after_backward`` change that. ``unshard()`` registers
+whole parameters, ``unshard(async_op=True)`` leaves that to the next forward; ``reshard()``, a cast and a
+state dict register sharded ones. On top of tensor parallelism DTensors have the mesh axes of both, and one
+dimension that both shard is cut for tensor parallelism first (``_StridedShard``). Where the documentation
+leaves it open the prediction is None and nothing is judged.
 """
 
 from __future__ import annotations
@@ -11,10 +15,26 @@ from __future__ import annotations
 import dataclasses
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import computing_dtype, stored_dtype
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.groups import calls_of, root_is_wrapped
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetRequiresGrad, Step
+from fuzzshard.case.placements import shard_dim
+from fuzzshard.case.progress import Progress, modules_named, names_rank
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    CorruptState,
+    Forward,
+    LoadState,
+    Reshard,
+    SaveState,
+    SetFlag,
+    SetRequiresGrad,
+    Step,
+    TakeStateDict,
+    Unshard,
+)
+from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.oracles.judge import MOST_FINDINGS
 from fuzzshard.training.trace import Key, Registration, Trace
 from fuzzshard.verdict import Finding
@@ -27,85 +47,114 @@ axis, 1 for unsharded, k for ``reshard_after_forward=k``; None for unknown."""
 
 @dataclasses.dataclass
 class _Group:
+    reshard_after_forward: bool | int | None
     state: int | None = SHARDED
     root: int | None = None
     reshard_after_backward: bool = True
 
 
 class RegistrationModel:
-    """Predicts the registration of every parameter, op by op."""
+    """Predicts the registration of every parameter on one rank, op by op."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, rank: int = 0) -> None:
         self.case = case
         self.facts: Facts = facts(case)
-        self.groups = [_Group() for _ in case.wrap]
-        self.frozen: set[str] = set()
-        for freeze in case.freezes:
-            self._set_requires_grad(freeze.target, False)
-        self.pending: list[Forward] = []
-        self.forwarded = False
-        self.keeps_unsharded = not root_is_wrapped(case)
+        self.tensor_dims = tensor_dims(case, self.facts)
+        self.groups = [_Group(spec.reshard_after_forward) for spec in case.wrap]
+        self.progress = Progress(case, rank)
 
     def advance(self, index: int, skipped: bool) -> None:
         """Applies the op at ``index``; ``skipped`` says that a backward had nothing to differentiate."""
-        match self.case.schedule[index]:
-            case Forward() as op:
+        op = self.case.schedule[index]
+        match op:
+            case Forward():
                 self._forward(op)
-            case Backward() as op:
-                self._backward(op, skipped)
-            case SetFlag(flag="reshard_after_backward") as op:
-                self.keeps_unsharded |= not op.value
-                for group, spec in zip(self.groups, self.case.wrap, strict=True):
-                    if any(is_within(m, op.target) if op.recurse else m == op.target for m in spec.modules):
-                        group.reshard_after_backward = op.value
-            case SetRequiresGrad() as op:
+            case Backward() if not skipped:
+                self._backward(op)
+            case SetFlag(flag="reshard_after_forward"):
+                for group in self._named(op):
+                    group.reshard_after_forward = op.value
+            case SetFlag(flag="reshard_after_backward"):
+                for group in self._named(op):
+                    group.reshard_after_backward = op.value
+            case Unshard(async_op=False):
+                for group in self._named(op):
+                    group.state = UNSHARDED
+            case Reshard():
+                for group in self._named(op):
+                    group.state = SHARDED
+            case SetRequiresGrad() if names_rank(op.ranks, self.progress.rank):
                 self._before_change()
-                self._set_requires_grad(op.target, op.value)
             case Step():
                 self._before_change()
+            case Cast() | TakeStateDict() | SaveState() | LoadState() | CorruptState(how="zero"):
+                self._reshard()
+            case CorruptState():
+                self._reshard()
+                for group in self.groups:
+                    group.root = None
             case _:
                 pass
+        self.progress.advance(skipped=skipped)
 
     def expected(self, fqn: str) -> Registration | None:
         """What must be registered at ``fqn`` now, or None where nothing is promised."""
         owner = self.facts.owners[fqn]
         shape = self.facts.parameters[fqn]
-        requires_grad = fqn not in self.frozen
+        requires_grad = fqn not in self.progress.frozen
         mesh = self.case.mesh
+        dim = 0 if owner is None else shard_dim(self.case.wrap[owner], shape)
         state = UNSHARDED if owner is None else self.groups[owner].state
-        if state is None:
+        if state is None or (dim and state not in (SHARDED, UNSHARDED)):
             return None
         placements: tuple[str, ...] = ()
         mesh_shape: tuple[int, ...] = ()
         if state == SHARDED:
-            placements = ("S(0)",) if mesh.replicate is None else ("R", "S(0)")
+            placements = (f"S({dim})",) if mesh.replicate is None else ("R", f"S({dim})")
             mesh_shape = (mesh.shard,) if mesh.replicate is None else (mesh.replicate, mesh.shard)
         elif state != UNSHARDED:
-            placements, mesh_shape = ("R", "S(0)"), (mesh.size // state, state)
+            placements, mesh_shape = ("R", "S(0)"), (mesh.data_size // state, state)
+        if fqn in self.tensor_dims:
+            ranks = mesh.tensor or 1
+            along = self.tensor_dims[fqn]
+            if state == SHARDED and along == dim and ranks > 1:
+                placements = (*placements[:-1], f"_S({dim}, {ranks})")
+            placements = (*placements, "R" if along is None else f"S({along})")
+            mesh_shape = (*mesh_shape, ranks)
         kind = "DTensor" if placements else "Tensor"
-        return Registration(kind, placements, mesh_shape, shape, self.case.dtype, requires_grad)
+        return Registration(kind, placements, mesh_shape, shape, self._dtype(fqn, state), requires_grad)
+
+    def _dtype(self, fqn: str, state: int) -> str:
+        """Sharded parameters are what is trained; others have the dtype that a forward computes in."""
+        cast = self.progress.cast
+        if state == SHARDED:
+            return stored_dtype(self.case, fqn, cast)
+        return computing_dtype(self.case, self.facts, fqn, cast)
+
+    def _named(self, op: SetFlag | Unshard | Reshard) -> list[_Group]:
+        return [
+            group
+            for group, spec in zip(self.groups, self.case.wrap, strict=True)
+            if modules_named(spec.modules, op.target, recurse=op.recurse)
+        ]
 
     def _before_change(self) -> None:
         """The trainer reshards before it changes parameters that may not be sharded."""
-        if self.forwarded or self.keeps_unsharded:
-            for group in self.groups:
-                group.state = SHARDED
+        if self.progress.may_be_unsharded:
+            self._reshard()
 
-    def _set_requires_grad(self, target: str, value: bool) -> None:
-        names = {fqn for fqn in self.facts.parameters if is_within(fqn, target)}
-        self.frozen = self.frozen - names if value else self.frozen | names
+    def _reshard(self) -> None:
+        for group in self.groups:
+            group.state = SHARDED
 
     def _forward(self, op: Forward) -> None:
-        self.forwarded = True
-        called = calls_of(self.case, op.target)
+        called = self.progress.calls_of(op.target)
         running = [i for i, spec in enumerate(self.case.wrap) if any(m in called for m in spec.modules)]
         for i in reversed(running):  # wrapping is bottom-up, so later groups enclose earlier ones
             self._claim(i)
         for i in running:
             complete = all(m in called for m in self.case.wrap[i].modules)
             self.groups[i].state = self._after_forward(i) if complete else None
-        if op.grad:
-            self.pending.append(op)
 
     def _claim(self, i: int) -> None:
         """The first forward of a group that no root has claimed makes it the root of all groups within it."""
@@ -116,36 +165,30 @@ class RegistrationModel:
                 self.groups[j].root = i
 
     def _after_forward(self, i: int) -> int:
-        raf = self.case.wrap[i].reshard_after_forward
-        if raf is None:
+        reshard = self.groups[i].reshard_after_forward
+        if reshard is None:
             return UNSHARDED if self.groups[i].root == i else SHARDED
-        if isinstance(raf, bool):
-            return SHARDED if raf else UNSHARDED
-        return UNSHARDED if raf == 1 else SHARDED if raf == self.case.mesh.shard else raf
+        if isinstance(reshard, bool):
+            return SHARDED if reshard else UNSHARDED
+        return UNSHARDED if reshard == 1 else SHARDED if reshard == self.case.mesh.shard else reshard
 
-    def _backward(self, op: Backward, skipped: bool) -> None:
-        done = self.pending if op.which == "all" else [self.pending[0 if op.which == "oldest" else -1]]
-        self.pending = [f for f in self.pending if all(f is not d for d in done)]
-        if skipped:
-            return
-        self.forwarded = False
+    def _backward(self, op: Backward) -> None:
+        """It is certain to reach the groups of the FSDP roots that its forwards called themselves."""
+        done = self.progress.taken_by(op)
         wrapped = {m: i for i, spec in enumerate(self.case.wrap) for m in spec.modules}
-        certain = {self.groups[wrapped[f.target]].root for f in done if f.target in wrapped}
-        for i, group in enumerate(self.groups):
-            touched = group.root in certain
-            if touched and group.reshard_after_backward:
+        certain = {self.groups[wrapped[f.target]].root for _, f, _ in done if f.target in wrapped}
+        called = {module for *_, modules in done for module in modules}
+        for group, spec in zip(self.groups, self.case.wrap, strict=True):
+            ran = any(m in called for m in spec.modules)
+            if group.root in certain and group.reshard_after_backward:
                 group.state = SHARDED
-            elif not (group.state == SHARDED and not self._ran(i, done)):
+            elif group.state != SHARDED or ran:
                 group.state = None
-
-    def _ran(self, i: int, forwards: list[Forward]) -> bool:
-        called = {m for f in forwards for m in calls_of(self.case, f.target)}
-        return any(m in called for m in self.case.wrap[i].modules)
 
 
 def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
     """Where ``fully_shard`` registered something else than it documents, in order."""
-    model = RegistrationModel(case)
+    model = RegistrationModel(case, rank)
     found = []
     for index in range(-1, len(case.schedule)):
         if index >= 0:

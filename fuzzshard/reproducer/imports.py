@@ -1,45 +1,73 @@
-"""The import block of a script: what is used, sorted as ruff sorts."""
+"""The import block of a script: what its text names, sorted as ruff sorts."""
 
 from __future__ import annotations
 
-from collections.abc import Set
+import ast
+from collections.abc import Iterable, Iterator
 
-from fuzzshard.case.case import Case
-from fuzzshard.reproducer.aim import Aim
+_STANDARD = (
+    *("import collections", "import dataclasses", "import os", "import re", "import tempfile", "import time"),
+    *("import warnings", "from datetime import timedelta"),
+)
 
-_IMPORTS = {
-    "os": "import os",
-    "timedelta": "from datetime import timedelta",
-    "torch": "import torch",
-    "dist": "import torch.distributed as dist",
-    "nn": "from torch import nn",
-    "checkpoint": "from torch.distributed._composable.checkpoint_activation import checkpoint",
-    "checkpoint_wrapper": (
-        "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper"
+_TORCH = (
+    "import torch",
+    "import torch.distributed as dist",
+    "import torch.distributed.checkpoint as dcp",
+    "from torch import nn",
+    "from torch.distributed._composable.checkpoint_activation import checkpoint",
+    "from torch.distributed._composable.replicate import replicate",
+    "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper",
+    "from torch.distributed.device_mesh import init_device_mesh",
+    "from torch.nn.parallel import DistributedDataParallel",
+    "from torch.utils._pytree import tree_map_only",
+    "from torch.utils.checkpoint import checkpoint as checkpointed",
+)
+
+_SEVERAL = {
+    "torch.distributed.checkpoint.state_dict": (
+        *("get_model_state_dict", "get_optimizer_state_dict"),
+        *("set_model_state_dict", "set_optimizer_state_dict"),
     ),
-    "init_device_mesh": "from torch.distributed.device_mesh import init_device_mesh",
-    "fsdp": "from torch.distributed.fsdp import {}",
-    "DTensor": "from torch.distributed.tensor import DTensor",
-    "ddp": "from torch.nn.parallel import DistributedDataParallel",
+    "torch.distributed.fsdp": (
+        *("BackwardPrefetch", "CPUOffload", "CPUOffloadPolicy", "FSDPModule", "FullyShardedDataParallel"),
+        *("MixedPrecision", "MixedPrecisionPolicy", "ShardingStrategy"),
+        *("fully_shard", "register_fsdp_forward_method"),
+    ),
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group": ("FSDPParamGroup",),
+    "torch.distributed.fsdp._fully_shard._fsdp_state": ("FSDPState",),
+    "torch.distributed.fsdp.wrap": ("CustomPolicy", "ModuleWrapPolicy"),
+    "torch.distributed.tensor": ("DTensor", "Replicate", "Shard", "distribute_tensor"),
+    "torch.distributed.tensor.parallel": (
+        *("ColwiseParallel", "RowwiseParallel", "SequenceParallel", "parallelize_module"),
+    ),
 }
+"""Modules of which a script may import several names."""
 
 
-def import_block(case: Case, aim: Aim, uses: Set[str]) -> str:
-    """The imports for a script on ``case``; ``uses`` are the helpers and classes that its body names."""
-    names = {"os", "torch", "dist", "nn"}
-    names |= {"timedelta"} if aim.kind == "desync" else set()
-    for checkpoint in case.checkpoints:
-        names.add("checkpoint_wrapper" if checkpoint.implementation == "wrapper" else "checkpoint")
-    fsdp = {"FSDPModule"} & uses
-    if aim.engine == "ddp":
-        names.add("ddp")
-    else:
-        if case.wrap:
-            names.add("init_device_mesh")
-            fsdp |= {"fully_shard"}
-        if uses & {"snapshot", "describe", "parameter_groups", "DTensor"}:
-            names.add("DTensor")
-    names |= {"fsdp"} if fsdp else set()
-    lines = [line.format(", ".join(sorted(fsdp))) for key, line in _IMPORTS.items() if key in names]
-    first = lines.index(_IMPORTS["torch"])
-    return "\n".join([*lines[:first], "", *lines[first:]])
+def import_block(body: str) -> str:
+    """The imports for ``body``, which names everything as the tables here import it."""
+    used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
+    return "\n".join([*_used_lines(_STANDARD, used), "", *sorted(_torch_lines(used), key=_order)])
+
+
+def _used_lines(lines: Iterable[str], used: set[str]) -> list[str]:
+    """Those of ``lines`` that import something used: the last word of each is the name it binds."""
+    return [line for line in lines if line.rpartition(" ")[2] in used]
+
+
+def _torch_lines(used: set[str]) -> Iterator[str]:
+    yield from _used_lines(_TORCH, used)
+    for module, names in _SEVERAL.items():
+        if found := [name for name in names if name in used]:
+            line = f"from {module} import {', '.join(found)}"
+            if len(line) <= 110:
+                yield line
+            else:
+                yield "\n".join([f"from {module} import (", *(f"    {name}," for name in found), ")"])
+
+
+def _order(line: str) -> tuple[bool, str]:
+    """Imports of modules first, then by module."""
+    words = line.split()
+    return words[0] == "from", words[1]

@@ -6,9 +6,9 @@ import dataclasses
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
+from fuzzshard.case.flow import Flow
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Backward, Forward, SetRequiresGrad
-from fuzzshard.strategies.flow import Flow
+from fuzzshard.case.schedule import Backward, Forward, SetPath, SetRequiresGrad
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,17 +33,20 @@ def losses(case: Case, last: int) -> Losses:
     flow = Flow(case.model, case.inputs, found, case.ties)
     frozen = {fqn for f in case.freezes for fqn in found.parameters if is_within(fqn, f.target)}
     trainable = set(found.parameters) - frozen
+    paths: dict[str, int] = {}
     pending: list[tuple[int, bool]] = []
     result = Losses({}, set())
     for index, op in enumerate(case.schedule[: last + 1]):
         match op:
             case Forward(grad=True):
-                outputs = flow.outputs(op.target, trainable)
+                outputs = flow.outputs(op.target, trainable, paths)
                 used = range(len(outputs)) if op.outputs is None else op.outputs
                 pending.append((index, any(outputs[i] for i in used)))
             case SetRequiresGrad():
                 names = {fqn for fqn in found.parameters if is_within(fqn, op.target)}
                 trainable = trainable | names if op.value else trainable - names
+            case SetPath():
+                paths[op.target] = op.path
             case Backward(which=which):
                 cut = {"all": slice(None), "oldest": slice(0, 1), "newest": slice(-1, None)}[which]
                 taken = [i for i, differentiable in pending[cut] if differentiable]

@@ -37,13 +37,17 @@ _SITES: dict[str, DelaySite] = {
 
 
 class Collective(NamedTuple):
-    """One call: the op of the schedule that ran (-1: none), its kind, and the sizes of its tensors."""
+    """One call: the op of the schedule that ran (-1: none), its kind, and the sizes of its tensors.
+
+    ``explicit`` ones are no doing of the engine's but what it leaves to its user.
+    """
 
     op: int
     kind: str
     name: str
     sizes: tuple[int, ...]
     dtype: str
+    explicit: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.sizes))})"
@@ -51,11 +55,12 @@ class Collective(NamedTuple):
 
 @dataclasses.dataclass
 class Recorder:
-    """Where the collectives of one engine run go; ``op`` is kept up to date by whoever trains."""
+    """Where the collectives of one engine run go; the rest is kept up to date by whoever trains."""
 
     log: list[Collective] = dataclasses.field(default_factory=list)
     delays: Delays | None = None
     op: int = -1
+    explicit: bool = False
 
 
 _recorder: Recorder | None = None
@@ -70,7 +75,7 @@ def _recorded(name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
             tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
             dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
             sizes = tuple(t.numel() for t in tensors)
-            _recorder.log.append(Collective(_recorder.op, kind, name, sizes, dtype))
+            _recorder.log.append(Collective(_recorder.op, kind, name, sizes, dtype, _recorder.explicit))
             if _recorder.delays is not None and kind in _SITES:
                 _recorder.delays.at(_SITES[kind])
         return collective(*args, **kwargs)

@@ -10,34 +10,59 @@ import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import has_precision, is_low_precision
+from fuzzshard.case.progress import ranks_differ
+from fuzzshard.case.relations import variant
 from fuzzshard.engines.base import DTYPES, Engine
+from fuzzshard.engines.fsdp1 import FSDP1
+from fuzzshard.engines.fsdp1_contract import fills_gradients
 from fuzzshard.engines.fully_shard import FullyShard
-from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.reference import NoiseTwin, Reference
+from fuzzshard.engines.mesh import RankMesh, rank_mesh
+from fuzzshard.engines.noise import NoiseTwin
+from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.refusals import refusal
-from fuzzshard.engines.registry import ENGINES, not_applicable
+from fuzzshard.engines.registry import ENGINES, not_applicable, surroundings
 from fuzzshard.oracles.allowed import is_allowed
+from fuzzshard.oracles.anchor import PrecisionBound, unrounded
 from fuzzshard.oracles.bound import NoiseBound
+from fuzzshard.oracles.communication import communication_findings
 from fuzzshard.oracles.compare import Difference, differences
-from fuzzshard.oracles.judge import bitwise_applies, exact_applies, is_exact, tensor_findings, vote
+from fuzzshard.oracles.hooks import fsdp1_hook_findings, fully_shard_hook_findings
+from fuzzshard.oracles.judge import (
+    bitwise_applies,
+    exact_applies,
+    is_exact,
+    loose_rung,
+    tensor_findings,
+    vote,
+)
 from fuzzshard.oracles.registration import registration_findings
+from fuzzshard.oracles.relation import is_due, relation_findings
+from fuzzshard.oracles.resume import uncorrupted
+from fuzzshard.training import hooks
 from fuzzshard.training.collectives import Recorder, record_into
 from fuzzshard.training.delays import Delays
+from fuzzshard.training.expectations import ErrorMissing, Watch, describe
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding
 from fuzzshard.world.messages import RankReport
 
-NOISE_SEEDS = (1, 2)
+NOISE_SEEDS = {"bounded": (1, 2), "precision": (1, -1, 2)}
+"""The noise twins of a rung: sums that cancel in part are common in half precision."""
 
 
 class EngineFailure(Exception):
-    """An engine raised; the cause is chained. ``op`` is the op that ran, -1 during construction."""
+    """An engine raised; the cause is chained. ``op`` is the op that ran, -1 during construction.
 
-    def __init__(self, engine: str, op: int) -> None:
-        super().__init__(engine, op)
+    ``expected`` describes the error that the case expects in place of this one; it is empty if there is none.
+    """
+
+    def __init__(self, engine: str, op: int, expected: str = "") -> None:
+        super().__init__(engine, op, expected)
         self.engine = engine
         self.op = op
+        self.expected = expected
 
 
 class Experiment:
@@ -50,6 +75,7 @@ class Experiment:
         self.dtype = DTYPES[case.dtype]
         self.traces: dict[str, Trace] = {}
         self.notes: dict[str, str] = {}
+        self.unexpected: list[Finding] = []
 
     def run_bare(self) -> None:
         """Trains the reference and every engine, and looks at nothing."""
@@ -59,22 +85,29 @@ class Experiment:
 
     def run(self) -> RankReport:
         """Trains, compares and judges. Raises :class:`EngineFailure` where an engine raises."""
-        for name in ("reference", *self.case.engines):
-            if (reason := not_applicable(self.case, name)) is not None:
+        for name in self._names():
+            if (reason := not_applicable(self.case, name) or self._not_comparable(name)) is not None:
                 self.notes[name] = f"not applicable: {reason}"
                 continue
             trace = Trace()
             if self._train(name, lambda: self._build(name), trace):  # noqa: B023
                 self.traces[name] = trace
+        if ranks_differ(self.case):
+            return RankReport(findings=tuple(self.unexpected), notes=self.notes)
         engines = [name for name in self.traces if name != "reference"]
         reference = self.traces["reference"]
-        differing = {
-            name: [d for d in differences(reference, self.traces[name]) if not is_allowed(name, self.case, d)]
-            for name in engines
-        }
+        differing = {name: self._differences(name) for name in engines}
         findings, rung = self._judge(differing)
+        findings += self.unexpected
+        findings += uncorrupted(self.case, reference, self.mesh.rank)
         if FullyShard.name in engines:
-            findings += registration_findings(self.case, self.traces[FullyShard.name], self.mesh.rank)
+            trace = self.traces[FullyShard.name]
+            findings += registration_findings(self.case, trace, self.mesh.rank)
+            findings += communication_findings(self.case, trace, self.mesh.global_rank)
+            findings += fully_shard_hook_findings(self.case, trace, self.mesh.global_rank)
+            findings += self._relation_findings(trace)
+        if FSDP1.name in engines:
+            findings += fsdp1_hook_findings(self.case, self.traces[FSDP1.name], self.mesh.global_rank)
         return RankReport(
             findings=tuple(findings),
             notes=self.notes,
@@ -83,34 +116,69 @@ class Experiment:
             replicas={n: _digest(t) for n, t in self.traces.items()},
         )
 
+    def _names(self) -> tuple[str, ...]:
+        """What is trained; where ranks differ, the reference's gradients have no common mean."""
+        return self.case.engines if ranks_differ(self.case) else (Reference.name, *self.case.engines)
+
+    def _not_comparable(self, engine: str) -> str | None:
+        """Why an engine cannot be compared with what the reference did."""
+        if engine != FSDP1.name or ranks_differ(self.case):
+            return None
+        if fills_gradients(self.case, self.traces[Reference.name].without_gradient()):
+            return "zeros in a flat gradient, which this optimizer does not take for none"
+        return None
+
+    def _differences(self, engine: str) -> list[Difference]:
+        """What differs from the reference, of all that the case wants to be compared."""
+        found = differences(self.traces[Reference.name], self.traces[engine])
+        if self.case.observe == "losses":
+            found = [d for d in found if d.key.oracle == "loss"]
+        return [d for d in found if not is_allowed(engine, self.case, d)]
+
+    def _relation_findings(self, trace: Trace) -> list[Finding]:
+        """Runs ``fully_shard`` again as the relation of the case says, if it has one, and compares."""
+        changed = variant(self.case)
+        if changed is None or not is_due(self.case):
+            return []
+        again = Experiment(changed, rank_mesh(changed, self.mesh.device), self.on_engine)
+        other = Trace()
+        if not again._train(FullyShard.name, lambda: again._build(FullyShard.name), other):
+            return []
+        return relation_findings(self.case, trace, other, self.mesh.rank)
+
     def _build(self, name: str) -> Engine:
         return (Reference if name == Reference.name else ENGINES[name])(self.case, self.mesh, self.dtype)
 
     def _train(self, name: str, build: Callable[[], Engine], trace: Trace | None) -> bool:
         """Runs one engine; False where it refused with a documented error."""
         self.on_engine(name)
-        op = -1
-
-        def on_op(index: int) -> None:
-            nonlocal op
-            op = index
-
+        watch = Watch(self.case, name, self.mesh.global_rank)
         recorder = Recorder()
         if trace is not None:
             recorder.log = trace.collectives
         if name != Reference.name:
             recorder.delays = Delays(self.case, self.mesh.device, self.mesh.global_rank)
         record_into(recorder)
+        hooks.record_into(recorder, [] if trace is None else trace.post_backwards)
         try:
-            Trainer(self.case, build(), trace, recorder).run(on_op)
+            with watch.listening(), surroundings(self.case, name):
+                Trainer(self.case, build(), trace, recorder).run(watch.enter)
+        except ErrorMissing:
+            pass
         except Exception as error:
-            known = refusal(name, error)
-            if known is None:
-                raise EngineFailure(name, op) from error
-            self.notes[name] = f"refused: {_first_line(error)}"
-            return False
+            if watch.expects(error):
+                self.notes[name] = f"raised as expected: {_first_line(error)}"
+            elif watch.error is not None:
+                raise EngineFailure(name, watch.op, describe(watch.error)) from error
+            elif refusal(name, error) is not None:
+                self.notes[name] = f"refused: {_first_line(error)}"
+                return False
+            else:
+                raise EngineFailure(name, watch.op) from error
         finally:
             record_into(None)
+            hooks.record_into(None, [])
+        self.unexpected += watch.findings(trace.skipped if trace is not None else ())
         return True
 
     def _anywhere(self, here: bool) -> bool:
@@ -123,43 +191,52 @@ class Experiment:
         """Bitwise comparison came first; only a difference makes it worth finding out what is due."""
         if not self._anywhere(any(differing.values())):
             return [], "bitwise"
-        if bitwise_applies(self.case):
+        if bitwise_applies(self.case, self.mesh.device.type):
             rungs = dict.fromkeys(differing, "bitwise")
         elif self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly()):
-            rungs = {n: "exact" if exact_applies(self.case, n) else "bounded" for n in differing}
+            rungs = {n: "exact" if exact_applies(self.case, n) else loose_rung(self.case) for n in differing}
         else:
-            rungs = dict.fromkeys(differing, "bounded")
-        loose = {name: found for name, found in differing.items() if rungs[name] == "bounded"}
+            rungs = dict.fromkeys(differing, loose_rung(self.case))
+        loose = {n: found for n, found in differing.items() if rungs[n] == loose_rung(self.case)}
         bound = self._noise_bound(loose) if loose else None
         findings: list[Finding] = []
         for name, found in differing.items():
             culprit = vote(name, self.traces, differing)
-            limit = bound if rungs[name] == "bounded" else None
+            limit = bound if name in loose else None
             findings += tensor_findings(name, found, rungs[name], limit, culprit, self.mesh.rank)
-        return findings, min(rungs.values(), key=("exact", "bitwise", "bounded").index)
+        return findings, min(rungs.values(), key=("exact", "bitwise", "bounded", "precision").index)
 
     def _noise_bound(self, differing: dict[str, list[Difference]]) -> NoiseBound:
         """Twins run one by one, and only while some difference is not explained without another."""
-        bound = NoiseBound(self.case, self.traces["reference"], [])
+        bound = self._bound_without_twins()
         found = [d for differences_of in differing.values() for d in differences_of]
-        for seed in NOISE_SEEDS:
+        for seed in NOISE_SEEDS[loose_rung(self.case)]:
             if not self._anywhere(not all(bound.excess(d)[0] for d in found)):
                 break
-            bound = bound.with_twin(self._rerun(self.dtype, seed))
+            bound = bound.with_twin(self._trace(NoiseTwin(self.case, self.mesh, self.dtype, seed)))
         return bound
 
-    def _runs_exactly(self) -> bool:
-        other = torch.float64 if self.dtype == torch.float32 else torch.float32
-        return is_exact(self.traces["reference"], self._rerun(other, None))
+    def _bound_without_twins(self) -> NoiseBound:
+        reference = self.traces["reference"]
+        if is_low_precision(self.case):
+            return PrecisionBound(self.case, reference, [], self._truth())
+        return NoiseBound(self.case, reference, [])
 
-    def _rerun(self, dtype: torch.dtype, noise_seed: int | None) -> Trace:
+    def _runs_exactly(self) -> bool:
+        reference, in_parts = self.traces["reference"], bool(self.case.tensor_parallel)
+        if has_precision(self.case) or self.case.dtypes:
+            return is_exact(reference, self._truth(), in_parts=in_parts)
+        other = torch.float64 if self.dtype == torch.float32 else torch.float32
+        rerun = self._trace(Reference(self.case, self.mesh, other))
+        return is_exact(reference, rerun, in_parts=in_parts)
+
+    def _truth(self) -> Trace:
+        """What the case computes without mixed precision, in float64."""
+        return self._trace(Reference(unrounded(self.case), self.mesh, torch.float64))
+
+    def _trace(self, engine: Engine) -> Trace:
         trace = Trace()
-        engine = (
-            Reference(self.case, self.mesh, dtype)
-            if noise_seed is None
-            else NoiseTwin(self.case, self.mesh, dtype, noise_seed)
-        )
-        Trainer(self.case, engine, trace).run()
+        Trainer(engine.case, engine, trace).run()
         return trace
 
 

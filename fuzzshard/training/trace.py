@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from fuzzshard.training.collectives import Collective
+from fuzzshard.training.hooks import PostBackward
 
 
 class Key(NamedTuple):
@@ -27,12 +29,23 @@ class Piece(NamedTuple):
     part: int
 
 
+class Flat(NamedTuple):
+    """The elements [start, stop) of the flattened whole."""
+
+    start: int
+    stop: int
+
+
+Pieces = tuple[Piece | Flat, ...]
+"""Cuts that follow one another; none of them: the whole."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Observation:
     """A tensor as this rank holds it (None: there is none), and which piece of the whole it is."""
 
     tensor: torch.Tensor | None
-    pieces: tuple[Piece, ...] = ()
+    pieces: Pieces = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,18 +72,33 @@ class Trace:
     tensors: dict[Key, Observation] = dataclasses.field(default_factory=dict)
     registrations: dict[Key, Registration] = dataclasses.field(default_factory=dict)
     collectives: list[Collective] = dataclasses.field(default_factory=list)
+    post_backwards: list[PostBackward] = dataclasses.field(default_factory=list)
     skipped: list[int] = dataclasses.field(default_factory=list)
 
-    def record(self, key: Key, tensor: torch.Tensor | None) -> None:
-        """Keeps a copy of ``tensor``; of a DTensor, of the local shard."""
+    def record(self, key: Key, tensor: torch.Tensor | None, flat: tuple[int, int] | None = None) -> None:
+        """Keeps a copy of ``tensor``; of a DTensor, of the local shard, which may be offloaded from its mesh.
+
+        ``flat`` says that it is these elements, (start, stop), of the flattened whole.
+        """
+        pieces: Pieces = () if flat is None else (Flat(*flat),)
         if tensor is None:
-            self.tensors[key] = Observation(None)
+            self.tensors[key] = Observation(None, pieces)
             return
         tensor = tensor.detach()
         if isinstance(tensor, DTensor):
-            self.tensors[key] = Observation(tensor.to_local().clone(), pieces_of(tensor))
+            shard = tensor.to_local().to(tensor.device_mesh.device_type, copy=True)
+            self.tensors[key] = Observation(shard, pieces_of(tensor))
         else:
-            self.tensors[key] = Observation(tensor.clone())
+            self.tensors[key] = Observation(tensor.clone(), pieces)
+
+    def without_gradient(self) -> dict[int, set[str]]:
+        """The parameters that had no gradient at all after each backward, by the index of its op."""
+        found: dict[int, set[str]] = {}
+        held = {key for key, observation in self.tensors.items() if observation.tensor is not None}
+        for key in self.tensors:
+            if key.oracle == "gradient" and held.isdisjoint((key, key._replace(oracle="local_gradient"))):
+                found.setdefault(key.op, set()).add(key.name)
+        return found
 
     def register(self, key: Key, parameter: torch.Tensor) -> None:
         """Keeps how ``parameter`` is registered."""
@@ -88,20 +116,27 @@ class Trace:
         )
 
 
-def pieces_of(tensor: DTensor) -> tuple[Piece, ...]:
-    """Where the local shard of ``tensor`` lies in the whole."""
+def pieces_of(tensor: DTensor) -> Pieces:
+    """Where the local shard of ``tensor`` lies in the whole: the innermost mesh axis cuts first.
+
+    So ``fully_shard`` shards what tensor parallelism has sharded (``_StridedShard``).
+    """
     coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None
     return tuple(
         Piece(placement.dim, tensor.device_mesh.size(axis), coordinate[axis])
-        for axis, placement in enumerate(tensor.placements)
-        if isinstance(placement, Shard)
+        for axis, placement in reversed(list(enumerate(tensor.placements)))
+        if isinstance(placement, Shard | _StridedShard)
     )
 
 
-def cut(whole: torch.Tensor, pieces: tuple[Piece, ...]) -> torch.Tensor:
+def cut(whole: torch.Tensor, pieces: Pieces) -> torch.Tensor:
     """The part of ``whole`` that ``pieces`` name; ranks past the last chunk hold an empty one."""
-    for dim, parts, part in pieces:
+    for piece in pieces:
+        if isinstance(piece, Flat):
+            whole = whole.flatten()[piece.start : piece.stop]
+            continue
+        dim, parts, part = piece
         chunks = torch.chunk(whole, parts, dim)
         whole = chunks[part] if part < len(chunks) else whole.narrow(dim, 0, 0)
     return whole

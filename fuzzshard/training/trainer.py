@@ -17,26 +17,31 @@ from fuzzshard.case.schedule import (
     Backward,
     Cast,
     ClipGradNorm,
+    CorruptState,
     Forward,
+    LoadState,
     Op,
     Ranks,
     Reshard,
+    SaveState,
     SetDivideFactor,
     SetFlag,
     SetMode,
     SetPath,
     SetRequiresGrad,
     Step,
+    TakeStateDict,
     Unshard,
     ZeroGrad,
 )
-from fuzzshard.engines.base import DTYPES, Engine
+from fuzzshard.engines.base import DTYPES, Engine, plain_name
 from fuzzshard.model.names import seed_of
 from fuzzshard.model.source import input_class
 from fuzzshard.model.values import named_ids, named_values
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.optimizers import make_optimizer
+from fuzzshard.training.states import States, optimizer_states, rebuild, zero
 from fuzzshard.training.trace import Key, Observation, Trace
 
 OnOp = Callable[[int], None]
@@ -58,6 +63,8 @@ class Trainer:
         self.recorder = recorder or Recorder()
         self.delays = self.recorder.delays or Delays(_undelayed(case), engine.mesh.device, engine.mesh.rank)
         self.progress = Progress(case, engine.mesh.global_rank)
+        self.first_dtype = engine.dtype
+        self.states = States()
         self.make_optimizer()
         self.pending: list[torch.Tensor] = []
         self.copies: dict[str, tuple[int, Observation]] = {}
@@ -72,14 +79,17 @@ class Trainer:
     def run(self, on_op: OnOp | None = None) -> None:
         """Runs the whole schedule; ``on_op`` is called with the index of each op before it runs."""
         self._observe_registration(-1)
-        for index, op in enumerate(self.case.schedule):
-            if on_op is not None:
-                on_op(index)
-            self.recorder.op = index
-            skipped = self._run(index, op) is False
-            self.progress.advance(skipped=skipped)
-            if self.trace is not None:
-                self._observe(index, op)
+        try:
+            for index, op in enumerate(self.case.schedule):
+                if on_op is not None:
+                    on_op(index)
+                self.recorder.op = index
+                skipped = self._run(index, op) is False
+                self.progress.advance(skipped=skipped)
+                if self.trace is not None:
+                    self._observe(index, op)
+        finally:
+            self.states.remove()
 
     def _run(self, index: int, op: Op) -> bool | None:
         """Runs one op; False for a backward that had nothing to differentiate."""
@@ -101,8 +111,7 @@ class Trainer:
             case SetMode():
                 self.engine.module.train(op.train)
             case SetPath() if self._concerns(op.ranks):
-                block: Any = self.engine.submodule(op.target)
-                block.path = op.path
+                self.engine.set_path(op.target, op.path)
             case SetDivideFactor():
                 self.engine.set_divide_factor(op)
             case Unshard():
@@ -116,9 +125,33 @@ class Trainer:
                 self.engine.cast(DTYPES[op.dtype])
                 self.batches.clear()
                 self.make_optimizer()
+                self._forget_tensors()
+            case TakeStateDict():
+                self.states.take(self.engine)
+            case SaveState():
+                self.states.save(self, op.via)
+            case CorruptState():
+                self._corrupt(index, op)
+            case LoadState():
+                self.states.load(self, assign=op.assign)
+                if op.assign:
+                    self._forget_tensors()
             case _:
                 pass
         return None
+
+    def _corrupt(self, index: int, op: CorruptState) -> None:
+        self._before_change()
+        if op.how == "zero":
+            zero(self)
+        else:
+            rebuild(self, index)
+            self._forget_tensors()
+
+    def _forget_tensors(self) -> None:
+        """The model's tensors are others now: what was kept of the old ones says nothing about them."""
+        self.states.taken = {}
+        self.copies.clear()
 
     def _concerns(self, ranks: Ranks) -> bool:
         return names_rank(ranks, self.engine.mesh.global_rank)
@@ -152,7 +185,7 @@ class Trainer:
     def _input(self, op: Forward, index: int, spec: TensorSpec) -> torch.Tensor:
         leading = self._leading()
         name = (self.case.seed, "input", op.target, index, op.batch, self._data_rank())
-        device = self.engine.input_device
+        device = torch.device("cpu") if self.case.inputs.on_host else self.engine.mesh.device
         if spec.kind == "ids":
             return named_ids(spec.size, leading, *name).to(device)
         shape = (*leading, spec.size)
@@ -183,6 +216,8 @@ class Trainer:
 
     def _call(self, target: str, module: Callable[..., Any], args: list[torch.Tensor]) -> Any:
         leaf = self.engine.facts.modules[target]
+        if self.case.inputs.on_host and not self.engine.moves_inputs(target):
+            args = [tensor.to(self.engine.mesh.device) for tensor in args]
         if isinstance(leaf, Conv1d) or (isinstance(leaf, BatchNorm) and self.case.inputs.seq):
             return module(args[0].transpose(1, 2)).transpose(1, 2)
         if not isinstance(leaf, Block):
@@ -233,7 +268,9 @@ class Trainer:
             return False
         self.engine.before_backward()
         torch.autograd.backward(losses[0] if len(losses) == 1 else torch.stack(losses).sum())
+        self.recorder.explicit = True
         self.engine.after_backward()
+        self.recorder.explicit = False
         self.delays.at("after_backward")
         return True
 
@@ -250,8 +287,23 @@ class Trainer:
             case Step():
                 self._observe_registration(index)
                 self._observe_trained(index)
-            case SetRequiresGrad():
+                self._observe_taken(index)
+            case SetRequiresGrad() | Unshard() | Reshard():
                 self._observe_registration(index)
+            case ClipGradNorm():
+                self._observe_gradients(index)
+            case TakeStateDict():
+                self._observe_state_dict(index)
+            case SaveState():
+                self._observe_trained(index)
+                self._observe_optimizer(index)
+            case CorruptState():
+                self._observe_trained(index, "resume")
+            case LoadState():
+                self._observe_trained(index)
+                self._observe_buffers(index)
+                self._observe_optimizer(index)
+                self._observe_taken(index)
             case _:
                 pass
 
@@ -263,7 +315,7 @@ class Trainer:
     def _observe_parameters(self, index: int) -> None:
         """What is registered; a tensor that only an in-place op can change is copied once a version."""
         assert self.trace is not None
-        for fqn in self.engine.facts.parameters:
+        for fqn in self.engine.facts.parameters if self.engine.registers else ():
             key = Key(index, "registered_parameter", fqn)
             parameter = self.engine.parameter(fqn)
             version, copy = self.copies.get(fqn, (-1, None))
@@ -274,16 +326,31 @@ class Trainer:
             if not self.engine.reregisters:
                 self.copies[fqn] = parameter._version, self.trace.tensors[key]
 
-    def _observe_trained(self, index: int) -> None:
+    def _observe_trained(self, index: int, oracle: str = "parameter") -> None:
         assert self.trace is not None
-        for fqn, parameter in self.engine.trained.items():
-            self.trace.record(Key(index, "parameter", fqn), parameter)
+        for fqn, parameter in self.engine.observed().items():
+            self.trace.record(Key(index, oracle, fqn), parameter, self.engine.flat_range(fqn))
+
+    def _observe_optimizer(self, index: int) -> None:
+        assert self.trace is not None
+        for name, state in optimizer_states(self):
+            self.trace.record(Key(index, "resume", name), state)
+
+    def _observe_state_dict(self, index: int) -> None:
+        assert self.trace is not None
+        for fqn, tensor in self.states.taken.items():
+            self.trace.record(Key(index, "state_dict", fqn), tensor)
+
+    def _observe_taken(self, index: int) -> None:
+        """What a state dict that was taken earlier holds now, where its tensors are the model's own."""
+        if self.engine.state_dict_aliases:
+            self._observe_state_dict(index)
 
     def _observe_gradients(self, index: int) -> None:
         assert self.trace is not None
         for oracle, gradients in self.engine.gradients().items():
             for fqn, gradient in gradients.items():
-                self.trace.record(Key(index, oracle, fqn), gradient)
+                self.trace.record(Key(index, oracle, fqn), gradient, self.engine.flat_range(fqn))
 
     def _observe_inputs(self, index: int) -> None:
         assert self.trace is not None
@@ -296,8 +363,7 @@ class Trainer:
     def _observe_buffers(self, index: int) -> None:
         assert self.trace is not None
         for name, buffer in self.engine.model.named_buffers():
-            name = name.replace("_checkpoint_wrapped_module.", "")
-            self.trace.record(Key(index, "buffer", name), buffer)
+            self.trace.record(Key(index, "buffer", plain_name(name)), buffer)
 
 
 def flatten(output: Any) -> list[torch.Tensor]:

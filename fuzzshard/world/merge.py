@@ -112,17 +112,19 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
             return Verdict(
                 status=Status.INFRA, seconds=seconds, message=f"{failure.message}\n{failure.traceback}"
             )
+        another = bool(failure.expected) and not failure.desync
         finding = Finding(
-            oracle="exception",
+            oracle="expectation" if another else "exception",
             engine=failure.engine,
             observed=failure.message,
-            expected="no exception",
+            expected=failure.expected if another else "no exception",
             op=failure.op,
             rank=rank,
             detail="desync" if failure.desync else failure.detail,
         )
         tracebacks = {f"rank {r}": f.traceback for r, f in sorted(outcome.failures.items())}
-        return _accuse(Status.CRASH, (finding,), stacks | tracebacks, seconds)
+        status = Status.DIVERGENCE if another else Status.CRASH
+        return _accuse(status, (finding,), stacks | tracebacks, seconds)
     endings = {rank: _exit_text(outcome.exits.get(rank, 0)) for rank in sorted(outcome.dead)}
     killed = [rank for rank, ending in endings.items() if ending in _KILLED_BY_OTHERS]
     rank = min(killed or endings)  # a peer that aborts does so because of the one that was killed
@@ -159,7 +161,7 @@ def _disagreements(case: Case, active: dict[int, RankReport]) -> list[Finding]:
         for engine in next(iter(active.values())).replicas:
             seen: dict[str, tuple[int, str]] = {}
             for rank, report in active.items():
-                pieces, value = _observed(report, oracle, engine)
+                pieces, value = _observed(case, rank, report, oracle, engine)
                 first, other = seen.setdefault(pieces, (rank, value))
                 if other != value:
                     found.append(
@@ -175,9 +177,13 @@ def _disagreements(case: Case, active: dict[int, RankReport]) -> list[Finding]:
     return found
 
 
-def _observed(report: RankReport, oracle: str, engine: str) -> tuple[str, str]:
-    """What to compare, between which ranks: replicas only between ranks that hold the same piece."""
+def _observed(case: Case, rank: int, report: RankReport, oracle: str, engine: str) -> tuple[str, str]:
+    """What to compare, between which ranks.
+
+    Replicas only between ranks that hold the same piece; collectives not between tensor-parallel ranks, whose
+    uneven shards of one parameter have different sizes, and which never meet in a data-parallel collective.
+    """
     if oracle == "collectives":
-        return "", report.collectives.get(engine, "")
+        return str(rank % (case.mesh.tensor or 1)), report.collectives.get(engine, "")
     pieces, _, value = report.replicas.get(engine, ":").partition(":")
     return pieces, value

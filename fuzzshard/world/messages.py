@@ -47,7 +47,8 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     """An exception in a rank.
 
     ``detail`` names it for a signature. ``phase`` is ``setup`` (joining, preloading: our fault or the
-    machine's), ``engine`` or ``judge``. ``desync`` says that a collective lost its peer.
+    machine's), ``engine`` or ``judge``. ``desync`` says that a collective lost its peer, ``expected``
+    describes the other error that the case expects of the engine.
     """
 
     phase: Literal["setup", "engine", "judge"]
@@ -57,6 +58,7 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     traceback: str
     op: int = -1
     desync: bool = False
+    expected: str = ""
 
 
 class RankReport(_Message, frozen=True, kw_only=True, tag="report"):

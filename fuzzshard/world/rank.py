@@ -14,6 +14,7 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from fuzzshard.case.relations import variant
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.messages import (
     Failure,
@@ -65,7 +66,7 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
     import torch.distributed as dist
 
     from fuzzshard.engines.mesh import install_group_cache
-    from fuzzshard.training import collectives
+    from fuzzshard.training import collectives, hooks
 
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
@@ -86,6 +87,7 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
         except Exception as error:
             raise ImportError(f"{path}, preloaded, raised {type(error).__name__}: {error}") from error
     collectives.install()
+    hooks.install()
     device = torch.device("cuda", rank) if config.device == "cuda" else torch.device("cpu")
     name = torch.cuda.get_device_name(rank) if config.device == "cuda" else platform.processor() or "cpu"
     send(
@@ -136,6 +138,8 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
 
     try:
         prepare_groups(message.case)
+        if (changed := variant(message.case)) is not None:
+            prepare_groups(changed)
         if dist.get_rank() >= message.case.mesh.size:
             return RankReport(idle=True)
         experiment = Experiment(
@@ -148,13 +152,18 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
             return RankReport()
         return experiment.run()
     except EngineFailure as failure:
-        return _failure("engine", failure.engine, failure.__cause__ or failure, failure.op)
+        cause = failure.__cause__ or failure
+        return _failure("engine", failure.engine, cause, failure.op, failure.expected)
     except Exception as error:
         return _failure("judge", "", error)
 
 
 def _failure(
-    phase: Literal["setup", "engine", "judge"], engine: str, error: BaseException, op: int = -1
+    phase: Literal["setup", "engine", "judge"],
+    engine: str,
+    error: BaseException,
+    op: int = -1,
+    expected: str = "",
 ) -> Failure:
     from fuzzshard.training.experiment import innermost_torch_frame
 
@@ -167,4 +176,5 @@ def _failure(
         detail=f"{type(error).__name__} in {innermost_torch_frame(error)}",
         traceback="".join(traceback.format_exception(error))[-8000:],
         desync=bool(_DESYNC.search(text)),
+        expected=expected,
     )

@@ -9,8 +9,9 @@ import time
 from types import TracebackType
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.needs import needs_cuda
 from fuzzshard.case.validate import validate
-from fuzzshard.errors import InfraError
+from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.deadline import Deadline, IdleWatch
@@ -96,10 +97,12 @@ class World:
     def run(self, case: Case, *, deadline: float | None = None, bare: bool = False) -> Verdict:
         """Runs one case and judges it; ``deadline`` in seconds, by default calibrated from earlier cases.
 
-        Raises :class:`InvalidCase` for a case that no rank should see. ``bare`` trains the engines and
-        judges nothing.
+        Raises :class:`InvalidCase` for a case that no rank should see, :class:`UsageError` for one that needs
+        CUDA on ranks that have none. ``bare`` trains the engines and judges nothing.
         """
         validate(case, self.config.size)
+        if self.config.device == "cpu" and (reason := needs_cuda(case)) is not None:
+            raise UsageError(reason, "use --device cuda")
         fresh = not self._ranks
         self.start()
         limit = deadline if deadline is not None else self.deadline.seconds(fresh)

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
 import pytest
 
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import Confirmation, encode_entry, make_entry
-from fuzzshard.corpus.replay import Outcome, ReplayResult, exit_code, replay
+from fuzzshard.corpus.replay import UNHURRIED, Outcome, ReplayResult, exit_code, replay
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Finding, Status, Verdict
@@ -31,6 +32,7 @@ class FakeWorld:
         self.info = {"torch": "2.14.0", "device": "cpu"}
         self.sizes: list[int] = []
         self.cases: list[Case] = []
+        self.deadlines: list[float | None] = []
 
     def start(self, size: int) -> FakeWorld:
         self.sizes.append(size)
@@ -46,6 +48,7 @@ class FakeWorld:
 
     def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
         self.cases.append(case)
+        self.deadlines.append(deadline)
         verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
         if isinstance(verdict, Exception):
             raise verdict
@@ -127,6 +130,22 @@ def test_a_finding_of_cuda_is_skipped_on_a_cpu(tmp_path: Path) -> None:
     world = FakeWorld(PASS)
     (result,) = run(world, save(tmp_path / "a", device="cuda"))
     assert result.outcome is Outcome.SKIPPED
+    assert world.sizes == []
+
+
+def test_a_case_that_is_to_pass_is_given_time(tmp_path: Path) -> None:
+    world = FakeWorld(PASS)
+    run(world, bare(tmp_path / "mlp.json"), save(tmp_path / "a"))
+    assert world.deadlines == [UNHURRIED, None]
+
+
+def test_a_case_that_needs_cuda_is_skipped_on_a_cpu_with_the_reason(tmp_path: Path) -> None:
+    world, case = FakeWorld(PASS), clean_case(2)
+    inputs = msgspec.structs.replace(case.inputs, on_host=True)
+    write_atomic(tmp_path / "a.json", codec.encode(msgspec.structs.replace(case, inputs=inputs)))
+    (result,) = run(world, tmp_path / "a.json")
+    assert result.outcome is Outcome.SKIPPED
+    assert "CUDA" in result.message
     assert world.sizes == []
 
 

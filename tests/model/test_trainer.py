@@ -12,7 +12,8 @@ from fuzzshard.case.case import Case, Freeze, Optimizer
 from fuzzshard.case.graph import BatchNorm, Dropout, Linear
 from fuzzshard.case.schedule import Backward, Forward, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.reference import NoiseTwin, Reference
+from fuzzshard.engines.noise import NoiseTwin
+from fuzzshard.engines.reference import Reference
 from fuzzshard.oracles.compare import differences
 from fuzzshard.training.optimizers import make_optimizer
 from fuzzshard.training.trace import Key, Trace

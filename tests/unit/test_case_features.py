@@ -5,11 +5,28 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.case.graph import Block, Call, Child, Linear, RMSNorm, TensorOp
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, Step, ZeroGrad
+from fuzzshard.case.options import FSDP1, Delay, Precision, TensorParallel
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    ClipGradNorm,
+    CorruptState,
+    Forward,
+    LoadState,
+    Reshard,
+    SaveState,
+    SetDivideFactor,
+    SetFlag,
+    SetPath,
+    Step,
+    TakeStateDict,
+    Unshard,
+    ZeroGrad,
+)
 
 ROOT = Block(
     children=(
@@ -53,12 +70,14 @@ def test_a_plain_case_has_few_features():
         "dtype:float32",
         "values:gaussian",
         "loss:dot",
+        "engine:ddp",
+        "engine:fully_shard",
     }
 
 
 def test_every_feature_is_described_in_one_line():
     for feature in ALL_FEATURES:
-        assert re.fullmatch(r"[a-z]+:[a-z0-9_]+", feature)
+        assert re.fullmatch(r"[a-z0-9]+:[a-z0-9_]+", feature)
         assert "\n" not in FEATURES[feature]
 
 
@@ -83,6 +102,34 @@ def test_only_listed_features_are_reported():
         (
             {"wrap": (WrapGroup(modules=("a", "b"), reshard_after_forward=1),)},
             {"wrap:list_group", "wrap:root_not_wrapped", "wrap:parameter_in_no_group", "reshard:int"},
+        ),
+        (
+            {"mesh": Mesh(shard=1, replicate=1, tensor=2)},
+            {"mesh:axis_of_one", "mesh:hsdp_tensor", "mesh:tensor"},
+        ),
+        ({"mesh": Mesh(shard=2, pipeline=1)}, {"mesh:pipeline"}),
+        ({"ignored": ("b",)}, {"option:ignored", "wrap:parameter_in_no_group"}),
+        ({"init": "meta"}, {"option:meta"}),
+        ({"compile": "eager"}, {"compile:eager"}),
+        ({"relation": "plan"}, {"relation:plan"}),
+        (
+            {"delays": (Delay(site="before_step", milliseconds=1.0, ranks="others"),)},
+            {"delay:before_step", "delay:some_ranks"},
+        ),
+        ({"optimizer": Optimizer(foreach=True, exclude=("b",))}, {"optimizer:foreach", "optimizer:exclude"}),
+        (
+            {"engines": ("ddp", "fully_shard", "fsdp1"), "fsdp1": FSDP1(strategy="no_shard", debug="detail")},
+            {
+                "engine:fsdp1",
+                "fsdp1:no_shard",
+                "fsdp1:detail",
+                "fsdp1:flat_params",
+                "fsdp1:backward_prefetch_pre",
+            },
+        ),
+        (
+            {"tensor_parallel": (TensorParallel(module="a", style="colwise", local_output=False),)},
+            {"tensor:colwise", "tensor:dtensor_output"},
         ),
     ],
 )
@@ -109,6 +156,58 @@ def test_what_a_plan_adds_is_seen(changes, feature):
 def test_what_a_schedule_does_is_seen(schedule, feature):
     found = gained(schedule=schedule) - {"reuse:two_forwards"}
     assert found == {f"schedule:{name}" for name in feature}
+
+
+@pytest.mark.parametrize(
+    ("options", "feature"),
+    [
+        ({"offload": "unpinned"}, {"offload:unpinned"}),
+        ({"shard_dim": "last"}, {"shard:last"}),
+        ({"forward_prefetch": ("b",)}, {"prefetch:forward"}),
+        (
+            {"precision": Precision(param="bfloat16", cast_inputs=False)},
+            {"precision:bfloat16", "precision:reduce_as_param", "precision:no_cast", "precision:mixed"},
+        ),
+        (
+            {"precision": Precision(reduce="bfloat16", output="float32")},
+            {"precision:reduce_only", "precision:output", "precision:mixed"},
+        ),
+    ],
+)
+def test_the_options_of_a_group_are_seen(options, feature):
+    inner, root = CASE.wrap
+    assert gained(wrap=(inner, replace(root, **options))) == feature
+
+
+@pytest.mark.parametrize(
+    ("op", "feature"),
+    [
+        (Cast(dtype="float64"), {"cast", "cast_before_forward"}),
+        (TakeStateDict(), {"take_state_dict", "take_state_dict_before_forward"}),
+        (SaveState(via="state_dict"), {"save_state_dict"}),
+        (CorruptState(how="rebuild"), {"rebuild"}),
+        (LoadState(assign=True), {"load_assign"}),
+        (SetDivideFactor(factor=2.0), {"divide_factor"}),
+        (Unshard(async_op=True), {"unshard_async"}),
+        (Reshard(), {"reshard"}),
+        (ClipGradNorm(max_norm=1.0), {"clip"}),
+        (SetPath(path=1, ranks="others"), {"set_path_on_some_ranks"}),
+        (SetFlag(flag="reshard_after_forward", value=False), {"set_reshard_after_forward"}),
+    ],
+)
+def test_what_an_op_does_is_seen(op, feature):
+    assert gained(schedule=(op, *CASE.schedule)) == {f"op:{name}" for name in feature}
+
+
+def test_how_a_block_is_called_and_returns_is_seen():
+    root = replace(ROOT, passing="dataclass", returns="namedtuple", method="encode")
+    assert gained(model=root) == {"passing:dataclass", "returns:namedtuple", "edge:method"}
+
+
+def test_a_call_with_alternatives_is_seen():
+    first, second, _ = ROOT.nodes
+    root = replace(ROOT, nodes=(first, replace(second, alternatives=("c",))), outputs=("h1",))
+    assert gained(model=root) == {"edge:alternatives"}
 
 
 def test_an_output_left_out_of_the_loss_is_unused():

@@ -87,6 +87,24 @@ def test_replay_prints_one_line_for_each_entry_and_a_summary(
     assert [config.size for config in started] == [2]
 
 
+def test_replay_with_a_summary_prints_what_did_not_pass_and_counts_by_folder(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = save(tmp_path)
+    plain = tmp_path / "plain"
+    write_atomic(plain / "a.json", codec.encode(clean_case(1)))
+    judged_by(lambda _, case: DIVERGENCE if case.mesh.size == 2 else PASS)
+    assert fuzzshard("replay", tmp_path, "--device", "cpu", "--summary") == 1
+    same, heading, *folders, all_of_them, _ = capsys.readouterr().out.splitlines()
+    assert same.split()[:2] == ["SAME", str(entry)]
+    assert heading.split() == ["folder", "cases", "passed", "skipped", "other"]
+    assert [line.split() for line in folders] == [
+        [str(entry.parent), "1", "0", "0", "1", "SAME"],
+        [str(plain), "1", "1", "0", "0"],
+    ]
+    assert all_of_them.split() == ["all", "2", "1", "0", "1"]
+
+
 def test_replay_starts_as_many_ranks_as_asked_for(
     tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import msgspec
 import pytest
 from cases import make_case
 
@@ -137,6 +138,17 @@ def test_an_exception_is_a_crash_of_its_engine_with_every_traceback() -> None:
     )
     assert (verdict.findings[0].rank, verdict.findings[0].op) == (1, 1)
     assert verdict.stacks == {"rank 1": "traceback of x"}
+
+
+def test_another_exception_than_the_expected_one_breaks_the_expectation() -> None:
+    other = msgspec.structs.replace(failure("x"), expected="an error at op 1 that matches 'y'")
+    verdict = judged(outcome(failures={0: other, 1: other}))
+    assert (verdict.status, verdict.signature) == (
+        Status.DIVERGENCE,
+        "divergence/fully_shard/expectation",
+    )
+    assert verdict.findings[0].observed == "RuntimeError: x"
+    assert verdict.findings[0].expected == "an error at op 1 that matches 'y'"
 
 
 def test_an_exception_of_its_own_beats_what_its_peers_saw() -> None:

@@ -5,11 +5,12 @@ A backward from an output that depends on nothing trainable is an error of autog
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 from fuzzshard.case.case import Inputs, Tie
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
+from fuzzshard.case.groups import modules_called
 from fuzzshard.case.leaves import leaf_parameters
 
 
@@ -20,6 +21,7 @@ class Flow:
         self.root = root
         self.root_args = tuple(tensor.requires_grad for tensor in inputs.tensors)
         self.modules = found.modules
+        self.paths: Mapping[str, int] | None = None
         tied = {tie.parameter: tie.source for tie in ties}
         self.parameters: dict[str, frozenset[str]] = {}
         """The distinct parameters of every leaf, by path."""
@@ -28,8 +30,14 @@ class Flow:
                 names = [join(path, n) for n in leaf_parameters(module, found.width(path))]  # type: ignore[arg-type]
                 self.parameters[path] = frozenset(tied.get(name, name) for name in names)
 
-    def outputs(self, target: str, trainable: Set[str]) -> tuple[bool, ...]:
-        """Which outputs of a forward of ``target`` require a gradient while ``trainable`` does."""
+    def outputs(
+        self, target: str, trainable: Set[str], paths: Mapping[str, int] | None = None
+    ) -> tuple[bool, ...]:
+        """Which outputs of a forward of ``target`` require a gradient while ``trainable`` does.
+
+        ``paths`` is the path of every block with alternatives; without it, those that do on all paths.
+        """
+        self.paths = paths
         args = self.root_args if not target else (False,) * 8
         return self._module(target, self.modules[target], args, trainable)
 
@@ -42,15 +50,22 @@ class Flow:
         for node in module.nodes:
             node_args = tuple(values[a] for a in node.args)
             if isinstance(node, TensorOp):
-                values[node.name] = node.op != "detach" and any(node_args)
+                values[node.name] = _requires_grad(node, node_args)
                 continue
-            results = self._call(join(path, node.module), node, node_args, trainable)
+            results = self._call(path, node, node_args, trainable)
             values[node.name] = results[0]
             values |= {f"{node.name}.{i}": result for i, result in enumerate(results)}
         return tuple(values[v] for v in module.outputs)
 
     def _call(self, path: str, call: Call, args: tuple[bool, ...], trainable: Set[str]) -> tuple[bool, ...]:
-        target = resolve(self.root, path)
-        assert target is not None
-        results = self._module(*target, args, trainable)
-        return results if call.grad else (False,) * len(results)
+        results = []
+        for name in modules_called(call, path, self.paths):
+            target = resolve(self.root, join(path, name))
+            assert target is not None
+            results.append(self._module(*target, args, trainable))
+        return tuple(call.grad and all(flows) for flows in zip(*results, strict=True))
+
+
+def _requires_grad(node: TensorOp, args: tuple[bool, ...]) -> bool:
+    """Adding in place happens without gradients."""
+    return args[0] if node.op == "iadd" else node.op != "detach" and any(args)

@@ -1,0 +1,180 @@
+"""The autograd graph that forwards of a case build, as far as the case tells.
+
+Autograd runs the nodes that a loss depends on from the newest to the oldest: a node is ready when all its
+readers have run, they are newer, and the ready queue prefers the newest (torch/csrc/autograd/engine.cpp,
+``CompareNodeTaskTime``). So one list of nodes in the order of their making is all that a backward needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.flow import Flow
+from fuzzshard.case.graph import Block, Call, Dropout, Module, TensorOp, join, resolve
+from fuzzshard.case.groups import modules_called
+
+
+@dataclasses.dataclass
+class Region:
+    """One call of a checkpointed module: what its recomputation calls again.
+
+    ``calls`` are the calls of modules within it: the path, whether the call begins or ends, and the number of
+    nodes made by then.
+    """
+
+    calls: list[tuple[str, bool, int]] = dataclasses.field(default_factory=list)
+    nested: bool = False
+    without_grad: bool = False
+    recomputed: bool = False
+
+
+@dataclasses.dataclass(eq=False)
+class Node:
+    """One or several functions of autograd that run together.
+
+    ``parameters`` get gradients here. ``hooks`` are wrap groups whose hooks run before the node does.
+    ``inputs_of`` is the wrap group whose module's inputs pass through here.
+    """
+
+    number: int
+    inputs: tuple[Node, ...]
+    parameters: frozenset[str] = frozenset()
+    regions: tuple[Region, ...] = ()
+    inputs_of: int | None = None
+    hooks: list[int] = dataclasses.field(default_factory=list)
+
+
+Value = Node | None
+"""A tensor: the node that made it, or None where it requires no gradient."""
+
+
+class Watcher(Protocol):
+    """Told when a module is called, as a module's hooks are."""
+
+    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
+        """A module is called with ``args``; it gets what this returns."""
+
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
+        """A module returns ``results``."""
+
+
+class Tape:
+    """The nodes of all forwards so far, the oldest first."""
+
+    def __init__(self, case: Case, found: Facts, watcher: Watcher) -> None:
+        self.case, self.found, self.watcher = case, found, watcher
+        self.nodes: list[Node] = []
+        self.leaves = Flow(case.model, case.inputs, found, case.ties).parameters
+        self.checkpoints = {c.module: c.implementation for c in case.checkpoints}
+        self.regions: tuple[Region, ...] = ()
+        self.paths: Mapping[str, int] = {}
+        self.frozen: Collection[str] = ()
+        self.training = True
+
+    def node(self, inputs: Iterable[Value], parameters: frozenset[str] = frozenset()) -> Node:
+        """Makes a node."""
+        made = Node(len(self.nodes), tuple(v for v in inputs if v is not None), parameters, self.regions)
+        self.nodes.append(made)
+        return made
+
+    def forward(
+        self,
+        target: str,
+        *,
+        grad: bool,
+        paths: Mapping[str, int],
+        frozen: Collection[str],
+        training: bool,
+    ) -> list[Value]:
+        """The outputs of a forward of ``target``."""
+        self.paths, self.frozen, self.training = paths, frozen, training
+        args: list[Value] = [None] * len(self.found.input_values[target])
+        if grad and not target:
+            args = [self.node(()) if t.requires_grad else None for t in self.case.inputs.tensors]
+        return self._module(target, self.found.modules[target], args, grad)
+
+    def _module(self, path: str, module: Module, args: list[Value], grad: bool) -> list[Value]:
+        """Calls a module; the checkpoint wrapper is what is wrapped, the other checkpoints are within."""
+        checkpoint = self.checkpoints.get(path)
+        inside = checkpoint in ("composable", "utils")
+        if checkpoint is None:
+            return self._watched(path, module, args, grad)
+        outer = self.regions
+        region = Region(nested=bool(outer))
+        for enclosing in outer:
+            enclosing.nested = True
+        if inside:
+            self.regions = (*outer, region)
+            results = self._watched(path, module, args, grad)
+            self.regions = outer
+            return results
+        return self._watched(path, module, args, grad, region)
+
+    def _watched(
+        self, path: str, module: Module, args: list[Value], grad: bool, region: Region | None = None
+    ) -> list[Value]:
+        self._note(path, begins=True, grad=grad)
+        args = self.watcher.enter(path, args, grad=grad)
+        outer = self.regions
+        self.regions = outer if region is None else (*outer, region)
+        results = self._block(path, module, args, grad) if isinstance(module, Block) else None
+        if results is None:
+            results = [self._leaf(path, module, args, grad)]
+        self.regions = outer
+        self.watcher.leave(path, results, grad=grad)
+        self._note(path, begins=False, grad=grad)
+        return results
+
+    def _note(self, path: str, *, begins: bool, grad: bool) -> None:
+        for region in self.regions:
+            region.calls.append((path, begins, len(self.nodes)))
+            region.without_grad |= not grad
+
+    def _leaf(self, path: str, module: Module, args: list[Value], grad: bool) -> Value:
+        if isinstance(module, Dropout) and (not self.training or module.p == 0):
+            return args[0]
+        parameters = self.leaves[path].difference(self.frozen)
+        if not grad or (args[0] is None and not parameters):
+            return None
+        return self.node(args, parameters)
+
+    def _block(self, path: str, block: Block, args: list[Value], grad: bool) -> list[Value]:
+        values = dict(zip(block.inputs, args, strict=True))
+        for node in block.nodes:
+            read = [values[a] for a in node.args]
+            if isinstance(node, TensorOp):
+                values[node.name] = self._tensor_op(node, read, grad)
+                continue
+            results = self._call(path, node, read, grad)
+            values[node.name] = results[0]
+            values |= {f"{node.name}.{i}": result for i, result in enumerate(results)}
+        return [values[v] for v in block.outputs]
+
+    def _call(self, block: str, node: Call, args: list[Value], grad: bool) -> list[Value]:
+        (name,) = modules_called(node, block, self.paths)
+        target = resolve(self.case.model, join(block, name))
+        assert target is not None
+        return self._module(*target, args, grad and node.grad)
+
+    def _tensor_op(self, op: TensorOp, args: list[Value], grad: bool) -> Value:
+        if op.op == "iadd" or (op.op in ("add", "mul") and len(args) == 1):
+            return args[0]
+        if op.op == "detach" or not grad or all(a is None for a in args):
+            return None
+        return self.node(args)
+
+
+def reached(losses: Iterable[Node]) -> list[Node]:
+    """The nodes that a backward of ``losses`` runs, in its order."""
+    seen: dict[int, Node] = {}
+    stack = list(losses)
+    while stack:
+        node = stack.pop()
+        if node.number not in seen:
+            seen[node.number] = node
+            stack += node.inputs
+    return [seen[number] for number in sorted(seen, reverse=True)]

@@ -1,0 +1,163 @@
+"""Whether the forwards of a Case can compute: the dtypes of values, followed through the graph.
+
+Most modules want inputs of the dtype of their parameters.
+"""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import Casts, casts, computing_dtype, has_precision, stored_dtype
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.graph import (
+    Alias,
+    Block,
+    Call,
+    Embedding,
+    LayerNorm,
+    Leaf,
+    Module,
+    RawParameter,
+    RMSNorm,
+    TensorOp,
+    join,
+    resolve,
+)
+from fuzzshard.case.leaves import leaf_parameters
+from fuzzshard.case.options import LOW_PRECISION, Dtype
+from fuzzshard.case.paths import is_within
+from fuzzshard.case.schedule import Cast, Forward, SetRequiresGrad
+from fuzzshard.errors import InvalidCase
+
+DtypeOrIds = Dtype | None
+"""The dtype of a value; None for ids."""
+
+
+def promote(a: Dtype, b: Dtype) -> Dtype:
+    """The dtype of ``a + b`` of tensors, as ``torch.promote_types`` has it."""
+    if a == b:
+        return a
+    if a in LOW_PRECISION and b in LOW_PRECISION:
+        return "float32"
+    return max(a, b, key=(*LOW_PRECISION, "float32", "float64").index)
+
+
+def check_dtypes(case: Case, found: Facts) -> None:
+    """Raises :class:`InvalidCase` where a forward of the schedule brings two dtypes together.
+
+    Also where a group has trainable parameters of several dtypes, which ``fully_shard`` asserts against
+    (``_init_mp_dtypes`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
+    """
+    if not (has_precision(case) or case.dtypes):
+        return
+    _check_groups(case, found)
+    cast: Dtype | None = None
+    for op in case.schedule:
+        if isinstance(op, Cast):
+            cast = op.dtype
+        elif isinstance(op, Forward):
+            _Flow(case, found, cast).forward(op.target)
+
+
+def _check_groups(case: Case, found: Facts) -> None:
+    frozen = {fqn for fqn in found.parameters if any(is_within(fqn, f.target) for f in case.freezes)}
+    for op in case.schedule:
+        if isinstance(op, SetRequiresGrad) and op.value:
+            frozen = {fqn for fqn in frozen if not is_within(fqn, op.target)}
+    for index, group in enumerate(case.wrap):
+        trained = [fqn for fqn, owner in found.owners.items() if owner == index and fqn not in frozen]
+        if len({stored_dtype(case, fqn, None) for fqn in trained}) > 1:
+            raise InvalidCase(
+                f"the group of {group.modules[0]!r} trains parameters of several dtypes",
+                "freeze them, or put them into groups of their own",
+            )
+
+
+class _Flow:
+    """One forward, in dtypes."""
+
+    def __init__(self, case: Case, found: Facts, cast: Dtype | None) -> None:
+        self.case, self.found, self.cast = case, found, cast
+        self.casts = casts(case)
+        self.ties = {tie.parameter: tie.source for tie in case.ties}
+        self.seen: dict[tuple[str, tuple[DtypeOrIds, ...]], tuple[DtypeOrIds, ...]] = {}
+
+    def forward(self, target: str) -> None:
+        floats = self.cast or self.case.dtype
+        inputs = tuple(None if v.ids else floats for v in self.found.input_values[target])
+        self.visit(target, self.found.modules[target], inputs)
+
+    def visit(self, path: str, module: Module, args: tuple[DtypeOrIds, ...]) -> tuple[DtypeOrIds, ...]:
+        if (path, args) in self.seen:
+            return self.seen[path, args]
+        cast = self.casts.get(path, Casts())
+        inputs = tuple(d and (cast.inputs or d) for d in args)
+        assert not isinstance(module, Alias)
+        outputs = (
+            self.block(path, module, inputs) if isinstance(module, Block) else self.leaf(path, module, inputs)
+        )
+        self.seen[path, args] = tuple(d and (cast.outputs or d) for d in outputs)
+        return self.seen[path, args]
+
+    def leaf(self, path: str, leaf: Leaf, args: tuple[DtypeOrIds, ...]) -> tuple[DtypeOrIds, ...]:
+        (arg,) = args
+        names = leaf_parameters(leaf, self.found.width(path))
+        own = {self.parameter(join(path, name)) for name in names}
+        if not own:
+            return (arg,)
+        if isinstance(leaf, Embedding):
+            return (own.pop(),)
+        assert arg is not None
+        if isinstance(leaf, RawParameter) and not leaf.matrix:
+            return (promote(arg, own.pop()),)
+        if isinstance(leaf, RMSNorm):
+            return (arg,)
+        if isinstance(leaf, LayerNorm) and arg in LOW_PRECISION and own == {"float32"}:
+            return (arg,)
+        if own != {arg}:
+            has = " and ".join(sorted(own))
+            raise InvalidCase(
+                f"{path!r} has parameters of {has} and is called with {arg}",
+                "give its group a precision that casts, or a dtype that fits",
+            )
+        return (arg,)
+
+    def parameter(self, fqn: str) -> Dtype:
+        return computing_dtype(self.case, self.found, self.ties.get(fqn, fqn), self.cast)
+
+    def block(self, path: str, block: Block, args: tuple[DtypeOrIds, ...]) -> tuple[DtypeOrIds, ...]:
+        values: dict[str, DtypeOrIds] = dict(zip(block.inputs, args, strict=True))
+        for node in block.nodes:
+            given = tuple(values[a] for a in node.args)
+            if isinstance(node, TensorOp):
+                values[node.name] = self.tensor_op(path, node, given)
+                continue
+            for result in self.call(path, node, given):
+                values |= result
+        return tuple(values[v] for v in block.outputs)
+
+    def call(self, path: str, node: Call, args: tuple[DtypeOrIds, ...]) -> list[dict[str, DtypeOrIds]]:
+        """The values that a call makes, by each of the children that it may call."""
+        made = []
+        for name in node.modules:
+            target = resolve(self.case.model, join(path, name))
+            assert target is not None
+            results = self.visit(*target, args)
+            several = isinstance(target[1], Block) and target[1].returns != "tensor"
+            names = [f"{node.name}.{i}" for i in range(len(results))] if several else [node.name]
+            made.append(dict(zip(names, results, strict=True)))
+        if any(result != made[0] for result in made):
+            raise InvalidCase(
+                f"the alternatives of {node.name!r} in block {path!r} differ in dtype", "match them"
+            )
+        return made
+
+    def tensor_op(self, path: str, node: TensorOp, args: tuple[DtypeOrIds, ...]) -> DtypeOrIds:
+        dtypes = [d for d in args if d is not None]
+        if node.op == "attend" and len(set(dtypes)) > 1:
+            raise InvalidCase(f"'attend' in block {path!r} joins {' and '.join(dtypes)}", "make them equal")
+        if node.op == "iadd":
+            return dtypes[0]
+        result = dtypes[0]
+        for dtype in dtypes[1:]:
+            result = promote(result, dtype)
+        return result

@@ -1,0 +1,113 @@
+"""Dtypes: what mixed precision asks for, and what each parameter is stored in and computed with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.groups import root_groups
+from fuzzshard.case.options import Dtype, Precision
+from fuzzshard.case.paths import is_within
+
+
+class Casts(NamedTuple):
+    """What a module's floating-point inputs and outputs are cast to; None: they are left as they are."""
+
+    inputs: Dtype | None = None
+    outputs: Dtype | None = None
+
+
+def uses_fsdp1_policy(case: Case) -> bool:
+    """Whether the mixed precision of the case is that of FSDP1, which has one policy for all its units."""
+    return "fsdp1" in case.engines and case.fsdp1.precision is not None
+
+
+def policies(case: Case) -> tuple[Precision | None, ...]:
+    """The mixed precision of every wrap group, under the engines that the case runs."""
+    if uses_fsdp1_policy(case):
+        return (case.fsdp1.precision,) * len(case.wrap)
+    return tuple(group.precision for group in case.wrap)
+
+
+def has_precision(case: Case) -> bool:
+    """Whether some group of the case has a policy of mixed precision."""
+    return any(policy is not None for policy in policies(case))
+
+
+def casts(case: Case) -> Mapping[str, Casts]:
+    """What the policies cast at each wrapped module.
+
+    Under ``fully_shard`` every module of a group is cast, under FSDP1 the root only
+    (``MixedPrecision.cast_root_forward_inputs``; ``cast_forward_inputs`` is off).
+    """
+    found: dict[str, Casts] = {}
+    for index, (group, policy) in enumerate(zip(case.wrap, policies(case), strict=True)):
+        if policy is None or (uses_fsdp1_policy(case) and root_groups(case)[index] != index):
+            continue
+        inputs = policy.param if policy.cast_inputs else None
+        found |= dict.fromkeys(group.modules, Casts(inputs, policy.output))
+    return found
+
+
+def stored_dtype(case: Case, fqn: str, cast: Dtype | None) -> Dtype:
+    """The dtype that a parameter is trained in; ``cast`` is that of the last ``Cast`` op, if any."""
+    if cast is not None:
+        return cast
+    own = [entry.dtype for entry in case.dtypes if is_within(fqn, entry.target)]
+    return own[-1] if own else case.dtype
+
+
+def computing_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> Dtype:
+    """The dtype that a parameter has in a forward."""
+    owner = found.owners[fqn]
+    policy = None if owner is None else policies(case)[owner]
+    return (policy and policy.param) or stored_dtype(case, fqn, cast)
+
+
+def dtypes_in_play(case: Case) -> frozenset[Dtype]:
+    """Every dtype that a parameter, a reduction or an output may have, but for those of ``Cast`` ops."""
+    named = {case.dtype, *(entry.dtype for entry in case.dtypes)}
+    for policy in policies(case):
+        if policy is not None:
+            named |= {d for d in (policy.param, policy.reduce, policy.output) if d is not None}
+    return frozenset(named)
+
+
+def is_low_precision(case: Case) -> bool:
+    """Whether anything in the case is computed in a lower precision than the case itself."""
+    return any(_bits(dtype) < _bits(case.dtype) for dtype in dtypes_in_play(case))
+
+
+def _bits(dtype: Dtype) -> int:
+    """The bits of the significand."""
+    return {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}[dtype]
+
+
+_FINER: dict[Dtype, Dtype] = {
+    "bfloat16": "float32",
+    "float16": "float32",
+    "float32": "float64",
+    "float64": "float64",
+}
+
+
+def finer(case: Case) -> Case:
+    """The same case in the next higher precision throughout, mixed precision included."""
+
+    def policy(of: Precision | None) -> Precision | None:
+        if of is None:
+            return None
+        named = {name: getattr(of, name) for name in ("param", "reduce", "output")}
+        return replace(of, **{name: dtype and _FINER[dtype] for name, dtype in named.items()})
+
+    return replace(
+        case,
+        dtype="float64",
+        dtypes=tuple(replace(entry, dtype=_FINER[entry.dtype]) for entry in case.dtypes),
+        wrap=tuple(replace(group, precision=policy(group.precision)) for group in case.wrap),
+        fsdp1=replace(case.fsdp1, precision=policy(case.fsdp1.precision)),
+    )

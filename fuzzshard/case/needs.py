@@ -1,0 +1,18 @@
+"""What a Case needs beyond ranks."""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case
+
+
+def needs_cuda(case: Case) -> str | None:
+    """Why ``case`` cannot run on CPU ranks, in one line; None if it can."""
+    if "fully_shard" in case.engines and any(group.offload == "pinned" for group in case.wrap):
+        return "pinned memory needs CUDA"
+    if "fsdp1" in case.engines and case.fsdp1.offload:
+        return "FSDP1's CPU offload needs CUDA"
+    if case.inputs.on_host:
+        return "inputs on the host need CUDA to be moved to"
+    if case.compile == "inductor":
+        return "Inductor's kernels need CUDA: on the CPU each case would wait for a C++ compiler"
+    return None

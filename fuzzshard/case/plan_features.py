@@ -1,0 +1,126 @@
+"""Features of how a Case is wrapped, frozen and parallelised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.options import FSDP1, Precision
+from fuzzshard.case.paths import is_within
+from fuzzshard.case.schedule import SetRequiresGrad
+
+
+def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
+    """The wrap plan and what is checkpointed."""
+    wrapped = [m for group in case.wrap for m in group.modules]
+    if len(case.wrap) > 1:
+        yield "wrap:several_groups"
+    if any(len(group.modules) > 1 for group in case.wrap):
+        yield "wrap:list_group"
+    if any(a and a != b and is_within(b, a) for a in wrapped for b in wrapped):
+        yield "wrap:nested"
+    if wrapped:
+        yield "wrap:root" if "" in wrapped else "wrap:root_not_wrapped"
+    if None in found.owners.values():
+        yield "wrap:parameter_in_no_group"
+    for group in case.wrap:
+        raf = group.reshard_after_forward
+        yield f"reshard:{str(raf).lower()}" if raf is None or isinstance(raf, bool) else "reshard:int"
+    for checkpoint in case.checkpoints:
+        yield f"checkpoint:{checkpoint.implementation}"
+
+
+def freezing_features(case: Case, found: Facts) -> Iterator[str]:
+    """What is frozen, and when."""
+    for freeze in case.freezes:
+        yield "freeze:parameter" if freeze.target in found.parameters else "freeze:module"
+        yield "freeze:after_wrap" if freeze.after_wrap else "freeze:before_wrap"
+    kinds: dict[int, set[bool]] = {}
+    for fqn, owner in found.owners.items():
+        if owner is not None:
+            frozen = any(is_within(fqn, freeze.target) for freeze in case.freezes)
+            kinds.setdefault(owner, set()).add(frozen)
+    if any(len(kind) == 2 for kind in kinds.values()):
+        yield "freeze:mixed_group"
+    for op in case.schedule:
+        if isinstance(op, SetRequiresGrad):
+            yield "freeze:toggled_on" if op.value else "freeze:toggled_off"
+            if op.engines_only:
+                yield "freeze:engines_only"
+
+
+def mesh_features(case: Case) -> Iterator[str]:
+    """Sizes and axes of the mesh."""
+    mesh = case.mesh
+    yield f"mesh:{mesh.size}" if mesh.size <= 4 else "mesh:larger"
+    if mesh.replicate is not None:
+        yield "mesh:axis_of_one" if 1 in (mesh.shard, mesh.replicate) else "mesh:hsdp"
+    if mesh.tensor is not None:
+        yield "mesh:tensor"
+        if mesh.replicate is not None:
+            yield "mesh:hsdp_tensor"
+    if mesh.pipeline is not None:
+        yield "mesh:pipeline"
+
+
+def group_features(case: Case) -> Iterator[str]:
+    """Options of wrap groups."""
+    for group in case.wrap:
+        if group.offload is not None:
+            yield f"offload:{group.offload}"
+        if group.forward_prefetch:
+            yield "prefetch:forward"
+        if group.backward_prefetch:
+            yield "prefetch:backward"
+        if group.shard_dim != "first":
+            yield f"shard:{group.shard_dim}"
+        yield from _precision(group.precision)
+    if len({group.precision for group in case.wrap}) > 1:
+        yield "precision:mixed"
+    if case.dtypes:
+        yield "precision:parameter_dtype"
+
+
+def _precision(precision: Precision | None) -> Iterator[str]:
+    if precision is None:
+        return
+    if precision.param is not None:
+        yield f"precision:{precision.param}"
+        yield "precision:reduce" if precision.reduce is not None else "precision:reduce_as_param"
+    elif precision.reduce is not None:
+        yield "precision:reduce_only"
+    if precision.output is not None:
+        yield "precision:output"
+    if not precision.cast_inputs:
+        yield "precision:no_cast"
+
+
+def fsdp1_features(case: Case) -> Iterator[str]:
+    """Options of FSDP1, where that runs."""
+    if "fsdp1" not in case.engines:
+        return
+    options: FSDP1 = case.fsdp1
+    yield f"fsdp1:{options.strategy}"
+    yield f"fsdp1:{'orig_params' if options.use_orig_params else 'flat_params'}"
+    yield f"fsdp1:backward_prefetch_{options.backward_prefetch or 'none'}"
+    for name, present in (
+        ("policy", options.wrapping == "policy"),
+        ("forward_prefetch", options.forward_prefetch),
+        ("all_gathers_unlimited", not options.limit_all_gathers),
+        ("offload", options.offload),
+        ("precision", options.precision is not None),
+        ("detail", options.debug == "detail"),
+    ):
+        if present:
+            yield f"fsdp1:{name}"
+
+
+def tensor_parallel_features(case: Case) -> Iterator[str]:
+    """Styles and layouts of a tensor-parallel plan."""
+    for plan in case.tensor_parallel:
+        yield f"tensor:{plan.style}"
+        if "sequence" in (plan.input, plan.output):
+            yield "tensor:sequence_layout"
+        if not plan.local_output:
+            yield "tensor:dtensor_output"

@@ -1,0 +1,158 @@
+"""Variants of a case that must train to the same values: the second run of a case with a relation.
+
+The ops of a variant keep their places in the schedule: an op that is left out is replaced by one that
+changes nothing, since dropout is seeded by an op's place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Mesh, WrapGroup
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import BatchNorm, Block, Call, join, resolve
+from fuzzshard.case.groups import calls_of, root_groups, root_is_wrapped
+from fuzzshard.case.schedule import (
+    Forward,
+    Op,
+    Reshard,
+    SetDivideFactor,
+    SetFlag,
+    SetMode,
+    SetPath,
+    Unshard,
+)
+from fuzzshard.case.validate import validate
+from fuzzshard.errors import InvalidCase
+
+
+def variant(case: Case) -> Case | None:
+    """``case`` with what its relation names changed; None where that would be another experiment."""
+    changed: Case | None
+    match case.relation:
+        case None:
+            return None
+        case "reshard":
+            changed = _resharded(case)
+        case "prefetch":
+            changed = _prefetched(case)
+        case "checkpoint":
+            changed = _without_checkpoints(case)
+        case "delay":
+            changed = replace(case, delays=())
+        case "unshard":
+            changed = _without_unshards(case)
+        case "plan":
+            changed = _root_only(case)
+        case "mesh":
+            changed = _with_replicas(case)
+    return changed if changed is not None and changed != case and _is_valid(changed) else None
+
+
+def _is_valid(case: Case) -> bool:
+    try:
+        validate(case)
+    except InvalidCase:
+        return False
+    return True
+
+
+def _resharded(case: Case) -> Case:
+    """Every group keeps its parameters after forward that would not, and the other way round."""
+    roots = root_groups(case)
+    wrap = []
+    for index, group in enumerate(case.wrap):
+        raf = group.reshard_after_forward
+        keeps = roots[index] == index if raf is None else raf is False or (raf == 1 and raf is not True)
+        wrap.append(replace(group, reshard_after_forward=keeps))
+    return replace(case, wrap=tuple(wrap))
+
+
+def _prefetched(case: Case) -> Case | None:
+    """Without prefetch lists; or with those that every group would have in the order of the forward."""
+    if any(g.forward_prefetch or g.backward_prefetch for g in case.wrap):
+        return replace(
+            case, wrap=tuple(replace(g, forward_prefetch=(), backward_prefetch=()) for g in case.wrap)
+        )
+    order = _call_order(case)
+    if order is None:
+        return None
+    after = dict(itertools.pairwise(order))
+    before = {second: first for first, second in after.items()}
+    return replace(case, wrap=tuple(_with_prefetch(g, after, before) for g in case.wrap))
+
+
+def _with_prefetch(group: WrapGroup, after: dict[str, str], before: dict[str, str]) -> WrapGroup:
+    (module,) = group.modules
+    return replace(
+        group,
+        forward_prefetch=(after[module],) if module in after else (),
+        backward_prefetch=(before[module],) if module in before else (),
+    )
+
+
+def _call_order(case: Case) -> list[str] | None:
+    """The wrapped modules below the root as a forward calls them; None where that is not one call each.
+
+    What is gathered ahead and then not used would be used in a later forward, when it may be out of date.
+    """
+    wrapped = {m for g in case.wrap for m in g.modules if m}
+    plain = all(len(g.modules) == 1 for g in case.wrap) and not case.checkpoints
+    plain &= not any(isinstance(op, SetPath) for op in case.schedule)
+    if not plain or any(isinstance(op, Forward) and op.target for op in case.schedule):
+        return None
+    order: list[str] = []
+    _visit_calls(case, "", case.model, order)
+    if any(count > 1 for module, count in Counter(order).items() if module in wrapped):
+        return None
+    called = [module for module in order if module in wrapped]
+    return called if wrapped == set(called) and len(called) > 1 else None
+
+
+def _visit_calls(case: Case, path: str, block: Block, order: list[str]) -> None:
+    for node in block.nodes:
+        if isinstance(node, Call) and (child := resolve(case.model, join(path, node.module))):
+            order.append(child[0])
+            if isinstance(child[1], Block):
+                _visit_calls(case, *child, order)  # type: ignore[arg-type]
+
+
+def _without_checkpoints(case: Case) -> Case | None:
+    """Not where a batch norm would be counted once less."""
+    norms = [p for p, m in facts(case).modules.items() if isinstance(m, BatchNorm)]
+    recomputed = {p for c in case.checkpoints for p in calls_of(case, c.module)}
+    return None if recomputed.intersection(norms) else replace(case, checkpoints=())
+
+
+def _without_unshards(case: Case) -> Case:
+    training = True
+    schedule: list[Op] = []
+    for op in case.schedule:
+        if isinstance(op, SetMode):
+            training = op.train
+        schedule.append(SetMode(train=training) if isinstance(op, Unshard | Reshard) else op)
+    return replace(case, schedule=tuple(schedule))
+
+
+def _root_only(case: Case) -> Case | None:
+    """One group in place of many that are alike; not where the schedule tells groups apart."""
+    if not root_is_wrapped(case) or len(case.wrap) == 1:
+        return None
+    kinds = {(g.precision, g.offload, g.shard_dim) for g in case.wrap}
+    ops = [op for op in case.schedule if isinstance(op, SetFlag | SetDivideFactor | Unshard | Reshard)]
+    if len(kinds) > 1 or any(op.target or not op.recurse for op in ops):
+        return None
+    root = next(g for g in case.wrap if "" in g.modules)
+    return replace(case, wrap=(replace(root, modules=("",), forward_prefetch=(), backward_prefetch=()),))
+
+
+def _with_replicas(case: Case) -> Case | None:
+    """The same ranks as an HSDP mesh of one replica; not where a flag concerns HSDP meshes only."""
+    partial = any(isinstance(op, SetFlag) and op.flag == "requires_all_reduce" for op in case.schedule)
+    if case.mesh.replicate is not None or partial:
+        return None
+    mesh: Mesh = replace(case.mesh, replicate=1)
+    return replace(case, mesh=mesh)

@@ -1,0 +1,95 @@
+"""What a tensor-parallel plan makes of parameters; part of :mod:`fuzzshard.case.validate` checks it.
+
+Follows torch/distributed/tensor/parallel/style.py: ``ColwiseParallel`` shards the rows of a Linear and the
+columns of an Embedding, ``RowwiseParallel`` the other way round (and replicates a bias), ``SequenceParallel``
+replicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.graph import Embedding, LayerNorm, Leaf, Linear, RMSNorm, join
+from fuzzshard.case.leaves import leaf_parameters
+from fuzzshard.case.options import TensorParallel
+from fuzzshard.errors import InvalidCase
+
+_STYLES = {"colwise": (Linear, Embedding), "rowwise": (Linear, Embedding), "sequence": (LayerNorm, RMSNorm)}
+
+
+def tensor_dims(case: Case, found: Facts) -> Mapping[str, int | None]:
+    """The dimension that each parameter of the plan is sharded along; None: it is replicated.
+
+    Has an entry for every name of a tied parameter. What the plan does not name is no DTensor of the
+    tensor-parallel axis.
+    """
+    dims: dict[str, int | None] = {}
+    for plan in case.tensor_parallel:
+        leaf = found.modules[plan.module]
+        for name in leaf_parameters(leaf, found.width(plan.module)):  # type: ignore[arg-type]
+            dims[join(plan.module, name)] = _dim(plan, leaf, name)  # type: ignore[arg-type]
+    return dims
+
+
+def _dim(plan: TensorParallel, leaf: Leaf, name: str) -> int | None:
+    if plan.style == "sequence":
+        return None
+    by_rows = (plan.style == "colwise") == isinstance(leaf, Linear)
+    if name == "bias":
+        return 0 if by_rows else None
+    return 0 if by_rows else 1
+
+
+def check_plan(case: Case, found: Facts) -> None:
+    """Raises :class:`InvalidCase` where the plan names what cannot be parallelised, or options do not fit."""
+    if case.tensor_parallel and case.mesh.tensor is None:
+        raise InvalidCase("a tensor_parallel plan without a tensor-parallel axis", "set mesh.tensor")
+    if case.tensor_parallel and case.init == "meta":
+        raise InvalidCase("tensor parallelism of a model on the meta device is not supported", 'use "device"')
+    planned = [plan.module for plan in case.tensor_parallel]
+    for plan in case.tensor_parallel:
+        module = found.modules.get(plan.module)
+        if not isinstance(module, _STYLES[plan.style]):
+            raise InvalidCase(
+                f"{plan.module!r} cannot be {plan.style} parallel",
+                "colwise and rowwise are for Linear and Embedding, sequence is for norms",
+            )
+        if planned.count(plan.module) > 1:
+            raise InvalidCase(f"{plan.module!r} is planned twice", "give one style")
+        if plan.style == "sequence" and (plan.input, plan.output) != ("default", "default"):
+            raise InvalidCase(f"{plan.module!r} has layouts that its style fixes", 'use "default"')
+        sequence = plan.style == "sequence" or "sequence" in (plan.input, plan.output)
+        if sequence and case.inputs.seq < 1:
+            raise InvalidCase(f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq")
+    dims = tensor_dims(case, found)
+    for tie in case.ties:
+        if dims.get(tie.parameter, "plain") != dims.get(tie.source, "plain"):
+            raise InvalidCase(
+                f"the plan parallelises {tie.parameter!r} otherwise than {tie.source!r}, which it is tied to",
+                "plan both modules so that the shared weight has one placement",
+            )
+    _check_groups(case, found, dims)
+    _check_foreach(case, found, dims)
+
+
+def _check_groups(case: Case, found: Facts, dims: Mapping[str, int | None]) -> None:
+    """An int is not supported: ``FSDPParam.to_sharded_post_forward`` (_fsdp_param.py) raises."""
+    for fqn, owner in found.owners.items():
+        raf = None if owner is None else case.wrap[owner].reshard_after_forward
+        if fqn in dims and isinstance(raf, int) and not isinstance(raf, bool) and 1 < raf < case.mesh.shard:
+            raise InvalidCase(
+                f"tensor parallel {fqn!r} is in a group with reshard_after_forward={raf}",
+                "use True or False: resharding to a smaller mesh is not supported for DTensor parameters",
+            )
+
+
+def _check_foreach(case: Case, found: Facts, dims: Mapping[str, int | None]) -> None:
+    """An op over a list of DTensors wants them on one mesh (torch/distributed/tensor/_dispatch.py)."""
+    meshes = {(fqn in dims, found.owners[fqn] is None) for fqn in found.parameters}
+    if case.tensor_parallel and len(meshes) > 1 and case.optimizer.foreach:
+        raise InvalidCase(
+            "a foreach optimizer would step parameters on several meshes together",
+            "plan and wrap all modules, or use foreach=False",
+        )

@@ -1,0 +1,85 @@
+"""The units of FSDP1: every wrapped module and the root, each with one flat parameter of its own."""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import Alias, Block, join, resolve, walk
+from fuzzshard.case.leaves import leaf_parameters
+from fuzzshard.case.paths import is_within
+from fuzzshard.case.progress import Progress
+
+ROOT = ""
+
+
+def unit_modules(case: Case) -> tuple[str, ...]:
+    """The wrapped modules without the root, in the order in which they are wrapped."""
+    return tuple(module for group in case.wrap for module in group.modules if module != ROOT)
+
+
+def parameter_units(case: Case) -> dict[str, frozenset[str]]:
+    """The units in which each parameter is registered, by its FQN: several if it is shared across units.
+
+    A unit has what no unit within it has (``FullyShardedDataParallel``, docstring: modules are wrapped
+    bottom-up); the root unit is always there.
+    """
+    found = facts(case)
+    units = {ROOT, *unit_modules(case)}
+    ties = {tie.parameter: tie.source for tie in case.ties}
+    owners: dict[str, set[str]] = {fqn: set() for fqn in found.parameters}
+
+    def visit(path: str, unit: str) -> None:
+        target = resolve(case.model, path)
+        assert target is not None
+        path, module = target
+        unit = path if path in units else unit
+        if isinstance(module, Block):
+            for child in module.children:
+                visit(join(path, child.name), unit)
+        elif not isinstance(module, Alias):
+            for name in leaf_parameters(module, found.width(path)):
+                fqn = join(path, name)
+                owners[ties.get(fqn, fqn)].add(unit)
+
+    visit(ROOT, ROOT)
+    return {fqn: frozenset(names) for fqn, names in owners.items()}
+
+
+def units(case: Case) -> dict[str, tuple[str, ...]]:
+    """The parameters of every unit that has any."""
+    members: dict[str, list[str]] = {}
+    for fqn, names in parameter_units(case).items():
+        for name in names:
+            members.setdefault(name, []).append(fqn)
+    return {unit: tuple(fqns) for unit, fqns in members.items()}
+
+
+def splits_a_unit(case: Case, target: str) -> bool:
+    """Whether ``target`` (a module or parameter) has some parameters of a unit, and not all of them."""
+    inside = (tuple(is_within(fqn, target) for fqn in fqns) for fqns in units(case).values())
+    return any(any(flags) and not all(flags) for flags in inside)
+
+
+def computes_frozen_as_trainable(case: Case) -> bool:
+    """Whether FSDP1 computes with a frozen parameter as if it required a gradient, at some time.
+
+    It is a view of a flat parameter that does, with others in it (``use_orig_params``). That may round
+    otherwise: ``matmul`` looks at what requires a gradient when it folds a batch into the rows
+    (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp).
+    """
+    if "fsdp1" not in case.engines or not case.fsdp1.use_orig_params:
+        return False
+    progress = Progress(case)
+    for _ in range(len(case.schedule) + 1):
+        frozen = progress.frozen
+        if any(0 < len(frozen.intersection(members)) < len(members) for members in units(case).values()):
+            return True
+        if progress.next < len(case.schedule):
+            progress.advance()
+    return False
+
+
+def aliased_units(case: Case) -> tuple[str, ...]:
+    """Wrapped modules that are registered at a second place."""
+    targets = {module.target for _, module in walk(case.model) if isinstance(module, Alias)}
+    return tuple(unit for unit in unit_modules(case) if unit in targets)

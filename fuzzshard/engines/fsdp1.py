@@ -1,0 +1,271 @@
+"""``FullyShardedDataParallel`` (FSDP1)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import nn
+from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffload,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ShardingStrategy,
+)
+from torch.distributed.fsdp._flat_param import FlatParamHandle
+from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
+from typing_extensions import override
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.graph import join
+from fuzzshard.case.options import Precision
+from fuzzshard.case.paths import is_within
+from fuzzshard.case.schedule import ClipGradNorm, SetFlag
+from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.case.units import unit_modules
+from fuzzshard.engines.base import DTYPES, Engine, plain_name
+from fuzzshard.engines.mesh import RankMesh
+
+_STRATEGIES = {
+    "full_shard": ShardingStrategy.FULL_SHARD,
+    "shard_grad_op": ShardingStrategy.SHARD_GRAD_OP,
+    "no_shard": ShardingStrategy.NO_SHARD,
+    "hybrid_shard": ShardingStrategy.HYBRID_SHARD,
+    "hybrid_shard_zero2": ShardingStrategy._HYBRID_SHARD_ZERO2,
+}
+_PREFETCH = {
+    "pre": BackwardPrefetch.BACKWARD_PRE,
+    "post": BackwardPrefetch.BACKWARD_POST,
+    None: None,
+}
+
+
+@contextlib.contextmanager
+def debug_level(level: str) -> Iterator[None]:
+    """``torch.distributed``'s debug level, ``off`` or ``detail``; afterwards it is what it was."""
+    before = get_debug_level()
+    set_debug_level(DebugLevel.DETAIL if level == "detail" else DebugLevel.OFF)
+    try:
+        yield
+    finally:
+        set_debug_level(before)
+
+
+class Slice(NamedTuple):
+    """What this rank holds of a parameter.
+
+    Elements [start, stop) of it, flattened, are those of ``handle``'s local flat parameter from ``offset``
+    on; ``number`` is the parameter's place in the handle.
+    """
+
+    handle: FlatParamHandle
+    number: int
+    start: int
+    stop: int
+    offset: int
+
+    @property
+    def original(self) -> nn.Parameter:
+        """The original parameter, under ``use_orig_params``; sharded it is flat."""
+        originals = self.handle.flat_param._params
+        assert originals is not None
+        return originals[self.number]
+
+    def of(self, flat: torch.Tensor) -> torch.Tensor:
+        """This part of a tensor that is laid out as the local flat parameter is."""
+        return flat[self.offset : self.offset + self.stop - self.start]
+
+
+class FSDP1(Engine):
+    """Every wrapped module is a unit with one flat parameter, and so is the root.
+
+    A rank holds a range of each flat parameter, so of each parameter it has a range of its elements, or
+    nothing; ``NO_SHARD`` holds everything. ``no_sync`` stands for the synchronisation flags, as for DDP.
+    """
+
+    name: ClassVar[str] = "fsdp1"
+    registers: ClassVar[bool] = False
+    state_dict_aliases: ClassVar[bool] = False
+
+    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
+        self._no_sync = contextlib.ExitStack()
+        self._synced = True
+        self._unsynced = False
+        self._flags = SyncFlags(case)
+        super().__init__(case, mesh, dtype)
+
+    @override
+    def parallelize(self, model: nn.Module) -> nn.Module:
+        names = {module: path for path, module in model.named_modules()}
+        options = self._options()
+        if self.case.fsdp1.wrapping == "policy":
+            wanted = [model.get_submodule(path) for path in unit_modules(self.case)]
+            options["auto_wrap_policy"] = _policy(model, wanted)
+        else:
+            for path in unit_modules(self.case):
+                module = model.get_submodule(path)
+                _replace(model, module, FullyShardedDataParallel(module, **options))
+        self.fsdp = FullyShardedDataParallel(model, **options)
+        units = FullyShardedDataParallel.fsdp_modules(self.fsdp)
+        self.slices = {
+            plain_name(join(names[info.module], info.param_name)): found
+            for unit in units
+            if unit._handle is not None
+            for info, found in zip(unit._handle.flat_param._param_infos, _slices(unit._handle), strict=True)
+        }
+        assert self.slices.keys() == self.facts.parameters.keys()
+        return self.fsdp
+
+    def _options(self) -> dict[str, Any]:
+        spec = self.case.fsdp1
+        hybrid = "hybrid" in spec.strategy
+        return {
+            "process_group": None if hybrid else self.mesh.group,
+            "device_mesh": self.mesh.data_mesh if hybrid else None,
+            "sharding_strategy": _STRATEGIES[spec.strategy],
+            "cpu_offload": CPUOffload(offload_params=spec.offload),
+            "backward_prefetch": _PREFETCH[spec.backward_prefetch],
+            "forward_prefetch": spec.forward_prefetch,
+            "mixed_precision": _mixed_precision(spec.precision),
+            "limit_all_gathers": spec.limit_all_gathers,
+            "use_orig_params": spec.use_orig_params,
+            "device_id": self.mesh.device,
+        }
+
+    @override
+    def take_parameters(self) -> None:
+        """What the optimizer holds: original parameters, or flat ones by the name of the first in them."""
+        self.trained = {}
+        for fqn, piece in self.slices.items():
+            if self.case.fsdp1.use_orig_params:
+                self.trained[fqn] = piece.original
+            elif piece.number == 0:
+                self.trained[fqn] = piece.handle.flat_param
+
+    @override
+    def parameters_at(self, target: str) -> list[nn.Parameter]:
+        """The parameters that stand for ``target``: before wrapping the model's own, then those trained."""
+        if not hasattr(self, "slices"):
+            return super().parameters_at(target)
+        self.take_parameters()
+        return [p for fqn, p in self.trained.items() if is_within(fqn, target)]
+
+    @override
+    def set_flag(self, op: SetFlag) -> None:
+        self._flags.set(op)
+        if (synced := self._flags.synced(UNMANAGED)) == self._synced:
+            return
+        self._synced = synced
+        if synced:
+            self._no_sync.close()
+        else:
+            self._no_sync.enter_context(self.fsdp.no_sync())
+
+    @override
+    def after_backward(self) -> None:
+        self._unsynced = not self._synced
+
+    @override
+    def clip_grad_norm(self, op: ClipGradNorm) -> None:
+        self.fsdp.clip_grad_norm_(op.max_norm, op.norm_type)
+
+    @override
+    def flat_range(self, fqn: str) -> tuple[int, int] | None:
+        piece = self.slices[fqn]
+        return piece.start, piece.stop
+
+    @override
+    def observed(self) -> dict[str, torch.Tensor]:
+        """This rank's range of every parameter that it has something of, as the optimizer sees it."""
+        found = {}
+        for fqn, piece in self.slices.items():
+            if piece.start < piece.stop:
+                original = self.case.fsdp1.use_orig_params
+                found[fqn] = (
+                    piece.original.detach().flatten() if original else piece.of(piece.handle.flat_param)
+                )
+        return found
+
+    @override
+    def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
+        """Under ``no_sync`` gradients are unsharded sums of this rank alone, apart from reduced ones.
+
+        They include what reached frozen parameters of a flat parameter that is not all frozen; the reduction
+        drops it (torch/distributed/fsdp/_flat_param.py, ``_use_sharded_grad_views``).
+        """
+        held = {fqn: self._gradient(piece) for fqn, piece in self.slices.items() if piece.start < piece.stop}
+        return {"local_gradient" if self._unsynced else "gradient": held}
+
+    def _gradient(self, piece: Slice) -> torch.Tensor | None:
+        flat = piece.handle.flat_param
+        if self._unsynced:
+            dropped = self.case.fsdp1.use_orig_params and not piece.original.requires_grad
+            return None if dropped else _accumulated(piece)
+        if self.case.fsdp1.use_orig_params:
+            gradient = piece.original.grad
+            return None if gradient is None else gradient.flatten()
+        return None if flat.grad is None else _part_of(flat.grad, piece)
+
+
+def _accumulated(piece: Slice) -> torch.Tensor | None:
+    """What ``no_sync`` has accumulated, on top of the shard that was reduced before, which is kept apart."""
+    flat = piece.handle.flat_param
+    reduced: torch.Tensor | None = getattr(flat, "_saved_grad_shard", None)
+    if reduced is None or flat.grad is None:
+        gradient = flat.grad if reduced is None else reduced
+        return None if gradient is None else _part_of(gradient, piece)
+    return piece.of(reduced) + _part_of(flat.grad, piece)
+
+
+def _part_of(gradient: torch.Tensor, piece: Slice) -> torch.Tensor:
+    """This rank's part of a parameter in the gradient of its flat parameter, sharded or not."""
+    handle = piece.handle
+    if handle.is_sharded(gradient):
+        return piece.of(gradient)
+    unpadded = gradient[: handle.flat_param._unpadded_unsharded_size.numel()]
+    whole: list[torch.Tensor] = list(handle._get_unflat_views(unpadded))
+    return whole[piece.number].flatten()[piece.start : piece.stop]
+
+
+def _slices(handle: FlatParamHandle) -> Iterator[Slice]:
+    """This rank's part of every parameter of a unit, in its order."""
+    infos: tuple[Any, ...] = handle.flat_param._shard_param_infos
+    for number, info in enumerate(infos):
+        if info.in_shard:
+            stop = info.intra_param_end_idx + 1
+            yield Slice(handle, number, info.intra_param_start_idx, stop, info.offset_in_shard)
+        else:
+            yield Slice(handle, number, 0, 0, 0)
+
+
+def _replace(model: nn.Module, module: nn.Module, wrapped: nn.Module) -> None:
+    """Registers ``wrapped`` wherever ``module`` is registered."""
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child is module:
+                setattr(parent, name, wrapped)
+
+
+def _policy(model: nn.Module, wanted: list[nn.Module]) -> ModuleWrapPolicy | CustomPolicy:
+    """By class if the model has no other instances of the ``wanted`` modules' classes, else one by one."""
+    classes = {type(module) for module in wanted}
+    selected = {m for m in model.modules() if m is not model and isinstance(m, tuple(classes))}
+    if selected == set(wanted):
+        return ModuleWrapPolicy(classes)
+    return CustomPolicy(lambda module: module in wanted)
+
+
+def _mixed_precision(precision: Precision | None) -> MixedPrecision | None:
+    if precision is None:
+        return None
+    param = precision.param and DTYPES[precision.param]
+    return MixedPrecision(
+        param_dtype=param,
+        reduce_dtype=precision.reduce and DTYPES[precision.reduce],
+        buffer_dtype=param,
+        cast_root_forward_inputs=precision.cast_inputs,
+    )

@@ -1,0 +1,196 @@
+"""What the documentation of FSDP1 covers; sources are in torch/distributed/fsdp."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import Block
+from fuzzshard.case.groups import root_is_wrapped
+from fuzzshard.case.progress import Progress, ranks_differ
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    ClipGradNorm,
+    CorruptState,
+    Forward,
+    LoadState,
+    Op,
+    SaveState,
+    SetDivideFactor,
+    SetFlag,
+    SetRequiresGrad,
+    Step,
+    TakeStateDict,
+    ZeroGrad,
+)
+from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.case.units import aliased_units, parameter_units, splits_a_unit, unit_modules, units
+
+_SYNC_FLAGS = ("requires_gradient_sync", "requires_all_reduce")
+
+
+def not_applicable(case: Case) -> str | None:
+    """Why FSDP1's documented contract does not cover a case, or None."""
+    return next((reason for reason in (*_options(case), *_model(case), *_Run(case).reasons())), None)
+
+
+def _options(case: Case) -> Iterator[str]:
+    if any(len(group.modules) > 1 for group in case.wrap):
+        yield "a list group: a unit of FSDP1 is one module"
+    if case.mesh.tensor is not None:
+        yield "a tensor-parallel axis, which is fully_shard's"
+    if case.init == "meta":
+        yield "a model on the meta device, which FSDP1 gives other initial values"
+    if case.compile is not None:
+        yield "module.compile(), which is fully_shard's"
+    if has_precision(case) and not uses_fsdp1_policy(case):
+        yield "mixed precision of the groups of fully_shard"
+    if case.fsdp1.precision is not None and case.fsdp1.precision.output is not None:
+        yield "an output dtype, which MixedPrecision (api.py) does not have"
+    if case.fsdp1.precision is not None and not root_is_wrapped(case):
+        yield "mixed precision of a root that the case does not wrap"
+    unsynced = any(
+        isinstance(op, SetFlag) and op.flag in _SYNC_FLAGS and not op.value for op in case.schedule
+    )
+    if unsynced and not root_is_wrapped(case):
+        yield "no_sync() of a root that the case does not wrap: the roots of fully_shard synchronise apart"
+    if ranks_differ(case) and case.fsdp1.debug != "detail":
+        yield "ranks run different programs, which FSDP1 checks at debug level DETAIL only"
+    if ranks_differ(case) and case.fsdp1.forward_prefetch:
+        yield "ranks run different programs: prefetches keep to the first order and may hang"
+    if any(isinstance(op, ClipGradNorm) for op in case.schedule) and case.dtype == "float64":
+        yield "a norm of float64 gradients, which FSDP1 computes in float32 (_get_grad_norm)"
+
+
+def _model(case: Case) -> Iterator[str]:
+    found = facts(case)
+    if shared := [fqn for fqn, names in parameter_units(case).items() if len(names) > 1]:
+        yield (
+            f"{shared[0]!r} is shared across units: support for shared parameters is limited "
+            "(fully_sharded_data_parallel.py, class docstring)"
+        )
+    if case.fsdp1.wrapping == "policy" and aliased_units(case):
+        yield "an auto-wrap policy replaces a module where it is registered first, and nowhere else"
+    for path in unit_modules(case):
+        module = found.modules[path]
+        if isinstance(module, Block) and module.method != "forward":
+            yield f"{path!r} is called by another method than forward, which alone gathers its parameters"
+    if not case.fsdp1.use_orig_params:
+        for freeze in case.freezes:
+            if freeze.after_wrap and splits_a_unit(case, freeze.target):
+                yield "a freeze of a part of a flat parameter"
+        for path in case.optimizer.exclude:
+            if splits_a_unit(case, path):
+                yield "an optimizer that gets a part of a flat parameter"
+
+
+class _Run:
+    """Walks the schedule."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.progress = Progress(case)
+        self.flags = SyncFlags(case)
+        self.synced_at: dict[int, bool] = {}
+        self.last_backward = -1
+        self.forwarded = False
+        self.unsynced = False
+        self.holds_gradients = False
+
+    def reasons(self) -> Iterator[str]:
+        """Why ops of the schedule are not covered, in order."""
+        for index, op in enumerate(self.case.schedule):
+            yield from self._reasons(op)
+            self._advance(index, op)
+
+    def _reasons(self, op: Op) -> Iterator[str]:
+        match op:
+            case Forward() if op.target:
+                yield (
+                    "a forward of a submodule: FSDP does not support it (fully_sharded_data_parallel.py, "
+                    "class docstring)"
+                )
+            case SetFlag() if op.flag in _SYNC_FLAGS and (op.target or not op.recurse):
+                yield "a flag for some modules only, which no_sync() cannot express"
+            case SetDivideFactor():
+                yield "a divide factor, which FSDP1 does not have"
+            case Cast():
+                yield "a cast after wrapping: FSDP1 takes its dtypes when it is constructed"
+            case TakeStateDict() | SaveState() | CorruptState() | LoadState():
+                yield "state dicts of FSDP1 are gathered copies, whose saving and loading is not judged"
+            case Backward():
+                yield from self._backward(op)
+            case Step() | ZeroGrad() if self.unsynced:
+                yield "a step on gradients that were not synchronised"
+            case Step() if self.forwarded:
+                yield (
+                    "parameters change between forward and backward, which may not persist "
+                    "(fully_sharded_data_parallel.py, class docstring)"
+                )
+            case SetRequiresGrad() if self.progress.pending:
+                yield "requires_grad changes between forward and backward, when parameters are views"
+            case SetRequiresGrad(value=False) if self.holds_gradients and not ranks_differ(self.case):
+                yield (
+                    "a freeze while gradients are held, of which FSDP1 drops those of frozen "
+                    "parameters (_flat_param.py, _use_sharded_grad_views)"
+                )
+            case SetRequiresGrad() if not self.case.fsdp1.use_orig_params and splits_a_unit(
+                self.case, op.target
+            ):
+                yield "requires_grad of a part of a flat parameter"
+            case _:
+                pass
+
+    def _backward(self, op: Backward) -> Iterator[str]:
+        taken = [index for index, _, _ in self.progress.taken_by(op)]
+        if any(index < self.last_backward for index in taken):
+            yield (
+                "a backward of a forward that another backward came after, which removed the hooks that "
+                "reduce (_runtime_utils.py, _finalize_params)"
+            )
+        if any(self.synced_at[index] != self.flags.synced(UNMANAGED) for index in taken):
+            yield "gradient sync is switched between a forward and its backward"
+
+    def _advance(self, index: int, op: Op) -> None:
+        match op:
+            case Forward():
+                self.synced_at[index] = self.flags.synced(UNMANAGED)
+                self.forwarded = True
+            case Backward():
+                self.last_backward = index
+                self.holds_gradients = True
+                self.forwarded = False
+                self.unsynced = not self.flags.synced(UNMANAGED)
+            case ZeroGrad(set_to_none=True):
+                self.holds_gradients = False
+            case SetFlag():
+                self.flags.set(op)
+            case _:
+                pass
+        self.progress.advance()
+
+
+def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
+    """Whether the optimizer sees gradients of zeros where a plain module has none, and cares.
+
+    The gradient of a flat parameter is one tensor: parts that a backward does not reach are zeros
+    (_flat_param.py, ``_reset_is_grad_none``: "if a parameter requires gradient, then it will surely receive a
+    gradient"). ``without`` are the parameters without a gradient after each backward, by the index of its op.
+    """
+    spec = case.optimizer
+    if spec.kind == "sgd" and not spec.momentum and not spec.weight_decay:
+        return False
+    if not any(isinstance(op, Step) for op in case.schedule):
+        return False
+    progress = Progress(case)
+    for index in range(len(case.schedule)):
+        progress.advance()
+        for members in units(case).values():
+            trainable = set(members) - progress.frozen
+            missing = trainable.intersection(without.get(index, ()))
+            if missing and missing != trainable:
+                return True
+    return False

@@ -1,0 +1,137 @@
+"""What a Case's options mean in calls of ``fully_shard`` and of ``FSDPModule``'s methods."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    register_fsdp_forward_method,
+)
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.graph import Block
+from fuzzshard.case.groups import root_groups
+from fuzzshard.case.options import Precision
+from fuzzshard.case.placements import shard_dim
+from fuzzshard.engines.base import DTYPES
+
+
+def arguments(group: WrapGroup, ignored: Set[nn.Parameter]) -> dict[str, Any]:
+    """The keyword arguments of the call ``fully_shard`` for ``group`` that are not about the mesh."""
+    options: dict[str, Any] = {"reshard_after_forward": group.reshard_after_forward}
+    if group.offload is not None:
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=group.offload == "pinned")
+    if group.precision is not None:
+        options["mp_policy"] = _policy(group.precision)
+    if group.shard_dim != "first":
+        options["shard_placement_fn"] = lambda parameter: Shard(shard_dim(group, tuple(parameter.shape)))
+    if ignored:
+        options["ignored_params"] = set(ignored)
+    return options
+
+
+def _policy(precision: Precision) -> MixedPrecisionPolicy:
+    return MixedPrecisionPolicy(
+        param_dtype=precision.param and DTYPES[precision.param],
+        reduce_dtype=precision.reduce and DTYPES[precision.reduce],
+        output_dtype=precision.output and DTYPES[precision.output],
+        cast_forward_inputs=precision.cast_inputs,
+    )
+
+
+def wrapped(model: nn.Module, path: str) -> FSDPModule:
+    """The wrapped module at ``path``."""
+    return cast(FSDPModule, model.get_submodule(path))
+
+
+def set_prefetches(case: Case, model: nn.Module) -> None:
+    """Hands the prefetch lists over, once everything is wrapped."""
+    for group in case.wrap:
+        module = wrapped(model, group.modules[0])
+        if group.forward_prefetch:
+            module.set_modules_to_forward_prefetch([wrapped(model, path) for path in group.forward_prefetch])
+        if group.backward_prefetch:
+            module.set_modules_to_backward_prefetch([wrapped(model, p) for p in group.backward_prefetch])
+
+
+def register_methods(case: Case, found: Facts, model: nn.Module) -> None:
+    """``register_fsdp_forward_method`` for wrapped modules that are called by another method than forward."""
+    for path in (path for group in case.wrap for path in group.modules):
+        block = found.modules[path]
+        if isinstance(block, Block) and block.method != "forward":
+            register_fsdp_forward_method(model.get_submodule(path), block.method)
+
+
+def materialize(case: Case, found: Facts, model: nn.Module, plain: nn.Module, device: torch.device) -> None:
+    """Gives a model that was wrapped on the meta device memory, and the values of ``plain``.
+
+    ``to_empty`` makes a new parameter at every place that has it, so ties are made again. Offloaded
+    parameters are wanted on the CPU by then (``_validate_cpu_offload_params`` in
+    torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
+    """
+    offloaded = {
+        fqn
+        for fqn, owner in found.owners.items()
+        if owner is not None and case.wrap[owner].offload is not None
+    }
+    on_host = {model.get_parameter(fqn) for fqn in offloaded}
+    for module in reversed(list(model.modules())):
+        has_offloaded = not on_host.isdisjoint(module.parameters(recurse=False))
+        module.to_empty(device="cpu" if has_offloaded else device, recurse=False)
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))
+    for fqn in found.parameters:
+        parameter = model.get_parameter(fqn)
+        if fqn not in offloaded and parameter.device.type != device.type:
+            _register(model, fqn, nn.Parameter(parameter.detach().to(device), parameter.requires_grad))
+    for tie in case.ties:
+        _register(model, tie.parameter, model.get_parameter(tie.source))
+    with torch.no_grad():
+        for name, values in plain.state_dict().items():
+            path, _, last = name.rpartition(".")
+            tensor = getattr(model.get_submodule(path), last)
+            if isinstance(tensor, DTensor):
+                values = distribute_tensor(values, tensor.device_mesh, tensor.placements, src_data_rank=None)
+            tensor.copy_(values)
+
+
+def _register(model: nn.Module, fqn: str, parameter: nn.Parameter) -> None:
+    path, _, name = fqn.rpartition(".")
+    model.get_submodule(path).register_parameter(name, parameter)
+
+
+def set_divide_factor(module: FSDPModule, factor: float, shard_size: int, device: torch.device) -> None:
+    """Gloo has no ``PREMUL_SUM``, which torch uses for factors other than the size of the shard axis.
+
+    ``set_force_sum_reduction_for_comms`` replaces it by a sum and a division
+    (``_get_gradient_divide_factors`` in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+    """
+    module.set_gradient_divide_factor(factor)
+    module.set_force_sum_reduction_for_comms(device.type == "cpu" and factor != shard_size)
+
+
+def hand_over_event(case: Case, model: nn.Module, device: torch.device) -> None:
+    """Records an event of what ran on the current stream until now and gives it to every FSDP root.
+
+    "This API should be called with a new event each iteration" (``set_post_optim_event``). Work on the CPU is
+    done when the step returns, so an event there need not be recorded, and cannot be.
+    """
+    event = torch.Event(device.type)
+    if device.type == "cuda":
+        event.record()
+    for root in set(root_groups(case)):
+        wrapped(model, case.wrap[root].modules[0]).set_post_optim_event(event)
+
+
+def compile_root(case: Case, model: nn.Module) -> None:
+    """``module.compile()`` with caches that no other case has filled."""
+    torch._dynamo.reset()
+    model.compile(backend=case.compile)

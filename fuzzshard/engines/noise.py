@@ -1,0 +1,135 @@
+"""Noise twins: references that are off by as much as rounding could make another engine be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import nn
+from typing_extensions import override
+
+from fuzzshard.case.case import Case
+from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.nested import map_tensors
+from fuzzshard.engines.precision import MasterWeights, computing_dtypes
+from fuzzshard.engines.reference import Reference
+from fuzzshard.engines.sync import ExplicitSync
+from fuzzshard.engines.tensor_noise import add_rounding, signs
+from fuzzshard.oracles.association import adds_in_another_order
+
+
+class _NoisySync(ExplicitSync):
+    """Adds to every average an error as large as another reduction order could make."""
+
+    def __init__(self, twin: NoiseTwin) -> None:
+        super().__init__(twin.mesh, dict(twin.facts.owners), twin.flags, twin.gradient_dtypes())
+        self.noise_seed = twin.noise_seed
+        self.unit = 0.0
+        if adds_in_another_order(twin.case):
+            dtypes = computing_dtypes(twin.case, twin.facts).values()
+            self.unit = max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0)
+
+    @override
+    def average(self, local: torch.Tensor, accumulated: torch.Tensor | None, divisor: float) -> torch.Tensor:
+        average = super().average(local, accumulated, divisor)
+        scale = super().average(local.abs(), None, divisor)
+        if accumulated is not None:
+            scale = scale + accumulated.abs()
+        unit = self.mesh.size * max(self.unit, torch.finfo(average.dtype).eps) / 2
+        # One sign pattern for each shape, so that the errors of several microbatches add up.
+        generator = torch.Generator().manual_seed(abs(self.noise_seed))
+        error = (unit * scale + _underflow(average)) * signs(average, generator)
+        return average + error if self.noise_seed > 0 else average - error
+
+
+def _underflow(values: torch.Tensor) -> torch.Tensor | float:
+    """What every division of half-precision gradients may lose of those that are no zeros."""
+    if values.dtype != torch.float16:
+        return 0.0
+    info = torch.finfo(values.dtype)
+    return (values != 0) * (info.smallest_normal * info.eps)
+
+
+class _NoisyWeights(MasterWeights):
+    """Rounds to low precision up or down at random, once training has moved the masters.
+
+    Rounding is no continuous function: masters that differ by a unit of theirs may round to neighbours.
+    """
+
+    def __init__(self, model: nn.Module, dtypes: Mapping[str, torch.dtype], noise_seed: int) -> None:
+        super().__init__(model, dtypes)
+        self.noise_seed = noise_seed
+
+    @override
+    def rewrite(self, leaf: nn.Parameter, master: nn.Parameter) -> None:
+        super().rewrite(leaf, master)
+        generator = torch.Generator().manual_seed(self.noise_seed)
+        leaf.add_(torch.finfo(leaf.dtype).eps / 2 * leaf * signs(leaf, generator))
+
+
+class NoiseTwin(Reference):
+    """The reference with every sum of gradients off by as much as another order of its terms could make it.
+
+    Reductions are off by the a-priori bound n u mean|g_i|, which holds for summation in any order (Higham,
+    Accuracy and Stability of Numerical Algorithms, section 4.2); all ranks draw the same signs. What a
+    module contributes to the gradient of its inputs is off by two rounding units: an engine that puts
+    autograd nodes at module boundaries makes autograd add the contributions in another order. What the
+    twin's later tensors differ by from the reference's is the scale by which rounding alone may move them.
+
+    The twin of the negative seed has the opposite errors in its reductions: where terms cancel, one of the
+    two gradients changes its sign, which is all that some optimizers look at.
+    """
+
+    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype, noise_seed: int) -> None:
+        self.noise_seed = noise_seed
+        self.generator = torch.Generator().manual_seed(noise_seed)
+        super().__init__(case, mesh, dtype)
+
+    @override
+    def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
+        return type(self)(case, self.mesh, dtype, self.noise_seed)
+
+    @override
+    def make_sync(self) -> ExplicitSync:
+        return _NoisySync(self)
+
+    @override
+    def make_master_weights(self, model: nn.Module) -> MasterWeights:
+        return _NoisyWeights(model, computing_dtypes(self.case, self.facts), self.noise_seed)
+
+    @override
+    def parallelize(self, model: nn.Module) -> nn.Module:
+        for module in model.modules():
+            module.register_forward_pre_hook(self._perturb_inputs, with_kwargs=True)
+        for plan in self.case.tensor_parallel:
+            add_rounding(model.get_submodule(plan.module), self.noise_seed)
+        return super().parallelize(model)
+
+    @override
+    def after_step(self) -> None:
+        """Moves every parameter that was stepped by a rounding unit of its largest element."""
+        with torch.no_grad():
+            for parameter in self.trained.values():
+                if parameter.grad is not None and parameter.numel():
+                    unit = torch.finfo(parameter.dtype).eps * parameter.abs().max()
+                    generator = torch.Generator().manual_seed(self.noise_seed)
+                    parameter.add_(unit * signs(parameter, generator))
+
+    def _perturb_inputs(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return map_tensors(self._perturbed, args), map_tensors(self._perturbed, kwargs)
+
+    def _perturbed(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.requires_grad:
+            return tensor
+        view = tensor.view_as(tensor)
+        unit = torch.finfo(tensor.dtype).eps
+
+        def perturb(gradient: torch.Tensor) -> torch.Tensor:
+            return gradient + unit * gradient * signs(gradient, self.generator)
+
+        if view.requires_grad:
+            view.register_hook(perturb)  # type: ignore[no-untyped-call]
+        return view

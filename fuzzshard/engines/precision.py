@@ -1,0 +1,132 @@
+"""Mixed precision as ``MixedPrecisionPolicy`` documents it, done to a plain module: what the reference does.
+
+Follows the docstring of ``MixedPrecisionPolicy`` (torch/distributed/fsdp/_fully_shard/_fsdp_api.py) and, for
+FSDP1, that of ``MixedPrecision`` (torch/distributed/fsdp/api.py), with classic master weights: the optimizer
+steps parameters in their own dtype, modules compute with low-precision copies.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import Casts, casts, policies, uses_fsdp1_policy
+from fuzzshard.case.facts import Facts
+from fuzzshard.engines.base import DTYPES
+from fuzzshard.engines.nested import map_tensors
+
+
+class MasterWeights:
+    """The low-precision copies of parameters that a model computes with.
+
+    At rest the parameters themselves, the *masters*, are registered. While the model is
+    :meth:`computing`, and during a backward, the *leaves* take their places, at every module where a
+    parameter is registered. Gradients arrive at the leaves.
+    """
+
+    def __init__(self, model: nn.Module, dtypes: Mapping[str, torch.dtype]) -> None:
+        self.leaves: dict[str, nn.Parameter] = {}
+        self._dtypes = dtypes
+        self._copied: dict[str, tuple[int, int]] = {}
+        by_parameter = {model.get_parameter(fqn): fqn for fqn in dtypes}
+        self._places: list[tuple[Any, str, str]] = [
+            (module._parameters, name, by_parameter[parameter])
+            for module in model.modules()
+            for name, parameter in module._parameters.items()
+            if parameter is not None and parameter in by_parameter
+        ]
+        self._masters: list[nn.Parameter] = []
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Registers the leaves, with the values that the masters have now."""
+        self.register_leaves()
+        try:
+            yield
+        finally:
+            self.register_masters()
+
+    def register_leaves(self) -> None:
+        """From now on modules compute in low precision."""
+        self._masters = [parameters[name] for parameters, name, _ in self._places]
+        for (parameters, name, fqn), master in zip(self._places, self._masters, strict=True):
+            parameters[name] = self._leaf(fqn, master)
+
+    def register_masters(self) -> None:
+        """Puts the trained parameters back in their places."""
+        for (parameters, name, _), master in zip(self._places, self._masters, strict=True):
+            parameters[name] = master
+
+    def _leaf(self, fqn: str, master: nn.Parameter) -> nn.Parameter:
+        """The copy of ``master``, written anew only when that has changed: a backward may need it yet."""
+        dtype = self._dtypes[fqn]
+        if master.dtype == dtype:
+            self.leaves.pop(fqn, None)
+            return master
+        leaf = self.leaves.get(fqn)
+        state = (master.data_ptr(), master._version)
+        if leaf is None:
+            leaf = self.leaves[fqn] = nn.Parameter(master.detach().to(dtype))
+        elif self._copied[fqn] != state:
+            with torch.no_grad():
+                self.rewrite(leaf, master)
+        self._copied[fqn] = state
+        leaf.requires_grad_(master.requires_grad)
+        return leaf
+
+    def rewrite(self, leaf: nn.Parameter, master: nn.Parameter) -> None:
+        """Rounds what training has made of ``master`` to the dtype of its copy."""
+        leaf.copy_(master)
+
+
+def computing_dtypes(case: Case, found: Facts) -> dict[str, torch.dtype]:
+    """What policies want parameters to compute in; nothing for those without a ``param_dtype``."""
+    owned = {fqn: policies(case)[owner] for fqn, owner in found.owners.items() if owner is not None}
+    return {fqn: DTYPES[policy.param] for fqn, policy in owned.items() if policy and policy.param}
+
+
+def reduce_dtypes(case: Case, found: Facts) -> dict[str, torch.dtype]:
+    """What policies want gradients to be reduced in; without an entry it is the dtype they have."""
+    owned = {fqn: policies(case)[owner] for fqn, owner in found.owners.items() if owner is not None}
+    return {fqn: DTYPES[policy.reduce] for fqn, policy in owned.items() if policy and policy.reduce}
+
+
+def accumulates_in_reduce_dtype(case: Case) -> bool:
+    """Whether unsynchronised gradients add up in the dtype of the reduction.
+
+    ``MixedPrecisionPolicy`` says so; FSDP1 leaves them as the backward made them.
+    """
+    return not uses_fsdp1_policy(case)
+
+
+def cast_boundaries(case: Case, modules: Mapping[str, nn.Module]) -> None:
+    """Makes the wrapped ``modules`` (by path) cast their inputs and outputs as the policies say."""
+    for path, dtypes in casts(case).items():
+        module = modules[path]
+        module.register_forward_pre_hook(
+            functools.partial(_cast_inputs, dtypes), with_kwargs=True, prepend=True
+        )
+        module.register_forward_hook(functools.partial(_cast_outputs, dtypes))
+
+
+def _cast_inputs(
+    dtypes: Casts, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return _cast(dtypes.inputs, args), _cast(dtypes.inputs, kwargs)
+
+
+def _cast_outputs(dtypes: Casts, module: nn.Module, args: Any, output: Any) -> Any:
+    return _cast(dtypes.outputs, output)
+
+
+def _cast(name: str | None, value: Any) -> Any:
+    if name is None:
+        return value
+    dtype = DTYPES[name]
+    return map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, value)

@@ -1,0 +1,111 @@
+"""Rounding of the modules that are tensor parallel, for the noise twins.
+
+Tensor-parallel ranks compute parts of a matrix product, whose sums are added up afterwards, or products of
+other shapes than the plain model, for which a library may choose another order. In any order the computed
+``W x`` is within n u |W| |x| of the true one (Higham, Accuracy and Stability of Numerical Algorithms, section
+3.5), and so are the products that make its gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+Product = Callable[..., torch.Tensor]
+
+
+def add_rounding(module: nn.Module, noise_seed: int) -> None:
+    """Makes every result and every gradient of ``module`` off by as much as another order could make it."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        parameters = [p for p in module._parameters.values() if p is not None]
+        rounded: torch.Tensor = _Rounded.apply(  # type: ignore[no-untyped-call]
+            _value(module), _magnitude(module, x.detach()), noise_seed, x, *parameters
+        )
+        return rounded
+
+    module.forward = forward
+
+
+def signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A tensor of ones and minus ones."""
+    return (torch.randint(0, 2, like.shape, generator=generator) * 2 - 1).to(like.device)
+
+
+def _value(module: nn.Module) -> Product:
+    """What a module computes, as a function of its argument and its parameters."""
+    match module:
+        case nn.Linear():
+            return F.linear
+        case nn.Embedding():
+            return F.embedding
+        case nn.LayerNorm():
+            return lambda x, weight, bias=None: F.layer_norm(
+                x, module.normalized_shape, weight, bias, module.eps
+            )
+        case nn.RMSNorm():
+            return lambda x, weight: F.rms_norm(x, module.normalized_shape, weight, module.eps)
+    raise TypeError(f"{type(module).__name__} is not tensor parallel")
+
+
+def _magnitude(module: nn.Module, x: torch.Tensor) -> Product:
+    """The same function of magnitudes: how large the terms are that it adds up. ``x`` is the true argument."""
+    if not isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        return _value(module)
+    mean = x.mean(-1, keepdim=True) if isinstance(module, nn.LayerNorm) else x.new_zeros(())
+    eps = module.eps or torch.finfo(x.dtype).eps
+    spread = ((x - mean).square().mean(-1, keepdim=True) + eps).sqrt()
+
+    def normed(size: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | float = 0.0) -> torch.Tensor:
+        return (size + mean.abs()) / spread * weight + bias
+
+    return normed
+
+
+class _Rounded(torch.autograd.Function):
+    """``value`` of some tensors; it and its gradients are off by what a sum of such ``magnitude`` may be."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, value: Product, magnitude: Product, seed: int, *tensors: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.value, ctx.magnitude, ctx.seed = value, magnitude, seed
+        ctx.save_for_backward(*tensors)
+        result = value(*tensors)
+        if not tensors[0].is_floating_point():
+            return result
+        return _off(result, magnitude(*(t.abs() for t in tensors)), tensors[0].shape[-1], seed)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (gradient,) = gradients
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        exact = _gradients(ctx.value, tensors, wanted, gradient)
+        sizes = _gradients(ctx.magnitude, [t.abs() for t in tensors], wanted, gradient.abs())
+        width = gradient.shape[-1]
+        rows = gradient.numel() // max(width, 1)
+        found = [
+            None if e is None or s is None else _off(e, s, rows if i else width, ctx.seed)
+            for i, (e, s) in enumerate(zip(exact, sizes, strict=True))
+        ]
+        return (None, None, None, *found)
+
+
+def _gradients(
+    function: Product, tensors: Sequence[torch.Tensor], wanted: Sequence[bool], gradient: torch.Tensor
+) -> list[torch.Tensor | None]:
+    with torch.enable_grad():
+        leaves = [t.detach().requires_grad_(w) for t, w in zip(tensors, wanted, strict=True)]
+        result = function(*leaves)
+    found = iter(torch.autograd.grad(result, [leaf for leaf in leaves if leaf.requires_grad], gradient))
+    return [next(found) if w else None for w in wanted]
+
+
+def _off(exact: torch.Tensor, magnitude: torch.Tensor, terms: int, seed: int) -> torch.Tensor:
+    """``exact`` with an error of ``terms`` rounding units, of the same signs wherever the shape is the same."""
+    unit = terms * torch.finfo(exact.dtype).eps / 2
+    return exact + unit * magnitude * signs(exact, torch.Generator().manual_seed(seed))

@@ -1,0 +1,105 @@
+"""How much ``fully_shard`` communicates: the collectives of every op against what it documents.
+
+A group is gathered where it is used and not unsharded, and reduces the gradients of its trainable parameters
+once for every time that they are complete. Upstream asserts such counts in ``test_gradient_accumulation``
+and the sizes in ``test_train_mixed_requires_grad_per_group`` (test/distributed/_composable/fsdp). Backward
+also gathers ahead in the reverse order of forward; where that guess is wrong there may be more all-gathers
+than needed, so their number is a range.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.progress import ops_that_run
+from fuzzshard.oracles.fully_shard_model import FullyShardModel
+from fuzzshard.oracles.group_model import Issued
+from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.training.collectives import Collective
+from fuzzshard.training.trace import Trace
+from fuzzshard.verdict import Finding
+
+REDUCTIONS = ("reduce_scatter", "all_reduce")
+
+
+class Expected(NamedTuple):
+    """The collectives of one op: the fewest and the most all-gathers (None: unknown), and the rest."""
+
+    gathers: tuple[int, int] | None
+    gathered: frozenset[int | None]
+    reductions: tuple[Issued, ...]
+
+
+def expected_communication(case: Case, rank: int) -> list[Expected | None]:
+    """For every op of the schedule; None where nothing is predicted."""
+    eager, needed = (FullyShardModel(case, rank, prefetches=prefetches) for prefetches in (True, False))
+    expected: list[Expected | None] = []
+    for _ in case.schedule:
+        most, fewest = eager.advance(), needed.advance()
+        if most is None or fewest is None:
+            expected.append(None)
+            continue
+        gathers = [i for i in most.issued if i.kind == "all_gather"]
+        fewer = sum(i.kind == "all_gather" for i in fewest.issued)
+        certain = most.gathers_certain and fewest.gathers_certain
+        expected.append(
+            Expected(
+                gathers=(min(fewer, len(gathers)), max(fewer, len(gathers))) if certain else None,
+                gathered=frozenset(i.size for i in gathers),
+                reductions=tuple(i for i in most.issued if i.kind in REDUCTIONS),
+            )
+        )
+    return expected
+
+
+def communication_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
+    """Where ``fully_shard`` communicated otherwise than it documents, in order."""
+    seen: dict[int, list[Collective]] = {}
+    for collective in trace.collectives:
+        if not collective.explicit:
+            seen.setdefault(collective.op, []).append(collective)
+    expected = expected_communication(case, rank)
+    found = [
+        Finding(
+            oracle="communication",
+            engine="fully_shard",
+            observed=observed,
+            expected=wanted,
+            op=op,
+            name=name,
+            rank=rank,
+        )
+        for op in ops_that_run(case, "fully_shard")
+        if (collectives := expected[op]) is not None
+        for name, observed, wanted in _disagreements(collectives, seen.get(op, []))
+    ]
+    return found[:MOST_FINDINGS]
+
+
+def _disagreements(expected: Expected, seen: list[Collective]) -> Iterator[tuple[str, str, str]]:
+    """(what, observed, expected) of everything that is wrong in one op."""
+    gathers = [max(c.sizes) for c in seen if c.kind == "all_gather"]
+    if expected.gathers is not None and not expected.gathers[0] <= len(gathers) <= expected.gathers[1]:
+        fewest, most = expected.gathers
+        yield "all-gathers", str(len(gathers)), str(fewest) if fewest == most else f"{fewest} to {most}"
+    elif expected.gathers is not None and None not in expected.gathered and set(gathers) - expected.gathered:
+        yield "all-gathers", _sizes(gathers), _sizes(expected.gathered)
+    for kind, name in zip(REDUCTIONS, ("reduce-scatters", "all-reduces"), strict=True):
+        observed = [c for c in seen if c.kind == kind]
+        wanted = [i for i in expected.reductions if i.kind == kind]
+        if len(observed) != len(wanted):
+            yield name, str(len(observed)), str(len(wanted))
+            continue
+        sizes = [min(c.sizes) for c in observed]
+        if all(i.size is not None for i in wanted) and Counter(sizes) != Counter(i.size for i in wanted):
+            yield name, _sizes(sizes), _sizes(i.size for i in wanted)
+        dtypes = {c.dtype for c in observed}
+        if dtypes != {i.dtype for i in wanted}:
+            yield name, " and ".join(sorted(dtypes)), " and ".join(sorted({str(i.dtype) for i in wanted}))
+
+
+def _sizes(sizes: Iterable[int | None]) -> str:
+    return f"of {', '.join(map(str, sorted(s for s in sizes if s is not None)))} elements"

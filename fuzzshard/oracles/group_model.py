@@ -1,0 +1,155 @@
+"""One wrap group of ``fully_shard`` as its documentation describes it: when it gathers, shards and reduces.
+
+``fully_shard`` all-gathers a group that is not unsharded when one of its modules is called and when the
+gradient of its output arrives, shards it after forward as ``reshard_after_forward`` says and after
+backward, and reduce-scatters the gradients it has then (the docstring of ``fully_shard``). What is not in
+docstrings follows torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from typing import NamedTuple
+
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.dtypes import computing_dtype
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.options import Dtype
+from fuzzshard.case.placements import shard_dim
+
+
+class Shards(enum.Enum):
+    """How a group holds its parameters; ``FEW`` is the smaller mesh of an int ``reshard_after_forward``."""
+
+    ALL = "sharded"
+    FEW = "sharded over the smaller mesh"
+    WHOLE = "unsharded"
+
+
+class Phase(enum.Enum):
+    """Which hook of a module or of its group ran last."""
+
+    IDLE = "idle"
+    FORWARD = "forward"
+    PRE_BACKWARD = "pre-backward"
+    POST_BACKWARD = "post-backward"
+
+
+class Issued(NamedTuple):
+    """One collective: its kind, the elements of the gathered or the scattered tensor, and their dtype."""
+
+    kind: str
+    size: int | None
+    dtype: str | None
+
+
+@dataclasses.dataclass(eq=False)
+class Root:
+    """What the groups below one FSDP root share."""
+
+    last_backward: bool = True
+    forward: int | None = None
+    """The group whose module is the outermost one that runs forward now."""
+    order: list[int] = dataclasses.field(default_factory=list)
+    """The groups in the order of their post-forwards, with repetitions: backward prefetches against it."""
+
+
+class Group:
+    """The state of one group. ``issued`` gets its collectives."""
+
+    def __init__(self, case: Case, found: Facts, index: int, issued: list[Issued]) -> None:
+        self.case, self.found, self.index, self.issued = case, found, index, issued
+        self.spec: WrapGroup = case.wrap[index]
+        self.parameters = [fqn for fqn, owner in found.owners.items() if owner == index]
+        self.root = Root()
+        self.claimed = False
+        self.keeps_after_forward, self.few = _after_forward(self.spec, case.mesh.shard)
+        self.keeps_as_root = self.spec.reshard_after_forward is None
+        self.reduces = True
+        self.all_reduces = True
+        self.reshards_after_backward = True
+        self.cast: Dtype | None = None
+        self.shards = Shards.ALL
+        self.gathering = False
+        self.called = Phase.IDLE
+        self.phase = Phase.IDLE
+        self.gradients: set[str] = set()
+        self.places: list[int] = []
+        self.still_to_run: set[str] = set()
+
+    def unshard(self) -> None:
+        """Starts an all-gather where one is due."""
+        if self.gathering or self.shards is Shards.WHOLE or not self.parameters:
+            return
+        self.gathering = True
+        if (self.few if self.shards is Shards.FEW else self.case.mesh.shard) > 1:
+            size = self._sum(self.parameters) * self.case.mesh.shard if self._sizes_known else None
+            self.issued.append(Issued("all_gather", size, None))
+
+    def wait(self) -> None:
+        """Ends an all-gather that was started."""
+        if self.gathering:
+            self.gathering, self.shards = False, Shards.WHOLE
+
+    def gather(self) -> None:
+        """Makes the group unsharded."""
+        self.unshard()
+        self.wait()
+
+    def reshard(self) -> None:
+        """``FSDPModule.reshard``, and what the hooks do."""
+        if self.phase is not Phase.FORWARD:
+            self.shards = Shards.ALL
+        elif not self.keeps_after_forward:
+            self.shards = Shards.FEW if self.few < self.case.mesh.shard else Shards.ALL
+
+    def set_reshard_after_forward(self, value: bool) -> None:
+        """``FSDPModule.set_reshard_after_forward``."""
+        self.keeps_after_forward, self.few = not value, self.case.mesh.shard
+        self.keeps_as_root = False
+
+    def post_backward(self) -> None:
+        """Shards, and reduces the gradients that there are."""
+        self.phase = Phase.POST_BACKWARD
+        if self.reshards_after_backward:
+            self.reshard()
+        if not self.reduces or not self.gradients:
+            return
+        size = self._sum(self.gradients) if self._sizes_known else None
+        dtype = self._reduce_dtype()
+        self.gradients.clear()
+        if self.case.mesh.shard > 1:
+            self.issued.append(Issued("reduce_scatter", size, dtype))
+        if self.case.mesh.replicate is not None and self.all_reduces:
+            self.issued.append(Issued("all_reduce", size, dtype))
+
+    @property
+    def _sizes_known(self) -> bool:
+        """Parameters of several dtypes travel as bytes, those of tensor-parallel modules in parts."""
+        return not self.case.dtypes and not self.case.tensor_parallel
+
+    def _sum(self, fqns: set[str] | list[str]) -> int:
+        """The elements of one rank's shards, padded to equal sizes."""
+        total = 0
+        for fqn in fqns:
+            shape = self.found.parameters[fqn]
+            dim = shard_dim(self.spec, shape)
+            total += math.prod(shape) // shape[dim] * -(-shape[dim] // self.case.mesh.shard)
+        return total
+
+    def _reduce_dtype(self) -> str:
+        """Gradients are reduced in ``reduce_dtype``, else in the dtype that they were computed in."""
+        policy = self.spec.precision
+        if policy is not None and policy.reduce is not None:
+            return policy.reduce
+        return computing_dtype(self.case, self.found, min(self.gradients), self.cast)
+
+
+def _after_forward(spec: WrapGroup, shard: int) -> tuple[bool, int]:
+    """Whether a group stays unsharded after forward, and over how many ranks it is sharded otherwise."""
+    raf = spec.reshard_after_forward
+    if raf is None or isinstance(raf, bool):
+        return raf is False, shard
+    return raf == 1, raf if raf > 1 else shard

@@ -1,0 +1,190 @@
+"""The hooks of ``fully_shard`` in forward and backward, over the autograd graph of a case.
+
+How the hooks of modules work together is in torch/distributed/fsdp/_fully_shard/_fsdp_state.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set
+
+from fuzzshard.case.autograd import Node, Region, Tape, Value
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.paths import is_within
+from fuzzshard.oracles.group_model import Group, Issued, Phase, Root, Shards
+
+
+class HookModel:
+    """The groups of a model that was just wrapped, and what calls and gradients do to them.
+
+    ``issued`` gets their collectives. ``gathers_certain``: whether the number of all-gathers of the last
+    backward follows from what is documented. ``in_backward`` counts, by group, its post-backwards that did
+    not wait for the end. ``certain`` is lost for good where torch would compute with freed parameters.
+    """
+
+    def __init__(self, case: Case, found: Facts, issued: list[Issued], *, prefetches: bool) -> None:
+        self.found, self.prefetches = found, prefetches
+        self.groups = [Group(case, found, i, issued) for i in range(len(case.wrap))]
+        self.of_module = {m: group for group in self.groups for m in group.spec.modules}
+        self.tape = Tape(case, found, self)
+        self.finals: list[Root] = []
+        self.recomputing = False
+        self.certain = True
+        self.gathers_certain = True
+        self.in_backward: Counter[int] = Counter()
+
+    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
+        """The pre-forward hooks of a module: its group gathers, and learns when its inputs have gradients."""
+        group = self.of_module.get(path)
+        if group is None:
+            return args
+        if not group.still_to_run:
+            group.still_to_run = set(group.spec.modules)
+        if group.called is Phase.PRE_BACKWARD:
+            group.gather()
+            return args
+        first = group.called is not Phase.FORWARD
+        group.called = Phase.FORWARD
+        if first:
+            self._claim(group)
+            if group.root.forward is None:
+                group.root.forward = group.index
+        if group.parameters:
+            args = self._pre_forward(group, args, grad=grad)
+        for name in group.spec.forward_prefetch if first else ():
+            self.of_module[name].unshard()
+        return args
+
+    def _pre_forward(self, group: Group, args: list[Value], *, grad: bool) -> list[Value]:
+        entering = group.phase is not Phase.FORWARD
+        group.phase = Phase.FORWARD
+        group.gather()
+        if not entering or not grad or self.recomputing or all(a is None for a in args):
+            return args
+        node = self.tape.node(args)
+        node.inputs_of = group.index
+        return [None if a is None else node for a in args]
+
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
+        """The forward hooks of a module; those of a list group run when all its modules have."""
+        group = self.of_module.get(path)
+        if group is None:
+            return
+        if path not in group.still_to_run:
+            return
+        group.still_to_run.discard(path)
+        if group.still_to_run or group.called is Phase.PRE_BACKWARD:
+            return
+        self._complete(group, results, grad=grad)
+        if group.root.forward == group.index:
+            for other in reversed(self.groups):
+                if other.root is group.root and other is not group and other.still_to_run:
+                    self._complete(other, results, grad=grad)
+                    other.still_to_run.clear()
+            group.root.forward = None
+
+    def _complete(self, group: Group, results: list[Value], *, grad: bool) -> None:
+        if group.parameters:
+            if not self.recomputing:
+                group.reshard()
+                group.places.append(len(group.root.order))
+                group.root.order.append(group.index)
+            group.phase = Phase.IDLE
+        group.called = Phase.IDLE
+        for node in results if grad and not self.recomputing else ():
+            if node is not None:
+                node.hooks.append(group.index)
+
+    def _claim(self, group: Group) -> None:
+        """The first forward of a group that no root has claimed makes it the root of all groups within it."""
+        if group.claimed:
+            return
+        for inner in self.groups:
+            if any(is_within(m, r) for m in inner.spec.modules for r in group.spec.modules):
+                inner.claimed, inner.root = True, group.root
+        group.keeps_after_forward |= group.keeps_as_root
+
+    def backward(self, nodes: list[Node], frozen: Set[str]) -> None:
+        """Runs ``nodes``, in their order; parameters in ``frozen`` get no gradient."""
+        self.gathers_certain = True
+        self.in_backward.clear()
+        numbers = {node.number for node in nodes}
+        last = {fqn: node for node in nodes for fqn in node.parameters}
+        for node in nodes:
+            for index in node.hooks:
+                self._pre_backward(self.groups[index])
+            for region in node.regions if node.inputs_of is None else ():
+                self._recompute(region, numbers)
+            if node.inputs_of is not None:
+                self.groups[node.inputs_of].post_backward()
+                self.in_backward[node.inputs_of] += 1
+            self._accumulate(node, last, frozen)
+        for root in self.finals:
+            self._finish(root)
+        self.finals.clear()
+
+    def _accumulate(self, node: Node, last: dict[str, Node], frozen: Set[str]) -> None:
+        """A parameter gets its gradient, the sum over all its uses, when the last of them has run."""
+        for fqn in node.parameters - frozen:
+            if (owner := self.found.owners[fqn]) is not None:
+                self.certain &= self.groups[owner].shards is Shards.WHOLE
+                if last[fqn] is node:
+                    self.groups[owner].gradients.add(fqn)
+
+    def _pre_backward(self, group: Group) -> None:
+        group.called = Phase.PRE_BACKWARD
+        if group.root not in self.finals:
+            self.finals.append(group.root)
+        if group.parameters and group.phase is not Phase.PRE_BACKWARD:
+            group.phase = Phase.PRE_BACKWARD
+            group.gather()
+            if not group.spec.backward_prefetch and group.places:
+                place = group.places.pop()
+                if place > 0 and self.prefetches:
+                    self.groups[group.root.order[place - 1]].unshard()
+        for name in group.spec.backward_prefetch:
+            self.of_module[name].unshard()
+
+    def _recompute(self, region: Region, reached_numbers: set[int]) -> None:
+        """A checkpointed module runs forward again as soon as backward needs what it computed.
+
+        It stops when it has all that backward saved there, which is known to be all of it only where every
+        module within takes part in this backward.
+        """
+        if region.recomputed:
+            return
+        region.recomputed = True
+        begins: list[tuple[str, int]] = []
+        certain = not (region.nested or region.without_grad)
+        self.recomputing = True
+        for path, is_begin, number in region.calls:
+            if path not in self.of_module:
+                continue
+            certain &= len(self.of_module[path].spec.modules) == 1
+            if is_begin:
+                begins.append((path, number))
+                self.enter(path, [], grad=True)
+            else:
+                _, first = begins.pop()
+                certain &= any(n in reached_numbers for n in range(first, number))
+                self.leave(path, [], grad=True)
+        self.recomputing = False
+        wraps = any(path in self.of_module for path, _, _ in region.calls)
+        self.gathers_certain &= certain or not wraps
+
+    def _finish(self, root: Root) -> None:
+        """The end of a backward: what had no post-backward yet has it now."""
+        root.forward = None
+        for group in self.groups:
+            if group.root is not root:
+                continue
+            group.still_to_run.clear()
+            if group.parameters and group.phase is not Phase.POST_BACKWARD:
+                group.post_backward()
+            group.phase = group.called = Phase.IDLE
+            if root.last_backward:
+                group.gathering = False
+                group.places.clear()
+        if root.last_backward:
+            root.order.clear()

@@ -1,0 +1,129 @@
+"""Post-backwards must run within the backward, as soon as a group's gradients are complete.
+
+A group whose inputs require gradients is done when these have been computed, and shards and reduces then;
+only what has no such inputs may wait for the end of the whole backward. Upstream counts the hooks:
+``test_train_mixed_requires_grad_per_group`` and ``..._across_groups``
+(test/distributed/_composable/fsdp/test_fully_shard_frozen.py) for ``fully_shard``,
+``test_backward_reshard_hooks`` (test/distributed/fsdp/test_fsdp_fine_tune.py) for FSDP1, where a frozen unit
+is done when the gradients of its inputs are and a trainable one when its own is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from fuzzshard.case.autograd import Node, Tape, Value, reached
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
+from fuzzshard.case.progress import Progress, ops_that_run
+from fuzzshard.case.schedule import Backward, Forward, SetMode
+from fuzzshard.case.units import parameter_units, units
+from fuzzshard.oracles.fully_shard_model import FullyShardModel
+from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.training.trace import Trace
+from fuzzshard.verdict import Finding
+
+
+def fully_shard_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
+    """Where a group's post-backward did not run in the backward as often as its modules' calls demand."""
+    model = FullyShardModel(case, rank)
+    groups = [group for group in model.groups if group.parameters]
+    seen = Counter((p.op, p.number % len(groups), p.deferred) for p in trace.post_backwards)
+    found = []
+    for op in ops_that_run(case, "fully_shard"):
+        if (prediction := model.advance()) is None:
+            break
+        for number, group in enumerate(groups):
+            wanted, timely = prediction.in_backward.get(group.index, 0), seen[op, number, False]
+            if timely != wanted:
+                late = seen[op, number, True]
+                observed = f"{timely} in backward" + (f", {late} at its end" if late else "")
+                name = ", ".join(m or "the root" for m in group.spec.modules)
+                found.append(_finding("fully_shard", op, rank, name, observed, f"{wanted} in backward"))
+    return found[:MOST_FINDINGS]
+
+
+def _finding(engine: str, op: int, rank: int, name: str, observed: str, expected: str) -> Finding:
+    return Finding(
+        oracle="hooks", engine=engine, observed=observed, expected=expected, op=op, name=name, rank=rank
+    )
+
+
+def fsdp1_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
+    """Where FSDP1 resharded another number of units within a backward than are done there."""
+    seen = Counter(p.op for p in trace.post_backwards)
+    return [
+        _finding("fsdp1", op, rank, "", f"{seen[op]} units in backward", f"{wanted} units in backward")
+        for op, wanted in resharded_units(case, rank)
+        if wanted is not None and op in ops_that_run(case, "fsdp1") and seen[op] != wanted
+    ][:MOST_FINDINGS]
+
+
+def resharded_units(case: Case, rank: int) -> Iterator[tuple[int, int | None]]:
+    """For every backward of the schedule, how many units of FSDP1 reshard within it; None where unknown.
+
+    Known where every unit runs once between two backwards, and is trainable or frozen as a whole.
+    """
+    found, calls = facts(case), _Calls(case)
+    tape, progress = Tape(case, found, calls), Progress(case, rank)
+    plain = not case.checkpoints and case.compile is None
+    plain &= all(len(names) == 1 for names in parameter_units(case).values())
+    losses: list[list[Node]] = []
+    training = True
+    for index, op in enumerate(case.schedule):
+        match op:
+            case Forward():
+                outputs = tape.forward(
+                    op.target, grad=op.grad, paths=progress.paths, frozen=progress.frozen, training=training
+                )
+                used = outputs if op.outputs is None else [outputs[i] for i in op.outputs]
+                losses += [[node for node in used if node is not None]] if op.grad else []
+            case Backward():
+                known = plain and len(losses) == 1 and max(calls.counts.values(), default=1) == 1
+                if losses and losses[0]:
+                    yield index, calls.done(reached(losses[0]), progress.frozen) if known else None
+                losses.clear()
+                calls.clear()
+            case SetMode():
+                training = op.train
+            case _:
+                pass
+        progress.advance()
+
+
+class _Calls:
+    """The calls of units since the last backward."""
+
+    def __init__(self, case: Case) -> None:
+        self.units = units(case)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets them."""
+        self.counts: Counter[str] = Counter()
+        self.inputs: dict[str, list[Node]] = {}
+
+    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
+        """Keeps the inputs of a unit that require gradients."""
+        if path in self.units and grad:
+            self.counts[path] += 1
+            self.inputs[path] = [a for a in args if a is not None]
+        return args
+
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
+        """Nothing: units are done when their inputs are."""
+
+    def done(self, nodes: list[Node], frozen: set[str]) -> int | None:
+        """How many units reshard in a backward through ``nodes``; None where one is partly frozen."""
+        used = {fqn for node in nodes for fqn in node.parameters}
+        count = 0
+        for unit, fqns in self.units.items():
+            if 0 < len(frozen.intersection(fqns)) < len(fqns):
+                return None
+            if frozen.issuperset(fqns):
+                inputs = self.inputs.get(unit, [])
+                count += bool(inputs) and all(node in nodes for node in inputs)
+            else:
+                count += not used.isdisjoint(fqns)
+        return count

@@ -1,0 +1,48 @@
+"""The relation rung: ``fully_shard`` against itself, with an aspect changed that must not change a value.
+
+Whether parameters stay unsharded after forward, are gathered ahead or recomputed is a choice of time
+against memory: every value must have the same bits, on any number of ranks. So must it on an HSDP mesh of one
+replica. Another wrap plan puts gradients elsewhere in the buffers that are reduced, and by their place
+there gloo and NCCL choose in which order they add the ranks' terms (measured on gloo: four ranks differ).
+"""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case
+from fuzzshard.engines.fully_shard import FullyShard
+from fuzzshard.oracles.allowed import is_allowed
+from fuzzshard.oracles.compare import Difference, rank_of, same_bits
+from fuzzshard.oracles.judge import bitwise_applies, tensor_findings
+from fuzzshard.training.trace import Trace
+from fuzzshard.verdict import Finding
+
+COMPARED = ("output", "loss", "input_gradient", "gradient", "parameter")
+"""What a relation is about; how parameters are registered in between may well differ."""
+
+
+def is_due(case: Case) -> bool:
+    """Whether both runs must have the same bits: as soon as no sum of three terms changes its order."""
+    return case.relation != "plan" or bitwise_applies(case)
+
+
+def relation_findings(case: Case, trace: Trace, other: Trace, rank: int) -> list[Finding]:
+    """Where the values of a run are not those of ``other``, the run of the case's variant."""
+    found = []
+    for key, observation in trace.tensors.items():
+        if key.oracle not in COMPARED or key not in other.tensors:
+            continue
+        observed, expected = observation.tensor, other.tensors[key].tensor
+        if observed is None or expected is None:
+            if observed is expected:
+                continue
+        elif same_bits(observed, expected):
+            continue
+        found.append(Difference(key, observed, expected, observation.pieces))
+    due = [d for d in sorted(found, key=lambda d: rank_of(d.key)) if not _is_allowed(case, d)]
+    return tensor_findings(FullyShard.name, due, "relation", None, lambda _: FullyShard.name, rank)
+
+
+def _is_allowed(case: Case, difference: Difference) -> bool:
+    """Neither run is the truth, so that a listed difference may be either way round."""
+    turned = Difference(difference.key, difference.expected, difference.observed, difference.pieces)
+    return any(is_allowed(FullyShard.name, case, d) for d in (difference, turned))

@@ -1,0 +1,46 @@
+"""The negative control of resuming: what a load restores must have been lost before."""
+
+from __future__ import annotations
+
+import torch
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.schedule import CorruptState, SaveState
+from fuzzshard.oracles.compare import same_bits
+from fuzzshard.training.trace import Trace
+from fuzzshard.verdict import Finding
+
+
+def uncorrupted(case: Case, reference: Trace, rank: int) -> list[Finding]:
+    """Corruptions after which the reference still had every saved parameter: loading would prove nothing.
+
+    Engines are held to the parameters that the reference has then, by the oracle ``resume``.
+    """
+    found = []
+    saved: dict[str, torch.Tensor] = {}
+    for index, op in enumerate(case.schedule):
+        if isinstance(op, SaveState):
+            saved = _parameters(reference, index, "parameter")
+        elif isinstance(op, CorruptState):
+            corrupted = _parameters(reference, index, "resume")
+            if corrupted and all(same_bits(tensor, saved[name]) for name, tensor in corrupted.items()):
+                found.append(
+                    Finding(
+                        oracle="resume",
+                        engine="reference",
+                        observed="the parameters that were saved",
+                        expected="others, after they were corrupted",
+                        op=index,
+                        rank=rank,
+                    )
+                )
+    return found
+
+
+def _parameters(trace: Trace, index: int, oracle: str) -> dict[str, torch.Tensor]:
+    """What ``oracle`` recorded of every parameter after the op at ``index``."""
+    return {
+        key.name: observation.tensor
+        for key, observation in trace.tensors.items()
+        if key.op == index and key.oracle == oracle and observation.tensor is not None
+    }

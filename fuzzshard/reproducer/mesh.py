@@ -1,0 +1,61 @@
+"""The mesh of a script, and what a rank is in it: statements, and the expressions that other code uses."""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case
+
+_AXES = ("pp", "replicate", "shard", "tp")
+
+
+class MeshNames:
+    """The variables and expressions that stand for the mesh of a case, as :mod:`fuzzshard.engines.mesh` has it.
+
+    ``flat`` meshes have data-parallel axes only: the world is the data-parallel group then, and a script
+    says nothing about groups.
+    """
+
+    def __init__(self, case: Case) -> None:
+        mesh = case.mesh
+        self.flat = mesh.tensor is None and mesh.pipeline is None
+        sizes = dict(zip(_AXES, (mesh.pipeline, mesh.replicate, mesh.shard, mesh.tensor), strict=True))
+        self.sizes = {axis: size for axis, size in sizes.items() if size is not None}
+        self.data = tuple(axis for axis in ("replicate", "shard") if axis in self.sizes)
+
+    def make(self) -> str:
+        """The statement that makes the mesh of all ranks; it joins the process group."""
+        shape = tuple(self.sizes.values())
+        names = tuple(self.sizes)
+        if len(names) == 1:
+            return f"mesh = init_device_mesh(device, {shape})"
+        listed = ", ".join(f'"{name}"' for name in names)
+        variable = "mesh" if self.flat else "world_mesh"
+        return f"{variable} = init_device_mesh(device, {shape}, mesh_dim_names=({listed}))"
+
+    def slices(self) -> list[str]:
+        """Statements for the data-parallel mesh, this rank's number in it, and its group."""
+        if self.flat:
+            return ["rank = dist.get_rank()"]
+        axes = ", ".join(f'"{axis}"' for axis in self.data)
+        lines = [f"mesh = world_mesh[{axes}]"]
+        if len(self.data) == 1:
+            return [*lines, "rank = mesh.get_local_rank()", "group = mesh.get_group()"]
+        return [
+            *lines,
+            f'rank = mesh.get_local_rank("replicate") * {self.sizes["shard"]} + mesh.get_local_rank("shard")',
+            'group = mesh._flatten("data").get_group()',
+        ]
+
+    @property
+    def group_argument(self) -> str:
+        """What collectives over the data-parallel ranks are given."""
+        return "" if self.flat else ", group=group"
+
+    @property
+    def process_group(self) -> str:
+        """The keyword argument by which an engine gets the data-parallel ranks."""
+        return "" if self.flat else ", process_group=group"
+
+    @property
+    def data_size(self) -> str:
+        """The number of data-parallel ranks."""
+        return "dist.get_world_size()" if self.flat else "group.size()"

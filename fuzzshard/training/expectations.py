@@ -1,0 +1,129 @@
+"""What a case expects of an engine: an error or a warning, at an op, on some ranks."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.options import Expect
+from fuzzshard.case.progress import Progress, names_rank
+from fuzzshard.case.schedule import Backward, Forward, SetMode
+from fuzzshard.verdict import Finding
+
+FORWARD_ORDER = "Forward order differs"
+"""How FSDP1 begins to say that ranks, or iterations, run their units in different orders."""
+
+
+class ErrorMissing(Exception):
+    """The op that was expected to raise is over; the run ends there, as it does on ranks where it raised."""
+
+
+class Watch:
+    """Listens to the run of one engine on one rank, and compares what it hears with what the case expects."""
+
+    def __init__(self, case: Case, engine: str, rank: int) -> None:
+        expected = [expect for expect in case.expect if expect.engine == engine]
+        self.case, self.engine, self.rank = case, engine, rank
+        self.error = next((e for e in expected if e.kind == "error" and names_rank(e.ranks, rank)), None)
+        self.warnings = [expect for expect in expected if expect.kind == "warning"]
+        self.op = -1
+        self.raised = False
+        self._heard: list[tuple[int, str]] = []
+        self._log: list[warnings.WarningMessage] = []
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hears every warning, also those that Python would only show once."""
+        with warnings.catch_warnings(record=True) as log:
+            warnings.simplefilter("always")
+            self._log = log
+            yield
+            self._hear()
+
+    def enter(self, op: int) -> None:
+        """The op at index ``op`` begins. Raises :class:`ErrorMissing` where an earlier one had to raise."""
+        self._hear()
+        if self.error is not None and op > self.error.op:
+            raise ErrorMissing
+        self.op = op
+
+    def expects(self, error: Exception) -> bool:
+        """Whether this is the expected error, at its op."""
+        self._hear()
+        expect = self.error
+        self.raised = (
+            expect is not None and self.op == expect.op and re.search(expect.pattern, str(error)) is not None
+        )
+        return self.raised
+
+    def findings(self, skipped: Collection[int]) -> list[Finding]:
+        """What was expected and did not come, or came and was not expected.
+
+        ``skipped`` are the backwards that had nothing to differentiate.
+        """
+        found = []
+        if self.error is not None and not self.raised:
+            found.append(self._finding(self.error.op, "no error", describe(self.error)))
+        for pattern in dict.fromkeys(expect.pattern for expect in self.warnings):
+            found += self._warned(pattern)
+        if self.engine == "fsdp1" and keeps_forward_order(self.case, self.rank, skipped):
+            found += self._forward_order()
+        return found
+
+    def _warned(self, pattern: str) -> Iterator[Finding]:
+        """A warning is due exactly once at its op, on its ranks."""
+        due = [e.op for e in self.warnings if e.pattern == pattern and names_rank(e.ranks, self.rank)]
+        came = [op for op, text in self._heard if re.search(pattern, text)]
+        if sorted(due) != came:
+            observed, expected = (
+                f"warned at op {', '.join(map(str, ops))}" if ops else "no warning"
+                for ops in (came, sorted(due))
+            )
+            op = min(set(due) ^ set(came), default=came[-1] if came else -1)
+            yield self._finding(op, observed, f"{expected} that matches {pattern!r}")
+
+    def _forward_order(self) -> Iterator[Finding]:
+        for op, text in self._heard:
+            if text.startswith(FORWARD_ORDER) and not any(re.search(e.pattern, text) for e in self.warnings):
+                expected = "no warning: every iteration runs the same units in the same order"
+                yield self._finding(op, text, expected, oracle="warning")
+
+    def _finding(self, op: int, observed: str, expected: str, oracle: str = "expectation") -> Finding:
+        return Finding(
+            oracle=oracle, engine=self.engine, observed=observed, expected=expected, op=op, rank=self.rank
+        )
+
+    def _hear(self) -> None:
+        """What was said since the last op began was said by that op."""
+        self._heard += [(self.op, str(said.message)) for said in self._log[len(self._heard) :]]
+
+
+def describe(expect: Expect) -> str:
+    """An expected error, for a person."""
+    return f"an error at op {expect.op} that matches {expect.pattern!r}"
+
+
+def keeps_forward_order(case: Case, rank: int, skipped: Collection[int]) -> bool:
+    """Whether all iterations run the same units in the same order on this rank, as far as FSDP1 looks.
+
+    It looks at forwards in training mode, and an iteration ends with a backward that differentiates something
+    (torch/distributed/fsdp/_exec_order_utils.py, ``_check_order``).
+    """
+    progress = Progress(case, rank)
+    iterations: list[list[dict[str, int]]] = [[]]
+    training = True
+    for index, op in enumerate(case.schedule):
+        match op:
+            case SetMode():
+                training = op.train
+            case Forward() if training:
+                iterations[-1].append({block: path for block, path in progress.paths.items() if path})
+            case Backward() if index not in skipped:
+                iterations.append([])
+            case _:
+                pass
+        progress.advance()
+    return all(later == iterations[0][: len(later)] for later in iterations)

@@ -1,0 +1,57 @@
+"""Options of the engine ``fsdp1``."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.groups import root_is_wrapped
+from fuzzshard.case.options import FSDP1, Dtype, Precision
+from fuzzshard.case.paths import is_within
+from fuzzshard.strategies.precision import computes, forwards_in_all_dtypes
+from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.tape import Tape
+
+_STRATEGIES = (("full_shard", 5), ("shard_grad_op", 4), ("no_shard", 3))
+_HYBRID = (("hybrid_shard", 5), ("hybrid_shard_zero2", 4))
+
+
+def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> Case:
+    """The case with options of FSDP1, if that is one of its engines.
+
+    Its mixed precision replaces that of the wrap groups, so no other engine is judged then.
+    """
+    if "fsdp1" not in case.engines:
+        return case
+    strategies = (*_STRATEGIES, *(_HYBRID if case.mesh.replicate is not None else ()))
+    uniform = "toggle" not in swarm and not _mixes_frozen(case, found)
+    options = FSDP1(
+        strategy=tape.weighted(strategies),
+        use_orig_params=tape.chance(45 if uniform else 90),
+        wrapping="policy" if tape.chance(30) else "manual",
+        forward_prefetch=tape.chance(30),
+        backward_prefetch=tape.weighted((("pre", 4), ("post", 3), (None, 2))),
+        limit_all_gathers=not tape.chance(20),
+        offload=cuda and tape.chance(10),
+        debug="detail" if tape.chance(20) else "off",
+    )
+    case = replace(case, fsdp1=options)
+    if "precision" not in swarm or not root_is_wrapped(case) or not tape.chance(90):
+        return case
+    dtype: Dtype = "float16" if tape.chance(35) else "bfloat16"
+    reduced: tuple[tuple[Dtype | None, int], ...] = ((dtype, 3), (None, 2), ("float32", 2))
+    policy = Precision(param=dtype, reduce=tape.weighted(reduced))
+    groups = tuple(replace(group, precision=None) for group in case.wrap)
+    alone = replace(
+        case, fsdp1=replace(options, precision=policy), engines=("fsdp1",), wrap=groups, dtypes=()
+    )
+    return alone if computes(alone, found, forwards_in_all_dtypes(swarm, case)) else case
+
+
+def _mixes_frozen(case: Case, found: Facts) -> bool:
+    """Whether frozen and trainable parameters share a group, which flattening refuses."""
+    kinds: dict[int | None, set[bool]] = {}
+    for fqn, owner in found.owners.items():
+        kinds.setdefault(owner, set()).add(any(is_within(fqn, f.target) for f in case.freezes))
+    return any(len(kind) > 1 for kind in kinds.values())

@@ -1,0 +1,60 @@
+"""Options of wrap groups: offloading, explicit prefetching, the dim to shard."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.groups import root_groups
+from fuzzshard.case.placements import shard_dim
+from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.tape import Tape
+
+
+def group_options(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> tuple[WrapGroup, ...]:
+    """The wrap plan of ``case`` with further options."""
+    groups = list(case.wrap)
+    if "offload" in swarm:
+        kind = "pinned" if cuda and tape.chance(50) else "unpinned"
+        most = tape.chance(80)
+        groups = [replace(g, offload=kind) if most or tape.chance(50) else g for g in groups]
+    if "shard_dim" in swarm and not case.tensor_parallel:
+        groups = [_with_shard_dim(tape, case, found, index, group) for index, group in enumerate(groups)]
+    return tuple(_with_prefetches(tape, swarm, case, found, groups))
+
+
+def _with_shard_dim(tape: Tape, case: Case, found: Facts, index: int, group: WrapGroup) -> WrapGroup:
+    """``fully_shard`` shards along a dim other than the first only where that is even."""
+    changed = replace(group, shard_dim=tape.pick(("last", "largest")))
+    shapes = [found.parameters[fqn] for fqn, owner in found.owners.items() if owner == index]
+    dims = [(shard_dim(changed, shape), shape) for shape in shapes]
+    even = all(not dim or shape[dim] % case.mesh.shard == 0 for dim, shape in dims)
+    return changed if even else group
+
+
+def _with_prefetches(
+    tape: Tape, swarm: Swarm, case: Case, found: Facts, groups: list[WrapGroup]
+) -> list[WrapGroup]:
+    """Prefetches of the next one or two modules that run below the same root; rarely of any other."""
+    kinds = [kind for kind in ("forward_prefetch", "backward_prefetch") if kind in swarm]
+    if not kinds:
+        return groups
+    roots = dict(zip((g.modules for g in groups), root_groups(case), strict=True))
+    owner = {module: group for group in groups for module in group.modules}
+    order = [path for path in found.modules if path in owner and path in found.called]
+    changed = []
+    for group in groups:
+        (module, *others) = group.modules
+        lists: dict[str, tuple[str, ...]] = {}
+        for kind in kinds:
+            if others or module not in order or not tape.chance(80):
+                continue
+            reachable = [m for m in order if roots[owner[m].modules] == roots[group.modules]]
+            at = reachable.index(module)
+            near = reachable[at + 1 :] if kind == "forward_prefetch" else reachable[:at][::-1]
+            if tape.chance(10):
+                near = tape.shuffled([m for m in reachable if m != module])
+            lists[kind] = tuple(near[: 1 + tape.below(2)])
+        changed.append(replace(group, **lists))
+    return changed

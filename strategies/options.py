@@ -1,0 +1,83 @@
+"""What a model is wrapped with beyond groups, what perturbs its run, and which engines run it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.options import Delay, DelaySite, Relation
+from fuzzshard.case.relations import variant
+from fuzzshard.strategies.freezing import below, pick_target
+from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.tape import Tape
+
+_ALWAYS: tuple[EngineName, ...] = ("ddp", "fully_shard")
+"""Engines of every case that may have them; the others are extensions."""
+_SITES: tuple[DelaySite, ...] = (
+    "before_all_gather",
+    "before_reduce_scatter",
+    "before_all_reduce",
+    "after_forward",
+    "after_backward",
+    "before_step",
+    "after_step",
+)
+_MILLISECONDS = (1.0, 2.0, 5.0)
+_RELATIONS: tuple[Relation, ...] = ("unshard", "delay", "prefetch", "checkpoint", "plan", "mesh")
+"""Those that some cases have nothing for; ``reshard`` can be asked of nearly every case."""
+
+
+def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[EngineName, ...]:
+    """Engines among those that the caller allows; ``replicate`` often takes the place of ``ddp``."""
+    chosen = [e for e in allowed if e in _ALWAYS or e in swarm]
+    if {"ddp", "replicate"} <= set(chosen) and tape.chance(40):
+        chosen.remove("ddp")
+    return tuple(e for e in ALL_ENGINES if e in (chosen or allowed))
+
+
+def ignored(tape: Tape, swarm: Swarm, found: Facts) -> tuple[str, ...]:
+    """A parameter or a module, of which the groups have others."""
+    if "ignored" not in swarm:
+        return ()
+    everything = frozenset(found.parameters)
+    target = pick_target(tape, found, everything, module=tape.chance(35))
+    return (target,) if target and below(everything, target, inside=False) else ()
+
+
+def options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
+    """The options that fit every case."""
+    compiler = None
+    if "compile" in swarm:
+        compiler = tape.weighted((("eager", 3), ("aot_eager", 2), *((("inductor", 2),) if cuda else ())))
+    return replace(
+        case,
+        init="meta" if "meta" in swarm else "device",
+        compile=compiler,
+        delays=_delays(tape, swarm),
+    )
+
+
+def related(tape: Tape, swarm: Swarm, case: Case) -> Case:
+    """The case with a relation that changes something of it, if there is one."""
+    if "relation" not in swarm or "fully_shard" not in case.engines:
+        return case
+    others = tape.shuffled(_RELATIONS)
+    for relation in ("reshard", *others) if tape.chance(20) else (*others, "reshard"):
+        if variant(changed := replace(case, relation=relation)) is not None:
+            return changed
+    return case
+
+
+def _delays(tape: Tape, swarm: Swarm) -> tuple[Delay, ...]:
+    if "delays" not in swarm and not ("relation" in swarm and tape.chance(15)):
+        return ()
+    sites = dict.fromkeys(tape.pick(_SITES) for _ in range(tape.weighted(((1, 4), (2, 2), (4, 1)))))
+    return tuple(
+        Delay(
+            site=site,
+            milliseconds=tape.pick(_MILLISECONDS),
+            ranks="others" if tape.chance(40) else "all",
+        )
+        for site in sites
+    )

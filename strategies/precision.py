@@ -1,0 +1,110 @@
+"""Mixed precision: policies of wrap groups under which every forward can compute, and parameter dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.check_dtypes import check_dtypes
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.layouts import check_layouts
+from fuzzshard.case.options import Dtype, ParameterDtype, Precision
+from fuzzshard.case.schedule import Cast, Forward, Op
+from fuzzshard.errors import InvalidCase
+from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.tape import Tape
+
+_PARAM: tuple[tuple[Dtype | None, int], ...] = (("bfloat16", 8), ("float16", 3), (None, 2))
+_REDUCE: tuple[tuple[Dtype | None, int], ...] = ((None, 4), ("float32", 4), ("bfloat16", 2))
+
+
+def policy(tape: Tape, case: Case) -> Precision:
+    """Any policy, mostly with parameters in bfloat16."""
+    output = tape.weighted(((None, 5), (case.dtype, 4), ("bfloat16", 1)))
+    return Precision(
+        param=tape.weighted(_PARAM),
+        reduce=tape.weighted(_REDUCE),
+        output=output,  # type: ignore[arg-type]
+        cast_inputs=not tape.chance(20),
+    )
+
+
+def precision(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
+    """Policies for the wrap groups, most often one for all; or none, where no policy lets the model compute.
+
+    Modules want inputs of the dtype of their parameters, so what is drawn is simplified until that holds.
+    """
+    if "precision" not in swarm:
+        return case
+    base = policy(tape, case)
+    each: list[Precision | None] = [base] * len(case.wrap)
+    if tape.chance(35):
+        each = [_varied(tape, base, case) for _ in each]
+    plain = replace(base, output=None, cast_inputs=True)
+    options: list[list[Precision | None]] = [
+        each,
+        [base] * len(each),
+        [plain] * len(each),
+        [replace(plain, output=case.dtype)] * len(each),
+    ]
+    forwards = forwards_in_all_dtypes(swarm, case)
+    for policies in options:
+        groups = tuple(
+            replace(group, precision=policy) for group, policy in zip(case.wrap, policies, strict=True)
+        )
+        if computes(replace(case, wrap=groups), found, forwards):
+            return replace(case, wrap=groups)
+    return case
+
+
+def _varied(tape: Tape, base: Precision, case: Case) -> Precision | None:
+    match tape.below(5):
+        case 0:
+            return base
+        case 1:
+            return replace(base, reduce=tape.weighted(_REDUCE))
+        case 2:
+            return replace(base, output=None if base.output else case.dtype)
+        case 3:
+            return replace(base, cast_inputs=not base.cast_inputs)
+        case _:
+            return None
+
+
+def parameter_dtypes(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> tuple[ParameterDtype, ...]:
+    """Another dtype for something frozen, which its group casts like the rest.
+
+    The trainable parameters of a group must be of one dtype (``_init_mp_dtypes`` in
+    torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
+    """
+    if "other_dtypes" not in swarm or case.ties or not case.freezes:
+        return ()
+    dtype: Dtype = tape.pick(("bfloat16", "float16"))
+    chosen = (ParameterDtype(target=tape.pick(case.freezes).target, dtype=dtype),)
+    fits = computes(replace(case, dtypes=chosen), found, forwards_in_all_dtypes(swarm, case))
+    return chosen if fits else ()
+
+
+def forwards_in_all_dtypes(swarm: Swarm, case: Case) -> tuple[Op, ...]:
+    """A forward of the root in every dtype that the schedule may cast the model to."""
+    forward: tuple[Op, ...] = (Forward(),)
+    return (*forward, Cast(dtype=other_dtype(case)), Forward()) if "cast" in swarm else forward
+
+
+def other_dtype(case: Case) -> Literal["float32", "float64"]:
+    """What a schedule casts the model to."""
+    return "float64" if case.dtype == "float32" else "float32"
+
+
+def computes(case: Case, found: Facts, ops: Iterable[Op]) -> bool:
+    """Whether dtypes and layouts meet in all forwards of ``ops``."""
+    scheduled = replace(case, schedule=tuple(ops))
+    try:
+        check_dtypes(scheduled, found)
+        check_layouts(scheduled, found)
+    except InvalidCase:
+        return False
+    return True

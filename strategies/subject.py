@@ -1,0 +1,34 @@
+"""What a schedule trains."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.flow import Flow
+from fuzzshard.case.groups import uses_outside_groups
+from fuzzshard.case.schedule import Forward
+from fuzzshard.strategies.precision import computes
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """What a schedule trains: a case without one. ``trainable`` is so after the freeze plan."""
+
+    case: Case
+    found: Facts
+    flow: Flow
+    trainable: frozenset[str]
+
+    def forward_targets(self) -> list[str]:
+        """Modules below the root that can be called by themselves: their groups run within them."""
+        return [path for path in self.found.modules if path and self._stands_alone(path)]
+
+    def _stands_alone(self, path: str) -> bool:
+        case, found = self.case, self.found
+        return (
+            not any(value.patches for value in found.input_values[path])
+            and not any(uses_outside_groups(case, found, path))
+            and computes(case, found, (Forward(target=path),))
+        )

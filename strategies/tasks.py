@@ -1,0 +1,238 @@
+"""The tasks that grow a block, and nested blocks."""
+
+from __future__ import annotations
+
+from fuzzshard.case.facts import DEFAULT_WIDTH
+from fuzzshard.case.graph import Alias, Block, Call, Child, Conv2d, Linear, join
+from fuzzshard.strategies.builder import BlockBuilder, Callable
+
+_MAX_DEPTH = 3
+_WIDEST = 24
+_METHODS = ("encode", "features")
+_PASSINGS = (("keyword", 3), ("dataclass", 3), ("tuple", 2), ("dict", 2))
+_RETURNS = ("dataclass", "namedtuple", "list", "dict", "tuple")
+
+
+class BlockGrower(BlockBuilder):
+    """Carries out tasks at the head of a block."""
+
+    def start(self) -> None:
+        """Reads the first float value, and lets further ones meet it."""
+        self.head, *others = self.widths
+        for other in others:
+            if self.tape.chance(70):
+                self.merge(self.head, other)
+
+    def grow(self, tasks: list[str]) -> None:
+        """Carries out the tasks; a nested block takes some of those that are left."""
+        rest = list(tasks)
+        while rest:
+            task = rest.pop(0)
+            if task in ("nested", "second_nested"):
+                if self.depth < _MAX_DEPTH - 1:
+                    count = self.tape.below(min(len(rest), 5) + 1)
+                    self.nest(rest[:count])
+                    del rest[:count]
+            else:
+                self.extend(task, more="leaf" in rest)
+
+    def extend(self, task: str, *, more: bool) -> None:
+        """Carries out one task at the head; ``more`` says that a leaf still follows it."""
+        head = self.head
+        match task:
+            case "leaf":
+                self.head = self.call_leaf(head, self.growth.leaves.any(self.widths[head]))
+            case "add" | "mul" | "concat":
+                self.join(task, self.apply(head), self.earlier())
+            case "relu" | "tanh":
+                self.head = self.op(task, head)
+            case "detach" if more and self.tape.chance(40):
+                self.head = self.op("detach", head)
+            case "detach":
+                detached = self.op("detach", self.earlier())
+                self.merge(self.apply(head), detached)
+            case "branch":
+                self.merge(self.apply(head), self.apply(self.earlier()))
+            case "repeat" | "no_grad_call":
+                self.repeat(grad=task == "repeat")
+            case "alias":
+                self.alias()
+            case "unused_module":
+                floats = [self.widths[name] for name in self.inputs if name in self.widths]
+                self.register(self.growth.leaves.with_parameters([*floats, DEFAULT_WIDTH][0]))
+            case "unused_value":
+                self.apply(self.earlier())
+            case "iadd":
+                self.add_in_place()
+            case "attend":
+                self.attend()
+            case "alternatives":
+                self.alternatives()
+            case "parallel_pair":
+                self.linear()
+                self.head = self.op("relu", self.head)
+                self.linear()
+            case "parallel_norm":
+                self.linear()
+                self.head = self.call_leaf(self.head, self.growth.leaves.norm())
+                self.linear()
+
+    def train(self) -> None:
+        """Makes sure that a backward from the head reaches a parameter."""
+        if self.head not in self.trained:
+            self.head = self.call_leaf(self.head, self.growth.leaves.with_parameters(self.widths[self.head]))
+
+    def linear(self) -> None:
+        """A linear layer on the head whose width a tensor-parallel axis divides."""
+        self.head = self.call_leaf(
+            self.head, Linear(out=self.tape.pick((4, 8)), bias=not self.tape.chance(25))
+        )
+
+    def join(self, op: str, left: str, right: str) -> None:
+        """The head becomes ``op`` of two values."""
+        if op == "concat":
+            if self.widths[left] + self.widths[right] > _WIDEST:
+                left, right = self.project(left, 4), self.project(right, 4)
+        else:
+            left = self.project(left, self.widths[right])
+        self.head = self.op(op, left, right)
+
+    def merge(self, left: str, right: str) -> None:
+        """The head becomes some combination of two values."""
+        kinds = [op for op in ("add", "concat", "mul") if op in self.growth.swarm] or ["add"]
+        if self.growth.leaves.exact and kinds != ["mul"]:
+            kinds = [op for op in kinds if op != "mul"]
+        self.join(self.tape.pick(kinds), left, right)
+
+    def repeat(self, *, grad: bool) -> None:
+        """Calls a child a second time, with or without gradients."""
+        if not self.called:
+            self.head = self.call_leaf(self.head, self.growth.leaves.with_parameters(self.widths[self.head]))
+        module = self.tape.pick(self.called)
+        if grad:
+            self.head = self.call(module, self.project(self.head, module.width))
+            return
+        fitting = [value for value, width in self.widths.items() if width == module.width]
+        argument = self.tape.pick(fitting) if fitting else self.project(self.head, module.width)
+        self.merge(self.head, self.call(module, argument, grad=False))
+
+    def add_in_place(self) -> None:
+        """Adds what a child makes without gradients to a new value that no one else has read or saved.
+
+        Autograd refuses a backward through what was changed in place: the new value is the result of a leaf
+        that does not save it, and only calls without gradients have read it.
+        """
+        leaves = self.growth.leaves
+        width = self.widths[self.head]
+        fresh = self.call_leaf(self.head, leaves.with_parameters(width))
+        fitting = [module for module in self.called if module.out == self.widths[fresh]]
+        module = self.tape.pick(fitting)
+        argument = fresh
+        if module.width != self.widths[fresh]:
+            values = [v for v, width in self.widths.items() if width == module.width]
+            argument = self.tape.pick(values) if values else self.project(self.head, module.width)
+        added = self.call(module, argument, grad=False)
+        self.head = self.op("iadd", fresh, added)
+        del self.widths[fresh]
+
+    def attend(self) -> None:
+        """Attention whose query, key and value are values of the block."""
+        query = self.apply(self.head)
+        width = self.widths[query]
+        key, value = (self.project(self.earlier(), width) for _ in range(2))
+        head_dim = self.tape.pick([n for n in (width, 1, 2) if width % n == 0])
+        self.head = self.op("attend", query, key, value, head_dim=head_dim)
+
+    def alternatives(self) -> None:
+        """A call of one of two or three children, as the path of the block says."""
+        leaves = self.growth.leaves
+        width = self.widths[self.head]
+        first = leaves.with_parameters(width)
+        modules = [self.made(first, width)]
+        for _ in range(1 + self.tape.chance(25)):
+            same = self.tape.chance(30)
+            leaf = first if same else leaves.to_width_with_parameters(width, modules[0].out)
+            modules.append(self.made(leaf, width))
+        names = tuple(module.name for module in modules[1:])
+        self.head = self.call(modules[0], self.head, alternatives=names)
+
+    def alias(self) -> None:
+        """Registers a module of the model here once more, and calls it."""
+        if not self.growth.reusable:
+            self.extend("leaf", more=True)
+        target = self.tape.pick(self.growth.reusable)
+        name = self.growth.name("shared")
+        self.children.append(Child(name=name, module=Alias(target=target.name)))
+        self.head = self.call(target._replace(name=name), self.project(self.head, target.width))
+
+    def convolve(self, image: str, leaf: Conv2d) -> None:
+        """Cuts an image input into patches, in a block of its own where blocks have methods."""
+        if "method" not in self.growth.swarm or not self.tape.chance(70):
+            super().convolve(image, leaf)
+            return
+        name = self.growth.name("block")
+        inner = BlockGrower(self.growth, join(self.path, name), ("x",), self.depth + 1)
+        inner.convolve_here("x", leaf)
+        block = inner.finish(several_outputs=False, returns="tensor")
+        self.children.append(Child(name=name, module=block))
+        self.call(Callable(name, 0, leaf.out, True), image)
+
+    def convolve_here(self, image: str, leaf: Conv2d) -> None:
+        """Cuts an image into patches, which become the head."""
+        super().convolve(image, leaf)
+        (self.head,) = self.widths
+
+    def nest(self, tasks: list[str]) -> None:
+        """A nested block on the head and perhaps a second value, and a call of it."""
+        arguments = (self.head, self.earlier()) if self.tape.chance(25) else (self.head,)
+        names = ("x",) if len(arguments) == 1 else ("x0", "x1")
+        name = self.growth.name("block")
+        inner = BlockGrower(self.growth, join(self.path, name), names, self.depth + 1)
+        inner.widths = {n: self.widths[a] for n, a in zip(names, arguments, strict=True)}
+        inner.start()
+        inner.grow(tasks if "leaf" in tasks else ["leaf", *tasks])
+        block = inner.finish(several_outputs="several_outputs" in self.growth.swarm and self.tape.chance(60))
+        self.children.append(Child(name=name, module=block))
+        outs = [inner.widths[v] for v in block.outputs]
+        node = f"h{len(self.nodes)}"
+        self.nodes.append(Call(name=node, module=name, args=arguments))
+        results = {node if block.returns == "tensor" else f"{node}.{i}": out for i, out in enumerate(outs)}
+        self.widths |= results
+        self.trained |= {r for r, v in zip(results, block.outputs, strict=True) if v in inner.trained}
+        if block.returns == "tensor" and len(arguments) == 1:
+            trained = block.outputs[0] in inner.trained
+            self.offer(Callable(name, self.widths[arguments[0]], outs[0], trained))
+        self.head, *others = results
+        for other in others:
+            if self.tape.chance(40):
+                self.merge(self.head, other)
+
+    def finish(self, *, several_outputs: bool, returns: str | None = None) -> Block:
+        """The block; its first output is the head."""
+        outputs = [self.head]
+        if several_outputs and self.tape.chance(80):
+            others = [v for v in reversed(self.widths) if v != self.head]
+            outputs += self.tape.shuffled(others)[: 1 + self.tape.below(2)]
+        swarm = self.growth.swarm
+        passing = "positional"
+        if "structured_passing" in swarm and self.tape.chance(75 if self.path else 45):
+            passing = self.tape.weighted(_PASSINGS)
+        method = "forward"
+        if self.path and "method" in swarm and self.tape.chance(85):
+            method = self.tape.pick(_METHODS)
+        return Block(
+            children=tuple(self.children),
+            nodes=tuple(self.nodes),
+            outputs=tuple(outputs),
+            inputs=self.inputs,
+            returns=returns or self.returned(len(outputs)),  # type: ignore[arg-type]
+            passing=passing,  # type: ignore[arg-type]
+            method=method,
+        )
+
+    def returned(self, num_outputs: int) -> str:
+        """How a block returns its outputs."""
+        if "structured_returns" in self.growth.swarm and self.tape.chance(70):
+            return self.tape.pick(_RETURNS)
+        kinds = ("tuple", "dict") if num_outputs > 1 else ("tensor", *["tensor"] * 11, "tuple", "dict")
+        return self.tape.pick(kinds)

@@ -1,0 +1,167 @@
+"""Tensor-parallel plans: layers by themselves, pairs of them, and norms between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.graph import (
+    Activation,
+    Block,
+    Call,
+    Embedding,
+    LayerNorm,
+    Linear,
+    Module,
+    RMSNorm,
+    TensorOp,
+    join,
+    resolve,
+)
+from fuzzshard.case.options import TensorParallel
+from fuzzshard.case.schedule import Forward
+from fuzzshard.strategies.precision import computes
+from fuzzshard.strategies.tape import Tape
+
+
+class _Use(NamedTuple):
+    """A leaf or an elementwise function that a value goes through; ``path`` of a leaf that has parameters."""
+
+    path: str
+    module: Module | None
+    value: str
+
+
+def tensor_parallel(tape: Tape, case: Case, found: Facts) -> tuple[TensorParallel, ...]:
+    """A plan in which every module gets the layouts it wants; empty where there is nothing to split.
+
+    A pair is a column parallel layer, elementwise functions, and a row parallel one that takes sharded
+    features. Between two layers a norm may be sharded along the sequence.
+    """
+    if case.mesh.tensor is None:
+        return ()
+    plans = _tied(tape, case, found)
+    tied = {fqn.rpartition(".")[0] for tie in case.ties for fqn in (tie.parameter, tie.source)}
+    for chain in _chains(case, found):
+        parts = [use for use in chain if use.path]
+        if any(use.path in plans or use.path in tied for use in parts):
+            continue
+        if len(parts) == 2 and tape.chance(85):
+            plans |= _pair(tape, case, found, parts[0].path, parts[1].path)
+        elif len(parts) == 3 and len(chain) == 3 and tape.chance(85):
+            plans |= _sequence(tape, case, [use.path for use in parts])
+    alone = [
+        path
+        for path, module in found.modules.items()
+        if isinstance(module, Linear | Embedding) and path not in plans and path not in tied
+    ]
+    for path in alone if not plans else tape.some(alone, 40):
+        plans[path] = _alone(tape, path)
+    chosen = tuple(plans[path] for path in found.modules if path in plans)
+    if computes(replace(case, tensor_parallel=chosen), found, (Forward(),)):
+        return chosen
+    return tuple(_by_rows(path, is_embedding=isinstance(found.modules[path], Embedding)) for path in alone)
+
+
+def _tied(tape: Tape, case: Case, found: Facts) -> dict[str, TensorParallel]:
+    """Modules that share a weight are both split along its rows, or not at all."""
+    plans: dict[str, TensorParallel] = {}
+    for tie in case.ties if len(case.ties) == 1 else ():
+        paths = [fqn.removesuffix(".weight") for fqn in (tie.source, tie.parameter)]
+        modules = [found.modules.get(path) for path in paths]
+        if all(isinstance(module, Linear | Embedding) for module in modules) and tape.chance(60):
+            for path, module in zip(paths, modules, strict=True):
+                plans[path] = _by_rows(path, is_embedding=isinstance(module, Embedding))
+    return plans
+
+
+def _by_rows(path: str, *, is_embedding: bool) -> TensorParallel:
+    if is_embedding:
+        return TensorParallel(module=path, style="rowwise", input="replicate")
+    return TensorParallel(module=path, style="colwise", output="replicate")
+
+
+def _alone(tape: Tape, path: str) -> TensorParallel:
+    """Full activations before and after; the defaults of a style are sharded on one side."""
+    if tape.chance(50):
+        return TensorParallel(module=path, style="rowwise", input="replicate")
+    return TensorParallel(module=path, style="colwise", output="replicate")
+
+
+def _pair(tape: Tape, case: Case, found: Facts, first: str, second: str) -> dict[str, TensorParallel]:
+    if not isinstance(found.modules[second], Linear) or not _splits(case, found.modules[first]):
+        return {}
+    local = not tape.chance(50)
+    return {
+        first: TensorParallel(module=first, style="colwise", local_output=local),
+        second: TensorParallel(module=second, style="rowwise"),
+    }
+
+
+def _sequence(tape: Tape, case: Case, paths: list[str]) -> dict[str, TensorParallel]:
+    if case.inputs.seq < 1 or case.inputs.seq % (case.mesh.tensor or 1):
+        return {}
+    first, norm, second = paths
+    local = not tape.chance(40)
+    return {
+        first: TensorParallel(
+            module=first, style="rowwise", input="replicate", output="sequence", local_output=local
+        ),
+        norm: TensorParallel(module=norm, style="sequence", local_output=local),
+        second: TensorParallel(module=second, style="colwise", input="sequence", output="replicate"),
+    }
+
+
+def _splits(case: Case, module: Module) -> bool:
+    """Whether the features of a result are split evenly: a local result does not tell the sizes of others."""
+    width = module.dim if isinstance(module, Embedding) else module.out if isinstance(module, Linear) else 0
+    return width % (case.mesh.tensor or 1) == 0
+
+
+def _chains(case: Case, found: Facts) -> list[list[_Use]]:
+    """Runs of leaves and elementwise functions, each the only reader of the one before: layer to layer."""
+    calls: Counter[str] = Counter()
+    blocks = [(p, m) for p, m in found.modules.items() if isinstance(m, Block)]
+    for path, block in blocks:
+        for node in block.nodes:
+            for name in node.modules if isinstance(node, Call) else ():
+                if target := resolve(case.model, join(path, name)):
+                    calls[target[0]] += 1
+    return [chain for path, block in blocks for chain in _chains_of(case, path, block, calls)]
+
+
+def _chains_of(case: Case, path: str, block: Block, calls: Counter[str]) -> list[list[_Use]]:
+    readers = Counter([*(a for n in block.nodes for a in n.args), *block.outputs])
+    after = {n.args[0]: n for n in block.nodes if len(n.args) == 1}
+    chains = []
+    for node in block.nodes:
+        start = _use(case, path, node, calls)
+        if start is None or not isinstance(start.module, Linear | Embedding):
+            continue
+        chain = [start]
+        while len(chain) < 4 and readers[chain[-1].value] == 1 and (reader := after.get(chain[-1].value)):
+            use = _use(case, path, reader, calls)
+            if use is None:
+                break
+            chain.append(use)
+            if isinstance(use.module, Linear):
+                chains.append(chain)
+                break
+    return chains
+
+
+def _use(case: Case, path: str, node: Any, calls: Counter[str]) -> _Use | None:
+    if isinstance(node, TensorOp):
+        return _Use("", None, node.name) if node.op in ("relu", "tanh") else None
+    if node.alternatives or not node.grad:
+        return None
+    target = resolve(case.model, join(path, node.module))
+    if target is None or not isinstance(target[1], Linear | Embedding | LayerNorm | RMSNorm | Activation):
+        return None
+    if isinstance(target[1], Activation):
+        return _Use("", None, node.name)
+    return _Use(*target, node.name) if calls[target[0]] == 1 else None

@@ -1,0 +1,241 @@
+"""FSDP1 trains as the plain module does; what its documentation excludes is not judged, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    TWO_STEPS,
+    ZERO,
+    call,
+    chain,
+    children,
+    float_inputs,
+    groups,
+    make_case,
+)
+
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, ParameterDtype, Tie
+from fuzzshard.case.graph import Activation, Alias, BatchNorm, Block, Linear, RawParameter
+from fuzzshard.case.options import FSDP1, Precision
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    ClipGradNorm,
+    Forward,
+    SetDivideFactor,
+    SetFlag,
+    SetRequiresGrad,
+)
+from fuzzshard.upstream.catalog import ROWS
+from fuzzshard.upstream.cell import Cell
+from fuzzshard.verdict import Status
+from fuzzshard.world import World
+
+NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+ACCUMULATING = (FORWARD, BACKWARD, NO_SYNC, AGAIN, BACKWARD, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP)
+FROZEN = (Freeze(target="a"),)
+HALF_FROZEN = (Freeze(target="a.weight"),)
+EQUAL = chain(a=Linear(out=5), r=Activation(), b=Linear(out=5))
+TIE = (Tie(parameter="b.weight", source="a.weight"),)
+TWO_BLOCKS = chain(p=chain(a=Linear(out=5), r=Activation()), q=chain(b=Linear(out=5), r=Activation()))
+METHOD = Block(children=children(a=Linear(out=5)), nodes=(call("h", "a", "x"),), outputs=("h",), method="go")
+UNUSED = Block(
+    children=children(a=Linear(out=5), unused=Linear(out=5)), nodes=(call("h", "a", "x"),), outputs=("h",)
+)
+EVERY_STRATEGY = ("full_shard", "shard_grad_op", "no_shard")
+
+
+def fsdp1(
+    model: Block | None = None,
+    schedule: Any = TWO_STEPS,
+    *,
+    options: FSDP1 | None = None,
+    **rest: Any,
+) -> Case:
+    """A case for FSDP1 alone."""
+    return make_case(model, schedule, engines=("fsdp1",), fsdp1=options or FSDP1(), **rest)
+
+
+@pytest.mark.parametrize("strategy", EVERY_STRATEGY)
+@pytest.mark.parametrize("use_orig_params", [False, True])
+@pytest.mark.parametrize("wrapping", ["manual", "policy"])
+def test_two_ranks_train_bitwise_as_the_reference(
+    two_ranks: World, strategy: Any, use_orig_params: bool, wrapping: Any
+) -> None:
+    options = FSDP1(strategy=strategy, use_orig_params=use_orig_params, wrapping=wrapping)
+    verdict = two_ranks.run(fsdp1(options=options))
+    assert (verdict.status, verdict.rung, verdict.notes) == (Status.PASS, "bitwise", {})
+
+
+ORIGINALS = FSDP1(use_orig_params=True)
+HELD = {
+    "uneven shards on three ranks": fsdp1(mesh=3),
+    "more ranks than elements": fsdp1(chain(a=Linear(out=1, bias=False)), mesh=4, inputs=float_inputs(3)),
+    "a single rank": fsdp1(mesh=1),
+    "hybrid sharding": fsdp1(mesh=Mesh(replicate=2, shard=2), options=FSDP1(strategy="hybrid_shard")),
+    "hybrid sharding of gradients": fsdp1(
+        mesh=Mesh(replicate=2, shard=2), options=FSDP1(strategy="hybrid_shard_zero2", use_orig_params=True)
+    ),
+    "full sharding over both axes": fsdp1(mesh=Mesh(replicate=2, shard=2)),
+    "prefetching both ways": fsdp1(
+        options=FSDP1(forward_prefetch=True, backward_prefetch="post", limit_all_gathers=False)
+    ),
+    "no prefetching": fsdp1(options=FSDP1(backward_prefetch=None)),
+    "no_sync with flat parameters": fsdp1(schedule=ACCUMULATING),
+    "no_sync with original parameters": fsdp1(schedule=ACCUMULATING, options=ORIGINALS),
+    "no_sync without sharding": fsdp1(schedule=ACCUMULATING, options=FSDP1(strategy="no_shard")),
+    "a frozen unit": fsdp1(freezes=FROZEN),
+    "a unit frozen after wrapping": fsdp1(freezes=(Freeze(target="a", after_wrap=True),)),
+    "a half frozen unit with original parameters": fsdp1(freezes=HALF_FROZEN, options=ORIGINALS),
+    "a unit that is unfrozen": fsdp1(
+        schedule=(FORWARD, BACKWARD, ZERO, SetRequiresGrad(target="a", value=True), AGAIN, BACKWARD, STEP),
+        freezes=FROZEN,
+    ),
+    "momentum": fsdp1(optimizer=Optimizer(momentum=0.5)),
+    "an optimizer that gets some units": fsdp1(optimizer=Optimizer(exclude=("a",))),
+    "a tie within a unit": fsdp1(EQUAL, ties=TIE, wrap=groups(ROOT)),
+    "a unit that is registered twice": fsdp1(
+        chain(a=Linear(out=5), r=Activation(), c=Alias(target="a")), wrap=groups("a", ROOT)
+    ),
+    "a nested unit, and a policy by class": fsdp1(
+        TWO_BLOCKS, wrap=groups("p", "q", ROOT), options=FSDP1(wrapping="policy")
+    ),
+    "a policy that picks one module of a class": fsdp1(
+        TWO_BLOCKS, wrap=groups("p.a", ROOT), options=FSDP1(wrapping="policy")
+    ),
+    "buffers": fsdp1(chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))),
+    "a checkpointed unit": fsdp1(checkpoints=(Checkpoint(module="a", implementation="wrapper"),)),
+    "a part of a unit below a checkpoint wrapper that is unfrozen": fsdp1(
+        schedule=(SetRequiresGrad(target="a.weight", value=True), *TWO_STEPS),
+        freezes=FROZEN,
+        checkpoints=(Checkpoint(module="a", implementation="wrapper"),),
+        options=ORIGINALS,
+    ),
+    "clipped gradients": fsdp1(schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.01), STEP)),
+    "parameters without a gradient": fsdp1(UNUSED, wrap=groups(ROOT)),
+    "a root that the case does not wrap": fsdp1(wrap=groups("a")),
+    "debug level DETAIL": fsdp1(options=FSDP1(debug="detail")),
+}
+
+
+@pytest.mark.parametrize("case", HELD.values(), ids=HELD.keys())
+def test_it_holds(four_ranks: World, case: Case) -> None:
+    verdict = four_ranks.run(case)
+    assert (verdict.status, verdict.notes) == (Status.PASS, {}), verdict.findings[:2]
+
+
+REFUSED = {
+    "a half frozen unit": (fsdp1(freezes=HALF_FROZEN), "Must flatten tensors with uniform `requires_grad`"),
+    "a half frozen unit under a policy": (
+        fsdp1(freezes=HALF_FROZEN, options=FSDP1(wrapping="policy")),
+        "both parameters with requires_grad=True and False",
+    ),
+    "two dtypes in one unit": (
+        fsdp1(
+            chain(a=Linear(out=5), s=RawParameter()),
+            dtypes=(ParameterDtype(target="s", dtype="float64"),),
+            freezes=(Freeze(target="s"),),
+            wrap=groups(ROOT),
+            options=ORIGINALS,
+        ),
+        "Must flatten tensors with uniform dtype",
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "text"), REFUSED.values(), ids=REFUSED.keys())
+def test_fsdp1_refuses(four_ranks: World, case: Case, text: str) -> None:
+    verdict = four_ranks.run(case)
+    assert verdict.status is Status.REJECTED, verdict.findings[:2]
+    assert text in verdict.notes["fsdp1"]
+
+
+EXCLUDED = {
+    "a list group": (fsdp1(wrap=groups(("a", "b"), ROOT)), "a list group"),
+    "a tie across units": (fsdp1(EQUAL, ties=TIE), "'a.weight' is shared across units"),
+    "a unit that is registered twice under a policy": (
+        fsdp1(
+            chain(a=Linear(out=5), c=Alias(target="a")),
+            wrap=groups("a", ROOT),
+            options=FSDP1(wrapping="policy"),
+        ),
+        "replaces a module where it is registered first",
+    ),
+    "a unit that is called by another method": (
+        fsdp1(chain(m=METHOD), wrap=groups("m", ROOT)),
+        "called by another method",
+    ),
+    "a forward of a submodule": (
+        fsdp1(schedule=(Forward(target="a"), BACKWARD), wrap=groups("a", "b")),
+        "a forward of a submodule",
+    ),
+    "a flag for one module": (
+        fsdp1(schedule=(SetFlag(flag="requires_gradient_sync", value=False, target="a"), FORWARD)),
+        "a flag for some modules only",
+    ),
+    "a sync switched before the backward": (
+        fsdp1(schedule=(FORWARD, NO_SYNC, BACKWARD)),
+        "between a forward and its backward",
+    ),
+    "a step without a sync": (fsdp1(schedule=(NO_SYNC, FORWARD, BACKWARD, STEP)), "not synchronised"),
+    "a step after a forward": (fsdp1(schedule=(FORWARD, BACKWARD, AGAIN, STEP)), "may not persist"),
+    "forwards whose backwards come one by one": (
+        fsdp1(schedule=(FORWARD, AGAIN, Backward(which="oldest"), Backward(which="oldest"))),
+        "removed the hooks",
+    ),
+    "requires_grad of a part of a unit": (
+        fsdp1(schedule=(SetRequiresGrad(target="a.bias", value=False), FORWARD)),
+        "a part of a flat parameter",
+    ),
+    "a divide factor": (fsdp1(schedule=(SetDivideFactor(factor=3.0), FORWARD)), "a divide factor"),
+    "a cast": (fsdp1(schedule=(Cast(dtype="float64"), FORWARD)), "a cast after wrapping"),
+    "a model on the meta device": (fsdp1(init="meta"), "meta device"),
+    "an output dtype": (
+        fsdp1(options=FSDP1(precision=Precision(param="bfloat16", output="float32"))),
+        "an output dtype",
+    ),
+    "momentum on zeros in a flat gradient": (
+        fsdp1(UNUSED, wrap=groups(ROOT), optimizer=Optimizer(momentum=0.5)),
+        "zeros in a flat gradient",
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "reason"), EXCLUDED.values(), ids=EXCLUDED.keys())
+def test_it_is_not_judged(four_ranks: World, case: Case, reason: str) -> None:
+    verdict = four_ranks.run(case)
+    assert verdict.status is Status.PASS, verdict.findings[:2]
+    assert verdict.notes["fsdp1"].startswith("not applicable: ")
+    assert reason in verdict.notes["fsdp1"]
+
+
+def _some(row: str, step: int) -> list[Any]:
+    cells: list[Cell] = [cell for r in ROWS if r.id == row for cell in r.cells]
+    chosen = [cell for cell in cells if not cell.case.fsdp1.offload][::step]
+    return [pytest.param(cell.case, id=f"{row} {cell.name}") for cell in chosen]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *_some("M1", 1),
+        *_some("F1", 7),
+        *_some("F2", 7),
+        *_some("F3", 2),
+        *_some("F4", 6),
+        *_some("E1", 1),
+        *_some("E2", 3),
+        *_some("E3", 1),
+    ],
+)
+def test_upstream_holds(four_ranks: World, case: Case) -> None:
+    verdict = four_ranks.run(case)
+    assert verdict.status is Status.PASS, verdict.findings[:2]
+    assert not verdict.notes.get("fsdp1", "").startswith("not applicable")

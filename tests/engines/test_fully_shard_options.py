@@ -1,0 +1,368 @@
+"""The options of ``fully_shard`` and the ops on wrapped modules, on real ranks of stock torch."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    TWO_STEPS,
+    ZERO,
+    call,
+    chain,
+    children,
+    float_inputs,
+    groups,
+    make_case,
+)
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.graph import MLP, Activation, BatchNorm, Block, Conv2d, Linear
+from fuzzshard.case.options import Delay, DelaySite
+from fuzzshard.case.schedule import (
+    ClipGradNorm,
+    Forward,
+    Op,
+    Reshard,
+    SetDivideFactor,
+    SetFlag,
+    Unshard,
+)
+from fuzzshard.case.validate import validate
+from fuzzshard.errors import InvalidCase, UsageError
+from fuzzshard.verdict import Status
+from fuzzshard.world import World
+
+HSDP = Mesh(replicate=2, shard=2)
+ONCE: tuple[Op, ...] = (FORWARD, BACKWARD, STEP)
+CLIPPED: tuple[Op, ...] = (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)
+EVEN = chain(a=Linear(out=8), r=Activation(), b=Linear(out=4))
+"""Every dimension of every parameter, with inputs of width 4, is a multiple of 4."""
+
+
+def configured(*modules: str, **options: Any) -> tuple[WrapGroup, ...]:
+    """One wrap group for each path, all with the same options."""
+    return tuple(WrapGroup(modules=(module,), **options) for module in modules)
+
+
+def flag(name: Any, value: bool, target: str = ROOT) -> SetFlag:
+    return SetFlag(flag=name, value=value, target=target)
+
+
+def called_by(method: str) -> Block:
+    """Two linear layers in a method that is not ``forward``."""
+    block = chain(a=Linear(out=4), b=Linear(out=4))
+    return replace(block, method=method)
+
+
+TIED = {"ties": (Tie(parameter="b.weight", source="a.weight"),)}
+NORM = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
+
+OPTIONS: dict[str, Case] = {
+    "offloaded parameters": make_case(wrap=configured("a", "b", ROOT, offload="unpinned")),
+    "offloaded parameters on an hsdp mesh": make_case(
+        wrap=configured("a", "b", ROOT, offload="unpinned"), mesh=HSDP, optimizer=Optimizer(kind="adam")
+    ),
+    "prefetch in both directions": make_case(
+        wrap=(
+            WrapGroup(modules=("a",), forward_prefetch=("b",)),
+            WrapGroup(modules=("b",), backward_prefetch=("a",)),
+            WrapGroup(modules=(ROOT,), forward_prefetch=("a", "b"), backward_prefetch=("b", "a")),
+        )
+    ),
+    "a prefetch of what has run already": make_case(
+        wrap=(*groups("a"), WrapGroup(modules=("b",), forward_prefetch=("a",)), *groups(ROOT))
+    ),
+    "sharded along the last dimension": make_case(
+        EVEN, wrap=configured("a", "b", ROOT, shard_dim="last"), inputs=float_inputs(4), mesh=4
+    ),
+    "sharded along the largest dimension": make_case(
+        EVEN, wrap=configured("a", "b", ROOT, shard_dim="largest"), inputs=float_inputs(12), mesh=4
+    ),
+    "sharded along the last dimension of an hsdp mesh": make_case(
+        EVEN, wrap=configured(ROOT, shard_dim="last"), inputs=float_inputs(4), mesh=HSDP
+    ),
+    "an ignored parameter": make_case(ignored=("a.weight",)),
+    "an ignored module": make_case(ignored=("b",)),
+    "an ignored parameter without gradient sync": make_case(
+        schedule=(
+            *(flag("requires_gradient_sync", False), FORWARD, BACKWARD),
+            *(flag("requires_gradient_sync", True), AGAIN, BACKWARD, STEP),
+        ),
+        ignored=("a",),
+    ),
+    "built on the meta device": make_case(init="meta"),
+    "buffers built on the meta device": make_case(NORM, init="meta"),
+    "uneven shards built on the meta device": make_case(init="meta", mesh=4),
+    "tied weights built on the meta device": make_case(
+        chain(a=Linear(out=5), b=Linear(out=5)), wrap=groups(ROOT), init="meta", **TIED
+    ),
+    "tied weights in no group built on the meta device": make_case(
+        chain(a=Linear(out=5), b=Linear(out=5)), wrap=(), init="meta", **TIED
+    ),
+    "ignored parameters built on the meta device": make_case(init="meta", ignored=("b",)),
+    "offloaded parameters built on the meta device": make_case(
+        init="meta", wrap=configured("a", "b", ROOT, offload="unpinned")
+    ),
+    "an event after every step": make_case(optimizer=Optimizer(kind="adam", post_optim_event=True)),
+    "an event for several roots": make_case(
+        optimizer=Optimizer(post_optim_event=True), wrap=groups("a", "b")
+    ),
+    "a wrapped module called by a method": make_case(
+        chain(m=called_by("features"), c=Linear(out=2)), wrap=groups("m", "c", ROOT)
+    ),
+    "a root called by a method": make_case(called_by("features")),
+    "a method of a module in no group": make_case(
+        chain(m=called_by("features"), c=Linear(out=2)), wrap=groups("m.a", ROOT)
+    ),
+    "a forward of a part that is called by a method": make_case(
+        chain(m=called_by("features"), c=Linear(out=2)),
+        (*TWO_STEPS, ZERO, Forward(target="m"), BACKWARD, STEP),
+        wrap=groups("m", "c", ROOT),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS.values(), ids=OPTIONS.keys())
+def test_stock_torch_passes_with(four_ranks: World, case: Case) -> None:
+    verdict = four_ranks.run(case)
+    assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
+    assert "fully_shard" not in verdict.notes
+    if case.mesh.size <= 2:
+        assert verdict.rung == "bitwise"
+
+
+SCHEDULES: dict[str, Case] = {
+    "another divide factor": make_case(schedule=(SetDivideFactor(factor=3.0), *TWO_STEPS)),
+    "a divide factor for one group": make_case(
+        schedule=(SetDivideFactor(factor=0.5, target="a"), *TWO_STEPS)
+    ),
+    "a divide factor in double precision": make_case(
+        schedule=(SetDivideFactor(factor=6.0), *TWO_STEPS), dtype="float64"
+    ),
+    "a divide factor on an hsdp mesh": make_case(
+        schedule=(
+            *(SetDivideFactor(factor=3.0), flag("requires_all_reduce", False), FORWARD, BACKWARD),
+            *(flag("requires_all_reduce", True), AGAIN, BACKWARD, STEP),
+        ),
+        mesh=HSDP,
+    ),
+    "unshard before forward": make_case(schedule=(Unshard(), *TWO_STEPS, Unshard(), STEP)),
+    "unshard without waiting": make_case(schedule=(Unshard(async_op=True), *TWO_STEPS)),
+    "unshard of one module without waiting, then of all": make_case(
+        schedule=(Unshard(target="a", recurse=False, async_op=True), Unshard(), *TWO_STEPS)
+    ),
+    "reshard between forward and backward": make_case(
+        schedule=(FORWARD, Reshard(), Unshard(target="b"), BACKWARD, STEP, FORWARD),
+        wrap=groups("a", "b", ROOT, reshard=False),
+    ),
+    "unshard of what is resharded to a smaller mesh": make_case(
+        EVEN,
+        (FORWARD, Unshard(), BACKWARD, STEP, FORWARD, Reshard(target="a"), BACKWARD),
+        wrap=groups("a", "b", ROOT, reshard=2),
+        inputs=float_inputs(4),
+        mesh=4,
+    ),
+    "reshard_after_forward set at run time": make_case(
+        schedule=(
+            *(flag("reshard_after_forward", True), *ONCE, ZERO),
+            *(flag("reshard_after_forward", False, "a"), *ONCE, FORWARD, BACKWARD),
+        )
+    ),
+    "clipped gradients": make_case(schedule=CLIPPED),
+    "clipped gradients of four ranks": make_case(schedule=(*CLIPPED, ZERO, *CLIPPED), mesh=4),
+    "clipped gradients on an hsdp mesh": make_case(
+        schedule=CLIPPED, mesh=HSDP, optimizer=Optimizer(kind="adam")
+    ),
+    "clipped gradients of sharded and plain parameters": make_case(schedule=CLIPPED, wrap=groups("a")),
+    "gradients clipped by their sum": make_case(
+        schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1, norm_type=1.0), STEP)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SCHEDULES.values(), ids=SCHEDULES.keys())
+def test_stock_torch_passes_after(four_ranks: World, case: Case) -> None:
+    verdict = four_ranks.run(case)
+    assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
+    assert "fully_shard" not in verdict.notes
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("wrap", [groups(ROOT), groups("a", "b", ROOT)], ids=["root", "every layer"])
+def test_a_compiled_root_computes_the_same(
+    two_ranks: World, wrap: tuple[WrapGroup, ...], backend: Any
+) -> None:
+    verdict = two_ranks.run(make_case(compile=backend, wrap=wrap, optimizer=Optimizer(kind="adam")))
+    assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
+
+
+def mlps(width: int, *names: str) -> Block:
+    return chain(**{name: MLP(hidden=4 * width) for name in names})
+
+
+def pairs(width: int, *names: str) -> Block:
+    """MLPs whose two layers can be wrapped each by itself."""
+    pair = chain(up=Linear(out=4 * width), r=Activation(), down=Linear(out=width))
+    return chain(**dict.fromkeys(names, pair))
+
+
+BY_LAYER = ("a.up", "a.down", ROOT)
+ADAM = Optimizer(kind="adam", lr=0.01)
+LAYERS = tuple(f"layer{i}" for i in range(4))
+
+
+def microbatches(*, unshard: bool, keep: bool) -> tuple[Op, ...]:
+    """One training step of three microbatches, of which the last one synchronises and reshards."""
+    flags = ["requires_gradient_sync", "is_last_backward"] + ["reshard_after_backward"] * keep
+    ops: list[Op] = [Unshard(async_op=True)] if unshard else []
+    for batch in range(3):
+        ops += [flag(name, batch == 2) for name in flags]
+        ops += [Forward(batch=batch), BACKWARD]
+    return (*ops, STEP)
+
+
+UPSTREAM: dict[str, Case] = {
+    **{
+        f"test_param_registration_after_forward, reshard {reshard}": make_case(
+            pairs(3, "a", "b"),
+            (FORWARD, Reshard(), FORWARD),
+            wrap=groups(*BY_LAYER, reshard=reshard),
+            inputs=float_inputs(3),
+            mesh=4,
+        )
+        for reshard in (True, False, 2, None)
+    },
+    **{
+        f"test_param_registration_after_backward, reshard {reshard}": make_case(
+            pairs(8, "a"), (FORWARD, BACKWARD), wrap=groups(*BY_LAYER, reshard=reshard), mesh=4,
+            inputs=float_inputs(8),
+        )
+        for reshard in (True, False, 2)
+    },
+    "test_train_parity_multi_group_cpu_offload_eager": make_case(
+        mlps(4, "a", "b", "c"),
+        wrap=configured("a", "b", "c", ROOT, reshard_after_forward=True, offload="unpinned"),
+        inputs=float_inputs(4),
+        optimizer=ADAM,
+        delays=tuple(
+            Delay(site=site, milliseconds=5)
+            for site in ("after_forward", "before_all_gather", "before_reduce_scatter", "before_step")
+        ),
+    ),
+    "test_non_root_forward_backward": make_case(
+        mlps(4, "a", "b", "c"),
+        (*ONCE, ZERO, Forward(target="a"), BACKWARD, STEP, FORWARD),
+        inputs=float_inputs(4),
+        optimizer=ADAM,
+        delays=(Delay(site="after_backward", milliseconds=5),),
+    ),
+    "test_explicit_prefetching": make_case(
+        mlps(4, *LAYERS),
+        wrap=(
+            *(
+                WrapGroup(
+                    modules=(layer,),
+                    forward_prefetch=LAYERS[i + 1 : i + 3] if i < len(LAYERS) - 2 else (),
+                    backward_prefetch=(LAYERS[i - 1], LAYERS[i - 2]) if i >= 2 else (),
+                )
+                for i, layer in enumerate(LAYERS)
+            ),
+            WrapGroup(modules=(ROOT,)),
+        ),
+        inputs=float_inputs(4),
+    ),
+    "test_post_optim_event": make_case(
+        mlps(4, *LAYERS),
+        inputs=float_inputs(4),
+        optimizer=Optimizer(kind="adamw", lr=0.01, post_optim_event=True),
+        delays=(Delay(site="after_step", milliseconds=5),),
+    ),
+    **{
+        f"test_1f1b_microbatching, unshard {unshard}, keep {keep}": make_case(
+            mlps(4, *LAYERS),
+            microbatches(unshard=unshard, keep=keep),
+            wrap=groups(*LAYERS, ROOT, reshard=False),
+            inputs=float_inputs(4),
+        )
+        for unshard in (False, True)
+        for keep in (False, True)
+    },
+    "test_register_fsdp_forward_method": make_case(
+        Block(
+            children=children(
+                vit=replace(
+                    chain(conv=Conv2d(channels=3, kernel=2, out=6)), method="forward_features"
+                ),
+                projector=Linear(out=4),
+            ),
+            nodes=(call("h", "vit", "x"), call("y", "projector", "h")),
+            outputs=("y",),
+        ),
+        (FORWARD, BACKWARD),
+        wrap=groups("vit", "projector", ROOT),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=3 * 4 * 4),)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UPSTREAM.values(), ids=UPSTREAM.keys())
+def test_what_an_upstream_test_asserts_holds(four_ranks: World, case: Case) -> None:
+    verdict = four_ranks.run(case)
+    assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
+    assert "fully_shard" not in verdict.notes
+
+
+@pytest.mark.parametrize("site", get_args(DelaySite))
+def test_a_delay_takes_its_time_and_changes_nothing(four_ranks: World, site: DelaySite) -> None:
+    case = make_case(
+        schedule=ONCE, mesh=HSDP, engines=("fully_shard",), delays=(Delay(site=site, milliseconds=400),)
+    )
+    verdict = four_ranks.run(case)
+    assert verdict.status is Status.PASS
+    assert verdict.seconds >= 0.4
+
+
+NEEDS_CUDA = {
+    "pinned memory": make_case(wrap=configured(ROOT, offload="pinned")),
+    "inputs on the host": make_case(inputs=replace(float_inputs(), on_host=True)),
+    "Inductor": make_case(compile="inductor"),
+}
+
+
+@pytest.mark.parametrize(("reason", "case"), NEEDS_CUDA.items(), ids=NEEDS_CUDA.keys())
+def test_what_needs_cuda_is_told_in_one_line(four_ranks: World, reason: str, case: Case) -> None:
+    with pytest.raises(UsageError, match=f"{reason}.* need.* CUDA.*; use --device cuda"):
+        four_ranks.run(case)
+
+
+NO_EXPERIMENTS = {
+    "cannot be sharded evenly over 2 ranks on dim 1": make_case(wrap=configured(ROOT, shard_dim="last")),
+    "engines do not move tensors inside a dataclass": make_case(
+        replace(chain(a=Linear(out=4)), passing="dataclass"), inputs=replace(float_inputs(), on_host=True)
+    ),
+    "a checkpoint of 'm' would not see its 'features'": make_case(
+        chain(m=called_by("features")), checkpoints=(Checkpoint(module="m"),)
+    ),
+    "a divide factor changes while gradients are reduced over one axis": make_case(
+        schedule=(flag("requires_all_reduce", False), FORWARD, BACKWARD, SetDivideFactor(factor=2.0)),
+        mesh=HSDP,
+    ),
+}
+
+
+@pytest.mark.parametrize(("reason", "case"), NO_EXPERIMENTS.items(), ids=NO_EXPERIMENTS.keys())
+def test_what_is_no_experiment_is_refused(reason: str, case: Case) -> None:
+    with pytest.raises(InvalidCase, match=reason):
+        validate(case)
+
+
+def test_ddp_is_not_judged_by_a_divide_factor(two_ranks: World) -> None:
+    verdict = two_ranks.run(SCHEDULES["another divide factor"])
+    assert verdict.notes == {"ddp": "not applicable: a divide factor, which DDP has not"}

@@ -1,0 +1,240 @@
+"""Tensor parallelism under ``fully_shard`` trains as the plain module does, on meshes of several axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    TWO_STEPS,
+    ZERO,
+    call,
+    chain,
+    children,
+    colwise,
+    float_inputs,
+    groups,
+    make_case,
+    rowwise,
+    tensor_op,
+)
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.graph import Activation, Block, Embedding, LayerNorm, Linear, RMSNorm, TensorOp
+from fuzzshard.case.options import Precision, TensorParallel
+from fuzzshard.case.schedule import ClipGradNorm, Forward, Reshard, SetFlag, Unshard
+from fuzzshard.case.validate import validate
+from fuzzshard.errors import InvalidCase
+from fuzzshard.oracles.registration import RegistrationModel
+from fuzzshard.verdict import Status
+from fuzzshard.world import World
+
+SQUARE = Mesh(shard=2, tensor=2)
+ADAM = Optimizer(kind="adam", lr=0.01, foreach=False)
+PAIR = (colwise("a"), rowwise("b"))
+IDS = Inputs(batch=2, seq=4, tensors=(TensorSpec(kind="ids", size=8),))
+TIE = (Tie(parameter="out.weight", source="embed.weight"),)
+CLIPPED = (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.5), STEP, ZERO, AGAIN, BACKWARD, STEP)
+NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+
+ATTENTION = Block(
+    children=children(q=Linear(out=8), k=Linear(out=8), v=Linear(out=8), o=Linear(out=8)),
+    nodes=(
+        *(call(f"h{name}", name, "x") for name in "qkv"),
+        TensorOp(name="mixed", op="attend", args=("hq", "hk", "hv"), head_dim=2),
+        call("y", "o", "mixed"),
+    ),
+    outputs=("y",),
+)
+LAYER = Block(
+    children=children(
+        norm=LayerNorm(),
+        attention=ATTENTION,
+        rms=RMSNorm(),
+        up=Linear(out=16),
+        gelu=Activation(fn="gelu"),
+        down=Linear(out=8),
+    ),
+    nodes=(
+        call("a", "norm", "x"),
+        call("b", "attention", "a"),
+        tensor_op("h", "add", "x", "b"),
+        call("c", "rms", "h"),
+        call("d", "up", "c"),
+        call("e", "gelu", "d"),
+        call("f", "down", "e"),
+        tensor_op("y", "add", "h", "f"),
+    ),
+    outputs=("y",),
+)
+TRANSFORMER = chain(
+    embed=Embedding(vocab=8, dim=8), layer=LAYER, norm=LayerNorm(), out=Linear(out=8, bias=False)
+)
+
+
+def plan(*, sequence: bool) -> tuple[TensorParallel, ...]:
+    """The plan of a transformer; with ``sequence`` norms and residuals are sharded along the sequence."""
+    inside: Any = {"input": "sequence"} if sequence else {}
+    outside: Any = {"output": "sequence"} if sequence else {}
+    norms = ("layer.norm", "layer.rms", "norm") if sequence else ()
+    return (
+        rowwise("embed", input="replicate", output="sequence" if sequence else "replicate"),
+        *(colwise(f"layer.attention.{name}", local_output=True, **inside) for name in "qkv"),
+        rowwise("layer.attention.o", **outside),
+        colwise("layer.up", **inside),
+        rowwise("layer.down", **outside),
+        colwise("out", output="replicate", **inside),
+        *(TensorParallel(module=name, style="sequence", local_output=False) for name in norms),
+    )
+
+
+def transformer(*, sequence: bool = False, mesh: Mesh = SQUARE, **options: Any) -> Case:
+    """Two steps of a tied transformer of one layer."""
+    defaults: dict[str, Any] = {"ties": TIE, "wrap": groups("layer", ROOT), "optimizer": ADAM}
+    return make_case(
+        TRANSFORMER, mesh=mesh, inputs=IDS, tensor_parallel=plan(sequence=sequence), **{**defaults, **options}
+    )
+
+
+def pair(*plans: TensorParallel, width: int = 7, mesh: Mesh = SQUARE, **options: Any) -> Case:
+    """Linear(5, width), ReLU, Linear(width, 3) with a plan."""
+    model = chain(a=Linear(out=width), r=Activation(), b=Linear(out=3))
+    return make_case(model, mesh=mesh, tensor_parallel=plans or PAIR, **options)
+
+
+def joined(op: Any, *plans: TensorParallel, seq: int = 0) -> Case:
+    """``op`` over the results of two linears."""
+    model = Block(
+        children=children(a=Linear(out=4), b=Linear(out=4), c=Linear(out=3)),
+        nodes=(call("h", "a", "x"), call("k", "b", "x"), tensor_op("y", op, "h", "k"), call("z", "c", "y")),
+        outputs=("z",),
+    )
+    return make_case(model, mesh=SQUARE, tensor_parallel=plans, inputs=float_inputs(seq=seq))
+
+
+CASES = {
+    "a transformer": transformer(),
+    "a transformer in double precision": transformer(dtype="float64"),
+    "a transformer with sequence parallel norms": transformer(sequence=True),
+    "sequence parallel norms and dyadic values": transformer(sequence=True, values="dyadic"),
+    "checkpointed layers": transformer(sequence=True, checkpoints=(Checkpoint(module="layer"),)),
+    "frozen norms and projections": transformer(
+        sequence=True, freezes=(Freeze(target="layer.norm"), Freeze(target="layer.up", after_wrap=True))
+    ),
+    "parameters that no group manages": transformer(sequence=True, wrap=groups("layer.attention")),
+    "HSDP": transformer(sequence=True, mesh=Mesh(replicate=2, shard=1, tensor=2)),
+    "two pipeline slices": transformer(sequence=True, mesh=Mesh(pipeline=2, shard=1, tensor=2)),
+    "four tensor-parallel ranks": transformer(sequence=True, mesh=Mesh(shard=1, tensor=4)),
+    "one tensor-parallel rank": transformer(sequence=True, mesh=Mesh(shard=2, tensor=1)),
+    "a world larger than the mesh": transformer(mesh=Mesh(shard=1, tensor=2)),
+    "uneven shards": pair(),
+    "uneven shards of an output": pair(colwise("a"), colwise("b")),
+    "even plain shards": pair(colwise("a", local_output=True), rowwise("b"), width=6),
+    "a whole activation between": pair(colwise("a", output="replicate"), rowwise("b", input="replicate")),
+    "modules outside the plan": pair(rowwise("a", input="replicate")),
+    "an embedding in columns": make_case(
+        chain(e=Embedding(vocab=7, dim=5), b=Linear(out=3)),
+        mesh=SQUARE,
+        inputs=Inputs(batch=3, tensors=(TensorSpec(kind="ids", size=7),)),
+        tensor_parallel=(colwise("e"), rowwise("b")),
+    ),
+    "a sequence that does not split evenly": make_case(
+        chain(a=Linear(out=4), n=RMSNorm(), b=Linear(out=3)),
+        mesh=SQUARE,
+        inputs=float_inputs(seq=5),
+        tensor_parallel=(
+            rowwise("a", input="replicate", output="sequence", local_output=False),
+            TensorParallel(module="n", style="sequence", local_output=False),
+            rowwise("b", local_output=False),
+        ),
+    ),
+    "a product of shards": joined("mul", colwise("a"), colwise("b"), rowwise("c")),
+    "a concatenation of parts of a sequence": joined(
+        "concat",
+        rowwise("a", input="replicate", output="sequence"),
+        rowwise("b", input="replicate", output="sequence"),
+        colwise("c", input="sequence", output="replicate"),
+        seq=4,
+    ),
+    "clipped gradients": pair(schedule=CLIPPED),
+    "clipped gradients on two meshes": pair(colwise("a", output="replicate"), schedule=CLIPPED),
+    "microbatches": pair(schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP)),
+    "manual unshard and reshard": pair(schedule=(Unshard(), FORWARD, Reshard(), BACKWARD, STEP)),
+    "offload": pair(wrap=(WrapGroup(modules=(ROOT,), offload="unpinned"),)),
+    "mixed precision": pair(
+        wrap=(WrapGroup(modules=(ROOT,), precision=Precision(param="bfloat16", reduce="float32")),),
+        engines=("fully_shard",),
+    ),
+    "a forward of one module": pair(
+        rowwise("a", input="replicate"),
+        schedule=(FORWARD, BACKWARD, STEP, ZERO, Forward(target="a"), BACKWARD, STEP),
+        engines=("fully_shard",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_tensor_parallel_case_holds(four_ranks: World, case: Case) -> None:
+    validate(case, world_size=4)
+    verdict = four_ranks.run(case)
+    assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
+    assert not verdict.notes
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rounding_raises_no_alarm(four_ranks: World, seed: int) -> None:
+    case = replace(transformer(sequence=seed % 2 == 0, schedule=TWO_STEPS * 3), seed=seed)
+    assert four_ranks.run(case).status is Status.PASS
+
+
+@pytest.mark.parametrize("mesh", [Mesh(pipeline=2, shard=2), Mesh(pipeline=1, replicate=2, shard=2)])
+def test_slices_of_a_pipeline_train_side_by_side(four_ranks: World, mesh: Mesh) -> None:
+    verdict = four_ranks.run(make_case(mesh=mesh))
+    assert verdict.status is Status.PASS
+    assert verdict.rung == ("bitwise" if mesh.data_size == 2 else "bounded")
+
+
+def test_a_dimension_that_both_shard_is_cut_for_tensor_parallelism_first() -> None:
+    model = RegistrationModel(pair(mesh=Mesh(replicate=2, shard=2, tensor=2)))
+    seen = {fqn: model.expected(fqn) for fqn in ("a.weight", "b.weight", "b.bias")}
+    assert {fqn: r.placements for fqn, r in seen.items() if r} == {
+        "a.weight": ("R", "_S(0, 2)", "S(0)"),
+        "b.weight": ("R", "S(0)", "S(1)"),
+        "b.bias": ("R", "S(0)", "R"),
+    }
+    assert {r.mesh for r in seen.values() if r} == {(2, 2, 2)}
+
+
+REFUSED = {
+    "cannot share evenly": pair(colwise("a", local_output=True), rowwise("b")),
+    "wants a plain tensor sharded along its features": pair(rowwise("a")),
+    "is called with a plain tensor sharded": pair(colwise("a", local_output=True), width=6),
+    "is called with a DTensor whole": pair(rowwise("a", input="replicate", local_output=False)),
+    "a forward of '' returns": make_case(
+        chain(a=Linear(out=4)), mesh=SQUARE, tensor_parallel=(colwise("a", local_output=True),)
+    ),
+    "'add' in block '' joins": joined("add", rowwise("a", input="replicate"), colwise("b")),
+    "'concat' in block '' cannot work": joined("concat", colwise("a"), colwise("b"), rowwise("c")),
+    "'iadd' in block '' cannot work": joined("iadd", rowwise("a", input="replicate")),
+    "which it is tied to": make_case(
+        chain(a=Linear(out=5), b=Linear(out=5)),
+        mesh=SQUARE,
+        tensor_parallel=(colwise("a", output="replicate"),),
+        ties=(Tie(parameter="b.weight", source="a.weight"),),
+    ),
+    "reshard_after_forward=2": pair(mesh=Mesh(shard=4, tensor=2), wrap=groups(ROOT, reshard=2)),
+    "foreach optimizer": pair(rowwise("a", input="replicate"), optimizer=Optimizer(foreach=True)),
+    "sharded along a sequence axis": pair(rowwise("a", input="replicate", output="sequence")),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_would_not_compute_the_same_is_no_case(why: str) -> None:
+    with pytest.raises(InvalidCase, match=why):
+        validate(REFUSED[why])

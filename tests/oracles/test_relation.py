@@ -1,0 +1,132 @@
+"""Variants that must train alike, and the two runs of fully_shard side by side."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    TWO_STEPS,
+    ZERO,
+    call,
+    chain,
+    children,
+    groups,
+    make_case,
+)
+from traces import floats, trace
+
+from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
+from fuzzshard.case.graph import BatchNorm, Block, Dropout, Linear
+from fuzzshard.case.options import Delay, Relation
+from fuzzshard.case.relations import variant
+from fuzzshard.case.schedule import Forward, Op, Reshard, SetFlag, SetMode, Unshard
+from fuzzshard.oracles.relation import is_due, relation_findings
+from fuzzshard.training.trace import Key
+from fuzzshard.verdict import Status
+from fuzzshard.world import World
+
+NOISY = chain(a=Linear(out=4), d=Dropout(), b=Linear(out=3))
+UNSHARDING: tuple[Op, ...] = (Unshard(), FORWARD, Reshard(), BACKWARD, STEP, ZERO, AGAIN, BACKWARD, STEP)
+MICROBATCHED: tuple[Op, ...] = (FORWARD, BACKWARD, AGAIN, BACKWARD, STEP)
+
+RELATED: dict[str, Case] = {
+    "reshard": make_case(
+        chain(a=Linear(out=8), b=Linear(out=4)),
+        mesh=4,
+        wrap=groups("a", ROOT, reshard=2),
+        relation="reshard",
+    ),
+    "reshard, over microbatches": make_case(schedule=MICROBATCHED, mesh=4, relation="reshard"),
+    "prefetch, added": make_case(mesh=4, relation="prefetch"),
+    "prefetch, removed": make_case(
+        mesh=4,
+        wrap=(WrapGroup(modules=("a",), forward_prefetch=("b",)), *groups("b", ROOT)),
+        relation="prefetch",
+    ),
+    "checkpoint": make_case(NOISY, mesh=4, checkpoints=(Checkpoint(module="d"),), relation="checkpoint"),
+    "delay": make_case(
+        mesh=2, delays=(Delay(site="before_all_gather", milliseconds=1, ranks="others"),), relation="delay"
+    ),
+    "unshard": make_case(NOISY, UNSHARDING, mesh=4, relation="unshard"),
+    "plan": make_case(mesh=2, relation="plan"),
+    "mesh": make_case(mesh=4, relation="mesh"),
+}
+
+
+@pytest.mark.parametrize("case", RELATED.values(), ids=RELATED.keys())
+def test_stock_torch_gives_equal_bits(four_ranks: World, case: Case) -> None:
+    assert variant(case) is not None
+    assert is_due(case)
+    verdict = four_ranks.run(msgspec.structs.replace(case, engines=("fully_shard",)))
+    assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
+
+
+@pytest.mark.parametrize("value", [None, True, 2])
+def test_what_was_sharded_after_forward_stays_whole(value: bool | int | None) -> None:
+    changed = variant(make_case(mesh=4, wrap=groups("a", ROOT, reshard=value), relation="reshard"))
+    assert changed is not None
+    assert changed.wrap[0].reshard_after_forward is False
+    assert changed.wrap[1].reshard_after_forward is (value is None)
+
+
+def test_ops_keep_their_places() -> None:
+    changed = variant(RELATED["unshard"])
+    assert changed is not None
+    assert changed.schedule[0] == changed.schedule[2] == SetMode(train=True)
+    assert changed.schedule[1] == FORWARD
+
+
+_TWICE = Block(
+    children=children(a=Linear(out=5), b=Linear(out=3)),
+    nodes=(call("h", "a", "x"), call("k", "a", "h"), call("y", "b", "k")),
+    outputs=("y",),
+)
+PARTLY = SetFlag(flag="requires_gradient_sync", value=True, target="a")
+ONLY_HSDP = SetFlag(flag="requires_all_reduce", value=False)
+
+NO_VARIANT: dict[str, tuple[Relation, Case]] = {
+    "nothing to remove": ("checkpoint", make_case()),
+    "no delays": ("delay", make_case()),
+    "a batch norm counted twice": (
+        "checkpoint",
+        make_case(chain(a=Linear(out=4), n=BatchNorm()), checkpoints=(Checkpoint(module="n"),)),
+    ),
+    "a module called twice, to be prefetched": ("prefetch", make_case(_TWICE)),
+    "a plan that flags tell apart": ("plan", make_case(schedule=(PARTLY, *TWO_STEPS))),
+    "a part that is called by itself": (
+        "plan",
+        make_case(schedule=(*TWO_STEPS, ZERO, Forward(target="b"), BACKWARD)),
+    ),
+    "no root to wrap alone": ("plan", make_case(wrap=groups("a", "b"))),
+    "replicas already": ("mesh", make_case(mesh=Mesh(replicate=1, shard=2))),
+    "a flag for replicas": ("mesh", make_case(schedule=(ONLY_HSDP, *TWO_STEPS))),
+}
+
+
+@pytest.mark.parametrize(("relation", "case"), NO_VARIANT.values(), ids=NO_VARIANT.keys())
+def test_a_case_has_no_variant_where_it_would_be_another_experiment(relation: Relation, case: Case) -> None:
+    assert variant(msgspec.structs.replace(case, relation=relation)) is None
+
+
+def test_another_plan_is_not_due_where_four_ranks_add_up() -> None:
+    assert not is_due(make_case(mesh=4, relation="plan"))
+
+
+def test_one_bit_is_a_finding() -> None:
+    case, key = make_case(mesh=4, relation="reshard"), Key(1, "gradient", "a.bias")
+    one, other = trace({key: floats(1.0)}), trace({key: floats(1.0 + 2**-23)})
+    (finding,) = relation_findings(case, one, other, rank=2)
+    assert (finding.rung, finding.engine, finding.rank) == ("relation", "fully_shard", 2)
+    assert relation_findings(case, one, one, rank=2) == []
+
+
+def test_zeros_for_no_input_gradient_are_allowed_either_way_round() -> None:
+    case, key = make_case(relation="plan"), Key(1, "input_gradient", "input 0 of batch 0")
+    none, zeros = trace({key: None}), trace({key: torch.zeros(2)})
+    assert relation_findings(case, none, zeros, 0) == relation_findings(case, zeros, none, 0) == []

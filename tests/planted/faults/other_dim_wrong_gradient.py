@@ -1,0 +1,15 @@
+"""Gradients sharded along another dimension than the first have the wrong sign."""
+
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+
+def apply() -> None:
+    finalize_backward = FSDPParamGroup.finalize_backward
+
+    def wrong(self):
+        finalize_backward(self)
+        for fsdp_param in self.fsdp_params:
+            if fsdp_param.fsdp_placement.dim:
+                fsdp_param.sharded_param.grad.to_local().neg_()
+
+    FSDPParamGroup.finalize_backward = wrong

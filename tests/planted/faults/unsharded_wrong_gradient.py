@@ -1,0 +1,15 @@
+"""Gradients of groups that stay unsharded after forward are off by a rounding unit."""
+
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+
+def apply() -> None:
+    finalize_backward = FSDPParamGroup.finalize_backward
+
+    def wrong(self):
+        finalize_backward(self)
+        for param in self.fsdp_params:
+            if param.sharded_param.grad is not None and not self._reshard_after_forward:
+                param.sharded_param.grad._local_tensor.mul_(1 + 2**-23)
+
+    FSDPParamGroup.finalize_backward = wrong

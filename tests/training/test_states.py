@@ -1,0 +1,199 @@
+"""State dicts, checkpoints and resumed training on stock torch."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    ZERO,
+    call,
+    chain,
+    children,
+    float_inputs,
+    groups,
+    make_case,
+)
+
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, Tie
+from fuzzshard.case.graph import MLP, Alias, BatchNorm, Block, LayerNorm, Linear
+from fuzzshard.case.schedule import (
+    Cast,
+    CorruptState,
+    LoadState,
+    Op,
+    SaveState,
+    SetDivideFactor,
+    SetFlag,
+    SetMode,
+    SetRequiresGrad,
+    TakeStateDict,
+    Unshard,
+)
+from fuzzshard.case.validate import validate
+from fuzzshard.verdict import Status, Verdict
+from fuzzshard.world import World, WorldConfig
+
+ADAM = Optimizer(kind="adam")
+MOMENTUM = Optimizer(momentum=0.5, weight_decay=0.125)
+TRAIN: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)
+TAKE, IN_MEMORY, ON_DISK = TakeStateDict(), SaveState(via="state_dict"), SaveState(via="dcp")
+ZEROED, REBUILT = CorruptState(how="zero"), CorruptState(how="rebuild")
+LOAD, ASSIGN = LoadState(), LoadState(assign=True)
+OFF, ON = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+REPLACED = {"ddp": "load_state_dict(assign=True) replaces the parameters that DDP's constructor has hooked"}
+
+WAYS = tuple(itertools.product((IN_MEMORY, ON_DISK), (ZEROED, REBUILT), (LOAD, ASSIGN)))
+NAMES = [
+    f"{save.via}-{corrupt.how}-{'assign' if load.assign else 'in_place'}" for save, corrupt, load in WAYS
+]
+
+
+def resumed(save: Op, corrupt: Op, load: Op) -> tuple[Op, ...]:
+    """Trains, saves, trains a corrupted model, and goes on from what was saved."""
+    return (*TRAIN, save, corrupt, AGAIN, BACKWARD, STEP, ZERO, load, AGAIN, BACKWARD, STEP)
+
+
+def run(world: World, case: Case) -> Verdict:
+    validate(case)
+    verdict = world.run(case)
+    assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
+    return verdict
+
+
+@pytest.mark.parametrize("way", WAYS, ids=NAMES)
+@pytest.mark.parametrize("optimizer", [Optimizer(), MOMENTUM, ADAM], ids=["sgd", "momentum", "adam"])
+def test_training_resumes_where_it_was_saved(
+    two_ranks: World, way: tuple[Op, Op, Op], optimizer: Optimizer
+) -> None:
+    save, _, load = way
+    verdict = run(two_ranks, make_case(schedule=resumed(*way), optimizer=optimizer))
+    assert verdict.rung == "bitwise"
+    replaced = save == IN_MEMORY and load == ASSIGN
+    assert verdict.notes == ({"ddp": f"not applicable: {REPLACED['ddp']}"} if replaced else {})
+
+
+@pytest.mark.parametrize("way", WAYS, ids=NAMES)
+@pytest.mark.parametrize("mesh", [Mesh(shard=4), Mesh(replicate=2, shard=2)], ids=["1d", "hsdp"])
+def test_uneven_and_empty_shards_resume(four_ranks: World, way: tuple[Op, Op, Op], mesh: Mesh) -> None:
+    model = chain(a=Linear(out=5), n=LayerNorm(), m=MLP(hidden=6), b=Linear(out=3, bias=False))
+    case = make_case(
+        model,
+        resumed(*way),
+        mesh=mesh,
+        wrap=groups("a", ("n", "m"), ROOT, reshard=False),
+        checkpoints=(Checkpoint(module="m", implementation="wrapper"),),
+        optimizer=ADAM,
+    )
+    run(four_ranks, case)
+
+
+UNUSED = Block(
+    children=children(a=Linear(out=5), u=Linear(out=2), b=Linear(out=3)),
+    nodes=(call("h0", "a", "x"), call("h1", "b", "h0")),
+    outputs=("h1",),
+)
+TIED = chain(a=Linear(out=5), c=Linear(out=5), b=Linear(out=3))
+OTHERS: dict[str, dict[str, Any]] = {
+    "frozen": {"freezes": (Freeze(target="a"), Freeze(target="b.bias", after_wrap=True))},
+    "unmanaged": {"wrap": groups("a")},
+    "unused": {"model": UNUSED},
+    "tied": {
+        "model": TIED,
+        "ties": (Tie(parameter="c.weight", source="a.weight"),),
+        "wrap": groups(("a", "c"), "b", ROOT),
+    },
+    "not optimized": {"optimizer": Optimizer(kind="adam", exclude=("b",))},
+}
+
+
+@pytest.mark.parametrize("save", [IN_MEMORY, ON_DISK], ids=["state_dict", "dcp"])
+@pytest.mark.parametrize("corrupt", [ZEROED, REBUILT], ids=["zero", "rebuild"])
+@pytest.mark.parametrize("options", OTHERS.values(), ids=OTHERS.keys())
+def test_special_parameters_resume(
+    two_ranks: World, save: SaveState, corrupt: CorruptState, options: dict[str, Any]
+) -> None:
+    run(two_ranks, make_case(schedule=resumed(save, corrupt, LOAD), **{"optimizer": ADAM, **options}))
+
+
+def test_buffers_of_every_rank_resume_from_memory(two_ranks: World) -> None:
+    model = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
+    run(two_ranks, make_case(model, resumed(IN_MEMORY, REBUILT, LOAD)))
+
+
+def test_a_model_that_is_built_anew_keeps_flags_freezes_and_mode(two_ranks: World) -> None:
+    settings = (
+        OFF,
+        SetDivideFactor(factor=4.0),
+        SetRequiresGrad(target="b.bias", value=False),
+        SetMode(train=False),
+    )
+    schedule = (*TRAIN, *settings, IN_MEMORY, REBUILT, FORWARD, BACKWARD, LOAD, ON, AGAIN, BACKWARD, STEP)
+    run(two_ranks, make_case(schedule=schedule, engines=("fully_shard",)))
+
+
+def test_a_cast_model_is_built_anew_in_its_dtype(two_ranks: World) -> None:
+    schedule = (Cast(dtype="float64"), *TRAIN, ON_DISK, REBUILT, LOAD, *TRAIN)
+    run(two_ranks, make_case(schedule=schedule, engines=("fully_shard",), optimizer=ADAM))
+
+
+def test_a_state_may_be_loaded_twice_and_saved_again(two_ranks: World) -> None:
+    schedule = (*TRAIN, ON_DISK, ZEROED, LOAD, *TRAIN, REBUILT, LOAD, *TRAIN, ON_DISK, REBUILT, LOAD, *TRAIN)
+    run(two_ranks, make_case(schedule=schedule, optimizer=ADAM))
+
+
+@pytest.mark.parametrize("op", [TAKE, IN_MEMORY, ON_DISK], ids=["take", "state_dict", "dcp"])
+def test_a_state_dict_between_forward_and_backward_changes_nothing(two_ranks: World, op: Op) -> None:
+    wrap = groups("a", "b", ROOT, reshard=False)
+    schedule = (*TRAIN, FORWARD, op, BACKWARD, STEP)
+    run(two_ranks, make_case(schedule=schedule, wrap=wrap, optimizer=ADAM))
+
+
+@pytest.mark.parametrize("before", [(), (Unshard(),), (FORWARD, BACKWARD)], ids=["first", "unshard", "later"])
+def test_a_state_dict_follows_the_steps_after_it(two_ranks: World, before: tuple[Op, ...]) -> None:
+    model = chain(a=Linear(out=5), n=BatchNorm(), b=Linear(out=3))
+    schedule = (*before, TAKE, *TRAIN, *TRAIN, IN_MEMORY, ZEROED, LOAD, *TRAIN)
+    run(two_ranks, make_case(model, schedule, wrap=groups("a", ("n", "b"), ROOT)))
+
+
+@pytest.mark.parametrize("model", [chain(a=Linear(out=5)), UNUSED], ids=["after training", "after a refusal"])
+def test_no_checkpoint_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Block) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with World(WorldConfig(size=2)) as world:
+        world.run(make_case(model, (*TRAIN, ON_DISK, *TRAIN, ON_DISK, REBUILT, LOAD), optimizer=ADAM))
+        assert list(tmp_path.glob("fuzzshard-checkpoint-*")) == []
+
+
+@pytest.mark.parametrize("load", [LOAD, ASSIGN], ids=["in_place", "assign"])
+def test_optimizer_state_that_the_checkpoint_lacks_is_refused(two_ranks: World, load: LoadState) -> None:
+    case = make_case(UNUSED, (*TRAIN, ON_DISK, REBUILT, load, *TRAIN), optimizer=ADAM)
+    validate(case)
+    verdict = two_ranks.run(case)
+    assert verdict.status is Status.REJECTED
+    assert all("Missing" in note for note in verdict.notes.values())
+    assert set(verdict.notes) == {"ddp", "fully_shard"}
+
+
+def test_ddp_that_a_forward_builds_anew_does_not_synchronise_what_is_frozen_then(two_ranks: World) -> None:
+    freeze, unfreeze = (SetRequiresGrad(target="a", value=value) for value in (False, True))
+    schedule = (*TRAIN, freeze, IN_MEMORY, REBUILT, LOAD, *TRAIN, unfreeze, *TRAIN)
+    verdict = run(two_ranks, make_case(schedule=schedule, engines=("ddp", "replicate", "fully_shard")))
+    assert set(verdict.notes) == {"replicate"}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=NAMES)
+def test_replicate_resumes(two_ranks: World, way: tuple[Op, Op, Op]) -> None:
+    run(two_ranks, make_case(schedule=resumed(*way), optimizer=ADAM, engines=("replicate",)))
+
+
+def test_aliased_modules_resume(two_ranks: World) -> None:
+    model = chain(a=Linear(out=5), c=Alias(target="a"), b=Linear(out=3))
+    wrap = groups("a", "b", ROOT)
+    run(two_ranks, make_case(model, resumed(ON_DISK, REBUILT, LOAD), wrap=wrap, inputs=float_inputs()))

@@ -1,0 +1,149 @@
+"""Dtypes: what policies cast, where dtypes do not meet, and how a case is made more precise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cases import (
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    call,
+    chain,
+    children,
+    float_inputs,
+    groups,
+    make_case,
+    tensor_op,
+)
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
+from fuzzshard.case.check_dtypes import promote
+from fuzzshard.case.dtypes import Casts, casts, finer, is_low_precision
+from fuzzshard.case.graph import Block, Embedding, LayerNorm, Linear, RawParameter, RMSNorm
+from fuzzshard.case.options import FSDP1, Dtype, ParameterDtype, Precision
+from fuzzshard.case.schedule import Cast, SetRequiresGrad
+from fuzzshard.case.validate import validate
+from fuzzshard.errors import InvalidCase
+
+HALF = Precision(param="bfloat16")
+HALF_OUT = Precision(param="bfloat16", output="float32")
+
+
+def under(precision: Precision | None, *modules: str) -> tuple[WrapGroup, ...]:
+    return tuple(replace(group, precision=precision) for group in groups(*modules))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ("bfloat16", "float16", "float32"),
+        ("bfloat16", "bfloat16", "bfloat16"),
+        ("float16", "float32", "float32"),
+        ("float64", "float32", "float64"),
+    ],
+)
+def test_promotion_is_that_of_torch(a: Dtype, b: Dtype, expected: Dtype) -> None:
+    assert promote(a, b) == promote(b, a) == expected
+
+
+def test_one_policy_for_all_groups_computes() -> None:
+    validate(make_case(wrap=under(HALF, "a", "b", ROOT)))
+
+
+def test_a_group_in_full_precision_behind_one_in_half_precision_does_not_compute() -> None:
+    with pytest.raises(InvalidCase, match="'b' has parameters of float32 and is called with bfloat16"):
+        validate(make_case(wrap=(*under(HALF, "a"), *groups("b", ROOT))))
+
+
+def test_an_output_dtype_brings_the_two_together() -> None:
+    validate(make_case(wrap=(*under(HALF_OUT, "a"), *groups("b", ROOT))))
+
+
+def test_a_policy_that_casts_no_inputs_needs_inputs_of_its_dtype() -> None:
+    policy = Precision(param="bfloat16", cast_inputs=False)
+    with pytest.raises(InvalidCase, match="'a' has parameters of bfloat16 and is called with float32"):
+        validate(make_case(wrap=under(policy, ROOT)))
+
+
+@pytest.mark.parametrize(
+    ("norm", "computes"),
+    [(LayerNorm(), True), (RMSNorm(), True), (RawParameter(), True), (Linear(out=5), False)],
+)
+def test_norms_and_products_in_full_precision_take_half_precision(norm: Any, computes: bool) -> None:
+    case = make_case(chain(a=Linear(out=5), n=norm), wrap=(*under(HALF, "a"), *groups("n", ROOT)))
+    if computes:
+        validate(case)
+    else:
+        with pytest.raises(InvalidCase, match="has parameters of float32"):
+            validate(case)
+
+
+def test_ids_are_not_cast_and_an_embedding_gives_the_dtype_of_its_weight() -> None:
+    model = chain(e=Embedding(vocab=6, dim=4), b=Linear(out=3))
+    inputs = Inputs(batch=2, seq=2, tensors=(TensorSpec(kind="ids", size=6),))
+    validate(make_case(model, inputs=inputs, wrap=under(HALF, "e", "b", ROOT)))
+
+
+def test_attention_between_values_of_two_dtypes_does_not_compute() -> None:
+    model = Block(
+        children=children(q=Linear(out=4), k=Linear(out=4)),
+        nodes=(call("q1", "q", "x"), call("k1", "k", "x"), tensor_op("t", "attend", "q1", "k1", "k1")),
+        outputs=("t",),
+    )
+    wrap = (*under(HALF, "q"), *groups("k", ROOT))
+    with pytest.raises(InvalidCase, match="'attend' in block '' joins"):
+        validate(make_case(model, inputs=float_inputs(4, seq=2), wrap=wrap))
+
+
+def test_a_cast_changes_what_computes() -> None:
+    case = make_case(schedule=(Cast(dtype="float64"), FORWARD, BACKWARD, STEP), wrap=under(HALF, "a", ROOT))
+    validate(case)
+    late = Precision(param="float32", cast_inputs=False)
+    with pytest.raises(InvalidCase, match="called with float64"):
+        validate(replace(case, wrap=under(late, "a", "b", ROOT)))
+
+
+def test_frozen_parameters_of_a_group_may_have_another_dtype() -> None:
+    other = (ParameterDtype(target="a", dtype="bfloat16"),)
+    frozen = make_case(wrap=under(HALF, ROOT), dtypes=other, freezes=(Freeze(target="a"),))
+    validate(frozen)
+    for case in (
+        replace(frozen, freezes=()),
+        replace(frozen, schedule=(SetRequiresGrad(target="a", value=True), *frozen.schedule)),
+    ):
+        with pytest.raises(InvalidCase, match="trains parameters of several dtypes"):
+            validate(case)
+
+
+def test_fsdp1_casts_at_the_root_only() -> None:
+    case = make_case(engines=("fsdp1",), fsdp1=FSDP1(precision=HALF))
+    assert casts(case) == {ROOT: Casts("bfloat16", None)}
+    assert casts(make_case(wrap=under(HALF, "a", ROOT))) == {m: Casts("bfloat16", None) for m in ("a", ROOT)}
+
+
+def test_there_is_one_policy_of_mixed_precision() -> None:
+    case = make_case(engines=("fsdp1",), fsdp1=FSDP1(precision=HALF), wrap=under(HALF, ROOT))
+    with pytest.raises(InvalidCase, match="both FSDP1 and wrap groups have mixed precision"):
+        validate(case)
+
+
+def test_what_is_low_precision() -> None:
+    assert not is_low_precision(make_case())
+    assert not is_low_precision(make_case(wrap=under(Precision(output="float32"), ROOT)))
+    assert is_low_precision(make_case(wrap=under(HALF, ROOT)))
+    assert is_low_precision(make_case(dtype="float64", wrap=under(Precision(reduce="float32"), ROOT)))
+
+
+def test_a_finer_case_has_more_bits_everywhere_until_there_are_no_more() -> None:
+    policy = Precision(param="bfloat16", reduce="float32")
+    case: Case = make_case(wrap=under(policy, ROOT), mesh=Mesh(shard=2))
+    once = finer(case)
+    assert once.dtype == "float64"
+    assert once.wrap[0].precision == Precision(param="float32", reduce="float64")
+    plain = finer(make_case())
+    assert plain == make_case(dtype="float64")
+    assert finer(plain) == plain

@@ -1,0 +1,74 @@
+"""Which ops that save and load state make a case."""
+
+from __future__ import annotations
+
+import pytest
+from cases import BACKWARD, FORWARD, STEP, ZERO, chain, make_case
+
+from fuzzshard.case.case import Optimizer, Tie
+from fuzzshard.case.graph import BatchNorm, Linear
+from fuzzshard.case.schedule import Cast, CorruptState, LoadState, Op, SaveState, SetRequiresGrad
+from fuzzshard.case.validate import validate
+from fuzzshard.errors import InvalidCase
+
+ADAM = Optimizer(kind="adam")
+TRAIN: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)
+IN_MEMORY, ON_DISK = SaveState(via="state_dict"), SaveState(via="dcp")
+REBUILT, LOAD, ASSIGN = CorruptState(how="rebuild"), LoadState(), LoadState(assign=True)
+FROZEN = SetRequiresGrad(target="a", value=False)
+
+REFUSED: dict[str, tuple[tuple[Op, ...], str]] = {
+    "nothing saved": ((*TRAIN, LOAD), "before any was saved"),
+    "nothing to corrupt": ((REBUILT, *TRAIN, IN_MEMORY), "before any was saved"),
+    "saved before a cast": ((*TRAIN, IN_MEMORY, Cast(dtype="float64"), LOAD), "before any was saved"),
+    "no state yet": ((FORWARD, BACKWARD, ON_DISK), "without any state"),
+    "stepped without gradients": ((FORWARD, BACKWARD, ZERO, STEP, ON_DISK), "without any state"),
+    "gradients in the way": (
+        (*TRAIN, ON_DISK, REBUILT, FORWARD, BACKWARD, LOAD),
+        "while there are gradients",
+    ),
+    "frozen when rebuilt": ((*TRAIN, FROZEN, ON_DISK, REBUILT, LOAD), "it is frozen now"),
+    "frozen when handed over": ((*TRAIN, ON_DISK, FROZEN, ASSIGN), "it is frozen now"),
+    "frozen on some ranks": (
+        (*TRAIN, ON_DISK, SetRequiresGrad(target="a", value=False, ranks="others")),
+        "only some ranks freeze",
+    ),
+}
+
+
+@pytest.mark.parametrize(("schedule", "reason"), REFUSED.values(), ids=REFUSED.keys())
+def test_states_that_would_be_lost_are_no_case(schedule: tuple[Op, ...], reason: str) -> None:
+    with pytest.raises(InvalidCase, match=reason):
+        validate(make_case(schedule=(*schedule, *TRAIN), optimizer=ADAM))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        (IN_MEMORY, *TRAIN, LOAD),
+        (*TRAIN, ON_DISK, FROZEN, LOAD),
+        (*TRAIN, ON_DISK, REBUILT, FORWARD, BACKWARD, ZERO, LOAD),
+        (*TRAIN, ON_DISK, REBUILT, *TRAIN, LOAD, ON_DISK),
+    ],
+)
+def test_other_orders_are_cases(schedule: tuple[Op, ...]) -> None:
+    validate(make_case(schedule=(*schedule, *TRAIN), optimizer=ADAM))
+
+
+def test_an_optimizer_that_never_has_state_may_be_saved_at_once() -> None:
+    validate(make_case(schedule=(ON_DISK, *TRAIN, LOAD)))
+
+
+def test_a_checkpoint_has_no_room_for_statistics_of_every_rank() -> None:
+    model = chain(a=Linear(out=4), n=BatchNorm())
+    validate(make_case(model, (*TRAIN, IN_MEMORY, LOAD)))
+    with pytest.raises(InvalidCase, match="one copy of the statistics"):
+        validate(make_case(model, (*TRAIN, ON_DISK, LOAD)))
+
+
+def test_assigning_would_untie_parameters() -> None:
+    ties = (Tie(parameter="b.weight", source="a.weight"),)
+    model = chain(a=Linear(out=5), b=Linear(out=5))
+    validate(make_case(model, (*TRAIN, IN_MEMORY, LOAD), ties=ties))
+    with pytest.raises(InvalidCase, match="unties"):
+        validate(make_case(model, (*TRAIN, IN_MEMORY, ASSIGN), ties=ties))

@@ -1,0 +1,75 @@
+"""Which parameters share a flat parameter of FSDP1."""
+
+from __future__ import annotations
+
+import pytest
+from cases import ROOT, TWO_STEPS, chain, groups, make_case
+
+from fuzzshard.case.case import Case, Freeze, Tie
+from fuzzshard.case.graph import Alias, Linear
+from fuzzshard.case.options import FSDP1
+from fuzzshard.case.schedule import SetRequiresGrad
+from fuzzshard.case.units import (
+    aliased_units,
+    computes_frozen_as_trainable,
+    parameter_units,
+    splits_a_unit,
+    units,
+)
+
+LINEAR = Linear(out=5)
+NESTED = chain(p=chain(a=LINEAR, b=LINEAR), c=LINEAR)
+THAWED = SetRequiresGrad(target="a.bias", value=True)
+
+
+def originals(**options) -> Case:
+    options.setdefault("engines", ("fsdp1",))
+    return make_case(fsdp1=FSDP1(use_orig_params=True), **options)
+
+
+def test_the_innermost_wrapped_module_has_a_parameter_and_the_root_has_the_rest() -> None:
+    assert units(make_case(NESTED, wrap=groups("p.a", "p"))) == {
+        "p.a": ("p.a.weight", "p.a.bias"),
+        "p": ("p.b.weight", "p.b.bias"),
+        ROOT: ("c.weight", "c.bias"),
+    }
+
+
+def test_a_tied_parameter_is_in_every_unit_that_registers_it() -> None:
+    case = make_case(chain(a=LINEAR, b=LINEAR), ties=(Tie(parameter="b.weight", source="a.weight"),))
+    assert parameter_units(case)["a.weight"] == {"a", "b"}
+    assert parameter_units(case)["a.bias"] == {"a"}
+
+
+def test_a_module_below_an_alias_is_in_the_unit_that_the_alias_is_in() -> None:
+    model = chain(a=LINEAR, q=chain(b=LINEAR, again=Alias(target="a")))
+    assert parameter_units(make_case(model, wrap=groups("q", ROOT)))["a.weight"] == {ROOT, "q"}
+    assert parameter_units(make_case(model, wrap=groups("a", "q", ROOT)))["a.weight"] == {"a"}
+    assert aliased_units(make_case(model, wrap=groups("a", "q", ROOT))) == ("a",)
+
+
+def test_a_target_splits_a_unit_that_it_has_a_part_of() -> None:
+    case = make_case(NESTED, wrap=groups("p.a", ROOT))
+    assert [splits_a_unit(case, target) for target in ("p.a", ROOT, "p.b", "p.a.bias")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (originals(), False),
+        (originals(freezes=(Freeze(target="a"),)), False),
+        (originals(freezes=(Freeze(target="a.bias"),)), True),
+        (originals(freezes=(Freeze(target="a"),), schedule=(*TWO_STEPS, THAWED)), True),
+        (originals(freezes=(Freeze(target="a.bias"),), engines=("fully_shard",)), False),
+        (make_case(freezes=(Freeze(target="a.bias"),), engines=("fsdp1",)), False),
+    ],
+)
+def test_a_frozen_part_of_a_trained_flat_parameter_computes_as_a_trained_one(
+    case: Case, expected: bool
+) -> None:
+    assert computes_frozen_as_trainable(case) is expected
