@@ -104,7 +104,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
         A lost collective shows as a hang, a SIGABRT or a reset connection, by chance; all three have
         the signature ``desync/<engine>``. A tensor that is missing, or there where none should be, is
-        another kind than a wrong value. Empty when there is no finding.
+        another kind than a wrong value, and another error than the expected one than none at all. Empty when
+        there is no finding.
         """
         if not self.findings:
             return ""
@@ -119,5 +120,6 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             case "exception":
                 return f"crash/{first.engine}/{first.detail}"
             case _:
-                kind = f"/{first.detail}" if first.detail in (MISSING, UNEXPECTED) else ""
+                told_apart = first.oracle == "expectation" or first.detail in (MISSING, UNEXPECTED)
+                kind = f"/{first.detail}" if first.detail and told_apart else ""
                 return f"divergence/{first.engine}/{first.oracle}{kind}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fuzzshard.case.facts import DEFAULT_WIDTH
 from fuzzshard.case.graph import Alias, Block, Call, Child, Conv2d, Linear, join
+from fuzzshard.case.inference import DEFAULT_WIDTH
 from fuzzshard.strategies.builder import BlockBuilder, Callable
 
 _MAX_DEPTH = 3

@@ -23,7 +23,7 @@ from fuzzshard.corpus.store import (
     save_shrunk,
     save_unshrunk,
 )
-from fuzzshard.errors import InvalidEntry
+from fuzzshard.errors import InvalidEntry, UsageError
 from fuzzshard.verdict import Finding, Status, Verdict
 
 INCONCLUSIVE_FOLDER = "inconclusive"
@@ -103,7 +103,7 @@ class Keeper:
         """Runs the reproducer in ``folder``; one that does not fail gets a note in the entry."""
         script = folder / SCRIPT_FILE
         if script.read_text().startswith(NO_SCRIPT):
-            note = "none could be generated; replaying the case shows the finding"
+            note = f"{script.read_text().strip().removeprefix('# ')}; replaying the case shows the finding"
         elif self._check(script, entry.case.mesh.size, preload=self.preload).fails:
             return True
         else:
@@ -135,6 +135,8 @@ class Keeper:
             return self._render(
                 entry.case, signature=entry.signature, finding=next(iter(entry.findings), None)
             )
+        except UsageError as error:
+            return f"{NO_SCRIPT}: {error}\n"
         except Exception as error:
             return f"{NO_SCRIPT}: {error!r}\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -12,6 +12,7 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import Dtype, Precision
 from fuzzshard.case.paths import is_within
+from fuzzshard.case.schedule import Cast
 
 
 class Casts(NamedTuple):
@@ -93,6 +94,13 @@ _FINER: dict[Dtype, Dtype] = {
     "float32": "float64",
     "float64": "float64",
 }
+
+
+def swapped_casts(case: Case) -> Case:
+    """The case for a run in the other of float32 and float64: ``Cast`` ops cast to the other one as well."""
+    other: dict[str, Literal["float32", "float64"]] = {"float32": "float64", "float64": "float32"}
+    ops = (replace(op, dtype=other[op.dtype]) if isinstance(op, Cast) else op for op in case.schedule)
+    return replace(case, schedule=tuple(ops))
 
 
 def finer(case: Case) -> Case:

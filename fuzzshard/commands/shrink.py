@@ -7,9 +7,9 @@ from pathlib import Path
 
 from fuzzshard.case.validate import validate
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Preload, world_config
-from fuzzshard.corpus.entry import Confirmation, make_entry, read_entry
+from fuzzshard.corpus.entry import read_entry
 from fuzzshard.corpus.replay import LARGEST_CPU_WORLD
-from fuzzshard.corpus.store import CASE_FILE, only_case, save_shrunk, save_unshrunk
+from fuzzshard.corpus.store import CASE_FILE, only_case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, InfraError
 from fuzzshard.verdict import Status
 
@@ -51,6 +51,8 @@ def shrink(
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.judge import SHRINK_BUDGET, confirm_and_shrink, judge
+    from fuzzshard.campaign.keep import Keeper
+    from fuzzshard.campaign.known import Found
     from fuzzshard.shrink import Budget
     from fuzzshard.world import World, resolve_device
 
@@ -72,23 +74,17 @@ def shrink(
             return EXIT_INCONCLUSIVE
         print(f"shrinking {verdict.signature}", flush=True)
         judged = confirm_and_shrink(world, case, verdict, budget=budget)
-        confirmed = Confirmation(runs=judged.confirmation.runs, reproduced=judged.confirmation.reproduced)
-        entry = make_entry(
-            judged.case, judged.verdict, world.info, preload=config.preload, confirmed=confirmed
-        )
-        found = make_entry(case, verdict, world.info, preload=config.preload)
+        info = world.info
+    confirmed = judged.confirmation
     if not confirmed.reproduced:
         print("the finding did not repeat on fresh ranks; nothing is changed")
         return EXIT_INCONCLUSIVE
-    if file.name == CASE_FILE:
-        folder = file.parent
-    else:
-        folder = save_unshrunk(
-            corpus, found, reproducer.script(case, signature=verdict.signature, finding=verdict.findings[0])
-        )
-    save_shrunk(
-        folder, entry, reproducer.script(judged.case, signature=entry.signature, finding=entry.findings[0])
-    )
+    keeper = Keeper(corpus, preload, reproducer.script, reproducer.check)
+    folder = file.parent
+    if file.name != CASE_FILE:
+        folder = keeper.save_found(Found(index=0, case=case, verdict=verdict), info)
+    entry = keeper.save_judged(folder, judged, info)
+    keeper.verify(folder, entry)
     rate = f"{confirmed.reproduced} of {confirmed.runs} runs on fresh ranks show it"
     print(f"{folder}: {judged.evaluations} cases tried; {rate}" + (f"; {judged.note}" if judged.note else ""))
     return EXIT_CLEAN

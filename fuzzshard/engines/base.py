@@ -202,7 +202,7 @@ class Engine(abc.ABC):
                 composable_checkpoint(module)
             else:
                 parent, _, name = path.rpartition(".")
-                setattr(self.model.get_submodule(parent), name, checkpoint_wrapper(module))
+                setattr(self.submodule(parent), name, checkpoint_wrapper(module))
 
     def has_batch_norm(self, path: str) -> bool:
         """Whether a batch norm is at or below ``path``: recomputation updates its statistics again."""

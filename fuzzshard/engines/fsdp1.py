@@ -180,14 +180,13 @@ class FSDP1(Engine):
 
     @override
     def observed(self) -> dict[str, torch.Tensor]:
-        """This rank's range of every parameter that it has something of, as the optimizer sees it."""
+        """This rank's range of every parameter that it has something of, from where it is offloaded to."""
         found = {}
         for fqn, piece in self.slices.items():
             if piece.start < piece.stop:
                 original = self.case.fsdp1.use_orig_params
-                found[fqn] = (
-                    piece.original.detach().flatten() if original else piece.of(piece.handle.flat_param)
-                )
+                held = piece.original.detach().flatten() if original else piece.of(piece.handle.flat_param)
+                found[fqn] = held.to(self.mesh.device)
         return found
 
     @override
@@ -197,7 +196,8 @@ class FSDP1(Engine):
         They include what reached frozen parameters of a flat parameter that is not all frozen; the reduction
         drops it (torch/distributed/fsdp/_flat_param.py, ``_use_sharded_grad_views``).
         """
-        held = {fqn: self._gradient(piece) for fqn, piece in self.slices.items() if piece.start < piece.stop}
+        found = {fqn: self._gradient(piece) for fqn, piece in self.slices.items() if piece.start < piece.stop}
+        held = {fqn: None if grad is None else grad.to(self.mesh.device) for fqn, grad in found.items()}
         return {"local_gradient" if self._unsynced else "gradient": held}
 
     def _gradient(self, piece: Slice) -> torch.Tensor | None:

@@ -178,7 +178,8 @@ def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
 
     The gradient of a flat parameter is one tensor: parts that a backward does not reach are zeros
     (_flat_param.py, ``_reset_is_grad_none``: "if a parameter requires gradient, then it will surely receive a
-    gradient"). ``without`` are the parameters without a gradient after each backward, by the index of its op.
+    gradient"). What reaches a frozen part of it makes zeros elsewhere, too. ``without`` are the parameters
+    without a gradient after each backward, by the index of its op.
     """
     spec = case.optimizer
     if spec.kind == "sgd" and not spec.momentum and not spec.weight_decay:
@@ -191,6 +192,6 @@ def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
         for members in units(case).values():
             trainable = set(members) - progress.frozen
             missing = trainable.intersection(without.get(index, ()))
-            if missing and missing != trainable:
+            if missing and not missing == trainable == set(members):
                 return True
     return False

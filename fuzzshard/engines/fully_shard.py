@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -13,6 +15,7 @@ from typing_extensions import override
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import stored_dtype, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
+from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.options import Dtype
 from fuzzshard.case.schedule import Cast, CorruptState, Forward, Reshard, SetDivideFactor, SetFlag, Unshard
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
@@ -45,6 +48,21 @@ def not_applicable(case: Case) -> str | None:
         elif isinstance(op, CorruptState) and op.how == "rebuild":
             initialized = False
     return None
+
+
+@contextmanager
+def taking_warnings_seriously(case: Case) -> Iterator[None]:
+    """Makes an error of the warning that an output is a view, where a wrapped module's is changed in place.
+
+    That "will silently drop the pre-backward hook and skip the all-gather, which can cause backward to fail
+    or produce wrong gradients" (``_register_pre_backward_hook`` in
+    torch/distributed/fsdp/_fully_shard/_fsdp_state.py); whether an output is a view, only torch knows.
+    """
+    wrapped = {path for group in case.wrap for path in group.modules}
+    with warnings.catch_warnings():
+        if not wrapped.isdisjoint(changed_outputs(case)):
+            warnings.filterwarnings("error", "FSDP2-wrapped module .* returned a view tensor")
+        yield
 
 
 class FullyShard(Engine):

@@ -15,7 +15,7 @@ from fuzzshard.engines.nested import map_tensors
 from fuzzshard.engines.precision import MasterWeights, computing_dtypes
 from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.sync import ExplicitSync
-from fuzzshard.engines.tensor_noise import add_rounding, signs
+from fuzzshard.engines.tensor_noise import add_rounding, can_round, signs
 from fuzzshard.oracles.association import adds_in_another_order
 
 
@@ -102,8 +102,11 @@ class NoiseTwin(Reference):
     def parallelize(self, model: nn.Module) -> nn.Module:
         for module in model.modules():
             module.register_forward_pre_hook(self._perturb_inputs, with_kwargs=True)
-        for plan in self.case.tensor_parallel:
-            add_rounding(model.get_submodule(plan.module), self.noise_seed)
+        rounded = [model.get_submodule(plan.module) for plan in self.case.tensor_parallel]
+        if self.case.compile == "inductor":  # its fused kernels add in orders of their own
+            rounded = [module for module in model.modules() if can_round(module)]
+        for module in rounded:
+            add_rounding(module, self.noise_seed)
         return super().parallelize(model)
 
     @override

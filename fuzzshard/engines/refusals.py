@@ -68,6 +68,13 @@ REFUSALS: tuple[Refusal, ...] = (
         "its own mesh (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _init_sharded_param)",
     ),
     Refusal(
+        "fully_shard",
+        "UserWarning",
+        "returned a view tensor. An in-place op on this view",
+        f"{_STATE}, _register_pre_backward_hook: an error where the view is changed in place "
+        "(fuzzshard/engines/fully_shard.py, taking_warnings_seriously)",
+    ),
+    Refusal(
         "fsdp1",
         "ValueError",
         "Must flatten tensors with uniform `requires_grad`",

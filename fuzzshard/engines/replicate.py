@@ -1,4 +1,4 @@
-"""``replicate``: composable DDP, which hooks the module itself and builds its reducer in the first forward."""
+"""``replicate``: composable DDP, which hooks the module itself and is constructed by the first forward."""
 
 from __future__ import annotations
 

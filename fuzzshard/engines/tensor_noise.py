@@ -1,4 +1,4 @@
-"""Rounding of the modules that are tensor parallel, for the noise twins.
+"""Rounding of modules that an engine computes in parts, or fused with others, for the noise twins.
 
 Tensor-parallel ranks compute parts of a matrix product, whose sums are added up afterwards, or products of
 other shapes than the plain model, for which a library may choose another order. In any order the computed
@@ -16,6 +16,11 @@ import torch.nn.functional as F
 from torch import nn
 
 Product = Callable[..., torch.Tensor]
+
+
+def can_round(module: nn.Module) -> bool:
+    """Whether :func:`add_rounding` knows the kind of ``module``."""
+    return isinstance(module, nn.Linear | nn.Embedding | nn.LayerNorm | nn.RMSNorm)
 
 
 def add_rounding(module: nn.Module, noise_seed: int) -> None:
@@ -53,7 +58,7 @@ def _value(module: nn.Module) -> Product:
 
 
 def _magnitude(module: nn.Module, x: torch.Tensor) -> Product:
-    """The same function of magnitudes: how large the terms are that it adds up. ``x`` is the true argument."""
+    """The same function of magnitudes: how large its terms are. ``x`` is the argument itself."""
     if not isinstance(module, nn.LayerNorm | nn.RMSNorm):
         return _value(module)
     mean = x.mean(-1, keepdim=True) if isinstance(module, nn.LayerNorm) else x.new_zeros(())
@@ -106,6 +111,6 @@ def _gradients(
 
 
 def _off(exact: torch.Tensor, magnitude: torch.Tensor, terms: int, seed: int) -> torch.Tensor:
-    """``exact`` with an error of ``terms`` rounding units, of the same signs wherever the shape is the same."""
+    """``exact`` with an error of ``terms`` rounding units, of equal signs wherever the shape is the same."""
     unit = terms * torch.finfo(exact.dtype).eps / 2
     return exact + unit * magnitude * signs(exact, torch.Generator().manual_seed(seed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import linecache
 import sys
 import types
@@ -15,13 +16,19 @@ from torch import nn
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
+from fuzzshard.model.expressions import MODEL_CLASS
 from fuzzshard.model.names import seed_of
-from fuzzshard.model.source import MODEL_CLASS, model_imports, model_source
+from fuzzshard.model.source import model_imports, model_source
 from fuzzshard.model.values import named_values
 
-_MODULE = "fuzzshard_model"
-sys.modules.setdefault(_MODULE, types.ModuleType(_MODULE))
-"""Dataclasses look up the module that they are defined in."""
+_MODULES = itertools.cycle([f"fuzzshard_model_{i}" for i in range(16)])
+"""Names that models take turns with: dataclasses and Dynamo look up the module that code is defined in."""
+
+
+def _fresh_module() -> types.ModuleType:
+    name = next(_MODULES)
+    sys.modules[name] = module = types.ModuleType(name)
+    return module
 
 
 @functools.lru_cache(maxsize=16)
@@ -37,7 +44,8 @@ def build_model(case: Case, device: torch.device, dtype: torch.dtype) -> nn.Modu
 
     Matrices are scaled by 1/sqrt(fan-in) when the values are Gaussian, so that activations keep their size.
     """
-    namespace: dict[str, object] = {"torch": torch, "nn": nn, "__name__": _MODULE}
+    namespace = _fresh_module().__dict__
+    namespace |= {"torch": torch, "nn": nn}
     source = "\n".join((*model_imports(case), model_source(case)))
     exec(_compiled(source), namespace)
     build = namespace[MODEL_CLASS]

@@ -68,9 +68,9 @@ ALLOWED: tuple[Allowed, ...] = (
         Allowed(
             engine,
             _recomputed_statistics,
-            "outputs pass through a torch.autograd.Function (_DDPSink, torch/nn/parallel/distributed.py), which "
-            "sends gradients of zeros through unused ones: a checkpointed batch norm there is recomputed as "
-            "well and counts once more",
+            "outputs pass through a torch.autograd.Function (_DDPSink, torch/nn/parallel/distributed.py), "
+            "which sends gradients of zeros through unused ones: a checkpointed batch norm there is "
+            "recomputed as well and counts once more",
         )
         for engine in ("ddp", "replicate")
     ),

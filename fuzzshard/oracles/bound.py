@@ -49,8 +49,9 @@ def rounding_floor(case: Case, difference: Difference) -> torch.Tensor:
 
 
 def _is_exact_yet(case: Case, key: Key) -> bool:
-    """Whether no engine has added anything in another order yet; parameters stay what they are until a step."""
-    rounds = bool(case.tensor_parallel) or computes_frozen_as_trainable(case)
+    """Whether no engine has added anything in another order yet; parameters stay as they are until a step."""
+    fused = case.compile == "inductor"
+    rounds = fused or bool(case.tensor_parallel) or computes_frozen_as_trainable(case)
     plain = not rounds or key.oracle in ("parameter", "registered_parameter")
     return plain and key.op <= _first(case, Backward)
 

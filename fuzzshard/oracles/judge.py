@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -32,7 +31,8 @@ def bitwise_applies(case: Case, device: str = "cpu") -> bool:
     """
     if computes_frozen_as_trainable(case):
         return False
-    if device == "cuda" and (_scales_terms(case) or any(group.offload for group in case.wrap)):
+    offloaded = case.fsdp1.offload or any(group.offload for group in case.wrap)
+    if device == "cuda" and (_scales_terms(case) or offloaded):
         return False  # the optimizer of offloaded parameters runs on the CPU, which rounds otherwise
     return case.mesh.size <= 2 and not adds_in_another_order(case)
 
@@ -62,7 +62,7 @@ def exact_applies(case: Case, engine: str) -> bool:
 
 
 SPARE_BITS = 4
-"""By how much the magnitudes of the terms of a sum may exceed the sum, in tensors with that many bits to spare."""
+"""By so many bits the magnitudes of terms may exceed their sum without being rounded where it is not."""
 
 
 def is_exact(reference: Trace, other: Trace, *, in_parts: bool = False) -> bool:
@@ -83,7 +83,7 @@ def is_exact(reference: Trace, other: Trace, *, in_parts: bool = False) -> bool:
 
 
 def _has_spare_bits(tensor: torch.Tensor) -> bool:
-    """Whether all elements are multiples of one unit by integers that are ``SPARE_BITS`` short of rounding."""
+    """Whether all elements are integers times one unit, and these ``SPARE_BITS`` short of being rounded."""
     values = tensor[tensor.isfinite() & (tensor != 0)].double()
     if not tensor.is_floating_point() or not values.numel():
         return True

@@ -10,7 +10,19 @@ from fuzzshard.errors import UsageError
 from fuzzshard.oracles.association import adds_in_another_order
 from fuzzshard.verdict import MISSING, UNEXPECTED, Finding
 
-Kind = Literal["compare", "registration", "collectives", "replicas", "raise", "desync"]
+Kind = Literal[
+    "compare",
+    "relation",
+    "registration",
+    "communication",
+    "hooks",
+    "collectives",
+    "replicas",
+    "error",
+    "warning",
+    "raise",
+    "desync",
+]
 
 TENSOR_ORACLES = (
     "output",
@@ -18,7 +30,9 @@ TENSOR_ORACLES = (
     "input_gradient",
     "gradient",
     "local_gradient",
+    "resume",
     "parameter",
+    "state_dict",
     "registered_parameter",
     "buffer",
 )
@@ -29,6 +43,9 @@ LARGEST_BITWISE_MESH = 2
 @dataclasses.dataclass(frozen=True)
 class Aim:
     """``compare`` tensors with the reference, or one of the kinds that need no reference.
+
+    A ``relation`` compares with the same engine, as :mod:`fuzzshard.case.relations` changes the case.
+    ``error`` is an error that the case expects and that does not come, ``warning`` one that does or does not.
 
     ``oracles`` are compared after op ``op``, or after every op if it is None; with a ``name`` only that
     tensor. The difference may be ``bound``, in the unit of the tensor; None means that no bound is known.
@@ -44,18 +61,18 @@ class Aim:
 
     @property
     def trains_reference(self) -> bool:
-        """Whether the plain model trains next to the engine's."""
-        return self.kind == "compare"
+        """Whether another model trains next to the engine's, the plain one or that of a relation."""
+        return self.kind in ("compare", "relation")
 
     def watches(self, oracle: str, index: int) -> bool:
         """Whether what ``oracle`` looks at is compared after op ``index``."""
-        return self.kind == "compare" and oracle in self.oracles and self.op in (None, index)
+        return self.trains_reference and oracle in self.oracles and self.op in (None, index)
 
 
 def aim_of(case: Case, signature: str, finding: Finding | None) -> Aim:
     """Raises :class:`UsageError` where the signature alone does not say what is expected."""
     if finding is not None:
-        return _from_finding(finding)
+        return _from_finding(case, finding)
     kind, _, rest = signature.partition("/")
     engine, _, oracle = rest.partition("/")
     if kind in ("crash", "death", "desync"):
@@ -63,7 +80,7 @@ def aim_of(case: Case, signature: str, finding: Finding | None) -> Aim:
     oracle = oracle.partition("/")[0]
     engine = engine or ("fully_shard" if "fully_shard" in case.engines else case.engines[0])
     match oracle:
-        case "registration":
+        case "registration" | "communication" | "hooks" | "warning" | "expectation":
             raise UsageError("a script for this signature needs the finding", "pass the finding of its entry")
         case "collectives":
             return Aim("collectives", engine)
@@ -74,7 +91,7 @@ def aim_of(case: Case, signature: str, finding: Finding | None) -> Aim:
             return Aim("compare", engine, oracles, bound=0.0 if _is_bitwise(case) else None)
 
 
-def _from_finding(finding: Finding) -> Aim:
+def _from_finding(case: Case, finding: Finding) -> Aim:
     engine, op = finding.engine, finding.op
     match finding.oracle:
         case "deadline":
@@ -85,24 +102,51 @@ def _from_finding(finding: Finding) -> Aim:
             return Aim("desync", engine) if finding.detail == "desync" else Aim("raise", engine, op=op)
         case "registration":
             return Aim("registration", engine, op=op, name=finding.name, expected=finding.expected)
+        case "communication":
+            return Aim("communication", engine, op=op, name=finding.name, expected=finding.expected)
+        case "hooks":
+            return Aim("hooks", engine, op=op, name=finding.name, expected=finding.expected)
+        case "warning":
+            return Aim("warning", engine)
+        case "expectation":
+            errors = [e.op for e in case.expect if e.engine == engine and e.kind == "error"]
+            return Aim("error", engine, op=errors[0]) if errors else Aim("warning", engine)
         case "collectives":
             return Aim("collectives", engine)
         case "replicas":
             return Aim("replicas", engine)
-    bounded = finding.rung == "bounded"
+    if finding.rung == "relation":
+        return Aim("relation", engine, (finding.oracle,), op)
+    bounded = finding.rung in ("bounded", "precision")
     bound = finding.bound if bounded else 0.0
     if bounded and finding.detail in (MISSING, UNEXPECTED):
         bound = None
-    alone = bounded or finding.oracle in _SOMETIMES_ALLOWED
+    alone = bounded or finding.engine in _SOMETIMES_ALLOWED.get(finding.oracle, ())
+    if finding.engine == "reference":
+        raise UsageError("the finding is about the case itself, not about an engine", "mend the case")
     return Aim("compare", engine, (finding.oracle,), op, finding.name if alone else "", bound)
 
 
-_SOMETIMES_ALLOWED = {"input_gradient": "fully_shard", "buffer": "ddp"}
+_SOMETIMES_ALLOWED = {
+    "input_gradient": ("fully_shard",),
+    "buffer": ("ddp", "replicate"),
+    "gradient": ("fsdp1",),
+    "local_gradient": ("fsdp1",),
+}
 """What an engine may do otherwise for a documented reason (:mod:`fuzzshard.oracles.allowed`)."""
 
 
+_NOT_GATHERED = ("registered_parameter", "resume")
+"""What FSDP1 has in flat parameters only."""
+
+
 def _judged_everywhere(engine: str) -> tuple[str, ...]:
-    return tuple(oracle for oracle in TENSOR_ORACLES if _SOMETIMES_ALLOWED.get(oracle) != engine)
+    skipped = _NOT_GATHERED if engine == "fsdp1" else ()
+    return tuple(
+        oracle
+        for oracle in TENSOR_ORACLES
+        if engine not in _SOMETIMES_ALLOWED.get(oracle, ()) and oracle not in skipped
+    )
 
 
 def _is_bitwise(case: Case) -> bool:

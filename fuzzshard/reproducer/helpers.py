@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
+from fuzzshard.case.paths import is_within
+from fuzzshard.reproducer.mesh import MeshNames
+from fuzzshard.reproducer.setup import assignment
 
 _SEED = 'int.from_bytes("/".join(map(str, name)).encode(), "big") % (2**31 - 1)'
 
 _GAUSSIAN = """
-def values(shape, *name):  # the name alone decides the values
+def values(shape, *name{dtype}):  # the name alone decides the values
     seed = {seed}
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64){cast}
 """
 
 _DYADIC = """
-def values(shape, *name):  # -2 to 2 in steps of a half; the name alone decides the values
+def values(shape, *name{dtype}):  # -2 to 2 in steps of a half; the name alone decides the values
     seed = {seed}
     generator = torch.Generator().manual_seed(seed)
     sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
-    return (torch.randint(1, 5, shape, generator=generator) * sign).{cast}() / 2
+    return (torch.randint(1, 5, shape, generator=generator) * sign){cast} / 2
 """
 
 IDS = """
@@ -25,36 +29,25 @@ def ids(size, shape, *name):
     return torch.randint(0, size, shape, generator=torch.Generator().manual_seed(seed_of(*name)))
 """
 
-AVERAGING = """
-for grad in [p.grad for p in by_hand if p.grad is not None]:
-    dist.all_reduce(grad)
-    grad /= dist.get_world_size()
-"""
-
 PARAMETER_GROUPS = """
-def parameter_groups(model):  # foreach optimizers refuse lists that mix DTensors and Tensors
-    kinds = [[], []]
-    for p in model.parameters():
-        kinds[isinstance(p, DTensor)].append(p)
-    return [{"params": kind} for kind in kinds if kind]
+def parameter_groups(parameters):  # foreach optimizers refuse lists that mix meshes, dtypes or devices
+    kinds = {}
+    for p in parameters:
+        mesh = p.device_mesh if isinstance(p, DTensor) else None
+        kinds.setdefault((mesh, p.dtype, p.device), []).append(p)
+    return [{"params": kind} for kind in kinds.values()]
 """
 
-_BACKWARD = """
-def backward(loss, by_hand, local, unsynced=(){through}):
-    # Averages what has come in since the last synchronisation and adds it to what .grad held.
-    held = {{name: p.grad for name, p in by_hand.items()}}
-    for p in by_hand.values():
-        p.grad = None
-    loss.backward()
-{reached}    for name, p in by_hand.items():
-        if p.grad is not None:
-            local[name] = local[name] + p.grad if name in local else p.grad
-        p.grad = held[name]
-        if name in local and name not in unsynced{passed}:
-            average = local.pop(name)
-            dist.all_reduce(average)
-            average /= dist.get_world_size()
-            p.grad = average if p.grad is None else p.grad + average
+CLIP_GRAD_NORM = """
+def clip_grad_norm(parameters, max_norm, norm_type):  # the norm of the norms of all kinds of parameters
+    norms = []
+    kinds = parameter_groups([p for p in parameters if p.grad is not None])
+    for kind in kinds:
+        norm = torch.nn.utils.get_total_norm([p.grad.to(device) for p in kind["params"]], norm_type)
+        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    total = torch.linalg.vector_norm(torch.stack(norms), norm_type)
+    for kind in kinds:
+        torch.nn.utils.clip_grads_with_norm_(kind["params"], max_norm, total)
 """
 
 SNAPSHOT = """
@@ -68,6 +61,15 @@ def snapshot(t):
     return None if t is None else t.detach().clone()
 """
 
+WHOLE = """
+def whole(model, *, gradients=False):
+    if isinstance(model, FullyShardedDataParallel):
+        with FullyShardedDataParallel.summon_full_params(model, with_grads=gradients):
+            return whole(model.module, gradients=gradients)
+    tensors = {n: p.grad if gradients else p for n, p in model.named_parameters()}
+    return {n: None if t is None else t.detach().clone() for n, t in tensors.items()}
+"""
+
 DESCRIBE = """
 def describe(p):
     text = f"{'DTensor' if isinstance(p, DTensor) else 'Tensor'}{list(p.shape)} {str(p.dtype)[6:]}"
@@ -76,25 +78,17 @@ def describe(p):
     return text + ("" if p.requires_grad else ", frozen")
 """
 
-RECORD = """
-calls = []
+WAIT = """
+def wait(milliseconds):  # the host on the CPU, the current stream on CUDA
+    if device == "cuda":
+        torch.cuda._sleep(int(milliseconds * 1_500_000))
+    else:
+        time.sleep(milliseconds / 1000)
+"""
 
-
-def recorded(name, collective):
-    def call(*args, **kwargs):
-        sizes = [a.numel() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
-        calls.append(f"{name}{sizes}")
-        return collective(*args, **kwargs)
-
-    return call
-
-
-for name in (
-    "all_reduce broadcast all_gather all_gather_into_tensor all_gather_single reduce_scatter "
-    "reduce_scatter_tensor reduce_scatter_single all_to_all_single"
-).split():
-    if hasattr(dist, name):
-        setattr(dist, name, recorded(name, getattr(dist, name)))
+WHOLE_OUTPUT = """
+def unsharded(t):
+    return t.full_tensor() if isinstance(t, DTensor) else t
 """
 
 END = [
@@ -105,17 +99,51 @@ END = [
 interpreter that is shutting down this ends in ``std::terminate`` (seen with torch 2.13, 1 exit in 50)."""
 
 
-def backward_source(*, roots: bool) -> str:
+def averaging_lines(case: Case) -> list[str]:
+    """Averages the gradients of ``by_hand``, a list."""
+    names = MeshNames(case)
+    return [
+        "for grad in [p.grad for p in by_hand if p.grad is not None]:",
+        f"    dist.all_reduce(grad{names.group_argument})",
+        f"    grad /= {names.data_size}",
+    ]
+
+
+def backward_source(case: Case, *, roots: bool, divisors: bool, dtensors: bool) -> str:
     """The function ``backward``: what :class:`fuzzshard.engines.sync.ExplicitSync` does.
 
-    With ``roots`` it averages only what belongs to an FSDP root that the backward went through.
+    With ``roots`` it averages only what belongs to an FSDP root that the backward went through, with
+    ``divisors`` some gradients are sums divided by another number, with ``dtensors`` some are DTensors of
+    tensor parallelism.
     """
-    if not roots:
-        return _BACKWARD.format(through="", reached="", passed="")
-    return _BACKWARD.format(
-        through=", through=frozenset()",
-        reached="    reached = through | {roots[n] for n, p in by_hand.items() if p.grad is not None}\n",
-        passed=" and roots[name] in reached",
+    names = MeshNames(case)
+    arguments = ["loss", "by_hand", "local", "unsynced=()"]
+    arguments += ["through=frozenset()"] * roots + ["divide_by={}"] * divisors
+    usual = names.data_size
+    reached = "through | {roots[n] for n, p in by_hand.items() if p.grad is not None}"
+    summed = "average.to_local() if isinstance(average, DTensor) else average" if dtensors else "average"
+    placed = ["        if isinstance(p.grad, DTensor):"]
+    placed += ["            p.grad = p.grad.redistribute(placements=p.placements)"]
+    return "\n".join(
+        [
+            f"def backward({', '.join(arguments)}):",
+            "    # Averages what has come in since the last synchronisation and adds it to what .grad held.",
+            "    held = {name: p.grad for name, p in by_hand.items()}",
+            "    for p in by_hand.values():",
+            "        p.grad = None",
+            "    loss.backward()",
+            *[f"    reached = {reached}"] * roots,
+            "    for name, p in by_hand.items():",
+            *(placed if dtensors else []),
+            "        if p.grad is not None:",
+            "            local[name] = local[name] + p.grad if name in local else p.grad",
+            "        p.grad = held[name]",
+            f"        if name in local and name not in unsynced{' and roots[name] in reached' * roots}:",
+            "            average = local.pop(name)",
+            f"            dist.all_reduce({summed}{names.group_argument})",
+            f"            average /= {f'divide_by.get(name, {usual})' if divisors else usual}",
+            "            p.grad = average if p.grad is None else p.grad + average",
+        ]
     )
 
 
@@ -124,29 +152,74 @@ def seed_source() -> str:
     return f"def seed_of(*name):\n    return {_SEED}"
 
 
-def values_source(case: Case, *, seed_of: bool) -> str:
+def values_source(case: Case, *, seed_of: bool, casts: bool) -> str:
     """The function ``values``: :func:`fuzzshard.model.values.named_values` for the kind this case has.
 
-    ``seed_of`` says that the function of this name is there already.
+    ``seed_of`` says that the function of this name is there already, ``casts`` that the dtype changes.
     """
     seed = "seed_of(*name)" if seed_of else _SEED
+    dtype = f", dtype=torch.{case.dtype}" if casts else ""
     if case.values == "dyadic":
-        return _DYADIC.format(seed=seed, cast="float" if case.dtype == "float32" else "double")
-    return _GAUSSIAN.format(seed=seed, cast=".float()" if case.dtype == "float32" else "")
+        cast = ".float()" if case.dtype == "float32" else ".double()"
+        return _DYADIC.format(seed=seed, dtype=dtype, cast=".to(dtype)" if casts else cast)
+    cast = ".float()" if case.dtype == "float32" else ""
+    return _GAUSSIAN.format(seed=seed, dtype=dtype, cast=".to(dtype)" if casts else cast)
 
 
-def build_source(case: Case, lines: list[str]) -> str:
-    """The function ``build``: the plain model with its named values; ``lines`` are said at its end."""
-    made = f"values(p.shape, {case.seed}, name)"
+def build_source(case: Case, lines: list[str], *, seeds: bool) -> str:
+    """The function ``build``: the plain model with its named values; ``lines`` are said at its end.
+
+    ``seeds`` makes the seed of the values an argument, ``init="meta"`` the device.
+    """
+    made = f"values(p.shape, {'seed' if seeds else case.seed}, name)"
     if case.values == "gaussian":
         made += " / (p[0].numel() ** 0.5 if p.ndim > 1 else 1)"
+    cast = "" if case.dtype == "float32" else ".double()"
+    make = [f"    model = Model(){cast}"]
+    if case.init == "meta":
+        make = ["    with torch.device(where):", f"    {make[0]}"]
+    arguments = ["where"] * (case.init == "meta") + [f"seed={case.seed}"] * seeds
     return "\n".join(
         [
-            "def build():",
-            f"    model = Model(){'' if case.dtype == 'float32' else '.double()'}",
+            f"def build({', '.join(arguments)}):",
+            *make,
+            *(f"    {line}" for line in _dtype_lines(case)),
             "    for name, p in model.named_parameters():",
             f"        p.data.copy_({made})",
             *(f"    {line}" for line in lines),
-            "    return model.to(device)",
+            f"    return model{'' if case.init == 'meta' else '.to(device)'}",
+        ]
+    )
+
+
+def _dtype_lines(case: Case) -> list[str]:
+    """Gives the parameters that have a dtype of their own that dtype."""
+    lines = []
+    for entry in case.dtypes:
+        names = [fqn for fqn in facts(case).parameters if is_within(fqn, entry.target)]
+        lines += [*assignment("names_below", names), "for p in map(model.get_parameter, names_below):"]
+        lines.append(f"    p.data = p.data.to(torch.{entry.dtype})")
+    return lines
+
+
+def materialize_source(case: Case, *, seeds: bool) -> str:
+    """The function ``materialize``: memory and values for a model that was wrapped on the meta device.
+
+    ``to_empty`` makes a new parameter at every place that has it; offloaded parameters belong on the CPU.
+    """
+    offloads = any(group.offload is not None for group in case.wrap)
+    ties = [f"    model.{tie.parameter} = model.{tie.source}" for tie in case.ties]
+    where = '"cpu"' if offloads else "device"
+    return "\n".join(
+        [
+            f"def materialize(model{', seed' if seeds else ''}):",
+            f"    model.to_empty(device={where})",
+            *ties,
+            f"    plain = build(device{', seed=seed' if seeds else ''}).state_dict()",
+            "    for name, t in model.state_dict().items():",
+            "        value = plain[name]",
+            "        if isinstance(t, DTensor):",
+            "            value = distribute_tensor(value, t.device_mesh, t.placements)",
+            "        t.copy_(value)",
         ]
     )

@@ -16,11 +16,11 @@ class InputNames:
 
     def __init__(self, case: Case, ops: Sequence[Op]) -> None:
         self.case = case
-        self.first: dict[Batch, int] = {}
-        for index, op in enumerate(ops):
-            if isinstance(op, Forward):
-                self.first.setdefault((op.target, op.batch), index)
-        self._defined: set[Batch] = set()
+        self._batches = {(op.target, op.batch) for op in ops if isinstance(op, Forward)}
+        self._defined: dict[Batch, None] = {}
+        self.cast = ""
+        """The dtype that everything was cast to last, if it was."""
+        self._rank = 0 if case.inputs.same_on_ranks else "rank"
 
     @property
     def leading(self) -> tuple[int, ...]:
@@ -28,41 +28,57 @@ class InputNames:
         inputs = self.case.inputs
         return (inputs.batch, inputs.seq) if inputs.seq else (inputs.batch,)
 
-    def arguments(self, op: Forward) -> list[str]:
-        """The variables that a forward passes."""
-        return self._variables((op.target, op.batch))
+    def arguments(self, op: Forward, *, moves: bool) -> list[str]:
+        """What a forward passes; inputs on the host are moved by hand unless the engine ``moves`` them."""
+        variables = self._variables((op.target, op.batch))
+        on_host = self.case.inputs.on_host and not moves
+        return [f"{variable}.to(device)" for variable in variables] if on_host else variables
+
+    def change_dtype(self, dtype: str) -> None:
+        """From now on inputs are of another dtype, and made anew."""
+        self.cast = dtype
+        self._defined.clear()
+
+    def name(self, kind: str, op: Forward, index: int) -> str:
+        """What the values of an input or a target are made from: the arguments after their shape."""
+        dtype = f", dtype=torch.{self.cast}" if self.cast else ""
+        return f'{self.case.seed}, "{kind}", "{op.target}", {index}, {op.batch}, {self._rank}{dtype}'
 
     def definitions(self, op: Forward, uses: set[str]) -> list[str]:
         """Statements for the tensors of a batch, unless an earlier forward had it."""
         key = (op.target, op.batch)
         if key in self._defined:
             return []
-        self._defined.add(key)
+        self._defined[key] = None
         specs = self._specs(op.target)
         lines = []
         for index, (variable, spec) in enumerate(zip(self._variables(key), specs, strict=True)):
-            name = f'{self.case.seed}, "input", "{op.target}", {index}, {op.batch}, rank'
+            name = self.name("input", op, index)
             if spec.kind == "ids":
                 uses.add("ids")
-                made = f"ids({spec.size}, {self.leading}, {name}).to(device)"
+                made = f"ids({spec.size}, {self.leading}, {name.partition(', dtype')[0]})"
             else:
-                made = f"values({(*self.leading, spec.size)}, {name}).to(device)"
+                made = f"values({(*self.leading, spec.size)}, {name})"
+            made += "" if self.case.inputs.on_host else ".to(device)"
             lines.append(f"{variable} = {made}{'.requires_grad_()' if spec.requires_grad else ''}")
         return lines
 
-    def differentiable(self, last: int) -> list[tuple[str, str]]:
-        """Labels and variables of the inputs that require a gradient and exist after op ``last``."""
+    def differentiable(self) -> list[tuple[str, str]]:
+        """Labels and variables of the inputs that require a gradient and are defined by now."""
         found = []
-        for (target, batch), index in self.first.items():
+        for target, batch in self._defined:
             specs = self._specs(target)
             for i, (variable, spec) in enumerate(zip(self._variables((target, batch)), specs, strict=True)):
-                if index <= last and spec.requires_grad:
-                    found.append((f"input {i} of batch {batch}", variable))
+                if spec.requires_grad:
+                    label = f"input {i} of batch {batch}{' of ' + target if target else ''}"
+                    found.append((label, variable))
         return found
 
     def _variables(self, key: Batch) -> list[str]:
         target, batch = key
-        stem = "x" if len(self.first) == 1 else f"x{batch}{'_' if target else ''}{target.replace('.', '_')}"
+        stem = (
+            "x" if len(self._batches) == 1 else f"x{batch}{'_' if target else ''}{target.replace('.', '_')}"
+        )
         count = len(self._specs(target))
         return [stem] if count == 1 else [f"{stem}_{i}" for i in range(count)]
 

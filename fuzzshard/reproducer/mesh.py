@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case
 
-_AXES = ("pp", "replicate", "shard", "tp")
-
 
 class MeshNames:
-    """The variables and expressions that stand for the mesh of a case, as :mod:`fuzzshard.engines.mesh` has it.
+    """The variables and expressions that stand for the mesh of a case; :mod:`fuzzshard.engines.mesh`.
 
     ``flat`` meshes have data-parallel axes only: the world is the data-parallel group then, and a script
     says nothing about groups.
@@ -17,9 +15,10 @@ class MeshNames:
     def __init__(self, case: Case) -> None:
         mesh = case.mesh
         self.flat = mesh.tensor is None and mesh.pipeline is None
-        sizes = dict(zip(_AXES, (mesh.pipeline, mesh.replicate, mesh.shard, mesh.tensor), strict=True))
+        shard = "shard" if self.flat or mesh.replicate is not None else "dp"
+        sizes = {"pp": mesh.pipeline, "replicate": mesh.replicate, shard: mesh.shard, "tp": mesh.tensor}
         self.sizes = {axis: size for axis, size in sizes.items() if size is not None}
-        self.data = tuple(axis for axis in ("replicate", "shard") if axis in self.sizes)
+        self.data = tuple(axis for axis in ("replicate", "shard", "dp") if axis in self.sizes)
 
     def make(self) -> str:
         """The statement that makes the mesh of all ranks; it joins the process group."""
@@ -52,8 +51,8 @@ class MeshNames:
 
     @property
     def process_group(self) -> str:
-        """The keyword argument by which an engine gets the data-parallel ranks."""
-        return "" if self.flat else ", process_group=group"
+        """The keyword argument by which an engine gets the data-parallel ranks, where it has to."""
+        return "" if self.flat else "process_group=group"
 
     @property
     def data_size(self) -> str:

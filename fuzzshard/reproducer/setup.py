@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import pprint
 
-from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, BatchNorm, walk
 from fuzzshard.case.paths import is_within
+from fuzzshard.case.units import units
+from fuzzshard.reproducer.scope import at
 
-
-def at(root: str, path: str) -> str:
-    """The expression for the module or parameter at ``path`` below the variable ``root``."""
-    return f"{root}.{path}" if path else root
+_WIDTH = 105
 
 
 def assignment(name: str, value: object) -> list[str]:
     """Assigns a literal, over several lines where it is long."""
     first, *more = pprint.pformat(value, width=95, compact=True, sort_dicts=False).splitlines()
     return [f"{name} = {first}", *(" " * len(f"{name} = ") + line for line in more)]
+
+
+def call_lines(function: str, arguments: list[str]) -> list[str]:
+    """A call, over several lines where it is long."""
+    call = f"{function}({', '.join(arguments)})"
+    if len(call) <= _WIDTH:
+        return [call]
+    return [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
 
 
 def requires_grad_lines(case: Case, root: str, target: str, value: bool) -> list[str]:
@@ -30,6 +37,15 @@ def requires_grad_lines(case: Case, root: str, target: str, value: bool) -> list
     return [f"{at(root, target)}.requires_grad_({value})"]
 
 
+def flat_requires_grad_lines(case: Case, root: str, target: str, value: bool) -> list[str]:
+    """The same, of the flat parameters of FSDP1: a unit is frozen as a whole."""
+    named = [unit for unit, fqns in units(case).items() if is_within(fqns[0], target)]
+    if all(is_within(unit, target) for unit in named):
+        return [f"{at(root, target)}.requires_grad_({value})"]
+    plain = at(root, target)
+    return [f'getattr({at(root, unit)}, "_flat_param", {plain}).requires_grad_({value})' for unit in named]
+
+
 def _holds_others(case: Case, target: str) -> bool:
     """Whether an alias or a tie below ``target`` leads to parameters whose FQN is elsewhere."""
     links = [(path, m.target) for path, m in walk(case.model) if isinstance(m, Alias)]
@@ -37,10 +53,11 @@ def _holds_others(case: Case, target: str) -> bool:
     return any(is_within(here, target) and not is_within(there, target) for here, there in links)
 
 
-def freeze_lines(case: Case, root: str, *, after_wrap: bool) -> list[str]:
-    """The freezes before or after wrapping."""
+def freeze_lines(case: Case, root: str, *, after_wrap: bool, flat: bool = False) -> list[str]:
+    """The freezes before or after wrapping, which makes parameters ``flat`` under FSDP1."""
     frozen = [f.target for f in case.freezes if f.after_wrap == after_wrap]
-    return [line for target in frozen for line in requires_grad_lines(case, root, target, False)]
+    freeze = flat_requires_grad_lines if flat and after_wrap else requires_grad_lines
+    return [line for target in frozen for line in freeze(case, root, target, False)]
 
 
 def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
@@ -53,45 +70,10 @@ def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
             continue
         if checkpoint.implementation == "composable":
             lines.append(f"checkpoint({module})")
-        else:
+        elif checkpoint.implementation == "wrapper":
             lines.append(f"{module} = checkpoint_wrapper({module})")
     return lines
 
 
 def _has_batch_norm(found: Facts, path: str) -> bool:
     return any(isinstance(m, BatchNorm) and is_within(p, path) for p, m in found.modules.items())
-
-
-def mesh_line(case: Case) -> str:
-    """The mesh of all ``fully_shard`` calls."""
-    mesh = case.mesh
-    if mesh.replicate is None:
-        return f"mesh = init_device_mesh(device, ({mesh.shard},))"
-    names = 'mesh_dim_names=("replicate", "shard")'
-    return f"mesh = init_device_mesh(device, ({mesh.replicate}, {mesh.shard}), {names})"
-
-
-def wrap_lines(case: Case, root: str) -> list[str]:
-    """The ``fully_shard`` calls."""
-    return [_fully_shard(root, group) for group in case.wrap]
-
-
-def _fully_shard(root: str, group: WrapGroup) -> str:
-    modules = ", ".join(at(root, path) for path in group.modules)
-    listed = modules if len(group.modules) == 1 else f"[{modules}]"
-    raf = group.reshard_after_forward
-    return f"fully_shard({listed}, mesh=mesh{'' if raf is None else f', reshard_after_forward={raf}'})"
-
-
-def ddp_expression(root: str) -> str:
-    """Unused parameters are found, and buffers are left alone, as the other engines do."""
-    return f"DistributedDataParallel({root}, find_unused_parameters=True, broadcast_buffers=False)"
-
-
-def optimizer_line(case: Case, parameters: str) -> str:
-    """Makes the optimizer; what the case leaves at torch's default is not said."""
-    spec = case.optimizer
-    kind = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[spec.kind]
-    momentum = f", momentum={spec.momentum}" if spec.kind == "sgd" and spec.momentum else ""
-    decay = f", weight_decay={spec.weight_decay}" if spec.weight_decay or spec.kind == "adamw" else ""
-    return f"optimizer = torch.optim.{kind}({parameters}, lr={spec.lr}{momentum}{decay})"

@@ -26,6 +26,14 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
         return f"{aim.engine} breaks a rule{known}."
     observed, expected = _one_line(finding.observed), _one_line(finding.expected)
     match aim.kind:
+        case "relation":
+            what = f"{_thing(finding)} under {aim.engine}"
+            return f"{what} depends on what must not matter: {_observed(finding)}."
+        case "error" | "warning":
+            return f"Under {aim.engine}: observed {observed}, expected {expected}."
+        case "communication" | "hooks":
+            where = f" ({aim.name})" if aim.name else ""
+            return f"{aim.engine} in op {aim.op}{where}: observed {observed}, expected {expected}."
         case "raise":
             verb = "raises" if finding.oracle == "exception" else "kills its process:"
             return f"{aim.engine} {verb} {observed}."
@@ -42,6 +50,10 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
     return f"{what}: observed {observed}, expected {expected}."
 
 
+def _observed(finding: Finding) -> str:
+    return f"{_one_line(finding.observed)} in place of {_one_line(finding.expected)}"
+
+
 _TRUTH = "plain training with an all-reduce"
 
 
@@ -55,6 +67,10 @@ def _thing(finding: Finding) -> str:
             return f"The gradient of {finding.name}"
         case "parameter":
             return f"{finding.name} after the optimizer step"
+        case "resume":
+            return f"{finding.name} after saving, corrupting or loading"
+        case "state_dict":
+            return f"{finding.name} in the state dict"
         case "registered_parameter":
             return f"{finding.name} after the forward"
         case "buffer":

@@ -11,44 +11,27 @@ from collections.abc import Collection, Mapping, Sequence
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.groups import root_groups
-from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, Step, ZeroGrad
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    ClipGradNorm,
+    CorruptState,
+    Forward,
+    LoadState,
+    SetDivideFactor,
+    SetFlag,
+    Step,
+    ZeroGrad,
+)
+from fuzzshard.case.sync_flags import SyncFlags
 
 Owner = int | None
 
 
-class Flags:
-    """Which wrap groups reduce in the next backward; None stands for what no group manages."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self.reduce: dict[Owner, bool] = dict.fromkeys((None, *range(len(case.wrap))), True)
-        self.all_reduce = dict(self.reduce)
-
-    def set(self, op: SetFlag) -> None:
-        """Applies one op."""
-        if op.flag not in ("requires_gradient_sync", "requires_all_reduce"):
-            return
-        for owner in self.reduce:
-            if self._names(op, owner):
-                self.all_reduce[owner] = op.value
-                if op.flag == "requires_gradient_sync":
-                    self.reduce[owner] = op.value
-
-    def _names(self, op: SetFlag, owner: Owner) -> bool:
-        if owner is None:
-            return op.recurse and not op.target
-        modules = self.case.wrap[owner].modules
-        return any(is_within(m, op.target) if op.recurse else m == op.target for m in modules)
-
-    def synced(self, owner: Owner) -> bool:
-        """Whether a backward now averages the gradients of this group over the whole mesh."""
-        return self.reduce[owner] and (self.all_reduce[owner] or self.case.mesh.replicate is None)
-
-
 @dataclasses.dataclass(frozen=True)
 class SyncPlan:
-    """``unsynced``: by backward, the parameters that it only accumulates.
+    """``unsynced``: by backward, the parameters that it only accumulates. ``divisors``: by backward, what the
+    gradients of parameters are divided by that is not the number of data-parallel ranks.
 
     ``roots``: by parameter, its FSDP root, where there are several: a backward only finalises the groups
     of the roots that it goes through. ``through``: by backward, the roots whose modules its forwards
@@ -58,6 +41,7 @@ class SyncPlan:
     """
 
     unsynced: Mapping[int, tuple[str, ...]]
+    divisors: Mapping[int, Mapping[str, float]]
     names: tuple[str, ...]
     roots: Mapping[str, Owner]
     through: Mapping[int, frozenset[int]]
@@ -69,34 +53,42 @@ def sync_plan(
 ) -> SyncPlan:
     """For ops up to ``last``; by backward, ``taken`` are its forwards; ``.grad`` is read after ``reads``."""
     owners = {name: owner for name, owner in facts(case).owners.items() if owner in by_hand}
-    flags = Flags(case)
+    flags = SyncFlags(case)
     groups = root_groups(case)
     roots = {name: None if owner is None else groups[owner] for name, owner in owners.items()}
     several = len(set(roots.values())) > 1
     unsynced: dict[int, tuple[str, ...]] = {}
+    divisors: dict[int, dict[str, float]] = {}
+    usual = case.mesh.data_size
     plain, averaged, local = True, False, False
     for index, op in enumerate(case.schedule[: last + 1]):
         match op:
             case SetFlag():
                 flags.set(op)
+            case SetDivideFactor():
+                flags.set_divisor(op)
             case Backward() if index in taken:
                 names = tuple(name for name, owner in owners.items() if not flags.synced(owner))
                 unsynced[index] = names
+                factors = {n: f for n, owner in owners.items() if (f := flags.divisors[owner]) != usual}
+                divisors |= {index: factors} if factors else {}
                 everything, nothing = len(names) == len(owners), not names
                 plain &= not averaged and (everything or nothing)
-                plain &= not (names and (several or index in reads))
+                plain &= not (names and (several or index in reads)) and not factors
                 averaged, local = averaged or nothing, bool(names)
-            case Step():
+            case Step() | ClipGradNorm():
                 plain &= not local
             case ZeroGrad():
                 plain &= not local
-                averaged = False
+                averaged &= bool(case.optimizer.exclude)
+            case LoadState(assign=True) | Cast() | CorruptState(how="rebuild"):
+                plain = False  # parameters are others from here on
             case _:
                 pass
     if not several or not any(unsynced.values()):
-        return SyncPlan(unsynced, tuple(owners), {}, {}, plain)
+        return SyncPlan(unsynced, divisors, tuple(owners), {}, {}, plain)
     through = {index: _roots_called(case, groups, forwards) for index, forwards in taken.items()}
-    return SyncPlan(unsynced, tuple(owners), roots, through, plain)
+    return SyncPlan(unsynced, divisors, tuple(owners), roots, through, plain)
 
 
 def _roots_called(case: Case, groups: Sequence[int], forwards: list[int]) -> frozenset[int]:

@@ -8,9 +8,12 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import BatchNorm, Block
 from fuzzshard.case.schedule import Forward, Op
-from fuzzshard.model.source import result_expression
-from fuzzshard.reproducer.aim import Aim
+from fuzzshard.errors import UsageError
+from fuzzshard.model.expressions import result_expression
 from fuzzshard.reproducer.inputs import InputNames
+from fuzzshard.reproducer.scope import Scope
+
+_STATES = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq", "step")}
 
 
 def output_expressions(case: Case, op: Forward) -> list[str]:
@@ -26,25 +29,13 @@ def output_expressions(case: Case, op: Forward) -> list[str]:
 class Watch:
     """Writes dicts from names to tensors: one that is returned after the aim's op, or one after every op.
 
-    Tensors that are kept while training goes on are copied. ``called`` and ``model`` are the variables of
-    :class:`fuzzshard.reproducer.program.Program`, ``uses`` is its set of things to define, and ``sums`` says
-    that it keeps gradients that are not averaged yet in ``local``.
+    Tensors that are kept while training goes on are copied. ``sums`` says that gradients that are not
+    averaged yet are kept in ``local``.
     """
 
-    def __init__(
-        self,
-        case: Case,
-        aim: Aim,
-        ops: Sequence[Op],
-        inputs: InputNames,
-        uses: set[str],
-        *,
-        called: str,
-        model: str,
-        sums: bool,
-    ) -> None:
-        self.case, self.aim, self.ops, self.inputs, self.uses = case, aim, ops, inputs, uses
-        self.called, self.model, self.sums = called, model, sums
+    def __init__(self, scope: Scope, ops: Sequence[Op], inputs: InputNames, *, sums: bool) -> None:
+        self.scope, self.ops, self.inputs, self.sums = scope, ops, inputs, sums
+        self.case, self.aim = scope.case, scope.aim
 
     def lines(self, index: int, oracles: tuple[str, ...]) -> list[str]:
         """Keeps or returns what the aim looks at after op ``index``."""
@@ -53,7 +44,7 @@ class Watch:
         for oracle in oracles:
             if not self.aim.watches(oracle, index):
                 continue
-            self.uses.add("snapshot" if keeps else "DTensor")
+            self.scope.uses.add("snapshot" if keeps else "DTensor")
             pairs, entries = self._pairs(index, oracle), self._comprehension(index, oracle)
             if entries:
                 lines.append(f"seen |= {entries}" if keeps else f"return {entries}")
@@ -81,12 +72,14 @@ class Watch:
             case "loss":
                 return [("loss", self.loss(index))]
             case "input_gradient":
-                return [(name, f"{variable}.grad") for name, variable in self.inputs.differentiable(index)]
+                return [(name, f"{variable}.grad") for name, variable in self.inputs.differentiable()]
             case _:
                 return []
 
     def _comprehension(self, index: int, oracle: str) -> str:
-        """A dict comprehension over parameters or buffers; empty for what :meth:`_pairs` names."""
+        """A dict comprehension over what has a name in the model; empty for what :meth:`_pairs` names."""
+        if self.scope.engine == "fsdp1" and oracle in ("gradient", "local_gradient", "parameter", "resume"):
+            return self._whole(index, oracle)
         over = "n, p in params.items()"
         match oracle:
             case "local_gradient" if self.sums:
@@ -94,16 +87,41 @@ class Watch:
                 value = f"({local}) if n in local else p.grad"
             case "gradient" | "local_gradient":
                 value = "p.grad"
-            case "parameter":
+            case "parameter" | "resume" if oracle == "parameter" or self._corrupts(index):
                 value = "p"
+            case "resume":
+                names = _STATES[self.case.optimizer.kind.removesuffix("w")]
+                return self._entries(
+                    index, "{k} of {n}", "optimizer.state.get(p, {}).get(k)", f"{over} for k in {names}"
+                )
             case "registered_parameter":
-                self.uses.add("names")
-                value, over = f"{self.model}.get_parameter(n)", "n in names"
+                self.scope.uses.add("names")
+                value, over = f"{self.scope.model}.get_parameter(n)", "n in names"
+            case "state_dict":
+                value, over = "t", "n, t in taken.items()"
             case "buffer" if any(isinstance(m, BatchNorm) for m in facts(self.case).modules.values()):
-                self.uses.add("buffer_names")
-                value, over = "b", f"n, b in zip(buffer_names, {self.called}.buffers())"
+                self.scope.uses.add("buffer_names")
+                value, over = "b", f"n, b in zip(buffer_names, {self.scope.called}.buffers())"
             case _:
                 return ""
+        return self._entries(index, "{n}", value, over, oracle)
+
+    def _entries(self, index: int, name: str, value: str, over: str, oracle: str = "resume") -> str:
         if self.aim.op is None:
-            return f'{{f"op {index} {oracle} {{n}}": snapshot({value}) for {over}}}'
-        return f"{{n: {value} for {over}}}"
+            return f'{{f"op {index} {oracle} {name}": snapshot({value}) for {over}}}'
+        return f"{{{'n' if name == '{n}' else f'f{chr(34)}{name}{chr(34)}'}: {value} for {over}}}"
+
+    def _corrupts(self, index: int) -> bool:
+        return self.ops[index].__struct_config__.tag == "corrupt_state"
+
+    def _whole(self, index: int, oracle: str) -> str:
+        """What FSDP1 has of parameters, gathered from its shards."""
+        if oracle in ("local_gradient", "resume") and not (oracle == "resume" and self._corrupts(index)):
+            raise UsageError(f"FSDP1 has no way to gather {oracle} for a script", "replay the case")
+        if oracle == "gradient" and not self.case.fsdp1.use_orig_params:
+            raise UsageError("FSDP1 gathers no gradients of flat parameters for a script", "replay the case")
+        self.scope.uses |= {"whole"}
+        value = f"whole({self.scope.called}{', gradients=True' if oracle == 'gradient' else ''})"
+        if self.aim.op is None:
+            return f'{{f"op {index} {oracle} {{n}}": t for n, t in {value}.items()}}'
+        return value

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import has_precision, is_low_precision
+from fuzzshard.case.dtypes import has_precision, is_low_precision, swapped_casts
 from fuzzshard.case.progress import ranks_differ
 from fuzzshard.case.relations import variant
 from fuzzshard.engines.base import DTYPES, Engine
@@ -227,7 +227,7 @@ class Experiment:
         if has_precision(self.case) or self.case.dtypes:
             return is_exact(reference, self._truth(), in_parts=in_parts)
         other = torch.float64 if self.dtype == torch.float32 else torch.float32
-        rerun = self._trace(Reference(self.case, self.mesh, other))
+        rerun = self._trace(Reference(swapped_casts(self.case), self.mesh, other))
         return is_exact(reference, rerun, in_parts=in_parts)
 
     def _truth(self) -> Trace:

@@ -10,7 +10,7 @@ import msgspec
 import torch
 from torch.distributed.tensor import DTensor
 
-from fuzzshard.case.case import Case, TensorSpec
+from fuzzshard.case.case import Case
 from fuzzshard.case.graph import BatchNorm, Block, Conv1d
 from fuzzshard.case.progress import Progress, names_rank
 from fuzzshard.case.schedule import (
@@ -34,15 +34,16 @@ from fuzzshard.case.schedule import (
     Unshard,
     ZeroGrad,
 )
-from fuzzshard.engines.base import DTYPES, Engine, plain_name
+from fuzzshard.engines.base import DTYPES, Engine
+from fuzzshard.model.expressions import input_class
 from fuzzshard.model.names import seed_of
-from fuzzshard.model.source import input_class
-from fuzzshard.model.values import named_ids, named_values
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
+from fuzzshard.training.feed import Feed
+from fuzzshard.training.observer import Observer
 from fuzzshard.training.optimizers import make_optimizer
-from fuzzshard.training.states import States, optimizer_states, rebuild, zero
-from fuzzshard.training.trace import Key, Observation, Trace
+from fuzzshard.training.states import States, rebuild, zero
+from fuzzshard.training.trace import Key, Trace
 
 OnOp = Callable[[int], None]
 
@@ -67,8 +68,8 @@ class Trainer:
         self.states = States()
         self.make_optimizer()
         self.pending: list[torch.Tensor] = []
-        self.copies: dict[str, tuple[int, Observation]] = {}
-        self.batches: dict[tuple[str, int], list[torch.Tensor]] = {}
+        self.feed = Feed(self)
+        self.observer = None if trace is None else Observer(self, trace)
 
     def make_optimizer(self) -> None:
         """Makes the optimizer, at the beginning and when parameters were replaced."""
@@ -78,7 +79,8 @@ class Trainer:
 
     def run(self, on_op: OnOp | None = None) -> None:
         """Runs the whole schedule; ``on_op`` is called with the index of each op before it runs."""
-        self._observe_registration(-1)
+        if self.observer is not None:
+            self.observer.observe_registration(-1)
         try:
             for index, op in enumerate(self.case.schedule):
                 if on_op is not None:
@@ -86,8 +88,8 @@ class Trainer:
                 self.recorder.op = index
                 skipped = self._run(index, op) is False
                 self.progress.advance(skipped=skipped)
-                if self.trace is not None:
-                    self._observe(index, op)
+                if self.observer is not None:
+                    self.observer.observe(index, op)
         finally:
             self.states.remove()
 
@@ -123,7 +125,7 @@ class Trainer:
             case Cast():
                 self._before_change()
                 self.engine.cast(DTYPES[op.dtype])
-                self.batches.clear()
+                self.feed.batches.clear()
                 self.make_optimizer()
                 self._forget_tensors()
             case TakeStateDict():
@@ -151,7 +153,8 @@ class Trainer:
     def _forget_tensors(self) -> None:
         """The model's tensors are others now: what was kept of the old ones says nothing about them."""
         self.states.taken = {}
-        self.copies.clear()
+        if self.observer is not None:
+            self.observer.copies.clear()
 
     def _concerns(self, ranks: Ranks) -> bool:
         return names_rank(ranks, self.engine.mesh.global_rank)
@@ -171,40 +174,11 @@ class Trainer:
         if self.progress.may_be_unsharded:
             self.engine.before_change()
 
-    def _inputs(self, op: Forward) -> list[torch.Tensor]:
-        key = (op.target, op.batch)
-        if key not in self.batches:
-            specs = self.case.inputs.tensors if not op.target else self._specs_of(op.target)
-            self.batches[key] = [self._input(op, i, spec) for i, spec in enumerate(specs)]
-        return self.batches[key]
-
-    def _specs_of(self, target: str) -> list[TensorSpec]:
-        values = self.engine.facts.input_values[target]
-        return [TensorSpec(kind="ids" if v.ids else "float", size=v.size) for v in values]
-
-    def _input(self, op: Forward, index: int, spec: TensorSpec) -> torch.Tensor:
-        leading = self._leading()
-        name = (self.case.seed, "input", op.target, index, op.batch, self._data_rank())
-        device = torch.device("cpu") if self.case.inputs.on_host else self.engine.mesh.device
-        if spec.kind == "ids":
-            return named_ids(spec.size, leading, *name).to(device)
-        shape = (*leading, spec.size)
-        tensor = named_values(self.case.values, shape, self.engine.dtype, *name)
-        return tensor.to(device).requires_grad_(spec.requires_grad)
-
-    def _data_rank(self) -> int:
-        """The number by which this rank's data differs from that of others."""
-        return 0 if self.case.inputs.same_on_ranks else self.engine.mesh.rank
-
-    def _leading(self) -> tuple[int, ...]:
-        inputs = self.case.inputs
-        return (inputs.batch, inputs.seq) if inputs.seq else (inputs.batch,)
-
     def _forward(self, index: int, op: Forward) -> None:
         torch.manual_seed(seed_of(self.case.seed, "dropout", index, self.engine.mesh.rank))
         module = self.engine.call_target(op.target)
         with torch.set_grad_enabled(op.grad):
-            outputs = flatten(self._call(op.target, module, self._inputs(op)))
+            outputs = flatten(self._call(op.target, module, self.feed.inputs(op)))
             self.delays.at("after_forward")
             loss = self._loss(op, outputs)
         if self.trace is not None:
@@ -245,13 +219,8 @@ class Trainer:
                 case "mean_square":
                     terms.append(output.square().mean())
                 case "dot":
-                    terms.append((output * self._target(op, i, output)).sum())
+                    terms.append((output * self.feed.target(op, i, output)).sum())
         return torch.stack(terms).sum() if len(terms) > 1 else terms[0]
-
-    def _target(self, op: Forward, index: int, output: torch.Tensor) -> torch.Tensor:
-        name = (self.case.seed, "target", op.target, index, op.batch, self._data_rank())
-        values = named_values(self.case.values, tuple(output.shape), self.engine.dtype, *name)
-        return values.to(output.device, output.dtype)
 
     def _backward(self, index: int, op: Backward) -> bool:
         match op.which:
@@ -273,97 +242,6 @@ class Trainer:
         self.recorder.explicit = False
         self.delays.at("after_backward")
         return True
-
-    def _observe(self, index: int, op: object) -> None:
-        match op:
-            case Forward():
-                self._observe_registration(index)
-                self._observe_parameters(index)
-                self._observe_buffers(index)
-            case Backward():
-                self._observe_registration(index)
-                self._observe_inputs(index)
-                self._observe_gradients(index)
-            case Step():
-                self._observe_registration(index)
-                self._observe_trained(index)
-                self._observe_taken(index)
-            case SetRequiresGrad() | Unshard() | Reshard():
-                self._observe_registration(index)
-            case ClipGradNorm():
-                self._observe_gradients(index)
-            case TakeStateDict():
-                self._observe_state_dict(index)
-            case SaveState():
-                self._observe_trained(index)
-                self._observe_optimizer(index)
-            case CorruptState():
-                self._observe_trained(index, "resume")
-            case LoadState():
-                self._observe_trained(index)
-                self._observe_buffers(index)
-                self._observe_optimizer(index)
-                self._observe_taken(index)
-            case _:
-                pass
-
-    def _observe_registration(self, index: int) -> None:
-        if self.trace is not None and self.engine.reregisters:
-            for fqn in self.engine.facts.parameters:
-                self.trace.register(Key(index, "registration", fqn), self.engine.parameter(fqn))
-
-    def _observe_parameters(self, index: int) -> None:
-        """What is registered; a tensor that only an in-place op can change is copied once a version."""
-        assert self.trace is not None
-        for fqn in self.engine.facts.parameters if self.engine.registers else ():
-            key = Key(index, "registered_parameter", fqn)
-            parameter = self.engine.parameter(fqn)
-            version, copy = self.copies.get(fqn, (-1, None))
-            if copy is not None and version == parameter._version:
-                self.trace.tensors[key] = copy
-                continue
-            self.trace.record(key, parameter)
-            if not self.engine.reregisters:
-                self.copies[fqn] = parameter._version, self.trace.tensors[key]
-
-    def _observe_trained(self, index: int, oracle: str = "parameter") -> None:
-        assert self.trace is not None
-        for fqn, parameter in self.engine.observed().items():
-            self.trace.record(Key(index, oracle, fqn), parameter, self.engine.flat_range(fqn))
-
-    def _observe_optimizer(self, index: int) -> None:
-        assert self.trace is not None
-        for name, state in optimizer_states(self):
-            self.trace.record(Key(index, "resume", name), state)
-
-    def _observe_state_dict(self, index: int) -> None:
-        assert self.trace is not None
-        for fqn, tensor in self.states.taken.items():
-            self.trace.record(Key(index, "state_dict", fqn), tensor)
-
-    def _observe_taken(self, index: int) -> None:
-        """What a state dict that was taken earlier holds now, where its tensors are the model's own."""
-        if self.engine.state_dict_aliases:
-            self._observe_state_dict(index)
-
-    def _observe_gradients(self, index: int) -> None:
-        assert self.trace is not None
-        for oracle, gradients in self.engine.gradients().items():
-            for fqn, gradient in gradients.items():
-                self.trace.record(Key(index, oracle, fqn), gradient, self.engine.flat_range(fqn))
-
-    def _observe_inputs(self, index: int) -> None:
-        assert self.trace is not None
-        for (target, batch), tensors in self.batches.items():
-            for i, tensor in enumerate(tensors):
-                if tensor.requires_grad:
-                    name = f"input {i} of batch {batch}{' of ' + target if target else ''}"
-                    self.trace.record(Key(index, "input_gradient", name), tensor.grad)
-
-    def _observe_buffers(self, index: int) -> None:
-        assert self.trace is not None
-        for name, buffer in self.engine.model.named_buffers():
-            self.trace.record(Key(index, "buffer", plain_name(name)), buffer)
 
 
 def flatten(output: Any) -> list[torch.Tensor]:

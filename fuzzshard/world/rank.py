@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     import torch
 
 _DESYNC = re.compile(
-    r"closed by peer|connection reset|broken pipe|timed out|timeout|gloo|nccl|remote process exited",
+    r"closed by peer|connection reset|broken pipe|timed out|timeout|gloo|nccl|remote process exited"
+    r"|connection was likely closed",
     re.IGNORECASE,
 )
-"""Texts of errors by which a collective says that it lost its peers."""
+"""Texts of errors by which a collective, or the store on rank 0, says that it lost its peers."""
 
 
 def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +64,11 @@ def test_writing_removes_cases_that_no_table_has(tmp_path: Path) -> None:
     stale.write_text("{}")
     write(tmp_path)
     assert not stale.exists()
+
+
+def test_writing_needs_no_torch() -> None:
+    program = "import sys, fuzzshard.upstream.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_the_page_counts_the_last_result_of_each_case(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cases import FORWARD, ROOT, chain, groups, make_case
-from stock_cases import STOCK
+from stock_cases import NEEDS_CUDA, STOCK
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Linear
@@ -22,7 +22,8 @@ pytestmark = [
 
 RANKS = min(2, cuda_devices())
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
-CASES = {name: stock.case for name, stock in STOCK.items() if stock.case.mesh.size <= RANKS}
+CASES = {name: stock.case for name, stock in STOCK.items()} | dict(NEEDS_CUDA)
+CASES = {name: case for name, case in CASES.items() if case.mesh.size <= RANKS}
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ from fuzzshard.case.case import Inputs, TensorSpec, Tie
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, BatchNorm, Block, Linear
 from fuzzshard.model.build import build_model
+from fuzzshard.model.expressions import class_name
 from fuzzshard.model.names import MODULUS, seed_of
-from fuzzshard.model.source import class_name, model_source
+from fuzzshard.model.source import model_source
 from fuzzshard.model.values import named_ids, named_values
 from fuzzshard.training.trainer import flatten
 
@@ -39,7 +40,10 @@ def test_a_model_has_the_parameters_and_outputs_that_were_inferred(stock: Stock)
         for t in case.inputs.tensors
     ]
     outputs = flatten(model(*args))
-    expected = [(*leading, value.size) for value in found.output_values[ROOT]]
+    expected = [
+        (*leading, *((value.patches,) if value.patches else ()), value.size)
+        for value in found.output_values[ROOT]
+    ]
     assert [tuple(output.shape) for output in outputs] == expected
 
 

@@ -17,11 +17,15 @@ import tempfile
 import time
 
 import torch
+import torch._dynamo
 import torch.distributed._composable.checkpoint_activation
+import torch.distributed._composable.replicate
 import torch.distributed.algorithms._checkpoint.checkpoint_wrapper
+import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp
-import torch.distributed.tensor
+import torch.distributed.tensor.parallel
 import torch.nn.parallel.distributed
+import torch.utils.checkpoint
 
 
 def free_port() -> int:

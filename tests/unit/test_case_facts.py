@@ -3,7 +3,7 @@
 import pytest
 
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, Tie, WrapGroup
-from fuzzshard.case.facts import Value, facts
+from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import (
     MLP,
     Activation,
@@ -22,6 +22,7 @@ from fuzzshard.case.graph import (
     TensorOp,
 )
 from fuzzshard.case.groups import calls_of
+from fuzzshard.case.inference import Value
 from fuzzshard.case.schedule import Forward
 from fuzzshard.errors import InvalidCase
 

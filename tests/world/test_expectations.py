@@ -89,7 +89,8 @@ def test_what_was_expected_and_did_not_come_is_a_finding(
     two_ranks: World, case: Case, observed: str, op: int
 ) -> None:
     verdict = two_ranks.run(case)
-    assert (verdict.status, verdict.signature) == (Status.DIVERGENCE, "divergence/fsdp1/expectation")
+    assert verdict.status is Status.DIVERGENCE
+    assert verdict.signature.startswith("divergence/fsdp1/expectation")
     assert verdict.findings[0].observed.startswith(observed)
     assert verdict.findings[0].op == op
 

@@ -145,7 +145,7 @@ def test_another_exception_than_the_expected_one_breaks_the_expectation() -> Non
     verdict = judged(outcome(failures={0: other, 1: other}))
     assert (verdict.status, verdict.signature) == (
         Status.DIVERGENCE,
-        "divergence/fully_shard/expectation",
+        "divergence/fully_shard/expectation/RuntimeError in reshard",
     )
     assert verdict.findings[0].observed == "RuntimeError: x"
     assert verdict.findings[0].expected == "an error at op 1 that matches 'y'"

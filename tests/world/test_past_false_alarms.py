@@ -11,13 +11,14 @@ from fuzzshard.campaign.judge import judge
 from fuzzshard.case.case import Case, Checkpoint, Mesh, Optimizer, TensorSpec
 from fuzzshard.case.codec import decode
 from fuzzshard.case.graph import BatchNorm, Block, Call, Child, Linear, RMSNorm, TensorOp
-from fuzzshard.case.schedule import Forward, SetFlag, SetRequiresGrad
+from fuzzshard.case.schedule import Cast, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
 NO_SYNC = SetFlag(flag="requires_gradient_sync", value=False)
 SYNC = SetFlag(flag="requires_gradient_sync", value=True)
 LINEAR = Linear(out=2, bias=False)
+WIDE = Linear(out=5)
 
 
 def block(*nodes: Call | TensorOp, outputs: tuple[str, ...], returns="tensor", **modules) -> Block:
@@ -99,6 +100,20 @@ PAST: dict[str, Case] = {
         (Forward(outputs=(1,)), BACKWARD, FORWARD),
         wrap=groups(""),
         checkpoints=(Checkpoint(module="n"),),
+    ),
+    "the reference looks for gradients of a view that was changed in place": make_case(
+        block(use("h0", "a", "x"), TensorOp(name="h1", op="iadd", args=("h0", "x")), outputs=("h1",), a=WIDE),
+        wrap=groups(""),
+        inputs=float_inputs(seq=2),
+        engines=("ddp",),
+    ),
+    "float64 rounds as well, after a cast from float32": make_case(
+        chain(a=WIDE),
+        (Cast(dtype="float64"), *(FORWARD, BACKWARD, STEP) * 4),
+        wrap=groups(""),
+        optimizer=Optimizer(lr=0.1),
+        values="dyadic",
+        mesh=4,
     ),
 }
 

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from cases import BACKWARD, FORWARD, ROOT, STEP, chain, groups, make_case
+from cases import (
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    call,
+    chain,
+    children,
+    float_inputs,
+    groups,
+    make_case,
+    tensor_op,
+)
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 from fuzzshard.case.case import Case, Freeze, Tie
-from fuzzshard.case.graph import Alias, Linear
+from fuzzshard.case.graph import Alias, Block, Linear
 from fuzzshard.case.schedule import Forward
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
@@ -17,6 +29,11 @@ TIES_ARE_CHECKED = hasattr(FSDPState, "_validate_no_duplicate_params")
 
 SHARED = "is shared with a parameter already managed by another FSDP group"
 TIED = chain(a=Linear(out=5), b=Linear(out=5))
+ADDS_IN_PLACE = Block(
+    children=children(a=Linear(out=5)),
+    nodes=(call("h0", "a", "x"), tensor_op("h1", "iadd", "h0", "x")),
+    outputs=("h1",),
+)
 
 REFUSED = {
     "weights tied across groups": (
@@ -27,6 +44,10 @@ REFUSED = {
     "a forward of a part before the root": (
         make_case(schedule=(Forward(target="b"), BACKWARD, STEP, FORWARD, BACKWARD)),
         "FSDP state has already been lazily initialized for b",
+    ),
+    "an output that is a view and is changed in place": (
+        make_case(ADDS_IN_PLACE, inputs=float_inputs(seq=2), engines=("fully_shard",)),
+        "returned a view tensor",
     ),
 }
 
@@ -41,6 +62,10 @@ def test_fully_shard_refuses(four_ranks: World, case: Case, text: str) -> None:
     assert text in verdict.notes["fully_shard"]
     assert text in verdict.message
     assert verdict.findings == ()
+
+
+def test_an_output_that_is_no_view_may_be_changed_in_place(four_ranks: World) -> None:
+    assert four_ranks.run(make_case(ADDS_IN_PLACE)).status is Status.PASS
 
 
 def test_ddp_refuses_a_model_without_trainable_parameters(four_ranks: World) -> None:

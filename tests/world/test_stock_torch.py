@@ -1,11 +1,11 @@
-"""Stock torch passes: no rule of ours accuses it, whatever the case has."""
-
 from __future__ import annotations
 
 import pytest
-from stock_cases import STOCK, Stock
+from stock_cases import NEEDS_CUDA, STOCK, Stock
 
+from fuzzshard.case.case import Case
 from fuzzshard.case.features import ALL_FEATURES, features
+from fuzzshard.case.needs import needs_cuda
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -17,10 +17,16 @@ NOT_HERE = {"mesh:larger", "reuse:tied_across_groups"}
 def test_stock_torch_passes(four_ranks: World, stock: Stock) -> None:
     verdict = four_ranks.run(stock.case)
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
-    assert verdict.notes == ({"ddp": stock.ddp} if stock.ddp else {})
-    assert verdict.rung in ({"bitwise"} if stock.bitwise else {"bitwise", "bounded"})
+    assert verdict.notes == stock.notes
+    assert verdict.rung in stock.rungs
 
 
 def test_the_hand_written_cases_have_every_feature() -> None:
     seen = {feature for stock in STOCK.values() for feature in features(stock.case)}
-    assert set(ALL_FEATURES) - seen == NOT_HERE
+    on_cuda = {feature for case in NEEDS_CUDA.values() for feature in features(case)} - seen
+    assert set(ALL_FEATURES) - seen - on_cuda == NOT_HERE
+
+
+@pytest.mark.parametrize("case", NEEDS_CUDA.values(), ids=NEEDS_CUDA.keys())
+def test_what_a_cpu_cannot_run_says_why(case: Case) -> None:
+    assert "CUDA" in (needs_cuda(case) or "")

@@ -1,0 +1,209 @@
+"""Widths: what every value of a Case's forward DAGs is, inferred from its inputs and its leaves.
+
+Raises :class:`InvalidCase` where the graph does not fit together, with the path and the two widths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.graph import (
+    Alias,
+    Attention,
+    BatchNorm,
+    Block,
+    Call,
+    Conv1d,
+    Conv2d,
+    Embedding,
+    Leaf,
+    Linear,
+    Module,
+    TensorOp,
+    join,
+    resolve,
+    walk,
+)
+from fuzzshard.case.leaves import needs_sequence
+from fuzzshard.errors import InvalidCase
+
+DEFAULT_WIDTH = 4
+"""Width of a module that is never called and whose block has no float input to size it by."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """The type of one value: a float tensor with ``size`` features, or ids below ``size``.
+
+    ``patches`` is the length of the axis that a two-dimensional convolution puts before the features.
+    """
+
+    size: int
+    ids: bool = False
+    patches: int = 0
+
+    def __str__(self) -> str:
+        patches = f" in {self.patches} patches" if self.patches else ""
+        return f"ids below {self.size}" if self.ids else f"width {self.size}{patches}"
+
+
+class Inference:
+    """Walks the DAG of the root, then sizes the modules that no call reaches."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.inputs: dict[str, tuple[Value, ...]] = {}
+        self.outputs: dict[str, tuple[Value, ...]] = {}
+        self.active: list[str] = []
+
+    def run(self) -> frozenset[str]:
+        """Fills ``inputs`` and ``outputs`` by path; the modules that a forward of the root calls."""
+        root_inputs = tuple(Value(t.size, t.kind == "ids") for t in self.case.inputs.tensors)
+        self._visit("", self.case.model, root_inputs)
+        called = frozenset(self.inputs)
+        for path, module in walk(self.case.model):
+            if isinstance(module, Block):
+                self._size_uncalled(path, module)
+        return called
+
+    def _size_uncalled(self, path: str, block: Block) -> None:
+        """An uncalled module is sized as if it were called on its block's first float input."""
+        floats = [v for v in self.inputs[path] if not v.ids]
+        for child in block.children:
+            child_path = join(path, child.name)
+            if child_path in self.inputs or isinstance(child.module, Alias):
+                continue
+            value = (floats or [Value(DEFAULT_WIDTH)])[0]
+            if isinstance(child.module, Embedding):
+                value = Value(child.module.vocab, ids=True)
+            arity = len(child.module.inputs) if isinstance(child.module, Block) else 1
+            self._visit(child_path, child.module, (value,) * arity)
+
+    def _visit(self, path: str, module: Module, args: tuple[Value, ...]) -> tuple[Value, ...]:
+        if path in self.active:
+            raise InvalidCase(f"module {path!r} calls itself", "an alias may not name an ancestor")
+        if path in self.inputs:
+            if self.inputs[path] != args:
+                before, now = (", ".join(map(str, v)) for v in (self.inputs[path], args))
+                raise InvalidCase(
+                    f"module {path!r} is called with {before} and with {now}",
+                    "a reused module needs one width",
+                )
+            return self.outputs[path]
+        self.inputs[path] = args
+        if isinstance(module, Block):
+            self.active.append(path)
+            result = self._block(path, module, args)
+            self.active.pop()
+        else:
+            assert not isinstance(module, Alias)
+            result = (self._leaf(path, module, args),)
+        self.outputs[path] = result
+        return result
+
+    def _leaf(self, path: str, leaf: Leaf, args: tuple[Value, ...]) -> Value:
+        if len(args) != 1:
+            raise InvalidCase(f"leaf {path!r} takes one argument, not {len(args)}", "pass one value")
+        (arg,) = args
+        if isinstance(leaf, Embedding):
+            if not arg.ids or arg.size > leaf.vocab:
+                raise InvalidCase(
+                    f"embedding {path!r} of {leaf.vocab} rows is called with {arg}", "feed it ids"
+                )
+            return Value(leaf.dim)
+        if arg.ids:
+            raise InvalidCase(f"{path!r} is called with {arg}", "only an embedding takes ids")
+        if needs_sequence(leaf) and self.case.inputs.seq < 1:
+            raise InvalidCase(f"{path!r} needs a sequence axis", "set inputs.seq to at least 1")
+        if isinstance(leaf, Conv2d):
+            return self._patches(path, leaf, arg)
+        if arg.patches and isinstance(leaf, BatchNorm):
+            raise InvalidCase(f"batch norm {path!r} is called with patches", "put it before the convolution")
+        if isinstance(leaf, Attention) and arg.size % leaf.heads:
+            raise InvalidCase(f"{path!r}: {leaf.heads} heads do not divide width {arg.size}", "change heads")
+        return dataclasses.replace(arg, size=leaf.out) if isinstance(leaf, Linear | Conv1d) else arg
+
+    def _patches(self, path: str, leaf: Conv2d, arg: Value) -> Value:
+        side = math.isqrt(arg.size // leaf.channels)
+        if leaf.channels * side * side != arg.size or side % leaf.kernel or arg.patches:
+            raise InvalidCase(
+                f"{path!r} is called with {arg}, no square image of {leaf.channels} channels that "
+                f"{leaf.kernel} divides",
+                "match channels * side * side",
+            )
+        if self.case.inputs.seq:
+            raise InvalidCase(f"{path!r} takes an image, not a sequence of them", "set inputs.seq to 0")
+        return Value(leaf.out, patches=(side // leaf.kernel) ** 2)
+
+    def _block(self, path: str, block: Block, args: tuple[Value, ...]) -> tuple[Value, ...]:
+        if len(args) != len(block.inputs):
+            raise InvalidCase(
+                f"block {path!r} takes {len(block.inputs)} arguments, not {len(args)}", "match them"
+            )
+        values = dict(zip(block.inputs, args, strict=True))
+
+        def read(name: str) -> Value:
+            if name not in values:
+                raise InvalidCase(f"block {path!r} reads {name!r} before it exists", "order the nodes")
+            return values[name]
+
+        for node in block.nodes:
+            if node.name in values:
+                raise InvalidCase(f"block {path!r} defines {node.name!r} twice", "rename a node")
+            node_args = tuple(read(a) for a in node.args)
+            if isinstance(node, TensorOp):
+                values[node.name] = _tensor_op(path, node, node_args, self.case.inputs.seq)
+                continue
+            values |= self._call(path, node, node_args)
+        if not block.outputs or (block.returns == "tensor" and len(block.outputs) != 1):
+            raise InvalidCase(f"block {path!r} returns {len(block.outputs)} values", 'use returns="tuple"')
+        outputs = tuple(read(name) for name in block.outputs)
+        if any(v.ids for v in outputs):
+            raise InvalidCase(f"block {path!r} returns ids", "return float values")
+        return outputs
+
+    def _call(self, path: str, node: Call, args: tuple[Value, ...]) -> dict[str, Value]:
+        """The values that a call makes, which are the same whatever alternative is called."""
+        made: list[dict[str, Value]] = []
+        for name in node.modules:
+            found = resolve(self.case.model, join(path, name)) if "." not in name else None
+            if found is None:
+                raise InvalidCase(f"block {path!r} calls {name!r}, which it does not have", "add it")
+            results = self._visit(*found, args)
+            several = isinstance(found[1], Block) and found[1].returns != "tensor"
+            names = [f"{node.name}.{i}" for i in range(len(results))] if several else [node.name]
+            made.append(dict(zip(names, results, strict=True)))
+            if isinstance(found[1], Block) and node.alternatives and found[1].returns != "tensor":
+                raise InvalidCase(
+                    f"alternative {name!r} in block {path!r} returns several values", "return one"
+                )
+        if any(values != made[0] for values in made):
+            raise InvalidCase(
+                f"the alternatives of {node.name!r} in block {path!r} differ in width", "match them"
+            )
+        return made[0]
+
+
+def _tensor_op(path: str, node: TensorOp, args: tuple[Value, ...], seq: int) -> Value:
+    if any(v.ids for v in args):
+        raise InvalidCase(f"{node.op!r} in block {path!r} reads ids", "only an embedding takes ids")
+    unary = node.op in ("detach", "relu", "tanh")
+    count = 1 if unary else {"iadd": 2, "attend": 3}.get(node.op, len(args))
+    if not args or len(args) != count:
+        raise InvalidCase(f"{node.op!r} in block {path!r} has {len(args)} arguments", "match the op")
+    if node.op == "attend" and (seq < 1 or node.head_dim < 1 or args[0].size % node.head_dim):
+        raise InvalidCase(
+            f"'attend' in block {path!r} needs a sequence, and heads of {node.head_dim} that divide "
+            f"width {args[0].size}",
+            "set inputs.seq, or change head_dim",
+        )
+    if len({v.patches for v in args}) > 1:
+        raise InvalidCase(f"{node.op!r} in block {path!r} joins patches and plain values", "make them alike")
+    if node.op == "concat":
+        return dataclasses.replace(args[0], size=sum(v.size for v in args))
+    if len({v.size for v in args}) > 1:
+        sizes = " and ".join(str(v.size) for v in args)
+        raise InvalidCase(f"{node.op!r} in block {path!r} joins widths {sizes}", "make them equal")
+    return args[0]

@@ -1,0 +1,86 @@
+"""Scripts that train one model, under the engine."""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case
+from fuzzshard.reproducer import helpers
+from fuzzshard.reproducer.aim import Aim
+from fuzzshard.reproducer.expected import recording_lines, warning_lines
+from fuzzshard.reproducer.program import Program
+from fuzzshard.reproducer.scope import indented
+from fuzzshard.reproducer.wrapping import around_lines, engine_lines
+from fuzzshard.reproducer.writer import Writer
+
+
+class Alone(Writer):
+    """Runs the engine's model only: for what can be seen without a reference."""
+
+    def __init__(self, case: Case, aim: Aim) -> None:
+        called = {"ddp": "ddp", "fsdp1": "fsdp"}.get(aim.engine, "model")
+        super().__init__(case, aim, Program(case, aim, called=called, model="model"))
+        self.uses |= {"registration": {"describe"}, "replicas": {"snapshot"}}.get(aim.kind, set())
+        self._delays = self.delays()
+
+    def main(self) -> str:
+        """Everything that runs."""
+        lines = self.start()
+        if recording := recording_lines(self.aim):
+            lines += ["", *recording, ""]
+        lines += [*self._delays, *self._build_lines(), *self.unmanaged_lines()]
+        if self.program.by_hand:
+            lines.append(f"by_hand = {self.by_hand('model')}")
+        return "\n".join([*lines, *self.program.lines, *self.verdict()])
+
+    def _build_lines(self) -> list[str]:
+        """Builds the engine's model, by a function if that happens more than once."""
+        called, engine = self.program.scope.called, self.aim.engine
+        rebuilds = self.program.rebuilds
+        lines = engine_lines(self.case, engine, "model", seeds=rebuilds)
+        lines += around_lines(self.case, engine, "model", called)
+        if not rebuilds:
+            return lines
+        variables = ", ".join(dict.fromkeys((called, "model")))
+        return [
+            *("", "", "def make_model(seed):", *indented([*lines, f"return {variables}"]), "", ""),
+            f"{variables} = make_model(seed={self.case.seed})",
+        ]
+
+    def verdict(self) -> list[str]:
+        """What is looked at in the end."""
+        match self.aim.kind:
+            case "registration":
+                text = f"rank {{rank}}: {self.aim.name}: expected {{expected}}, observed {{observed}}"
+                lines = [
+                    f"expected = {self.aim.expected!r}",
+                    f'observed = describe(model.get_parameter("{self.aim.name}"))',
+                    f'assert observed == expected, f"{text}"',
+                ]
+            case "collectives":
+                lines = [
+                    "everyone = [None] * dist.get_world_size()",
+                    "dist.all_gather_object(everyone, list(calls))",
+                    'text = f"rank {rank}: expected {everyone[0]}\\nobserved {everyone[rank]}"',
+                    "assert everyone[rank] == everyone[0], text",
+                ]
+            case "replicas":
+                lines = [
+                    "for name, p in params.items():",
+                    "    observed = snapshot(p)",
+                    "    expected = observed.clone()",
+                    f"    dist.broadcast(expected, {self._first}{self.mesh.group_argument})",
+                    '    both = f"rank {rank}, {name}: rank 0 has\\n{expected}\\nobserved\\n{observed}\\n"',
+                    "    torch.testing.assert_close(",
+                    "        observed, expected, rtol=0, atol=0, equal_nan=True, msg=lambda m: both + m",
+                    "    )",
+                ]
+            case "warning":
+                lines = warning_lines(self.program.scope)
+            case "desync":
+                lines = ["dist.barrier()"]
+            case _:
+                lines = []
+        return [*lines, *helpers.END]
+
+    @property
+    def _first(self) -> str:
+        return "0" if self.mesh.flat else "dist.get_global_rank(group, 0)"

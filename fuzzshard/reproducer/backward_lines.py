@@ -1,0 +1,74 @@
+"""The backwards of a schedule, and the averages of gradients that are taken by hand, as statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fuzzshard.case.schedule import Op, SetFlag
+from fuzzshard.reproducer.forward_lines import ForwardLines
+from fuzzshard.reproducer.helpers import averaging_lines
+from fuzzshard.reproducer.module_ops import Flags
+from fuzzshard.reproducer.scope import Scope
+from fuzzshard.reproducer.setup import assignment
+from fuzzshard.reproducer.sync import SyncPlan
+
+
+class BackwardLines:
+    """Writes backwards; ``flags`` are set by whoever writes the other ops."""
+
+    def __init__(
+        self, scope: Scope, ops: Sequence[Op], forwards: ForwardLines, sync: SyncPlan, flags: Flags
+    ) -> None:
+        self.scope, self.case, self.forwards, self.sync, self.flags = scope, scope.case, forwards, sync, flags
+        self.losses, self.watch = forwards.losses, forwards.watch
+        self._averages = [i for i, names in sync.unsynced.items() if not names]
+        self._unsynced = False
+        self._leaves_waiting = any(isinstance(op, SetFlag) and op.flag == "is_last_backward" for op in ops)
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether some gradients are averaged by hand."""
+        return bool(self.sync.names and self.losses.taken)
+
+    def lines(self, index: int, *, stops: bool) -> list[str]:
+        """The backward and the averages that it takes; only itself where the script ``stops`` there."""
+        lines = []
+        if index not in self.losses.skipped:
+            taken = [self.forwards.loss(i) for i in self.losses.taken[index]]
+            loss = taken[0] if len(taken) == 1 else f"torch.stack([{', '.join(taken)}]).sum()"
+            if stops:
+                return [f"{loss}.backward()"]
+            lines = [*self._differentiate(index, loss), *self.scope.wait("after_backward")]
+            self._unsynced = self.scope.aim.engine != "fully_shard" and not self.flags.synced
+        gradient = "local_gradient" if self._unsynced else "gradient"
+        if self._leaves_waiting and self.scope.aim.watches("gradient", index):
+            lines += ['if device == "cuda":', "    torch.cuda.synchronize()  # only the last backward waits"]
+        return lines + self.watch.lines(index, ("input_gradient", gradient))
+
+    def _differentiate(self, index: int, loss: str) -> list[str]:
+        unsynced = self.sync.unsynced[index]
+        if not self.by_hand or (self.sync.plain and unsynced):
+            return [f"{loss}.backward()"]
+        if self.sync.plain and len(self._averages) == 1:
+            return [f"{loss}.backward()", *averaging_lines(self.case)]
+        if self.sync.plain:
+            self.scope.uses.add("average")
+            return [f"{loss}.backward()", "average(by_hand)"]
+        self.scope.uses.add("backward")
+        return list(self._backward_call(index, loss))
+
+    def _backward_call(self, index: int, loss: str) -> Iterator[str]:
+        """The call of the helper ``backward``."""
+        unsynced, roots = self.sync.unsynced[index], self.sync.through.get(index)
+        arguments = [loss, "by_hand", "local"]
+        if unsynced and len(unsynced) == len(self.sync.names):
+            arguments.append("unsynced=by_hand")
+        elif unsynced:
+            yield from assignment("unsynced", unsynced)
+            arguments.append("unsynced")
+        if roots:
+            arguments.append(f"through={set(roots)}")
+        if factors := self.sync.divisors.get(index):
+            yield from assignment("factors", factors)
+            arguments.append("divide_by=factors")
+        yield f"backward({', '.join(arguments)})"

@@ -1,0 +1,118 @@
+"""Scripts that train two models and compare them."""
+
+from __future__ import annotations
+
+import re
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import has_precision
+from fuzzshard.case.relations import variant
+from fuzzshard.errors import UsageError
+from fuzzshard.reproducer import helpers
+from fuzzshard.reproducer.aim import Aim
+from fuzzshard.reproducer.mesh import MeshNames
+from fuzzshard.reproducer.program import Program
+from fuzzshard.reproducer.scope import ENGINE_CLASSES
+from fuzzshard.reproducer.setup import checkpoint_lines
+from fuzzshard.reproducer.wrapping import around_lines, build_call, engine_lines
+from fuzzshard.reproducer.writer import Writer
+
+
+class Compare(Writer):
+    """Trains the plain model, then the engine's, with one function, and compares what it returns."""
+
+    def __init__(self, case: Case, aim: Aim) -> None:
+        root = "inner" if aim.engine in ENGINE_CLASSES else "model"
+        super().__init__(case, aim, Program(case, aim, called="model", model=root))
+        if has_precision(case) and aim.kind == "compare":
+            raise UsageError("no script emulates mixed precision on a plain model", "replay the case")
+        if self.program.rebuilds:
+            raise UsageError("no script builds both models anew", "replay the case")
+        if self.program.by_hand and not self.program.sync.plain and self.program.scope.renamed:
+            self.uses.add("names")
+        self._delays = self.delays()
+
+    def definitions(self) -> list[str]:
+        """Also the function that trains."""
+        lines = self.program.lines
+        if self.program.scope.model == "inner" and any(re.search(r"\binner\b", line) for line in lines):
+            lines = ['inner = getattr(model, "module", model)', *lines]
+        if self.aim.op is None:
+            lines = [*lines, "return seen"]
+        arguments = "model, by_hand" if self.program.by_hand else "model"
+        body = "\n".join(f"    {line}" for line in lines)
+        return [*super().definitions(), f"def train({arguments}):\n{body}"]
+
+    def main(self) -> str:
+        """Everything that runs."""
+        around = around_lines(self.case, self.aim.engine, "model", "model")
+        return "\n".join(
+            [
+                *self.start(),
+                *self.truth(),
+                *self._delays,
+                *engine_lines(self.case, self.aim.engine, "model"),
+                *around,
+                *self.unmanaged_lines(),
+                f"observed = {self._train('model', self.by_hand('model'))}",
+                *self.verdict(),
+            ]
+        )
+
+    def truth(self) -> list[str]:
+        """Trains what the engine is compared with: the reference averages all gradients by hand."""
+        plain = self.program.sync.plain
+        everything = "list(reference.parameters())" if plain else self.program.scope.parameters("reference")
+        return [
+            f"reference = {build_call(self.case)}",
+            *checkpoint_lines(self.case, "reference", reference=True),
+            f"expected = {self._train('reference', everything)}",
+        ]
+
+    def _train(self, model: str, by_hand: str) -> str:
+        return f"train({model}{f', {by_hand}' if self.program.by_hand else ''})"
+
+    def verdict(self) -> list[str]:
+        """The comparison; with a bound, of the one tensor that it bounds."""
+        tolerance = f"rtol=0, atol={self.aim.bound or 0}"
+        comment = []
+        if self.aim.bound is None:
+            tolerance = "rtol=1e-4, atol=1e-5" if self.case.dtype == "float32" else "rtol=1e-9, atol=1e-9"
+            comment = ["# The engines may add in another order; nobody has measured what that explains here."]
+        elif self.aim.bound:
+            comment = ["# atol is what rounding explains: from runs with another order of reduction."]
+        only = [f"    if name != {self.aim.name!r}:", "        continue"] if self.aim.name else []
+        offloads = any(group.offload is not None for group in self.case.wrap)
+        full = "got.to(device).full_tensor()" if offloads else "got.full_tensor()"
+        whole = []
+        if self.shards and self.uses & {"DTensor", "unsharded"}:
+            whole = [f"    got = {full} if isinstance(got, DTensor) else got"]
+            if self.aim.kind == "relation":
+                whole.append("    want = want.full_tensor() if isinstance(want, DTensor) else want")
+        return [
+            *comment,
+            "for (name, want), got in zip(expected.items(), observed.values()):",
+            *only,
+            *whole,
+            '    both = f"rank {rank}, {name}: expected\\n{want}\\nobserved\\n{got}\\n"',
+            f"    torch.testing.assert_close(got, want, {tolerance}, equal_nan=True, msg=lambda m: both + m)",
+            *helpers.END,
+        ]
+
+
+class Relate(Compare):
+    """Compares the engine with itself, as the relation of the case changes it."""
+
+    def truth(self) -> list[str]:
+        """Trains what the engine is compared with: itself, otherwise."""
+        changed = variant(self.case)
+        if changed is None or any(c.implementation == "utils" for c in self.case.checkpoints):
+            raise UsageError(f"no script can be written for the relation {self.case.relation!r}", "replay")
+        other = changed.mesh != self.case.mesh
+        return [
+            *([MeshNames(changed).make()] if other else []),
+            *engine_lines(changed, self.aim.engine, "reference"),
+            *self.unmanaged_lines(),
+            f"expected = {self._train('reference', self.by_hand('reference'))}",
+            *([self.mesh.make()] if other else []),
+        ]

@@ -1,0 +1,113 @@
+"""The forwards of a schedule: calls and their losses, as statements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from fuzzshard.case.dtypes import has_precision
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import Block, Dropout
+from fuzzshard.case.schedule import Forward, Op
+from fuzzshard.model.expressions import call_expression
+from fuzzshard.reproducer.inputs import InputNames
+from fuzzshard.reproducer.losses import Losses
+from fuzzshard.reproducer.scope import Scope, at
+from fuzzshard.reproducer.watch import Watch, output_expressions
+
+
+class ForwardLines:
+    """Writes forwards; with ``inlines`` a loss may be an expression that its backward says."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        ops: Sequence[Op],
+        inputs: InputNames,
+        losses: Losses,
+        watch: Watch,
+        *,
+        inlines: bool,
+    ) -> None:
+        self.scope, self.case, self.ops = scope, scope.case, ops
+        self.inputs, self.losses, self.watch, self.inlines = inputs, losses, watch, inlines
+        self._inlined: dict[int, str] = {}
+        self._dropout = any(isinstance(m, Dropout) for m in facts(self.case).modules.values())
+
+    def loss(self, index: int) -> str:
+        """The expression for the loss of the forward at ``index``."""
+        return self._inlined.get(index, self.watch.loss(index))
+
+    def lines(self, index: int, op: Forward) -> list[str]:
+        """The inputs that are new, the call, the loss, and what is looked at then."""
+        lines = self.inputs.definitions(op, self.scope.uses)
+        if self._dropout:
+            self.scope.uses.add("seed_of")
+            lines.append(f'torch.manual_seed(seed_of({self.case.seed}, "dropout", {index}, rank))')
+        body = self._body(index, op, self._call(op))
+        if not op.grad:
+            body = ["with torch.no_grad():", *(f"    {line}" for line in body)]
+        return [*lines, *body, *self.watch.lines(index, ("output", "loss", "registered_parameter", "buffer"))]
+
+    def _call(self, op: Forward) -> str:
+        """The call; what engines put around a module has a ``forward`` and no other method."""
+        module = facts(self.case).modules[op.target]
+        wrapped = any(c.module == op.target and c.implementation == "wrapper" for c in self.case.checkpoints)
+        by_forward = wrapped or (not op.target and self.scope.engine != "fully_shard")
+        if isinstance(module, Block) and by_forward:
+            module = replace(module, method="forward")
+        callee = at(self.scope.called if not op.target else self.scope.model, op.target)
+        moves = not self.scope.aim.trains_reference and self._moves_inputs(op.target)
+        arguments = self.inputs.arguments(op, moves=moves)
+        return call_expression(module, callee, arguments, self.case.inputs.seq, path=op.target)
+
+    def _moves_inputs(self, target: str) -> bool:
+        if self.scope.aim.engine == "fully_shard":
+            return any(target in group.modules for group in self.case.wrap)
+        return self.scope.aim.engine in ("ddp", "replicate")
+
+    def _body(self, index: int, op: Forward, call: str) -> list[str]:
+        """The call and its loss, in as few statements as what is looked at allows."""
+        waits = self.scope.wait("after_forward")
+        looks_at_output = self.scope.aim.watches("output", index)
+        if not self.scope.aim.watches("loss", index) and index not in self.losses.needed:
+            return [f"out = {call}" if looks_at_output else call, *waits]
+        outputs = output_expressions(self.case, op)
+        used = range(len(outputs)) if op.outputs is None else op.outputs
+        terms = [self.term(op, i, outputs[i]) for i in used]
+        loss = self.watch.loss(index)
+        if len(terms) > 1:
+            listed = ["terms = [", *(f"    {term}," for term in terms), "]"]
+            return [f"out = {call}", *waits, *listed, f"{loss} = torch.stack(terms).sum()"]
+        if looks_at_output or waits or len(re.findall(r"\bout\b", terms[0])) > 1:
+            return [f"out = {call}", *waits, f"{loss} = {terms[0]}"]
+        term = re.sub(r"\bout\b", lambda _: call, terms[0])
+        if self._goes_straight_into_backward(index):
+            self._inlined[index] = term
+            return []
+        return [f"{loss} = {term}"]
+
+    def _goes_straight_into_backward(self, index: int) -> bool:
+        keeps = self.scope.aim.trains_reference and self.scope.aim.op is None
+        return self.losses.taken.get(index + 1) == [index] and self.inlines and not keeps
+
+    def term(self, op: Forward, index: int, output: str) -> str:
+        """The term of the output at ``index``, which the expression ``output`` stands for."""
+        if any(not plan.local_output for plan in self.case.tensor_parallel):
+            self.scope.uses.add("unsharded")
+            output = f"unsharded({output})"
+        match self.case.loss:
+            case "sum":
+                return f"{output}.sum()"
+            case "mean_square":
+                return f"{output}.square().mean()"
+            case "dot":
+                where = output if has_precision(self.case) or self.case.dtypes else "device"
+                name = self.inputs.name("target", op, index)
+                return f"({output} * values({self._shape(op, index)}, {name}).to({where})).sum()"
+
+    def _shape(self, op: Forward, index: int) -> tuple[int, ...]:
+        value = facts(self.case).output_values[op.target][index]
+        return (*self.inputs.leading, *([value.patches] if value.patches else []), value.size)

@@ -1,0 +1,68 @@
+"""The optimizer of a script."""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
+from fuzzshard.case.paths import is_within
+from fuzzshard.case.units import units
+from fuzzshard.reproducer.scope import Scope
+from fuzzshard.reproducer.setup import assignment
+
+
+def optimizer_lines(scope: Scope) -> list[str]:
+    """Makes the optimizer; what the case leaves at torch's default is not said."""
+    case = scope.case
+    lines, parameters = [], f"{scope.model}.parameters()"
+    if excluded := _excluded(scope):
+        lines = assignment("excluded", excluded)
+        parameters = "[p for n, p in params.items() if n not in excluded]"
+    if mixes_kinds(scope):
+        scope.uses.add("parameter_groups")
+        parameters = f"parameter_groups({parameters.strip('[]')})"
+    return [*lines, optimizer_line(case, parameters)]
+
+
+def optimizer_line(case: Case, parameters: str) -> str:
+    """Makes the optimizer of the case for these parameters."""
+    spec = case.optimizer
+    kind = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[spec.kind]
+    momentum = f", momentum={spec.momentum}" if spec.kind == "sgd" and spec.momentum else ""
+    decay = f", weight_decay={spec.weight_decay}" if spec.weight_decay or spec.kind == "adamw" else ""
+    foreach = "" if spec.foreach is None else f", foreach={spec.foreach}"
+    return f"optimizer = torch.optim.{kind}({parameters}, lr={spec.lr}{momentum}{decay}{foreach})"
+
+
+def _excluded(scope: Scope) -> tuple[str, ...]:
+    """The names that the model has for what the optimizer does not get."""
+    case = scope.case
+
+    def is_excluded(fqn: str) -> bool:
+        return any(is_within(fqn, path) for path in case.optimizer.exclude)
+
+    if not scope.has_flat_parameters:
+        return tuple(fqn for fqn in facts(case).parameters if is_excluded(fqn))
+    inner = "_fsdp_wrapped_module."
+    return tuple(
+        f"{unit.replace('.', f'.{inner}')}.{inner}_flat_param" if unit else "_flat_param"
+        for unit, fqns in units(case).items()
+        if is_excluded(fqns[0])
+    )
+
+
+def mixes_kinds(scope: Scope) -> bool:
+    """Whether the parameters of some model that is trained differ in mesh, dtype or device."""
+    case = scope.case
+    if case.dtypes:
+        return True
+    if scope.engine != "fully_shard":
+        return False
+    owners = set(facts(case).owners.values())
+    groups = [case.wrap[owner] for owner in owners if owner is not None]
+    offloaded = {group.offload is not None for group in groups}
+    return len({owner is None for owner in owners}) > 1 or len(offloaded) > 1 or bool(case.tensor_parallel)
+
+
+def uses_parameters(case: Case) -> bool:
+    """Whether the optimizer is made of named parameters."""
+    return bool(case.optimizer.exclude)

@@ -1,0 +1,112 @@
+"""What statements of a script are written for: the case, what is looked at, and the variables there are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.options import DelaySite, Expect
+from fuzzshard.case.progress import modules_named
+from fuzzshard.case.schedule import Ranks
+from fuzzshard.reproducer.aim import Aim
+
+ENGINE_CLASSES = {"ddp": "DistributedDataParallel", "fsdp1": "FullyShardedDataParallel"}
+"""The engines that put a module of their own around the model."""
+
+
+def at(root: str, path: str) -> str:
+    """The expression for the module or parameter at ``path`` below the variable ``root``."""
+    return f"{root}.{path}" if path else root
+
+
+def indented(lines: list[str]) -> list[str]:
+    """The body of a statement."""
+    return [f"    {line}" for line in lines]
+
+
+def on_ranks(ranks: Ranks, lines: list[str]) -> list[str]:
+    """``lines``, for some ranks only."""
+    return lines if ranks == "all" or not lines else ["if dist.get_rank() > 0:", *indented(lines)]
+
+
+@dataclasses.dataclass
+class Scope:
+    """``called`` is the variable that a forward of the root calls; attributes of ``model`` are modules.
+
+    They differ for engines that put a module around the model. ``uses`` collects the names of helpers to
+    define.
+    """
+
+    case: Case
+    aim: Aim
+    called: str
+    model: str
+    uses: set[str] = dataclasses.field(default_factory=set)
+
+    @property
+    def engine(self) -> str:
+        """The engine that the script is about."""
+        return self.aim.engine
+
+    @property
+    def shards(self) -> bool:
+        """Whether the engine is ``fully_shard``, and the case has something for it."""
+        return self.engine == "fully_shard" and bool(self.case.wrap)
+
+    @property
+    def has_wrapper_modules(self) -> bool:
+        """Whether attributes of ``model`` may be set on a wrapper in place of the module that is meant."""
+        wrapped = any(c.implementation == "wrapper" for c in self.case.checkpoints)
+        return wrapped or self.engine == "fsdp1"
+
+    @property
+    def renamed(self) -> bool:
+        """Whether the names that a wrapped model gives its parameters differ from the plain model's."""
+        return self.engine in ENGINE_CLASSES or self.has_wrapper_modules
+
+    @property
+    def has_flat_parameters(self) -> bool:
+        """Whether the parameters of the engine's model are those of FSDP1's units."""
+        return self.engine == "fsdp1" and not self.case.fsdp1.use_orig_params
+
+    def parameters(self, model: str) -> str:
+        """A dict of the parameters of a model, by the names that the plain model gives them."""
+        if self.has_flat_parameters or not self.renamed:
+            return f"dict({model}.named_parameters())"
+        self.uses.add("names")
+        return f"dict(zip(names, {model}.parameters()))"
+
+    def each_wrapped(
+        self, target: str, statements: Callable[[str], list[str]], *, recurse: bool = True
+    ) -> list[str]:
+        """``statements`` for every wrapped module below ``target``, or for it alone."""
+        wrapped = {m for group in self.case.wrap for m in group.modules}
+        named = modules_named(wrapped, target, recurse=recurse)
+        if not self.shards or not named:
+            return []
+        if named == [target]:
+            return self.if_wrapped(at(self.model, target), statements(at(self.model, target)))
+        self.uses.add("FSDPModule")
+        return [
+            f"for module in {at(self.model, target)}.modules():",
+            "    if isinstance(module, FSDPModule):",
+            *indented(indented(statements("module"))),
+        ]
+
+    def if_wrapped(self, module: str, lines: list[str]) -> list[str]:
+        """``lines``, which the plain model must not run."""
+        if not self.aim.trains_reference:
+            return lines
+        return [f"if isinstance({module}, FSDPModule):", *indented(lines)]
+
+    @property
+    def expectations(self) -> tuple[Expect, ...]:
+        """What the case expects of the engine."""
+        return tuple(expect for expect in self.case.expect if expect.engine == self.engine)
+
+    def wait(self, site: DelaySite) -> list[str]:
+        """The delays of the case at a point between the statements."""
+        delays = [delay for delay in self.case.delays if delay.site == site]
+        self.uses.update({"wait"} if delays else set())
+        return [line for d in delays for line in on_ranks(d.ranks, [f"wait({d.milliseconds})"])]

@@ -1,0 +1,160 @@
+"""How the model of a script gets its engine, as statements."""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import MLP, Alias, Attention, Block, walk
+from fuzzshard.case.units import unit_modules
+from fuzzshard.model.expressions import class_name, constructor
+from fuzzshard.reproducer.mesh import MeshNames
+from fuzzshard.reproducer.options import fsdp1_arguments, group_arguments, parallel_style
+from fuzzshard.reproducer.scope import ENGINE_CLASSES, at
+from fuzzshard.reproducer.setup import assignment, call_lines, checkpoint_lines, freeze_lines
+
+
+def engine_lines(case: Case, engine: str, model: str, *, seeds: bool = False) -> list[str]:
+    """Builds ``model`` and parallelises it in place; what an engine puts around it comes later.
+
+    With ``seeds`` the values are those of the variable ``seed``.
+    """
+    if engine != "fully_shard":
+        lines = [
+            f"{model} = {build_call(case, seeds=seeds)}",
+            *checkpoint_lines(case, model, reference=False),
+        ]
+        if engine == "replicate":
+            lines += call_lines("replicate", [model, *_ddp_arguments(case)])
+        return lines
+    meta = case.init == "meta"
+    lines = [f"{model} = {build_call(case, meta=meta, seeds=seeds)}"]
+    if case.tensor_parallel:
+        lines += _tensor_parallel_lines(case, model)
+    lines += checkpoint_lines(case, model, reference=False)
+    lines += wrap_lines(case, model)
+    if meta:
+        lines.append(f"materialize({model}{', seed' if seeds else ''})")
+    return lines + ([f'{model}.compile(backend="{case.compile}")'] if case.compile else [])
+
+
+def build_call(case: Case, *, meta: bool = False, seeds: bool = False) -> str:
+    """Makes the plain model, on the device or on the ``meta`` device."""
+    arguments = ["seed=seed"] * seeds
+    if case.init == "meta":
+        arguments = ['"meta"' if meta else "device", *arguments]
+    return f"build({', '.join(arguments)})"
+
+
+def _tensor_parallel_lines(case: Case, model: str) -> list[str]:
+    """The plan, and what it registers anew: ties, and parameters that are to be frozen."""
+    plans = [f'"{plan.module}": {parallel_style(plan)}' for plan in case.tensor_parallel]
+    lines = ["plan = {", *(f"    {plan}," for plan in plans), "}"]
+    lines.append(f'parallelize_module({model}, world_mesh["tp"], plan)')
+    lines += [f"{at(model, tie.parameter)} = {at(model, tie.source)}" for tie in case.ties]
+    return lines + freeze_lines(case, model, after_wrap=False)
+
+
+def wrap_lines(case: Case, model: str) -> list[str]:
+    """The ``fully_shard`` calls, and the calls on what they make."""
+    lines, ignored = [], []
+    if case.ignored:
+        names = [fqn for fqn, owner in facts(case).owners.items() if owner is None]
+        lines += [*assignment("ignored_names", names)]
+        lines.append(f"ignored = {{{model}.get_parameter(name) for name in ignored_names}}")
+        ignored = ["ignored_params=ignored"]
+    for group in case.wrap:
+        modules = ", ".join(at(model, path) for path in group.modules)
+        listed = modules if len(group.modules) == 1 else f"[{modules}]"
+        lines += call_lines("fully_shard", [listed, "mesh=mesh", *group_arguments(group), *ignored])
+    for group in case.wrap:
+        lines += _prefetch_lines(group, model)
+    for path in (path for group in case.wrap for path in group.modules):
+        block = facts(case).modules[path]
+        if isinstance(block, Block) and block.method != "forward":
+            lines.append(f'register_fsdp_forward_method({at(model, path)}, "{block.method}")')
+    return lines
+
+
+def _prefetch_lines(group: WrapGroup, model: str) -> list[str]:
+    lists = {"forward": group.forward_prefetch, "backward": group.backward_prefetch}
+    return [
+        f"{at(model, group.modules[0])}.set_modules_to_{when}_prefetch"
+        f"([{', '.join(at(model, path) for path in paths)}])"
+        for when, paths in lists.items()
+        if paths
+    ]
+
+
+def around_lines(case: Case, engine: str, model: str, variable: str) -> list[str]:
+    """Assigns to ``variable`` what the engine puts around ``model``, if it does."""
+    if engine not in ENGINE_CLASSES:
+        return []
+    if engine == "ddp":
+        return call_lines(f"{variable} = DistributedDataParallel", [model, *_ddp_arguments(case)])
+    return _fsdp1_lines(case, model, variable)
+
+
+def _ddp_arguments(case: Case) -> list[str]:
+    """Unused parameters are found, and buffers are left alone, as the other engines do."""
+    arguments = ["find_unused_parameters=True", "broadcast_buffers=False"]
+    if not (names := MeshNames(case)).flat:
+        arguments.append(names.process_group)
+    if case.inputs.on_host:
+        arguments.append('device_ids=None if device == "cpu" else [torch.cuda.current_device()]')
+    return arguments
+
+
+def _fsdp1_lines(case: Case, model: str, variable: str) -> list[str]:
+    """Units bottom-up, or by a policy; a module that is registered twice is replaced twice."""
+    arguments = ["device_id=torch.device(device)"]
+    names = MeshNames(case)
+    if "hybrid" in case.fsdp1.strategy:
+        arguments.append("device_mesh=mesh")
+    elif not names.flat:
+        arguments.append(names.process_group)
+    arguments += fsdp1_arguments(case.fsdp1)
+    units = unit_modules(case)
+    if not units:
+        return call_lines(f"{variable} = FullyShardedDataParallel", [model, *arguments])
+    if case.fsdp1.wrapping == "policy":
+        listed = ", ".join(at(model, unit) for unit in units)
+        policy = _policy(case, units)
+        lines = [f"units = [{listed}]"]
+        return lines + call_lines(
+            f"{variable} = FullyShardedDataParallel", [model, *arguments, f"auto_wrap_policy={policy}"]
+        )
+    lines = call_lines("options = dict", arguments)
+    for unit in units:
+        place = _place(case, model, unit)
+        lines.append(f"{place} = FullyShardedDataParallel({place}, **options)")
+        aliases = [path for path, m in walk(case.model) if isinstance(m, Alias) and m.target == unit]
+        lines += [f"{_place(case, model, alias)} = {place}" for alias in aliases]
+    return [*lines, f"{variable} = FullyShardedDataParallel({model}, **options)"]
+
+
+def _place(case: Case, model: str, path: str) -> str:
+    """Where a module is registered, below the wrappers of its parents: attributes are set on these."""
+    wrappers = {c.module for c in case.checkpoints if c.implementation == "wrapper"}
+    found, parent = model, ""
+    for name in path.split("."):
+        if parent in wrappers:
+            found += "._checkpoint_wrapped_module"
+        found, parent = f"{found}.{name}", f"{parent}.{name}" if parent else name
+    return found
+
+
+def _policy(case: Case, units: tuple[str, ...]) -> str:
+    """By class where all modules of the units' classes are units, as the engine has it; else one by one."""
+    wrapped = {c.module for c in case.checkpoints if c.implementation == "wrapper"}
+
+    def of(path: str) -> str:
+        module = facts(case).modules[path]
+        kind = constructor(module, 1, class_name(path)).partition("(")[0]
+        return "CheckpointWrapper" if path in wrapped else kind
+
+    modules = facts(case).modules
+    others = [of(path) for path in modules if path and path not in units]
+    others += ["nn.Linear" for m in modules.values() if isinstance(m, MLP | Attention)]
+    if {of(path) for path in units}.isdisjoint(others):
+        return "ModuleWrapPolicy({type(unit) for unit in units})"
+    return "CustomPolicy(lambda module: module in units)"

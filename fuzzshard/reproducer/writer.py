@@ -1,0 +1,121 @@
+"""What all scripts have in common: definitions, start, names."""
+
+from __future__ import annotations
+
+import textwrap
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
+from fuzzshard.model.source import model_source
+from fuzzshard.reproducer import helpers, state_ops
+from fuzzshard.reproducer.aim import Aim
+from fuzzshard.reproducer.delays import delay_lines
+from fuzzshard.reproducer.mesh import MeshNames
+from fuzzshard.reproducer.program import Program
+from fuzzshard.reproducer.setup import assignment, freeze_lines
+
+DESYNC_SECONDS = 30
+"""After how long a lost collective ends the script by itself."""
+
+
+class Writer:
+    """What all scripts have in common; ``program`` is the schedule under the names of a subclass."""
+
+    def __init__(self, case: Case, aim: Aim, program: Program) -> None:
+        self.case, self.aim, self.program = case, aim, program
+        self.uses = program.uses
+        self.mesh = MeshNames(case)
+        self.shards = aim.engine == "fully_shard"
+
+    def definitions(self) -> list[str]:
+        """The model, the helpers, ``build``."""
+        case, program = self.case, self.program
+        if "clip_grad_norm" in self.uses:
+            self.uses.add("parameter_groups")
+        seed_of = bool(self.uses & {"seed_of", "ids"})
+        found = [model_source(case), *([helpers.seed_source()] if seed_of else [])]
+        found.append(helpers.values_source(case, seed_of=seed_of, casts=program.casts))
+        averaging = textwrap.indent("\n".join(helpers.averaging_lines(case)), "    ")
+        sources = {
+            "ids": helpers.IDS,
+            "average": f"def average(by_hand):\n{averaging}",
+            "backward": helpers.backward_source(
+                case,
+                roots=bool(program.sync.roots),
+                divisors=bool(program.sync.divisors),
+                dtensors=bool(case.tensor_parallel) and self.shards,
+            ),
+            "parameter_groups": helpers.PARAMETER_GROUPS,
+            "clip_grad_norm": helpers.CLIP_GRAD_NORM,
+            "snapshot": helpers.SNAPSHOT if self.shards else helpers.PLAIN_SNAPSHOT,
+            "whole": helpers.WHOLE,
+            "unsharded": helpers.WHOLE_OUTPUT,
+            "describe": helpers.DESCRIBE,
+            "wait": helpers.WAIT,
+            **state_ops.SOURCES,
+        }
+        found += [source for name, source in sources.items() if name in self.uses]
+        freezes = freeze_lines(case, "model", after_wrap=False)
+        found.append(helpers.build_source(case, freezes, seeds=program.rebuilds))
+        if case.init == "meta" and self.shards:
+            found.append(helpers.materialize_source(case, seeds=program.rebuilds))
+        return [source.strip() for source in found]
+
+    def start(self) -> list[str]:
+        """Joins the process group; making a mesh joins it too."""
+        case = self.case
+        hybrid = self.aim.engine == "fsdp1" and "hybrid" in case.fsdp1.strategy
+        has_mesh = (bool(case.wrap) and self.shards) or hybrid or not self.mesh.flat
+        limit = f", timeout=timedelta(seconds={DESYNC_SECONDS})" if self.aim.kind == "desync" else ""
+        lines = [f'device = "cuda" if torch.cuda.device_count() >= {case.mesh.size} else "cpu"']
+        if limit or not has_mesh:
+            lines += [
+                f'dist.init_process_group("nccl" if device == "cuda" else "gloo"{limit})',
+                'if device == "cuda":',
+                "    torch.cuda.set_device(dist.get_rank())",
+            ]
+        lines += [self.mesh.make()] if has_mesh else []
+        lines += self.mesh.slices()
+        if self.aim.engine == "fsdp1" and case.fsdp1.debug == "detail":
+            lines.append("dist.set_debug_level(dist.DebugLevel.DETAIL)")
+        return lines + self._names()
+
+    def _names(self) -> list[str]:
+        """The names that the plain model gives its tensors."""
+        lines = []
+        if "names" in self.uses:
+            lines.append("names = [name for name, _ in Model().named_parameters()]")
+        if "backward" in self.uses and (roots := self.program.sync.roots):
+            lines += ["# The FSDP root of every parameter, as the number of a wrap group:"]
+            lines += assignment("roots", roots)
+        if "buffer_names" in self.uses:
+            lines.append("buffer_names = [name for name, _ in Model().named_buffers()]")
+        return lines
+
+    def delays(self) -> list[str]:
+        """The delays of collectives."""
+        lines = delay_lines(self.case)
+        self.uses.update({"wait"} if lines else set())
+        return lines
+
+    def by_hand(self, model: str) -> str:
+        """The gradients that the engine's model averages by hand: those that no group manages."""
+        if not self.unmanaged():
+            return "[]" if self.program.sync.plain else "{}"
+        if self.program.sync.plain:
+            return f"[{model}.get_parameter(n) for n in unmanaged]"
+        return f"{{n: {model}.get_parameter(n) for n in unmanaged}}"
+
+    def unmanaged(self) -> tuple[str, ...]:
+        """The parameters that no ``fully_shard`` call manages."""
+        owners = facts(self.case).owners
+        return tuple(name for name, owner in owners.items() if owner is None) if self.shards else ()
+
+    def unmanaged_lines(self) -> list[str]:
+        """Names them, where gradients are averaged by hand."""
+        unmanaged = self.unmanaged() if self.program.by_hand else ()
+        return assignment("unmanaged", unmanaged) if unmanaged else []
+
+    def main(self) -> str:
+        """Everything that runs."""
+        raise NotImplementedError

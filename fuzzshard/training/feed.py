@@ -1,0 +1,59 @@
+"""Inputs and targets of forwards: functions of (case seed, name, batch, rank)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from fuzzshard.case.case import TensorSpec
+from fuzzshard.case.schedule import Forward
+from fuzzshard.model.values import named_ids, named_values
+
+if TYPE_CHECKING:
+    from fuzzshard.training.trainer import Trainer
+
+
+class Feed:
+    """The data of one training run on one rank; ``batches`` are those used so far, by target and number."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.case = trainer.case
+        self.batches: dict[tuple[str, int], list[torch.Tensor]] = {}
+
+    def inputs(self, op: Forward) -> list[torch.Tensor]:
+        """The input tensors of a forward, the same ones for the same target and batch."""
+        key = (op.target, op.batch)
+        if key not in self.batches:
+            specs = self.case.inputs.tensors if not op.target else self._specs_of(op.target)
+            self.batches[key] = [self._input(op, i, spec) for i, spec in enumerate(specs)]
+        return self.batches[key]
+
+    def _specs_of(self, target: str) -> list[TensorSpec]:
+        values = self.trainer.engine.facts.input_values[target]
+        return [TensorSpec(kind="ids" if v.ids else "float", size=v.size) for v in values]
+
+    def _input(self, op: Forward, index: int, spec: TensorSpec) -> torch.Tensor:
+        leading = self._leading()
+        name = (self.case.seed, "input", op.target, index, op.batch, self._data_rank())
+        device = torch.device("cpu") if self.case.inputs.on_host else self.trainer.engine.mesh.device
+        if spec.kind == "ids":
+            return named_ids(spec.size, leading, *name).to(device)
+        shape = (*leading, spec.size)
+        tensor = named_values(self.case.values, shape, self.trainer.engine.dtype, *name)
+        return tensor.to(device).requires_grad_(spec.requires_grad)
+
+    def _data_rank(self) -> int:
+        """The number by which this rank's data differs from that of others."""
+        return 0 if self.case.inputs.same_on_ranks else self.trainer.engine.mesh.rank
+
+    def _leading(self) -> tuple[int, ...]:
+        inputs = self.case.inputs
+        return (inputs.batch, inputs.seq) if inputs.seq else (inputs.batch,)
+
+    def target(self, op: Forward, index: int, output: torch.Tensor) -> torch.Tensor:
+        """What the loss compares the ``index``-th output of a forward with."""
+        name = (self.case.seed, "target", op.target, index, op.batch, self._data_rank())
+        values = named_values(self.case.values, tuple(output.shape), self.trainer.engine.dtype, *name)
+        return values.to(output.device, output.dtype)

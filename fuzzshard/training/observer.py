@@ -1,0 +1,122 @@
+"""Records what an op of the schedule left behind: registration, parameters, gradients, buffers, states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuzzshard.case.schedule import (
+    Backward,
+    ClipGradNorm,
+    CorruptState,
+    Forward,
+    LoadState,
+    Op,
+    Reshard,
+    SaveState,
+    SetRequiresGrad,
+    Step,
+    TakeStateDict,
+    Unshard,
+)
+from fuzzshard.engines.base import plain_name
+from fuzzshard.training.states import optimizer_states
+from fuzzshard.training.trace import Key, Observation, Trace
+
+if TYPE_CHECKING:
+    from fuzzshard.training.trainer import Trainer
+
+
+class Observer:
+    """Looks at the engine of one trainer, op by op, and fills its trace."""
+
+    def __init__(self, trainer: Trainer, trace: Trace) -> None:
+        self.trainer = trainer
+        self.trace = trace
+        self.copies: dict[str, tuple[int, Observation]] = {}
+        """What was last recorded of each registered parameter, and its version."""
+
+    def observe(self, index: int, op: Op) -> None:
+        """Records what the op at ``index`` may have changed."""
+        match op:
+            case Forward():
+                self.observe_registration(index)
+                self._parameters(index)
+                self._buffers(index)
+            case Backward():
+                self.observe_registration(index)
+                self._inputs(index)
+                self._gradients(index)
+            case Step():
+                self.observe_registration(index)
+                self._trained(index)
+                self._taken(index)
+            case SetRequiresGrad() | Unshard() | Reshard():
+                self.observe_registration(index)
+            case ClipGradNorm():
+                self._gradients(index)
+            case TakeStateDict():
+                self._state_dict(index)
+            case SaveState():
+                self._trained(index)
+                self._optimizer(index)
+            case CorruptState():
+                self._trained(index, "resume")
+            case LoadState():
+                self._trained(index)
+                self._buffers(index)
+                self._optimizer(index)
+                self._taken(index)
+            case _:
+                pass
+
+    def observe_registration(self, index: int) -> None:
+        """Records how every parameter is registered, where the engine registers others in training."""
+        if self.trainer.engine.reregisters:
+            for fqn in self.trainer.engine.facts.parameters:
+                self.trace.register(Key(index, "registration", fqn), self.trainer.engine.parameter(fqn))
+
+    def _parameters(self, index: int) -> None:
+        """What is registered; a tensor that only an in-place op can change is copied once a version."""
+        for fqn in self.trainer.engine.facts.parameters if self.trainer.engine.registers else ():
+            key = Key(index, "registered_parameter", fqn)
+            parameter = self.trainer.engine.parameter(fqn)
+            version, copy = self.copies.get(fqn, (-1, None))
+            if copy is not None and version == parameter._version:
+                self.trace.tensors[key] = copy
+                continue
+            self.trace.record(key, parameter)
+            if not self.trainer.engine.reregisters:
+                self.copies[fqn] = parameter._version, self.trace.tensors[key]
+
+    def _trained(self, index: int, oracle: str = "parameter") -> None:
+        for fqn, parameter in self.trainer.engine.observed().items():
+            self.trace.record(Key(index, oracle, fqn), parameter, self.trainer.engine.flat_range(fqn))
+
+    def _optimizer(self, index: int) -> None:
+        for name, state in optimizer_states(self.trainer):
+            self.trace.record(Key(index, "resume", name), state)
+
+    def _state_dict(self, index: int) -> None:
+        for fqn, tensor in self.trainer.states.taken.items():
+            self.trace.record(Key(index, "state_dict", fqn), tensor)
+
+    def _taken(self, index: int) -> None:
+        """What a state dict that was taken earlier holds now, where its tensors are the model's own."""
+        if self.trainer.engine.state_dict_aliases:
+            self._state_dict(index)
+
+    def _gradients(self, index: int) -> None:
+        for oracle, gradients in self.trainer.engine.gradients().items():
+            for fqn, gradient in gradients.items():
+                self.trace.record(Key(index, oracle, fqn), gradient, self.trainer.engine.flat_range(fqn))
+
+    def _inputs(self, index: int) -> None:
+        for (target, batch), tensors in self.trainer.feed.batches.items():
+            for i, tensor in enumerate(tensors):
+                if tensor.requires_grad:
+                    name = f"input {i} of batch {batch}{' of ' + target if target else ''}"
+                    self.trace.record(Key(index, "input_gradient", name), tensor.grad)
+
+    def _buffers(self, index: int) -> None:
+        for name, buffer in self.trainer.engine.model.named_buffers():
+            self.trace.record(Key(index, "buffer", plain_name(name)), buffer)

@@ -1,0 +1,151 @@
+"""Every row of upstream's tests can fail: a fault that breaks what the row asserts turns a cell of it red."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from fuzzshard.case import codec
+from fuzzshard.case.upstream_rows import UPSTREAM_ROWS
+from fuzzshard.verdict import Status
+from fuzzshard.world import World, WorldConfig
+from fuzzshard.world.device import cuda_devices
+
+HERE = Path(__file__).parent
+CORPUS = HERE.parents[1] / "corpus" / "upstream"
+DIVERGED, BY_FSDP1 = "divergence/fully_shard", "divergence/fsdp1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken:
+    """A fault breaks what a row asserts in this ``cell`` of it; ``signature`` is how that must be told.
+
+    Where ``ops`` is given the cell runs that far: what is found by then is found in the whole cell too.
+    """
+
+    row: str
+    cell: str
+    fault: str
+    signature: str
+    ops: int | None = None
+
+
+F1_UNIT = "strategy=full_shard,use_orig_params=False,input_requires_grad=False"
+G1_ON_HSDP = "mesh=hsdp,raf=True,mode=all,reshard_after_backward=True,offload=None"
+
+BROKEN = (
+    Broken("M1", "test", "fsdp1_second_call_lost", f"{BY_FSDP1}/gradient", ops=2),
+    Broken("I1", "device/test", "nested_inputs_lost", f"{DIVERGED}/output"),
+    Broken("P1", "raf=True,plan=multi", "not_resharded", f"{DIVERGED}/registration"),
+    Broken("P1", "raf=False,plan=multi", "reshard_does_nothing", f"{DIVERGED}/registration"),
+    Broken("P1", "raf=False,plan=multi", "wrong_registered_parameter", f"{DIVERGED}/registered_parameter"),
+    Broken("P2", "raf=False,plan=multi", "unsharded_after_backward", f"{DIVERGED}/registration"),
+    Broken("C1", "test", "reduces_in_the_first_dtype", f"{DIVERGED}/gradient", ops=3),
+    Broken("A1", "shapes=7-15-3", "short_shard_shifted", f"{DIVERGED}/gradient", ops=3),
+    Broken("A2", "raf=True,delays=all_gather", "gathers_too_early", f"{DIVERGED}/output", ops=6),
+    Broken("A3", "pin_memory=False,delays=none", "offloaded_gradient_lost", f"{DIVERGED}/gradient", ops=3),
+    Broken("A4", "test", "inner_root_unsynchronised", f"{DIVERGED}/gradient/missing"),
+    Broken("A5", "raf=True", "second_call_lost", f"{DIVERGED}/gradient", ops=3),
+    Broken("A6", "test", "prefetch_gathers_zeros", f"{DIVERGED}/output", ops=2),
+    Broken("A7", "test", "gathers_before_the_event", f"{DIVERGED}/output", ops=6),
+    Broken("K1", "raf=True,implementation=utils", "recomputes_with_zeros", f"{DIVERGED}/gradient", ops=2),
+    Broken("S1", "raf=True,checkpoint=False", "second_name_lost", f"{DIVERGED}/gradient", ops=3),
+    Broken(
+        "G1", f"{G1_ON_HSDP},reduce_scatter_only=False", "reduces_twice", f"{DIVERGED}/communication", ops=9
+    ),
+    Broken(
+        "G1",
+        f"{G1_ON_HSDP},reduce_scatter_only=True",
+        "all_reduces_every_microbatch",
+        f"{DIVERGED}/gradient",
+        ops=9,
+    ),
+    Broken(
+        "G2",
+        "explicit_unshard=True,reshard_after_backward=True",
+        "async_unshard_lost",
+        f"{DIVERGED}/output",
+    ),
+    Broken(
+        "G2", "explicit_unshard=False,reshard_after_backward=True", "microbatch_lost", f"{DIVERGED}/gradient"
+    ),
+    Broken("D1", "raf=True,checkpoint=False,dim=16", "tp_output_not_summed", f"{DIVERGED}/output", ops=2),
+    Broken("D2", "unpinned/test", "offloaded_gradient_lost", f"{DIVERGED}/gradient", ops=3),
+    Broken(
+        "D3",
+        "sequence_parallel=False,reuse=True,optimizer=adam",
+        "optimizer_not_loaded",
+        f"{DIVERGED}/resume",
+    ),
+    Broken("N1", "raf=True,checkpoint=False,dim=17", "divides_by_world_size", f"{DIVERGED}/gradient", ops=3),
+    Broken(
+        "H1",
+        "raf=True,checkpoint=False,dim=17,sync_at_last=True",
+        "replicas_not_summed",
+        f"{DIVERGED}/gradient",
+        ops=9,
+    ),
+    Broken("V1", "test", "method_not_unsharded", "crash/fully_shard"),
+    Broken("F1", f"{F1_UNIT},unfreeze=True", "fsdp1_late_reshard", f"{BY_FSDP1}/hooks"),
+    Broken("F2", f"{F1_UNIT},forward_prefetch=False", "fsdp1_second_call_lost", f"{BY_FSDP1}/gradient"),
+    Broken("F3", "strategy=full_shard,use_orig_params=False", "fsdp1_wrong_gradient", f"{BY_FSDP1}/gradient"),
+    Broken(
+        "F4",
+        "strategy=full_shard,use_orig_params=False,offload=False,fp16=False,prefetch=pre",
+        "fsdp1_moves_frozen_units",
+        f"{BY_FSDP1}/parameter",
+    ),
+    Broken("E1", "strategy=full_shard", "fsdp1_checks_no_order", f"{BY_FSDP1}/expectation"),
+    Broken("E2", "strategy=full_shard,iterations=1", "fsdp1_checks_no_order", f"{BY_FSDP1}/expectation"),
+    Broken("E3", "strategy=full_shard", "fsdp1_checks_order_in_evaluation", f"{BY_FSDP1}/warning"),
+    Broken(
+        "Z1",
+        "raf=False,checkpoint=False,freeze_after_init=False",
+        "reduces_frozen_parameters",
+        f"{DIVERGED}/communication",
+        ops=3,
+    ),
+    Broken("Z2", "raf=True,unfreeze=False", "late_post_backward", f"{DIVERGED}/hooks"),
+    Broken("Z2", "intended/raf=True,unfreeze=True", "unfrozen_not_reduced", f"{DIVERGED}/gradient/missing"),
+    Broken("Z3", "raf=True", "second_call_lost", f"{DIVERGED}/gradient", ops=3),
+)
+
+
+def fault_file(name: str) -> Path:
+    """The fault is one that breaks a row, or one that breaks an oracle's rule."""
+    own = HERE / "row_faults" / f"{name}.py"
+    return own if own.exists() else HERE / "faults" / f"{name}.py"
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: f"{broken.row}-{broken.fault}")
+def test_a_fault_in_what_a_row_asserts_turns_it_red(broken: Broken) -> None:
+    case = codec.decode((CORPUS / broken.row / f"{broken.cell}.json").read_bytes())
+    case = replace(case, schedule=case.schedule[: broken.ops])
+    with World(WorldConfig(size=case.mesh.size, preload=(str(fault_file(broken.fault)),))) as world:
+        verdict = world.run(case)
+    assert verdict.signature.startswith(broken.signature), (verdict.status, verdict.findings[:3])
+    assert verdict.status in (Status.DIVERGENCE, Status.CRASH)
+
+
+def test_every_row_can_fail() -> None:
+    assert {broken.row for broken in BROKEN} == set(UPSTREAM_ROWS)
+    assert len(UPSTREAM_ROWS) == 32
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(cuda_devices() < 2, reason="this machine has no two CUDA devices")
+def test_inputs_that_the_root_does_not_move_turn_i1_red() -> None:
+    case = codec.decode((CORPUS / "I1" / "test.json").read_bytes())
+    config = WorldConfig(size=2, device="cuda", preload=(str(fault_file("inputs_not_moved")),))
+    with World(config) as world:
+        verdict = world.run(case)
+    assert verdict.findings[0].engine == "fully_shard"
+    assert verdict.status.is_finding
+
+
+def test_every_fault_breaks_a_row() -> None:
+    source = Path(__file__).read_text()
+    assert [f.stem for f in (HERE / "row_faults").glob("*.py") if f'"{f.stem}"' not in source] == []

@@ -1,0 +1,177 @@
+"""Cases with the options of engines that tests of the reproducer share."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from small_cases import SMALL, chain
+
+from fuzzshard.case.case import (
+    Case,
+    Checkpoint,
+    Freeze,
+    Inputs,
+    Mesh,
+    Optimizer,
+    TensorSpec,
+    WrapGroup,
+)
+from fuzzshard.case.graph import Block, Call, Child, Linear
+from fuzzshard.case.options import FSDP1, Delay, Expect, ParameterDtype, Precision, TensorParallel
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    ClipGradNorm,
+    CorruptState,
+    Forward,
+    LoadState,
+    Reshard,
+    SaveState,
+    SetDivideFactor,
+    SetFlag,
+    SetPath,
+    SetRequiresGrad,
+    Step,
+    TakeStateDict,
+    Unshard,
+    ZeroGrad,
+)
+
+STRUCTURED = Block(
+    children=(
+        Child(
+            name="inner",
+            module=Block(
+                children=(
+                    Child(name="left", module=Linear(out=4)),
+                    Child(name="right", module=Linear(out=4)),
+                ),
+                nodes=(Call(name="h", module="left", args=("x",), alternatives=("right",)),),
+                outputs=("h", "x"),
+                returns="dataclass",
+                passing="dict",
+                method="encode",
+            ),
+        ),
+        Child(name="head", module=Linear(out=4)),
+    ),
+    nodes=(Call(name="p", module="inner", args=("x",)), Call(name="y", module="head", args=("p.0",))),
+    outputs=("y", "p.1"),
+    returns="namedtuple",
+    passing="keyword",
+)
+BFLOAT16 = Precision(param="bfloat16", reduce="float32", output="float32")
+TWO = (WrapGroup(modules=("linear0",)), WrapGroup(modules=("",)))
+STEP = (Forward(), Backward(), Step(), ZeroGrad())
+
+OPTIONS = replace(
+    SMALL,
+    model=STRUCTURED,
+    inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),), same_on_ranks=True, on_host=True),
+    wrap=(
+        WrapGroup(modules=("inner",), offload="unpinned", shard_dim="last", forward_prefetch=("head",)),
+        WrapGroup(modules=("head",), backward_prefetch=("inner",), reshard_after_forward=False),
+        WrapGroup(modules=("",)),
+    ),
+    schedule=(
+        Unshard(target="head"),
+        SetPath(path=1, target="inner"),
+        Forward(),
+        SetDivideFactor(factor=3.0),
+        Backward(),
+        ClipGradNorm(max_norm=0.5),
+        Step(),
+        Reshard(),
+        ZeroGrad(),
+        SetFlag(flag="reshard_after_forward", value=False, target="inner"),
+        SetRequiresGrad(target="head.bias", value=False),
+        Forward(batch=1),
+        Backward(),
+        Step(),
+    ),
+    checkpoints=(Checkpoint(module="head", implementation="utils"),),
+    optimizer=Optimizer(kind="adam", lr=0.01, foreach=False, exclude=("head",), post_optim_event=True),
+    delays=(Delay(site="before_all_gather", milliseconds=1), Delay(site="after_step", milliseconds=1)),
+)
+"""Divides by a factor that no other case has, and clips what it mixes of devices and meshes."""
+
+STATES = replace(
+    SMALL,
+    model=chain("linear0", "linear1"),
+    wrap=TWO,
+    schedule=(
+        *STEP,
+        TakeStateDict(),
+        SaveState(),
+        CorruptState(),
+        LoadState(),
+        *STEP,
+        SaveState(via="state_dict"),
+        CorruptState(),
+        LoadState(assign=True),
+        *STEP,
+    ),
+    optimizer=Optimizer(kind="adam", lr=0.01),
+)
+REBUILT = replace(
+    STATES,
+    schedule=(*STEP, SaveState(), CorruptState(how="rebuild"), LoadState(), *STEP),
+    init="meta",
+)
+TENSOR_PARALLEL = replace(
+    SMALL,
+    model=chain("linear0", "linear1", "linear2"),
+    mesh=Mesh(shard=2, tensor=2),
+    tensor_parallel=(
+        TensorParallel(module="linear0", style="colwise"),
+        TensorParallel(module="linear1", style="rowwise"),
+    ),
+    wrap=(WrapGroup(modules=("linear0",)), WrapGroup(modules=("linear2",))),
+    schedule=STEP,
+    freezes=(Freeze(target="linear0.bias"),),
+)
+PRECISION = replace(
+    SMALL,
+    model=chain("linear0", "linear1"),
+    wrap=(WrapGroup(modules=("linear0",), precision=BFLOAT16), *TWO[1:]),
+    schedule=STEP,
+    inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
+)
+CAST = replace(
+    SMALL,
+    schedule=(Cast(dtype="float64"), *STEP),
+    dtypes=(ParameterDtype(target="linear0.bias", dtype="float32"),),
+)
+FSDP1_CASE = replace(
+    SMALL,
+    model=chain("linear0", "linear1"),
+    wrap=TWO,
+    engines=("fsdp1",),
+    fsdp1=FSDP1(wrapping="policy", forward_prefetch=True, strategy="shard_grad_op"),
+    schedule=(
+        SetFlag(flag="requires_gradient_sync", value=False),
+        Forward(),
+        Backward(),
+        SetFlag(flag="requires_gradient_sync", value=True),
+        Forward(batch=1),
+        Backward(),
+        ClipGradNorm(max_norm=0.5),
+        Step(),
+    ),
+    freezes=(Freeze(target="linear0", after_wrap=True),),
+)
+REPLICATE = replace(FSDP1_CASE, engines=("replicate",), freezes=())
+EXPECTED = replace(
+    FSDP1_CASE,
+    expect=(Expect(kind="error", engine="fsdp1", pattern="planted", op=6, ranks="others"),),
+)
+
+ALL: dict[str, Case] = {
+    "options": OPTIONS,
+    "states": STATES,
+    "rebuilt": REBUILT,
+    "tensor_parallel": TENSOR_PARALLEL,
+    "precision": PRECISION,
+    "cast": CAST,
+    "fsdp1": FSDP1_CASE,
+    "replicate": REPLICATE,
+}

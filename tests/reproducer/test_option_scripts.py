@@ -1,0 +1,112 @@
+"""Scripts of cases with the options of engines: they pass on stock torch, and fail under a planted fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from option_cases import ALL, EXPECTED, FSDP1_CASE, OPTIONS, PRECISION, REBUILT, STATES, TENSOR_PARALLEL
+from small_cases import SMALL, chain
+
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.validate import validate
+from fuzzshard.errors import UsageError
+from fuzzshard.reproducer import script
+from fuzzshard.verdict import Finding
+
+FAULTS = Path(__file__).parent / "faults"
+
+
+def finding(case: Case, oracle: str = "exception", **more: object) -> Finding:
+    values = {"observed": "", "expected": "", "op": len(case.schedule) - 1, **more}
+    return Finding(oracle=oracle, engine=case.engines[-1], **values)
+
+
+@pytest.mark.parametrize("case", ALL.values(), ids=ALL.keys())
+def test_a_script_of_a_crash_runs_the_whole_schedule_and_passes_on_stock_torch(
+    run_script, case: Case
+) -> None:
+    validate(case)
+    text = script(case, finding=finding(case))
+    passing = run_script(text, case.mesh.size)
+    assert not passing.fails, f"{text}\n{passing.output}"
+
+
+DIVIDED = finding(OPTIONS, "gradient", op=4, name="inner.right.weight")
+LOADED = finding(STATES, "parameter", op=7, name="linear0.weight")
+PARALLEL = finding(TENSOR_PARALLEL, "parameter", op=2, name="linear0.weight")
+GATHERED = finding(SMALL, "communication", op=0, name="all-gathers", observed="2", expected="1")
+EXPECTED_ERROR = finding(EXPECTED, "expectation", op=6)
+CLIPPED = finding(FSDP1_CASE, op=6)
+
+
+@pytest.mark.parametrize(
+    ("case", "found", "fault"),
+    [
+        (OPTIONS, DIVIDED, "divides_by_ranks"),
+        (STATES, LOADED, "loads_nothing"),
+        (TENSOR_PARALLEL, PARALLEL, "reduce_scatter_doubles"),
+        (FSDP1_CASE, CLIPPED, "clips_flat_gradients_raises"),
+        (SMALL, GATHERED, "gathers_twice"),
+    ],
+    ids=["divide factor", "checkpoint", "tensor parallel", "fsdp1", "communication"],
+)
+def test_a_script_fails_under_the_fault_that_was_planted_and_not_without(
+    run_script, case: Case, found: Finding, fault: str
+) -> None:
+    text = script(case, finding=found)
+    broken = run_script(text, case.mesh.size, preload=[FAULTS / f"{fault}.py"])
+    assert broken.fails, text
+    assert "AssertionError" in broken.output or "planted" in broken.output, broken.output
+    stock = run_script(text, case.mesh.size)
+    assert not stock.fails, f"{text}\n{stock.output}"
+
+
+def test_a_script_fails_where_an_expected_error_does_not_come(run_script) -> None:
+    text = script(EXPECTED, finding=EXPECTED_ERROR)
+    assert "if dist.get_rank() > 0:" in text
+    silent = run_script(text, EXPECTED.mesh.size)
+    assert silent.fails
+    assert "AssertionError: nothing raised planted" in silent.output, silent.output
+
+
+def test_a_relation_compares_the_engine_with_itself(run_script) -> None:
+    case = replace(
+        SMALL,
+        model=chain("linear0", "linear1"),
+        wrap=(WrapGroup(modules=("linear0",)), WrapGroup(modules=("",))),
+        relation="reshard",
+    )
+    text = script(case, finding=finding(case, "gradient", rung="relation", op=1))
+    assert text.count("fully_shard(") == 4
+    assert "reshard_after_forward=True" in text
+    stock = run_script(text, case.mesh.size)
+    assert not stock.fails, f"{text}\n{stock.output}"
+
+
+@pytest.mark.parametrize("case", [PRECISION, REBUILT], ids=["mixed precision", "a model built anew"])
+def test_what_no_script_can_compare_is_refused_with_the_reason(case: Case) -> None:
+    with pytest.raises(UsageError, match="replay the case"):
+        script(case, finding=finding(case, "gradient"))
+
+
+def test_the_group_of_tensor_parallel_data_ranks_is_averaged_over() -> None:
+    text = script(TENSOR_PARALLEL, finding=PARALLEL)
+    assert 'mesh = world_mesh["dp"]' in text
+    assert "group=group)" in text
+    assert "divide_by" not in text
+
+
+def test_delays_are_sleeps_at_the_collectives_and_between_statements() -> None:
+    text = script(OPTIONS, finding=finding(OPTIONS))
+    assert "delayed(getattr(dist, name), 1)" in text
+    assert "    optimizer.step()" not in text
+    assert "\nwait(1)\n" in text
+
+
+def test_imports_are_those_that_the_text_names() -> None:
+    text = script(OPTIONS, finding=finding(OPTIONS))
+    assert "import collections\nimport dataclasses\nimport os\nimport time\n" in text
+    assert "from torch.distributed.device_mesh import init_device_mesh" in text
+    assert "DistributedDataParallel" not in text

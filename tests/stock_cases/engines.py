@@ -1,0 +1,139 @@
+"""FSDP1, composable DDP, tensor parallelism, and what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from cases import (
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    call,
+    chain,
+    children,
+    colwise,
+    float_inputs,
+    groups,
+    make_case,
+    rowwise,
+)
+
+from fuzzshard.case.case import Freeze, Mesh, Optimizer
+from fuzzshard.case.graph import (
+    Block,
+    Call,
+    LayerNorm,
+    Linear,
+)
+from fuzzshard.case.options import (
+    FSDP1,
+    Expect,
+    Precision,
+    TensorParallel,
+)
+from fuzzshard.case.schedule import (
+    Op,
+    SetPath,
+    SetRequiresGrad,
+)
+from stock_cases.stock import Stock, bitwise, bounded, configured, imprecise, unjudged
+
+
+def fsdp1(options: FSDP1, *, mesh: int | Mesh = 2, **rest: Any) -> Stock:
+    """FSDP1 alone, with momentum."""
+    build = bitwise if mesh == 2 else bounded
+    return build(mesh=mesh, engines=("fsdp1",), fsdp1=options, optimizer=Optimizer(momentum=0.5), **rest)
+
+
+_HSDP = Mesh(replicate=2, shard=2)
+_LINEAR = Linear(out=5)
+_PATHS = Block(
+    children=children(a=_LINEAR, b=_LINEAR, c=_LINEAR),
+    nodes=(call("h", "a", "x"), Call(name="y", module="b", args=("h",), alternatives=("c",))),
+    outputs=("y",),
+)
+_FLIP: tuple[Op, ...] = (
+    SetPath(path=1, ranks="others"),
+    SetRequiresGrad(target="b", value=False, ranks="others"),
+    SetRequiresGrad(target="c", value=True, ranks="others"),
+)
+_RAISED = (
+    "raised as expected: Forward order differs across ranks: rank 0 is all-gathering parameters for "
+    "[['b.weight', 'b.bias']] while rank 1 is all-gathering parameters for [['c.weight', 'c.bias']]"
+)
+
+
+def two_paths(schedule: tuple[Op, ...], expect: Expect, notes: Mapping[str, str] | None = None) -> Stock:
+    """Ranks that take different paths, which FSDP1 tells at debug level DETAIL."""
+    return unjudged(
+        _PATHS,
+        schedule,
+        wrap=groups("b", "c", ROOT),
+        freezes=(Freeze(target="c"),),
+        engines=("fsdp1",),
+        fsdp1=FSDP1(debug="detail"),
+        expect=(expect,),
+        notes=notes,
+    )
+
+
+ENGINES = {
+    "replicate": bitwise(engines=("replicate",)),
+    "fsdp1": fsdp1(FSDP1()),
+    "fsdp1, sharded gradients of original parameters, by a policy": fsdp1(
+        FSDP1(
+            strategy="shard_grad_op",
+            use_orig_params=True,
+            wrapping="policy",
+            forward_prefetch=True,
+            backward_prefetch="post",
+            limit_all_gathers=False,
+        )
+    ),
+    "fsdp1, nothing sharded": fsdp1(FSDP1(strategy="no_shard", backward_prefetch=None)),
+    "fsdp1, hybrid": fsdp1(FSDP1(strategy="hybrid_shard"), mesh=_HSDP),
+    "fsdp1, hybrid in the manner of ZeRO 2": fsdp1(FSDP1(strategy="hybrid_shard_zero2"), mesh=_HSDP),
+    "fsdp1, mixed precision": imprecise(
+        engines=("fsdp1",), fsdp1=FSDP1(precision=Precision(param="bfloat16"))
+    ),
+    "fsdp1, an error where ranks differ": two_paths(
+        (*_FLIP, FORWARD),
+        Expect(kind="error", engine="fsdp1", pattern="^Forward order differs across ranks", op=3),
+        notes={"fsdp1": _RAISED},
+    ),
+    "fsdp1, a warning where an iteration differs": two_paths(
+        (FORWARD, BACKWARD, *_FLIP, FORWARD, BACKWARD),
+        Expect(kind="warning", engine="fsdp1", pattern="^Forward order differs", op=5, ranks="others"),
+    ),
+}
+
+_SQUARE = Mesh(shard=2, tensor=2)
+
+TENSOR = {
+    "columns and rows": bounded(mesh=_SQUARE, tensor_parallel=(colwise("a"), rowwise("b"))),
+    "a norm along the sequence": bounded(
+        chain(a=Linear(out=4), n=LayerNorm(), b=Linear(out=3)),
+        mesh=_SQUARE,
+        inputs=float_inputs(seq=4),
+        tensor_parallel=(
+            rowwise("a", input="replicate", output="sequence"),
+            TensorParallel(module="n", style="sequence"),
+            colwise("b", input="sequence", output="replicate"),
+        ),
+    ),
+    "replicas of tensor-parallel ranks": bounded(
+        mesh=Mesh(replicate=2, shard=1, tensor=2), tensor_parallel=(colwise("a"), rowwise("b"))
+    ),
+    "slices of a pipeline": bounded(
+        mesh=Mesh(pipeline=2, shard=1, tensor=2), tensor_parallel=(colwise("a"), rowwise("b"))
+    ),
+}
+NEEDS_CUDA = {
+    "pinned memory": make_case(wrap=configured("a", "b", ROOT, offload="pinned")),
+    "offloaded by fsdp1": make_case(engines=("fsdp1",), fsdp1=FSDP1(offload=True)),
+    "inputs on the host": make_case(inputs=msgspec.structs.replace(float_inputs(), on_host=True)),
+    "Inductor": make_case(compile="inductor", wrap=groups(ROOT)),
+}
+"""Cases that a CPU cannot run (:mod:`fuzzshard.case.needs` says why)."""

@@ -1,0 +1,186 @@
+"""Leaves, graphs and reuse."""
+
+from __future__ import annotations
+
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    TWO_STEPS,
+    ZERO,
+    call,
+    chain,
+    children,
+    float_inputs,
+    groups,
+    tensor_op,
+)
+
+from fuzzshard.case.case import Inputs, TensorSpec, Tie
+from fuzzshard.case.graph import (
+    MLP,
+    Activation,
+    Alias,
+    Attention,
+    BatchNorm,
+    Block,
+    Conv1d,
+    Dropout,
+    Embedding,
+    LayerNorm,
+    Leaf,
+    Linear,
+    RawParameter,
+    RMSNorm,
+)
+from fuzzshard.case.schedule import (
+    Backward,
+    Forward,
+)
+from stock_cases.stock import Stock, bitwise, bounded
+
+ONE_BY_ONE = "not applicable: several forwards have their backward one by one"
+
+
+def leaf(module: Leaf, *, seq: int = 0) -> Stock:
+    """The leaf between two linear layers, so that its inputs have gradients and its gradients a source."""
+    model = chain(before=Linear(out=4), leaf=module, after=Linear(out=3))
+    return bitwise(model, inputs=float_inputs(seq=seq))
+
+
+def joined(op: str, *args: str) -> Stock:
+    """``op`` over the results of two linear layers that read one input."""
+    model = Block(
+        children=children(a=Linear(out=4), b=Linear(out=4), c=Linear(out=2)),
+        nodes=(call("h", "a", "x"), call("k", "b", "x"), tensor_op("y", op, *args), call("z", "c", "y")),
+        outputs=("z",),
+    )
+    return bounded(model)
+
+
+LEAVES = {
+    "linear": leaf(Linear(out=6)),
+    "linear without bias": leaf(Linear(out=6, bias=False)),
+    "linear of one feature": leaf(Linear(out=1)),
+    "layer norm": leaf(LayerNorm()),
+    "layer norm without bias": leaf(LayerNorm(bias=False)),
+    "rms norm": leaf(RMSNorm()),
+    "batch norm": leaf(BatchNorm()),
+    "batch norm of a sequence": leaf(BatchNorm(), seq=3),
+    "conv1d": leaf(Conv1d(out=6), seq=3),
+    "conv1d without bias": leaf(Conv1d(out=6, bias=False), seq=3),
+    "raw vector": leaf(RawParameter()),
+    "raw matrix": leaf(RawParameter(matrix=True)),
+    "mlp": leaf(MLP(hidden=6)),
+    "mlp without biases": leaf(MLP(hidden=6, bias=False)),
+    "attention": leaf(Attention(heads=2), seq=3),
+    "dropout": leaf(Dropout()),
+    "relu module": leaf(Activation()),
+    "gelu module": leaf(Activation(fn="gelu")),
+    "tanh module": leaf(Activation(fn="tanh")),
+    "embedding": bitwise(
+        chain(leaf=Embedding(vocab=7, dim=4), after=Linear(out=3)),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(kind="ids", size=7),)),
+    ),
+}
+
+_PAIR = Block(
+    children=children(a=Linear(out=4), b=Linear(out=3)),
+    nodes=(call("h", "a", "x"), call("k", "b", "h")),
+    outputs=("h", "k"),
+    returns="tuple",
+)
+
+
+def _calls_pair(*used: str, returns: str = "tuple") -> Block:
+    """A nested block with two results, of which the root reads those in ``used``."""
+    pair = Block(children=_PAIR.children, nodes=_PAIR.nodes, outputs=_PAIR.outputs, returns=returns)
+    return Block(
+        children=children(pair=pair, c=Linear(out=2)),
+        nodes=(call("p", "pair", "x"), tensor_op("y", "concat", *used), call("z", "c", "y")),
+        outputs=("z",),
+    )
+
+
+GRAPHS = {
+    "an addition": joined("add", "h", "k"),
+    "an addition of three": joined("add", "h", "k", "h"),
+    "a product": joined("mul", "h", "k"),
+    "a concatenation": joined("concat", "h", "k"),
+    "a detached value": joined("detach", "h"),
+    "a relu between modules": joined("relu", "h"),
+    "a tanh between modules": joined("tanh", "h"),
+    "a residual around a module": bounded(
+        Block(
+            children=children(a=Linear(out=5)),
+            nodes=(call("h", "a", "x"), tensor_op("y", "add", "x", "h")),
+            outputs=("y",),
+        )
+    ),
+    "a nested block with a tuple": bounded(_calls_pair("p.0", "p.1")),
+    "a nested block with a dict": bounded(_calls_pair("p.0", "p.1", returns="dict")),
+    "a nested block with an unread result": bounded(_calls_pair("p.1")),
+    "an output that the loss ignores": bounded(
+        Block(children=_PAIR.children, nodes=_PAIR.nodes, outputs=("h", "k"), returns="dict"),
+        (Forward(outputs=(0,)), BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP),
+    ),
+    "a value that nothing reads": bounded(
+        Block(children=_PAIR.children, nodes=_PAIR.nodes, outputs=("h",)), TWO_STEPS
+    ),
+    "a module that nothing calls": bitwise(
+        Block(
+            children=children(a=Linear(out=5), unused=Linear(out=3)),
+            nodes=(call("h", "a", "x"),),
+            outputs=("h",),
+        )
+    ),
+    "two inputs": bounded(
+        Block(
+            children=children(a=Linear(out=4), b=Linear(out=4)),
+            nodes=(call("h", "a", "x"), call("k", "b", "y"), tensor_op("z", "add", "h", "k")),
+            outputs=("z",),
+            inputs=("x", "y"),
+        ),
+        inputs=float_inputs(count=2),
+    ),
+}
+
+_TWICE = Block(
+    children=children(a=Linear(out=5), b=Linear(out=3)),
+    nodes=(call("h", "a", "x"), call("k", "a", "h"), call("y", "b", "k")),
+    outputs=("y",),
+)
+_PEEK = Block(
+    children=children(a=Linear(out=5), b=Linear(out=3)),
+    nodes=(
+        call("s", "a", "x", grad=False),
+        call("h", "a", "x"),
+        tensor_op("m", "add", "s", "h"),
+        call("y", "b", "m"),
+    ),
+    outputs=("y",),
+)
+_TIED = chain(a=Linear(out=5), b=Linear(out=5))
+_TIE = (Tie(parameter="b.weight", source="a.weight"),)
+
+REUSE = {
+    "a module called twice": bounded(_TWICE),
+    "a module called without gradients and with": bounded(_PEEK),
+    "a module registered twice": bounded(
+        chain(a=Linear(out=5), b=Alias(target="a"), c=Linear(out=2)), wrap=groups("a", ROOT)
+    ),
+    "weights tied in one group": bounded(_TIED, ties=_TIE, wrap=groups(ROOT)),
+    "weights tied in a list group": bounded(_TIED, ties=_TIE, wrap=groups(("a", "b"), ROOT)),
+    "weights tied without any group": bounded(_TIED, ties=_TIE, wrap=()),
+    "two forwards, one backward": bounded(
+        None, (FORWARD, AGAIN, BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)
+    ),
+    "two forwards, the oldest first": bounded(
+        None, (FORWARD, AGAIN, Backward(which="oldest"), Backward(which="oldest"), STEP), ddp=ONE_BY_ONE
+    ),
+    "two forwards, the newest first": bounded(
+        None, (FORWARD, AGAIN, Backward(which="newest"), Backward(which="newest"), STEP), ddp=ONE_BY_ONE
+    ),
+}

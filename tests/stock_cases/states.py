@@ -1,0 +1,68 @@
+"""What happens to optimizers, dtypes and saved states between the steps."""
+
+from __future__ import annotations
+
+import msgspec
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    TWO_STEPS,
+    ZERO,
+    float_inputs,
+    groups,
+)
+
+from fuzzshard.case.case import Mesh, Optimizer
+from fuzzshard.case.schedule import (
+    Cast,
+    ClipGradNorm,
+    CorruptState,
+    LoadState,
+    Op,
+    SaveState,
+    SetDivideFactor,
+    SetRequiresGrad,
+    TakeStateDict,
+)
+from stock_cases.stock import bitwise, bounded
+
+TRAIN: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)
+_NEXT: tuple[Op, ...] = (AGAIN, BACKWARD, STEP)
+_ADAM = Optimizer(kind="adam", lr=0.01)
+_FACTOR = "not applicable: a divide factor, which DDP has not"
+
+STATES = {
+    "a checkpoint after zeroing, and a state dict that follows": bitwise(
+        None,
+        (TakeStateDict(), *TRAIN, SaveState(), CorruptState(), LoadState(), *_NEXT),
+        optimizer=msgspec.structs.replace(_ADAM, foreach=True),
+    ),
+    "state dicts, assigned to a new model": bitwise(
+        None,
+        (*TRAIN, SaveState(via="state_dict"), CorruptState(how="rebuild"), LoadState(assign=True), *_NEXT),
+        optimizer=msgspec.structs.replace(_ADAM, foreach=False),
+        engines=("fully_shard",),
+    ),
+    "double precision after wrapping": bitwise(
+        None, (Cast(dtype="float64"), *TWO_STEPS), wrap=groups(ROOT), engines=("fully_shard",)
+    ),
+    "an event after every step, for some parameters": bounded(
+        optimizer=Optimizer(kind="adamw", lr=0.01, exclude=("a",), post_optim_event=True),
+    ),
+    "clipped gradients": bounded(None, (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)),
+    "another divide factor, and a loss alone": bounded(
+        None, (SetDivideFactor(factor=4.0), *TWO_STEPS), ddp=_FACTOR, observe="losses"
+    ),
+    "undivided gradients of a shard of everything": bounded(
+        None, (SetDivideFactor(factor=1.0), *TWO_STEPS), ddp=_FACTOR, mesh=Mesh(replicate=2, shard=1)
+    ),
+    "equal inputs on all ranks, and an unfrozen module of the engines alone": bounded(
+        None,
+        (*TRAIN, SetRequiresGrad(target="a", value=False, engines_only=True), FORWARD),
+        inputs=msgspec.structs.replace(float_inputs(), same_on_ranks=True),
+        observe="losses",
+    ),
+}

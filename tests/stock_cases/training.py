@@ -1,0 +1,141 @@
+"""Schedules, optimizers and losses."""
+
+from __future__ import annotations
+
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    TWO_STEPS,
+    ZERO,
+    chain,
+    float_inputs,
+    groups,
+)
+
+from fuzzshard.case.case import Checkpoint, Mesh, Optimizer
+from fuzzshard.case.graph import (
+    Activation,
+    BatchNorm,
+    Dropout,
+    Linear,
+)
+from fuzzshard.case.schedule import (
+    Forward,
+    Op,
+    SetFlag,
+    SetMode,
+    ZeroGrad,
+)
+from stock_cases.stock import bitwise, bounded, flag
+
+PAST_DDP = "not applicable: a forward does not go through the DDP wrapper"
+PARTIAL = "not applicable: a flag for some modules only, which no_sync() cannot express"
+SWITCHED = "not applicable: gradient sync is switched between a forward and its backward"
+UNSYNCED = "not applicable: a step on gradients that were not synchronised"
+
+_NO_SYNC = flag("requires_gradient_sync", False), flag("requires_gradient_sync", True)
+_NO_ALL_REDUCE = flag("requires_all_reduce", False), flag("requires_all_reduce", True)
+_NOT_LAST = flag("is_last_backward", False), flag("is_last_backward", True)
+_NO_RESHARD = flag("reshard_after_backward", False), flag("reshard_after_backward", True)
+
+
+def _accumulated(*flags: tuple[SetFlag, SetFlag]) -> tuple[Op, ...]:
+    """Two microbatches, the first one with the flags as their first value says, then a plain step."""
+    off, on = (tuple(ops) for ops in zip(*flags, strict=True)) if flags else ((), ())
+    return (*off, FORWARD, BACKWARD, *on, AGAIN, BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)
+
+
+SCHEDULES = {
+    "two steps": bitwise(),
+    "no zero_grad between steps": bounded(None, (FORWARD, BACKWARD, STEP, AGAIN, BACKWARD, STEP)),
+    "gradients zeroed in place": bounded(
+        None, (FORWARD, BACKWARD, STEP, ZeroGrad(set_to_none=False), AGAIN, BACKWARD, STEP)
+    ),
+    "microbatches on two ranks": bounded(None, _accumulated()),
+    "microbatches on four ranks": bounded(None, _accumulated(), mesh=4),
+    "no sync": bounded(None, _accumulated(_NO_SYNC)),
+    "no sync on hsdp": bounded(None, _accumulated(_NO_SYNC), mesh=Mesh(replicate=2, shard=2)),
+    "no sync in one group": bounded(
+        None,
+        _accumulated((flag("requires_gradient_sync", False, "a"), flag("requires_gradient_sync", True, "a"))),
+        ddp=PARTIAL,
+    ),
+    "no sync in the root alone": bounded(
+        None,
+        _accumulated(
+            (
+                flag("requires_gradient_sync", False, recurse=False),
+                flag("requires_gradient_sync", True, recurse=False),
+            )
+        ),
+        wrap=groups("a", ROOT),
+        ddp=PARTIAL,
+    ),
+    "no all-reduce on hsdp": bounded(None, _accumulated(_NO_ALL_REDUCE), mesh=Mesh(replicate=2, shard=2)),
+    "no all-reduce without replicas": bounded(None, _accumulated(_NO_ALL_REDUCE)),
+    "sync switched between forward and backward": bounded(
+        None,
+        (FORWARD, _NO_SYNC[0], BACKWARD, _NO_SYNC[1], AGAIN, BACKWARD, STEP),
+        ddp=SWITCHED,
+    ),
+    "a step on unsynchronised gradients": bounded(
+        None, (_NO_SYNC[0], FORWARD, BACKWARD, STEP, ZERO, _NO_SYNC[1], AGAIN, BACKWARD, STEP), ddp=UNSYNCED
+    ),
+    "not the last backward": bounded(None, _accumulated(_NOT_LAST)),
+    "no reshard after backward": bounded(None, _accumulated(_NO_RESHARD)),
+    "not last and no reshard": bounded(None, _accumulated(_NO_RESHARD, _NOT_LAST)),
+    "a forward without gradients in eval mode": bitwise(
+        None,
+        (
+            *(FORWARD, BACKWARD, STEP),
+            *(SetMode(train=False), Forward(batch=2, grad=False), SetMode(train=True)),
+            *(ZERO, FORWARD, BACKWARD, STEP),
+        ),
+    ),
+    "training in eval mode": bitwise(
+        chain(a=Linear(out=4), n=BatchNorm(), d=Dropout()),
+        (SetMode(train=False), *TWO_STEPS),
+    ),
+    "a forward between backward and step": bitwise(
+        None, (FORWARD, BACKWARD, Forward(batch=2, grad=False), STEP, ZERO, FORWARD, BACKWARD, STEP)
+    ),
+    "a forward of a part, after the root ran": bitwise(
+        None,
+        (FORWARD, BACKWARD, STEP, ZERO, Forward(target="b"), BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP),
+        ddp=PAST_DDP,
+    ),
+}
+
+OPTIONS = {
+    "momentum": bitwise(optimizer=Optimizer(momentum=0.5)),
+    "sgd with weight decay": bitwise(optimizer=Optimizer(weight_decay=0.125)),
+    "adam": bitwise(optimizer=Optimizer(kind="adam", lr=0.01)),
+    "adam on four ranks": bounded(mesh=4, optimizer=Optimizer(kind="adam", lr=0.01)),
+    "adamw on three ranks": bounded(mesh=3, optimizer=Optimizer(kind="adamw", lr=0.01, weight_decay=0.1)),
+    "double precision": bitwise(dtype="float64"),
+    "double precision on four ranks": bounded(mesh=4, dtype="float64"),
+    "dyadic values": bitwise(values="dyadic"),
+    "exact values on four ranks": bitwise(
+        chain(a=Linear(out=4), r=Activation(), b=Linear(out=2)),
+        (FORWARD, BACKWARD, STEP),
+        mesh=4,
+        values="dyadic",
+        inputs=float_inputs(4),
+    ),
+    "loss sum": bitwise(loss="sum"),
+    "loss mean square": bitwise(loss="mean_square"),
+    "a composable checkpoint": bitwise(checkpoints=(Checkpoint(module="a"),)),
+    "a checkpoint wrapper": bitwise(checkpoints=(Checkpoint(module="b", implementation="wrapper"),)),
+    "a checkpoint of the root": bitwise(checkpoints=(Checkpoint(module=ROOT),)),
+    "a checkpointed dropout": bitwise(
+        chain(a=Linear(out=4), d=Dropout(), b=Linear(out=3)), checkpoints=(Checkpoint(module="d"),)
+    ),
+    "a checkpointed batch norm": bitwise(
+        chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3)), checkpoints=(Checkpoint(module="n"),)
+    ),
+    "fully_shard alone": bitwise(engines=("fully_shard",)),
+    "ddp alone": bitwise(engines=("ddp",)),
+}
