@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import msgspec
 import torch
+from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.schedule import Cast
 from fuzzshard.oracles.bound import NoiseBound, distance
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.training.trace import Trace, cut
@@ -21,10 +22,11 @@ Both sides round, and the largest element of a tensor is a sample of what roundi
 
 
 def unrounded(case: Case) -> Case:
-    """The case without mixed precision and dtypes of its own, to run in float64."""
-    groups = tuple(msgspec.structs.replace(group, precision=None) for group in case.wrap)
-    fsdp1 = msgspec.structs.replace(case.fsdp1, precision=None)
-    return msgspec.structs.replace(case, wrap=groups, fsdp1=fsdp1, dtypes=())
+    """The case without mixed precision and dtypes of its own, to run in float64 from beginning to end."""
+    groups = tuple(replace(group, precision=None) for group in case.wrap)
+    fsdp1 = replace(case.fsdp1, precision=None)
+    ops = tuple(replace(op, dtype="float64") if isinstance(op, Cast) else op for op in case.schedule)
+    return replace(case, wrap=groups, fsdp1=fsdp1, dtypes=(), schedule=ops)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -170,8 +170,11 @@ def describe(tensor: torch.Tensor | None, difference: Difference) -> str:
     observed, expected = difference.observed, difference.expected
     if tensor is None:
         return "None"
-    if not difference.comparable or observed is None or expected is None:
+    if observed is None or expected is None:
         return f"a tensor of shape {list(tensor.shape)}, {tensor.dtype}"
+    if not difference.comparable:
+        place = f", on {tensor.device}" if observed.device != expected.device else ""
+        return f"a tensor of shape {list(tensor.shape)}, {tensor.dtype}{place}"
     error = distance(observed, expected)
     index = torch.unravel_index(error.argmax(), error.shape)
     where = [int(i) for i in index]

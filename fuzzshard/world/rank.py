@@ -159,6 +159,11 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
         return _failure("judge", "", error)
 
 
+def lost_peers(error: BaseException) -> bool:
+    """Whether an error says that other ranks are gone, and nothing else."""
+    return _DESYNC.search(str(error)) is not None
+
+
 def _failure(
     phase: Literal["setup", "engine", "judge"],
     engine: str,
@@ -176,6 +181,6 @@ def _failure(
         message=f"{type(error).__name__}: {text}"[:2000],
         detail=f"{type(error).__name__} in {innermost_torch_frame(error)}",
         traceback="".join(traceback.format_exception(error))[-8000:],
-        desync=bool(_DESYNC.search(text)),
+        desync=lost_peers(error),
         expected=expected,
     )

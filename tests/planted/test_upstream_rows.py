@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from msgspec.structs import replace
 
 from fuzzshard.case import codec
 from fuzzshard.case.upstream_rows import UPSTREAM_ROWS
-from fuzzshard.verdict import Status
+from fuzzshard.verdict import Verdict
 from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.device import cuda_devices
 
@@ -39,6 +40,7 @@ G1_ON_HSDP = "mesh=hsdp,raf=True,mode=all,reshard_after_backward=True,offload=No
 BROKEN = (
     Broken("M1", "test", "fsdp1_second_call_lost", f"{BY_FSDP1}/gradient", ops=2),
     Broken("I1", "device/test", "nested_inputs_lost", f"{DIVERGED}/output"),
+    Broken("I1", "device/test", "inputs_elsewhere", f"{DIVERGED}/output"),
     Broken("P1", "raf=True,plan=multi", "not_resharded", f"{DIVERGED}/registration"),
     Broken("P1", "raf=False,plan=multi", "reshard_does_nothing", f"{DIVERGED}/registration"),
     Broken("P1", "raf=False,plan=multi", "wrong_registered_parameter", f"{DIVERGED}/registered_parameter"),
@@ -114,36 +116,37 @@ BROKEN = (
 )
 
 
-def fault_file(name: str) -> Path:
-    """The fault is one that breaks a row, or one that breaks an oracle's rule."""
-    own = HERE / "row_faults" / f"{name}.py"
-    return own if own.exists() else HERE / "faults" / f"{name}.py"
+def run(cell: str, fault: str, device: Literal["cpu", "cuda"] = "cpu", ops: int | None = None) -> Verdict:
+    """A cell with a fault: one that breaks what a row asserts, or one that breaks an oracle's rule."""
+    case = codec.decode((CORPUS / f"{cell}.json").read_bytes())
+    own = HERE / "row_faults" / f"{fault}.py"
+    file = own if own.exists() else HERE / "faults" / f"{fault}.py"
+    with World(WorldConfig(size=case.mesh.size, device=device, preload=(str(file),))) as world:
+        return world.run(replace(case, schedule=case.schedule[:ops]))
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: f"{broken.row}-{broken.fault}")
 def test_a_fault_in_what_a_row_asserts_turns_it_red(broken: Broken) -> None:
-    case = codec.decode((CORPUS / broken.row / f"{broken.cell}.json").read_bytes())
-    case = replace(case, schedule=case.schedule[: broken.ops])
-    with World(WorldConfig(size=case.mesh.size, preload=(str(fault_file(broken.fault)),))) as world:
-        verdict = world.run(case)
-    assert verdict.signature.startswith(broken.signature), (verdict.status, verdict.findings[:3])
-    assert verdict.status in (Status.DIVERGENCE, Status.CRASH)
-
-
-def test_every_row_can_fail() -> None:
-    assert {broken.row for broken in BROKEN} == set(UPSTREAM_ROWS)
-    assert len(UPSTREAM_ROWS) == 32
+    verdict = run(f"{broken.row}/{broken.cell}", broken.fault, ops=broken.ops)
+    assert verdict.signature == broken.signature, (verdict.status, verdict.findings[:3], verdict.message)
+    assert verdict.status.is_finding
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(cuda_devices() < 2, reason="this machine has no two CUDA devices")
 def test_inputs_that_the_root_does_not_move_turn_i1_red() -> None:
-    case = codec.decode((CORPUS / "I1" / "test.json").read_bytes())
-    config = WorldConfig(size=2, device="cuda", preload=(str(fault_file("inputs_not_moved")),))
-    with World(config) as world:
-        verdict = world.run(case)
-    assert verdict.findings[0].engine == "fully_shard"
-    assert verdict.status.is_finding
+    verdict = run("I1/test", "inputs_not_moved", device="cuda")
+    assert verdict.signature == f"{DIVERGED}/output", (verdict.findings[:3], verdict.message)
+
+
+def test_a_tensor_on_another_device_is_told_by_its_device() -> None:
+    first = run("I1/device/test", "inputs_elsewhere").findings[0]
+    assert (first.observed[-9:], first.expected[-8:]) == (", on meta", ", on cpu")
+
+
+def test_every_row_can_fail() -> None:
+    assert {broken.row for broken in BROKEN} == set(UPSTREAM_ROWS)
+    assert len(UPSTREAM_ROWS) == 32
 
 
 def test_every_fault_breaks_a_row() -> None:

@@ -11,6 +11,7 @@ from small_cases import EVERYTHING, SMALL, chain
 
 from fuzzshard.case.case import Case, EngineName, Mesh, WrapGroup
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, Step, ZeroGrad
+from fuzzshard.errors import UsageError
 from fuzzshard.reproducer import script
 from fuzzshard.strategies import draw_cases
 from fuzzshard.verdict import Finding, Status, Verdict
@@ -140,7 +141,10 @@ def check_drawn_cases(run_script, world: World, count: int, seed: int) -> None:
         verdict = world.run(case)
         if engine in verdict.notes or verdict.status not in (Status.PASS, Status.DIVERGENCE, Status.CRASH):
             continue
-        text = script(case, finding=next(iter(verdict.findings), None))
+        try:
+            text = script(case, finding=next(iter(verdict.findings), None))
+        except UsageError:
+            continue
         result = run_script(text, case.mesh.size)
         assert result.fails == (verdict.status is not Status.PASS), f"{seed=}\n{text}\n{result.output}"
         compared += 1

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.check_dtypes import promote
-from fuzzshard.case.dtypes import Casts, casts, finer, is_low_precision
+from fuzzshard.case.dtypes import Casts, casts, finer, is_low_precision, swapped_casts
 from fuzzshard.case.graph import Block, Embedding, LayerNorm, Linear, RawParameter, RMSNorm
 from fuzzshard.case.options import FSDP1, Dtype, ParameterDtype, Precision
 from fuzzshard.case.schedule import Cast, SetRequiresGrad
@@ -136,6 +136,12 @@ def test_what_is_low_precision() -> None:
     assert not is_low_precision(make_case(wrap=under(Precision(output="float32"), ROOT)))
     assert is_low_precision(make_case(wrap=under(HALF, ROOT)))
     assert is_low_precision(make_case(dtype="float64", wrap=under(Precision(reduce="float32"), ROOT)))
+
+
+def test_a_run_in_the_other_precision_casts_to_the_other_one() -> None:
+    ops = (Cast(dtype="float64"), FORWARD, Cast(dtype="float32"))
+    swapped = swapped_casts(make_case(schedule=ops))
+    assert swapped.schedule == (Cast(dtype="float32"), FORWARD, Cast(dtype="float64"))
 
 
 def test_a_finer_case_has_more_bits_everywhere_until_there_are_no_more() -> None:

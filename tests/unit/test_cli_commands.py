@@ -16,7 +16,7 @@ from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import make_entry, read_entry
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
-from fuzzshard.errors import InfraError
+from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.verdict import Finding, Status, Verdict
 from fuzzshard.world.config import WorldConfig
 
@@ -271,6 +271,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
         return f"print({signature!r}, {case.seed})\n"
 
     monkeypatch.setattr("fuzzshard.reproducer.script", script, raising=False)
+    monkeypatch.setattr("fuzzshard.reproducer.check", lambda *_, **__: SimpleNamespace(fails=True, output=""))
 
 
 @pytest.mark.usefixtures("scripted")
@@ -326,6 +327,19 @@ def test_shrink_makes_an_entry_of_a_bare_case(
     (folder,) = (tmp_path / "corpus" / "findings").iterdir()
     assert read_entry(folder / "case.json").signature == "divergence/fully_shard/gradient"
     assert bare.read_bytes() == codec.encode(clean_case(2))
+
+
+def test_shrink_saves_a_finding_that_no_script_can_show(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script(case: Case, *, signature: str, finding: object) -> str:
+        raise UsageError("a script cannot", "replay the case")
+
+    monkeypatch.setattr("fuzzshard.reproducer.script", script)
+    folder = save(tmp_path)
+    judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
+    assert fuzzshard("shrink", folder, "--device", "cpu") == 0
+    assert "a script cannot" in read_entry(folder / "case.json").notes["repro.py"]
 
 
 def test_shrink_without_a_finding_changes_nothing(

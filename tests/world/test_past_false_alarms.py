@@ -108,12 +108,18 @@ PAST: dict[str, Case] = {
         engines=("ddp",),
     ),
     "float64 rounds as well, after a cast from float32": make_case(
-        chain(a=WIDE),
-        (Cast(dtype="float64"), *(FORWARD, BACKWARD, STEP) * 4),
-        wrap=groups(""),
-        optimizer=Optimizer(lr=0.1),
+        block(
+            use("h0", "a", "x"),
+            use("h1", "n", "h0"),
+            TensorOp(name="h2", op="add", args=("h0", "h1")),
+            outputs=("h2",),
+            a=Linear(out=7),
+            n=RMSNorm(),
+        ),
+        (Cast(dtype="float64"), *(FORWARD, BACKWARD, STEP) * 3),
+        wrap=groups("n"),
         values="dyadic",
-        mesh=4,
+        mesh=1,
     ),
 }
 

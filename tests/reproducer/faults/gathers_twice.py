@@ -1,17 +1,13 @@
 """Every group is gathered once more than needed."""
 
-import torch.distributed as dist
-
-
-def twice(collective):
-    def call(*args, **kwargs):
-        collective(*args, **kwargs | {"async_op": False})
-        return collective(*args, **kwargs)
-
-    return call
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 
 def apply():
-    for name in ("all_gather_into_tensor", "all_gather_single"):
-        if hasattr(dist, name):
-            setattr(dist, name, twice(getattr(dist, name)))
+    gather = _fsdp_param_group.foreach_all_gather
+
+    def gather_twice(*args, **kwargs):
+        gather(*args, **kwargs)
+        return gather(*args, **kwargs)
+
+    _fsdp_param_group.foreach_all_gather = gather_twice
