@@ -97,6 +97,20 @@ def judge(world: Runner, case: Case, *, deadline: float | None = None, fresh: bo
     return verdict
 
 
+def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
+    """The verdict of one run, and the case that it is about.
+
+    That is another one where rounding might explain what is wrong with ``case``, and cannot in the next
+    higher precision: then the case in that precision is the finding.
+    """
+    verdict = judge(world, case)
+    if verdict.status is Status.INCONCLUSIVE and (finer_case := finer(case)) != case:
+        clearer, precise = judge_clearly(world, finer_case)
+        if precise.status.is_finding:
+            return clearer, precise
+    return case, verdict
+
+
 def _precision(case: Case) -> str:
     """What the values of a case are computed in."""
     return "higher precision" if is_low_precision(case) else case.dtype

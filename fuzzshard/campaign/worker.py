@@ -23,7 +23,7 @@ from fuzzshard.campaign.events import (
     SaveFailed,
     WorldStarted,
 )
-from fuzzshard.campaign.judge import Judged, Runner, Stopped, confirm_and_shrink, judge
+from fuzzshard.campaign.judge import Judged, Runner, Stopped, confirm_and_shrink, judge_clearly
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Known, Registry, cause_of
 from fuzzshard.campaign.prefetch import Prefetch
@@ -92,7 +92,7 @@ class Worker:
             index, case = taken
             if idle_since is not None:
                 self._shared.tally.add_idle(time.perf_counter() - idle_since)
-            verdict = judge(self._world, case)
+            case, verdict = judge_clearly(self._world, case)
             idle_since = time.perf_counter()
             self._emit(self._shared.tally.add(index, case, verdict))
             if verdict.status is Status.INFRA:

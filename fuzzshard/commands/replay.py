@@ -104,6 +104,7 @@ def _as_json(result: ReplayResult) -> str:
             "outcome": result.outcome,
             "seconds": round(result.seconds, 3),
             "message": result.message,
+            "torch": result.torch,
         }
     ).decode()
 

@@ -50,7 +50,7 @@ def shrink(
         A Python file that every rank runs first; repeat it for several.
     """
     from fuzzshard import reproducer
-    from fuzzshard.campaign.judge import SHRINK_BUDGET, confirm_and_shrink, judge
+    from fuzzshard.campaign.judge import SHRINK_BUDGET, confirm_and_shrink, judge_clearly
     from fuzzshard.campaign.keep import Keeper
     from fuzzshard.campaign.known import Found
     from fuzzshard.shrink import Budget
@@ -66,7 +66,7 @@ def shrink(
         Budget(max_evaluations=sys.maxsize, max_seconds=max_time) if max_time is not None else SHRINK_BUDGET
     )
     with World(config) as world:
-        verdict = judge(world, case)
+        case, verdict = judge_clearly(world, case)
         if verdict.status is Status.INFRA:
             raise InfraError(verdict.message, "run fuzzshard doctor")
         if not verdict.status.is_finding:

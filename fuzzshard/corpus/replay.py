@@ -57,12 +57,16 @@ class Outcome(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class ReplayResult:
-    """One replayed entry: the folder or file it is in, the outcome, a line of what was seen."""
+    """One replayed entry: the folder or file it is in, the outcome, a line of what was seen, and which torch.
+
+    ``torch`` is empty where nothing ran.
+    """
 
     path: Path
     outcome: Outcome
     seconds: float = 0.0
     message: str = ""
+    torch: str = ""
 
 
 class ReplayWorld(Protocol):
@@ -156,7 +160,7 @@ def _replay_one(
         outcome, message = _judge(world, entry, device, deadline)
         if outcome in (Outcome.SAME, Outcome.CHANGED):
             break
-    return ReplayResult(shown_path(file), outcome, time.monotonic() - start, message)
+    return ReplayResult(shown_path(file), outcome, time.monotonic() - start, message, world.info["torch"])
 
 
 def _judge(

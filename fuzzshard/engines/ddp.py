@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from typing import ClassVar
 
 import torch
@@ -94,6 +95,21 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> str | None:
                 frozen = frozen - named if op.value else frozen | named
         progress.advance()
     return None
+
+
+def misses_a_root(case: Case, unreduced: Collection[int]) -> bool:
+    """Whether a synchronised backward leaves unreduced what an FSDP root has accumulated that it misses.
+
+    DDP has no roots: the first synchronised backward ends what ``no_sync`` began. ``unreduced`` are the
+    backwards, by the index of their ops, after which the reference holds unreduced gradients.
+    """
+    flags = SyncFlags(case)
+    for index, op in enumerate(case.schedule):
+        if isinstance(op, SetFlag):
+            flags.set(op)
+        if isinstance(op, Backward) and index in unreduced and flags.synced(UNMANAGED):
+            return True
+    return False
 
 
 class DDP(Engine):

@@ -69,8 +69,8 @@ class Reference(Engine):
 
     def _watch(self, root: int, module: nn.Module, args: object, output: object) -> None:
         for tensor in tensors_in(output):
-            # The grad_fn comes first: torch makes that of a view anew which was changed in place, and dies of a
-            # segmentation fault where it does so while a hook is registered.
+            # The grad_fn comes first: torch makes that of a view anew which was changed in place, and dies
+            # of a segmentation fault where it does so while a hook is registered.
             if tensor.grad_fn is not None or tensor.requires_grad:
                 tensor.register_hook(lambda gradient: self._reached.add(root))  # type: ignore[no-untyped-call]
 

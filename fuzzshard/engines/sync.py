@@ -61,15 +61,14 @@ class ExplicitSync:
         """Accumulates, and reduces the gradients of the groups that synchronise now.
 
         A backward finalises every group of the FSDP roots that it goes through, whether it brings the
-        group a gradient or not: ``reached`` are these roots. What no group manages is averaged by hand, all of it.
+        group a gradient or not: ``reached`` are these roots. What no group manages is averaged by hand, all
+        of it.
         """
         news = {fqn: g for fqn in self.owners if (g := self._take(fqn, parameters)) is not None}
         for fqn, new in news.items():
             total = self.local[fqn] + new if fqn in self.local else new
             self.local[fqn] = self._to_reduce_dtype(fqn, total) if self.dtypes.accumulate else total
-        roots = (
-            reached | {UNMANAGED} | {self._root(owner) for fqn, owner in self.owners.items() if fqn in news}
-        )
+        roots = {UNMANAGED, *reached, *(self._root(self.owners[fqn]) for fqn in news)}
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]
             parameter.grad = self._reduced[fqn]

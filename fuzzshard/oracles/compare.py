@@ -61,7 +61,9 @@ def differences(reference: Trace, observed: Trace) -> list[Difference]:
     """All differences in order. What ``observed`` did not record, its engine does not promise.
 
     The reference registers parameters in the dtype they are trained in. An engine may register them in the
-    dtype that a forward computes in: which one it is, :mod:`fuzzshard.oracles.registration` judges.
+    dtype that a forward computes in: which one it is, :mod:`fuzzshard.oracles.registration` judges. What a
+    rank has not reduced yet may have a wider dtype than its backward gave it: where FSDP1 does not shard, it
+    adds up in the flat gradient that was reduced before.
     """
     found = []
     for key, truth in reference.tensors.items():
@@ -75,6 +77,8 @@ def differences(reference: Trace, observed: Trace) -> list[Difference]:
         expected = cut(truth.tensor, got.pieces)
         if key.oracle == "registered_parameter":
             expected = expected.to(got.tensor.dtype)
+        elif key.oracle == "local_gradient":
+            expected = expected.to(torch.promote_types(expected.dtype, got.tensor.dtype))
         if not same_bits(got.tensor, expected):
             found.append(Difference(key, got.tensor, expected, got.pieces))
     return sorted(found, key=lambda d: rank_of(d.key))

@@ -15,6 +15,7 @@ from fuzzshard.case.progress import ranks_differ
 from fuzzshard.case.relations import variant
 from fuzzshard.case.schedule import Cast
 from fuzzshard.engines.base import DTYPES, Engine
+from fuzzshard.engines.ddp import DDP, misses_a_root
 from fuzzshard.engines.fsdp1 import FSDP1
 from fuzzshard.engines.fsdp1_contract import fills_gradients
 from fuzzshard.engines.fully_shard import FullyShard
@@ -23,6 +24,7 @@ from fuzzshard.engines.noise import NoiseTwin
 from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.refusals import refusal
 from fuzzshard.engines.registry import ENGINES, not_applicable, surroundings
+from fuzzshard.engines.replicate import Replicate
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.anchor import PrecisionBound, unrounded
 from fuzzshard.oracles.bound import NoiseBound
@@ -123,9 +125,15 @@ class Experiment:
 
     def _not_comparable(self, engine: str) -> str | None:
         """Why an engine cannot be compared with what the reference did."""
-        if engine != FSDP1.name or ranks_differ(self.case):
+        if ranks_differ(self.case):
             return None
-        if fills_gradients(self.case, self.traces[Reference.name].without_gradient()):
+        if engine in (DDP.name, Replicate.name) and misses_a_root(
+            self.case, self.traces[Reference.name].unreduced()
+        ):
+            return "a backward misses an FSDP root, whose gradients it leaves unsynchronised"
+        if engine == FSDP1.name and fills_gradients(
+            self.case, self.traces[Reference.name].without_gradient()
+        ):
             return "zeros in a flat gradient, which this optimizer does not take for none"
         return None
 

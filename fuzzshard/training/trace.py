@@ -100,6 +100,13 @@ class Trace:
                 found.setdefault(key.op, set()).add(key.name)
         return found
 
+    def unreduced(self) -> set[int]:
+        """The backwards, by the index of their ops, that leave accumulated gradients unreduced.
+
+        A backward that had nothing to differentiate changed nothing, and does not count.
+        """
+        return {key.op for key in self.tensors if key.oracle == "local_gradient"}.difference(self.skipped)
+
     def register(self, key: Key, parameter: torch.Tensor) -> None:
         """Keeps how ``parameter`` is registered."""
         placements: tuple[str, ...] = ()

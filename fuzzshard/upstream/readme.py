@@ -24,7 +24,7 @@ tables in `fuzzshard/upstream`. This page and the cases are written by
 
     python -m fuzzshard.upstream corpus/upstream
 
-and the columns of results are counts of `results.jsonl`, which is what this printed:
+and the columns of results are counts of `results.jsonl`, which is what this printed{torch}:
 
     fuzzshard replay corpus/upstream --device cpu --json > corpus/upstream/results.jsonl
 
@@ -42,28 +42,33 @@ ranks stand for upstream's GPUs. Values are drawn by name, so they are not upstr
 
 def readme(corpus: Path) -> str:
     """The whole page, with the results that lie in ``corpus``."""
-    folders = _results(corpus / RESULTS)
+    results = _results(corpus / RESULTS)
+    folders = summarise((path, result.outcome, result.message) for path, result in results.items())
+    versions = sorted({result.torch for result in results.values()} - {""})
     canonical = sum(len(row.canonical) for row in ROWS)
     extra = sum(len(row.cells) for row in ROWS) - canonical
-    page = HEAD.format(rows=len(ROWS), cells=canonical, extra=extra)
+    page = HEAD.format(
+        rows=len(ROWS),
+        cells=canonical,
+        extra=extra,
+        torch=f" with torch {', '.join(versions)}" if versions else "",
+    )
     page += "\n".join(line for row in ROWS for line in _lines(row, folders))
     return page + "\n\n## What differs, and why\n\n" + "\n".join(_differences()) + "\n"
-
-
-def _results(file: Path) -> dict[Path, FolderSummary]:
-    if not file.exists():
-        return {}
-    latest: dict[Path, tuple[Outcome, str]] = {}
-    for line in file.read_bytes().splitlines():
-        result = msgspec.json.decode(line, type=_Result)
-        latest[_below(Path(result.path), file.parent.name)] = result.outcome, result.message
-    return summarise((path, *result) for path, result in latest.items())
 
 
 class _Result(msgspec.Struct, frozen=True):
     path: str
     outcome: Outcome
     message: str
+    torch: str = ""
+
+
+def _results(file: Path) -> dict[Path, _Result]:
+    """The last result of every case, by its path below the corpus."""
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    results = (msgspec.json.decode(line, type=_Result) for line in lines)
+    return {_below(Path(result.path), file.parent.name): result for result in results}
 
 
 def _below(path: Path, corpus: str) -> Path:

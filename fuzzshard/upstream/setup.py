@@ -40,6 +40,10 @@ DELAY = 2.0
 """Milliseconds. Upstream waits for 25 to 100 ms of GPU time; on a CPU the host sleeps at the same sites."""
 
 
+SEED = 2
+"""Of names, so upstream's 42 has no meaning here; with this one no ReLU of the small models is dead."""
+
+
 def make(
     model: Block,
     schedule: Iterable[Op],
@@ -50,7 +54,7 @@ def make(
 ) -> Case:
     """A case with upstream's seed and its loss, the sum of the output."""
     return Case(
-        seed=42,
+        seed=SEED,
         model=model,
         schedule=tuple(schedule),
         inputs=inputs,

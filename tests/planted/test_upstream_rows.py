@@ -17,7 +17,7 @@ from fuzzshard.world.device import cuda_devices
 
 HERE = Path(__file__).parent
 CORPUS = HERE.parents[1] / "corpus" / "upstream"
-DIVERGED, BY_FSDP1 = "divergence/fully_shard", "divergence/fsdp1"
+DIVERGED, BY_FSDP1, CRASHED = "divergence/fully_shard", "divergence/fsdp1", "crash/fully_shard"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ BROKEN = (
         "G1",
         f"{G1_ON_HSDP},reduce_scatter_only=True",
         "all_reduces_every_microbatch",
-        f"{DIVERGED}/gradient",
+        f"{DIVERGED}/gradient/unexpected",
         ops=9,
     ),
     Broken(
@@ -90,7 +90,12 @@ BROKEN = (
         f"{DIVERGED}/gradient",
         ops=9,
     ),
-    Broken("V1", "test", "method_not_unsharded", "crash/fully_shard"),
+    Broken(
+        "V1",
+        "test",
+        "method_not_unsharded",
+        f"{CRASHED}/RuntimeError in _try_replicate_spec_for_scalar_tensor",
+    ),
     Broken("F1", f"{F1_UNIT},unfreeze=True", "fsdp1_late_reshard", f"{BY_FSDP1}/hooks"),
     Broken("F2", f"{F1_UNIT},forward_prefetch=False", "fsdp1_second_call_lost", f"{BY_FSDP1}/gradient"),
     Broken("F3", "strategy=full_shard,use_orig_params=False", "fsdp1_wrong_gradient", f"{BY_FSDP1}/gradient"),

@@ -122,6 +122,7 @@ def test_replay_as_json_prints_nothing_else(
     assert fuzzshard("replay", tmp_path, "--device", "cpu", "--json") == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert (json.loads(line)["path"], json.loads(line)["outcome"]) == (str(folder), "FIXED")
+    assert json.loads(line)["torch"] == INFO["torch"]
 
 
 def test_replay_of_an_empty_corpus_is_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

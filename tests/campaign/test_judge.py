@@ -1,0 +1,53 @@
+"""Which case and verdict a run of a case comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cases import make_case
+
+from fuzzshard.campaign.judge import judge, judge_clearly
+from fuzzshard.case.case import Case
+from fuzzshard.verdict import Finding, Status, Verdict
+
+PASS = Verdict(status=Status.PASS)
+GRAY = Verdict(status=Status.INCONCLUSIVE)
+FINDING = Verdict(
+    status=Status.DIVERGENCE,
+    findings=(Finding(oracle="gradient", engine="ddp", observed="2", expected="1"),),
+)
+
+
+class FakeWorld:
+    """Says of a case what a function of it says."""
+
+    def __init__(self, verdict_of: Callable[[Case], Verdict]) -> None:
+        self.verdict_of = verdict_of
+
+    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+        return self.verdict_of(case)
+
+    def restart(self) -> None:
+        pass
+
+
+def in_float64(verdict: Verdict) -> FakeWorld:
+    return FakeWorld(lambda case: verdict if case.dtype == "float64" else GRAY)
+
+
+def test_what_passes_in_higher_precision_was_rounding() -> None:
+    world, case = in_float64(PASS), make_case()
+    assert judge(world, case).status is Status.PASS
+    assert judge_clearly(world, case) == (case, judge(world, case))
+
+
+def test_what_diverges_in_higher_precision_is_a_finding_of_the_case_in_that_precision() -> None:
+    case, verdict = judge_clearly(in_float64(FINDING), make_case())
+    assert (case, verdict) == (make_case(dtype="float64"), FINDING)
+
+
+@pytest.mark.parametrize("verdict", [PASS, GRAY, FINDING], ids=lambda v: str(v.status))
+def test_the_verdict_of_a_case_in_the_highest_precision_stands(verdict: Verdict) -> None:
+    case = make_case(dtype="float64")
+    assert judge_clearly(in_float64(verdict), case) == (case, verdict)
