@@ -99,6 +99,7 @@ class _Run:
         self.forwarded = False
         self.unsynced = False
         self.holds_gradients = False
+        self.holds_reduced = False
 
     def reasons(self) -> Iterator[str]:
         """Why ops of the schedule are not covered, in order."""
@@ -153,6 +154,11 @@ class _Run:
             )
         if any(self.synced_at[index] != self.flags.synced(UNMANAGED) for index in taken):
             yield "gradient sync is switched between a forward and its backward"
+        if self.case.fsdp1.offload and self.holds_reduced:
+            yield (
+                "gradient accumulation outside no_sync() with CPU offloading, which is not supported "
+                "(fully_sharded_data_parallel.py, class docstring)"
+            )
 
     def _advance(self, index: int, op: Op) -> None:
         match op:
@@ -164,8 +170,10 @@ class _Run:
                 self.holds_gradients = True
                 self.forwarded = False
                 self.unsynced = not self.flags.synced(UNMANAGED)
-            case ZeroGrad(set_to_none=True):
-                self.holds_gradients = False
+                self.holds_reduced |= not self.unsynced
+            case ZeroGrad():
+                self.holds_gradients &= not op.set_to_none
+                self.holds_reduced = False
             case SetFlag():
                 self.flags.set(op)
             case _:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Forward
 from fuzzshard.case.units import parameter_units
@@ -24,13 +24,16 @@ class Allowed(NamedTuple):
     reason: str
 
 
-def _zero_for_none(case: Case, difference: Difference) -> bool:
-    return (
-        difference.key.oracle == "input_gradient"
-        and difference.expected is None
-        and difference.observed is not None
-        and not difference.observed.any()
-    )
+def _zeros_for_none(difference: Difference) -> bool:
+    return difference.expected is None and difference.observed is not None and not difference.observed.any()
+
+
+def _zero_input_gradient(case: Case, difference: Difference) -> bool:
+    return difference.key.oracle == "input_gradient" and _zeros_for_none(difference)
+
+
+def _initialised_state(case: Case, difference: Difference) -> bool:
+    return difference.key.oracle == "resume" and _zeros_for_none(difference)
 
 
 def _recomputed_statistics(case: Case, difference: Difference) -> bool:
@@ -44,9 +47,7 @@ def _zeros_in_a_flat_gradient(case: Case, difference: Difference) -> bool:
     unit = owners.get(difference.key.name)
     return (
         difference.key.oracle in ("gradient", "local_gradient")
-        and difference.expected is None
-        and difference.observed is not None
-        and not difference.observed.any()
+        and _zeros_for_none(difference)
         and list(owners.values()).count(unit or frozenset()) > 1
     )
 
@@ -54,7 +55,7 @@ def _zeros_in_a_flat_gradient(case: Case, difference: Difference) -> bool:
 ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "fully_shard",
-        _zero_for_none,
+        _zero_input_gradient,
         "an input that is not used gets a gradient of zeros: inputs pass through a torch.autograd.Function, "
         "which materializes undefined gradients as zeros (FunctionCtx.set_materialize_grads)",
     ),
@@ -73,6 +74,15 @@ ALLOWED: tuple[Allowed, ...] = (
             "recomputed as well and counts once more",
         )
         for engine in ("ddp", "replicate")
+    ),
+    *(
+        Allowed(
+            engine,
+            _initialised_state,
+            "get_optimizer_state_dict steps an optimizer that has no state yet with gradients of zeros "
+            "(torch/distributed/checkpoint/state_dict.py, _init_optim_state)",
+        )
+        for engine in ALL_ENGINES
     ),
 )
 

@@ -7,7 +7,7 @@ import itertools
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, Call, walk
-from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, ZeroGrad
+from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, ZeroGrad
 
 
 def accumulates(case: Case) -> bool:
@@ -17,8 +17,11 @@ def accumulates(case: Case) -> bool:
     return any(isinstance(a, Backward) and isinstance(b, Backward) for a, b in itertools.pairwise(ops))
 
 
-def adds_in_another_order(case: Case) -> bool:
-    """Whether some gradient is a sum that engines may associate differently.
+def adds_in_another_order(case: Case, engine: str = "") -> bool:
+    """Whether some gradient is a sum that engines may associate differently, or that ``engine`` may.
+
+    The gradients of several backwards ``fully_shard`` adds up as the reference does, one after another:
+    unreduced ones on every rank, then the reduced sums; not where it reduces over shards only for a while.
 
     So is a norm that is clipped: of shards first, then of their norms. A compiled backward orders its sums
     itself. Tensor-parallel ranks each add up a part of what one matrix product adds up, in forward already.
@@ -32,9 +35,14 @@ def adds_in_another_order(case: Case) -> bool:
     )
     modules = facts(case).modules.values()
     reused = bool(case.ties) or any(isinstance(m, Alias) for _, m in walk(case.model))
-    return (
-        accumulates(case) or pending or reused or any(isinstance(m, Block) and _branches(m) for m in modules)
-    )
+    accumulated = accumulates(case) and not (engine == "fully_shard" and not _reduces_in_parts(case))
+    return accumulated or pending or reused or any(isinstance(m, Block) and _branches(m) for m in modules)
+
+
+def _reduces_in_parts(case: Case) -> bool:
+    """Whether gradients are reduced over shards in one backward and over replicas in another."""
+    partial = any(isinstance(op, SetFlag) and op.flag == "requires_all_reduce" for op in case.schedule)
+    return partial and case.mesh.replicate is not None
 
 
 def _branches(block: Block) -> bool:

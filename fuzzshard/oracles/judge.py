@@ -21,20 +21,21 @@ MOST_FINDINGS = 12
 """Findings kept per engine and rank: the first ones say where it began."""
 
 
-def bitwise_applies(case: Case, device: str = "cpu") -> bool:
-    """Whether bitwise equality is required although the values are not exact.
+def bitwise_applies(case: Case, engine: str, device: str = "cpu") -> bool:
+    """Whether bitwise equality with the reference is required of ``engine`` although values are not exact.
 
     A sum of two terms has one rounding whatever the order, so up to mesh size 2 the reductions are equal,
     when gradients are reduced once. Engines may add three or more terms in another order than plain
     autograd does: the contributions to a value or a module that is used several times, because
-    ``fully_shard`` puts autograd nodes at module boundaries; and the gradients of several backwards.
+    ``fully_shard`` puts autograd nodes at module boundaries; and the gradients of several backwards, but
+    for ``fully_shard``.
     """
     if computes_frozen_as_trainable(case):
         return False
     offloaded = case.fsdp1.offload or any(group.offload for group in case.wrap)
     if device == "cuda" and (_scales_terms(case) or offloaded):
         return False  # the optimizer of offloaded parameters runs on the CPU, which rounds otherwise
-    return case.mesh.size <= 2 and not adds_in_another_order(case)
+    return case.mesh.size <= 2 and not adds_in_another_order(case, engine)
 
 
 def _scales_terms(case: Case) -> bool:

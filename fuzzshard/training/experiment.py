@@ -200,12 +200,12 @@ class Experiment:
         """Bitwise comparison came first; only a difference makes it worth finding out what is due."""
         if not self._anywhere(any(differing.values())):
             return [], "bitwise"
-        if bitwise_applies(self.case, self.mesh.device.type):
-            rungs = dict.fromkeys(differing, "bitwise")
-        elif self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly()):
-            rungs = {n: "exact" if exact_applies(self.case, n) else loose_rung(self.case) for n in differing}
-        else:
-            rungs = dict.fromkeys(differing, loose_rung(self.case))
+        device = self.mesh.device.type
+        rungs = {n: "bitwise" for n in differing if bitwise_applies(self.case, n, device)}
+        rest = [name for name in differing if name not in rungs]
+        exact = rest and self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly())
+        for name in rest:
+            rungs[name] = "exact" if exact and exact_applies(self.case, name) else loose_rung(self.case)
         loose = {n: found for n, found in differing.items() if rungs[n] == loose_rung(self.case)}
         bound = self._noise_bound(loose) if loose else None
         findings: list[Finding] = []

@@ -33,6 +33,7 @@ from fuzzshard.case.schedule import (
     SetFlag,
     SetRequiresGrad,
 )
+from fuzzshard.engines.fsdp1_contract import not_applicable
 from fuzzshard.upstream.catalog import ROWS
 from fuzzshard.upstream.cell import Cell
 from fuzzshard.verdict import Status
@@ -214,6 +215,15 @@ def test_it_is_not_judged(four_ranks: World, case: Case, reason: str) -> None:
     assert verdict.status is Status.PASS, verdict.findings[:2]
     assert verdict.notes["fsdp1"].startswith("not applicable: ")
     assert reason in verdict.notes["fsdp1"]
+
+
+def test_offloaded_gradients_may_add_up_before_they_are_reduced_and_not_after() -> None:
+    reduced = (FORWARD, BACKWARD, AGAIN, BACKWARD)
+    for schedule in ((NO_SYNC, *reduced), (*reduced[:2], ZERO, *reduced[2:])):
+        assert not_applicable(fsdp1(schedule=schedule, options=FSDP1(offload=True))) is None
+    reason = not_applicable(fsdp1(schedule=reduced, options=FSDP1(offload=True)))
+    assert reason is not None
+    assert "gradient accumulation outside no_sync() with CPU offloading" in reason
 
 
 def _some(row: str, step: int) -> list[Any]:

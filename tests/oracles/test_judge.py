@@ -44,7 +44,7 @@ TIED = chain(a=Linear(out=5), b=Linear(out=5))
 
 @pytest.mark.parametrize(("mesh", "expected"), [(1, True), (2, True), (3, False), (4, False)])
 def test_bitwise_equality_is_due_where_a_sum_has_two_terms_at_most(mesh: int, expected: bool) -> None:
-    assert bitwise_applies(make_case(mesh=mesh)) is expected
+    assert bitwise_applies(make_case(mesh=mesh), "fully_shard") is expected
 
 
 REORDERED = {
@@ -60,7 +60,7 @@ REORDERED = {
 @pytest.mark.parametrize("case", REORDERED.values(), ids=REORDERED.keys())
 def test_sums_of_three_terms_may_be_added_in_another_order(case: Case) -> None:
     assert adds_in_another_order(case)
-    assert not bitwise_applies(case)
+    assert not bitwise_applies(case, "ddp")
 
 
 def test_one_backward_a_step_adds_in_one_order() -> None:

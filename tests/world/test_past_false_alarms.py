@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cases import BACKWARD, FORWARD, STEP, chain, float_inputs, groups, make_case
+from cases import BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, groups, make_case
 
 from fuzzshard.campaign.judge import judge
 from fuzzshard.case.case import Case, Checkpoint, Mesh, Optimizer, TensorSpec
 from fuzzshard.case.codec import decode
 from fuzzshard.case.graph import BatchNorm, Block, Call, Child, Linear, RMSNorm, TensorOp
-from fuzzshard.case.schedule import Cast, Forward, SetFlag, SetRequiresGrad
+from fuzzshard.case.options import FSDP1, Precision
+from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -33,6 +34,12 @@ def block(*nodes: Call | TensorOp, outputs: tuple[str, ...], returns="tensor", *
 
 def use(name: str, module: str, *args: str) -> Call:
     return Call(name=name, module=module, args=args)
+
+
+TWO_OUTPUTS = block(
+    use("h0", "a", "x"), use("h1", "b", "x"), outputs=("h0", "h1"), returns="tuple", a=LINEAR, b=LINEAR
+)
+LAST_USES_ONE = (NO_SYNC, FORWARD, BACKWARD, SYNC, Forward(outputs=(0,)), BACKWARD)
 
 
 PAST: dict[str, Case] = {
@@ -100,6 +107,33 @@ PAST: dict[str, Case] = {
         (Forward(outputs=(1,)), BACKWARD, FORWARD),
         wrap=groups(""),
         checkpoints=(Checkpoint(module="n"),),
+    ),
+    "a checkpoint wrapper within another goes into the module that the outer one wraps": make_case(
+        chain(m=chain(a=LINEAR)),
+        wrap=groups("m.a", ""),
+        checkpoints=tuple(Checkpoint(module=m, implementation="wrapper") for m in ("m", "m.a")),
+        engines=("ddp", "fully_shard", "fsdp1"),
+    ),
+    "what no group manages is averaged also by a backward that does not reach it": make_case(
+        TWO_OUTPUTS, LAST_USES_ONE, wrap=groups(""), ignored=("b",)
+    ),
+    "DDP has no roots that a backward could miss": make_case(
+        TWO_OUTPUTS, LAST_USES_ONE, wrap=groups("b"), engines=("ddp", "replicate", "fully_shard")
+    ),
+    "FSDP1 without sharding adds unreduced gradients to reduced ones, in their dtype": make_case(
+        chain(a=LINEAR, b=LINEAR),
+        (FORWARD, BACKWARD, ZERO, NO_SYNC, FORWARD, BACKWARD),
+        wrap=groups(""),
+        mesh=1,
+        optimizer=Optimizer(exclude=("b",)),
+        engines=("fsdp1",),
+        fsdp1=FSDP1(use_orig_params=True, precision=Precision(param="bfloat16")),
+    ),
+    "saving gives an optimizer that has no state yet states of zeros": make_case(
+        block(outputs=("x",), a=LINEAR),
+        (FORWARD, BACKWARD, STEP, SaveState()),
+        wrap=groups(""),
+        optimizer=Optimizer(momentum=0.5),
     ),
     "the reference looks for gradients of a view that was changed in place": make_case(
         block(use("h0", "a", "x"), TensorOp(name="h1", op="iadd", args=("h0", "x")), outputs=("h1",), a=WIDE),
