@@ -89,7 +89,7 @@ def _has_spare_bits(tensor: torch.Tensor) -> bool:
     if not tensor.is_floating_point() or not values.numel():
         return True
     mantissa, exponent = values.frexp()
-    integers = mantissa.ldexp(torch.tensor(53)).long()
+    integers = mantissa.ldexp(torch.tensor(53, device=mantissa.device)).long()
     lowest = (integers & -integers).double().log2() + exponent - 53
     bits = 1 - math.log2(torch.finfo(tensor.dtype).eps)
     return bool(exponent.max() - lowest.min() <= bits - SPARE_BITS)

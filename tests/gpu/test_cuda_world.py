@@ -10,7 +10,7 @@ from cases import FORWARD, ROOT, chain, groups, make_case
 from stock_cases import NEEDS_CUDA, STOCK
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import Linear
+from fuzzshard.case.graph import Block, Linear, walk
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.device import cuda_devices
@@ -26,6 +26,10 @@ CASES = {name: stock.case for name, stock in STOCK.items()} | dict(NEEDS_CUDA)
 CASES = {name: case for name, case in CASES.items() if case.mesh.size <= RANKS}
 
 
+def _passes_dataclass(case: Case) -> bool:
+    return any(isinstance(m, Block) and "dataclass" in (m.returns, m.passing) for _, m in walk(case.model))
+
+
 @pytest.fixture(scope="module")
 def devices() -> Iterator[World]:
     with World(WorldConfig(size=RANKS, device="cuda")) as world:
@@ -34,6 +38,8 @@ def devices() -> Iterator[World]:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_stock_torch_passes_on_cuda(devices: World, case: Case) -> None:
+    if _passes_dataclass(case) and not devices.info["torch"].startswith("2.13"):
+        pytest.skip("older torch does not see the tensors in a dataclass")
     verdict = devices.run(case)
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
 
