@@ -75,6 +75,13 @@ REFUSALS: tuple[Refusal, ...] = (
         "(fuzzshard/engines/fully_shard.py, taking_warnings_seriously)",
     ),
     Refusal(
+        "fully_shard",
+        "RuntimeError",
+        "_foreach_zero_.* got mixed torch.Tensor and DTensor",
+        "torch/optim/optimizer.py, zero_grad: with foreach it zeroes the gradients of all parameters in one "
+        "call, and DTensor wants no plain tensors among its own (torch/distributed/tensor/_dispatch.py)",
+    ),
+    Refusal(
         "fsdp1",
         "ValueError",
         "Must flatten tensors with uniform `requires_grad`",

@@ -18,9 +18,9 @@ from cases import (
 )
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-from fuzzshard.case.case import Case, Freeze, Tie
+from fuzzshard.case.case import Case, Freeze, Optimizer, Tie
 from fuzzshard.case.graph import Alias, Block, Linear
-from fuzzshard.case.schedule import Forward
+from fuzzshard.case.schedule import Forward, ZeroGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -44,6 +44,14 @@ REFUSED = {
     "a forward of a part before the root": (
         make_case(schedule=(Forward(target="b"), BACKWARD, STEP, FORWARD, BACKWARD)),
         "FSDP state has already been lazily initialized for b",
+    ),
+    "foreach over parameters of which some are no DTensors": (
+        make_case(
+            schedule=(FORWARD, BACKWARD, ZeroGrad(set_to_none=False)),
+            wrap=groups("a"),
+            optimizer=Optimizer(foreach=True),
+        ),
+        "got mixed torch.Tensor and DTensor",
     ),
     "an output that is a view and is changed in place": (
         make_case(ADDS_IN_PLACE, inputs=float_inputs(seq=2), engines=("fully_shard",)),
