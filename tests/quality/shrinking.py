@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import facts
 from fuzzshard.case.order import Size, size_order
 from fuzzshard.case.paths import is_within
@@ -29,8 +29,12 @@ def failing(predicate: Predicate) -> list[Case]:
 
 
 def minimal(predicate: Predicate, case: Case | None = None) -> ShrinkResult:
-    """What the largest drawn case for which the predicate holds, or ``case``, shrinks to."""
-    result = shrink(case or failing(predicate)[0], predicate)
+    """What the largest drawn case for which the predicate holds, or ``case``, shrinks to.
+
+    One on several ranks by preference: shrinking adds none to a case on one.
+    """
+    found = [case] if case else failing(predicate)
+    result = shrink(next((c for c in found if c.mesh.size > 1), found[0]), predicate)
     assert result.finished
     assert predicate(result.case)
     return result
@@ -79,14 +83,13 @@ def unsynced_then_synced(case: Case) -> bool:
 
 
 def tied_in_list_group(case: Case) -> bool:
-    """Both names of a parameter are within one group of several modules."""
-    return any(
-        len(group.modules) > 1
-        and any(is_within(tie.parameter, m) for m in group.modules)
-        and any(is_within(tie.source, m) for m in group.modules)
-        for group in case.wrap
-        for tie in case.ties
-    )
+    """The two names of a parameter are within two modules of one group."""
+
+    def member(group: WrapGroup, fqn: str) -> str | None:
+        return next((m for m in group.modules if is_within(fqn, m)), None)
+
+    ends = ((member(g, t.parameter), member(g, t.source)) for g in case.wrap for t in case.ties)
+    return any(None not in pair and pair[0] != pair[1] for pair in ends)
 
 
 def int_reshard_on_four(case: Case) -> bool:

@@ -61,7 +61,7 @@ RICH = make_case(
         CorruptState(),
         LoadState(assign=True),
         SetDivideFactor(factor=2.0),
-        Cast(dtype="float64"),
+        Cast(dtype="float32"),
         Forward(batch=1),
         BACKWARD,
         STEP,
@@ -69,7 +69,9 @@ RICH = make_case(
     mesh=Mesh(shard=2, tensor=2),
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),), same_on_ranks=True),
     wrap=(
-        WrapGroup(modules=("inner",), precision=Precision(param="bfloat16", reduce="float32")),
+        WrapGroup(
+            modules=("inner",), precision=Precision(param="bfloat16", reduce="float32", output="float32")
+        ),
         WrapGroup(modules=("left",), forward_prefetch=("inner",), shard_dim="last"),
         WrapGroup(modules=("",), offload="unpinned"),
     ),

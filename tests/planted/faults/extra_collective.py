@@ -1,4 +1,6 @@
-"""Rank 1 has one more collective than its peers, in a group of its own so that nobody waits for it."""
+"""Rank 1 has one more collective than its peers, of a kind that
+``fully_shard`` never issues, in a group of its own so that nobody waits for it.
+"""
 
 import torch
 import torch.distributed as dist
@@ -11,7 +13,7 @@ def apply() -> None:
 
     def wrong(self, module, args, kwargs):
         if dist.get_rank() == 1:
-            dist.all_reduce(torch.zeros(1), group=alone)
+            dist.broadcast(torch.zeros(1), dist.get_rank(), group=alone)
         return pre_forward(self, module, args, kwargs)
 
     FSDPParamGroup.pre_forward = wrong
