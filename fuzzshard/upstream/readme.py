@@ -12,8 +12,8 @@ from fuzzshard.corpus.summary import FolderSummary, summarise
 from fuzzshard.upstream.catalog import ROWS
 from fuzzshard.upstream.cell import Row
 
-RESULTS = "results.jsonl"
-"""What ``fuzzshard replay --json`` printed; of several lines for one case the last counts."""
+RESULTS = ("results.jsonl", "results-cuda.jsonl")
+"""What ``fuzzshard replay --json`` printed, by device; of several lines for one case the last counts."""
 
 HEAD = """\
 # Upstream's tests as cases
@@ -24,9 +24,15 @@ tables in `fuzzshard/upstream`. This page and the cases are written by
 
     python -m fuzzshard.upstream corpus/upstream
 
-and the columns of results are counts of `results.jsonl`, which is what this printed{torch}:
+and the columns of results are counts of what was last printed by
 
-    fuzzshard replay corpus/upstream --device cpu --json > corpus/upstream/results.jsonl
+    fuzzshard replay corpus/upstream/*/*.json --device cpu --json > corpus/upstream/results.jsonl
+    fuzzshard replay corpus/upstream/*/*.json --device cuda --json > corpus/upstream/results-cuda.jsonl
+
+the first with torch 2.13.0 and gloo on 2 CPU cores, the second with torch 2.11.0 and NCCL on 4 H200s.
+Empty means not replayed since the cells were last changed. The 7 others on CUDA (Z1, Z2, Z3 with `raf=2`)
+are a bug of torch 2.11 that 2.13 does not have: resharding to a smaller mesh registers frozen parameters as
+trainable.
 
 `fuzzshard replay corpus/upstream --summary` prints the same table for the machine at hand.
 
@@ -35,23 +41,20 @@ In every row the reference is the plain model with gradients averaged by hand. W
 gradients, parameters, buffers and registration after every op, unless a case says `observe="losses"`. Four
 ranks stand for upstream's GPUs. Values are drawn by name, so they are not upstream's, but dims are.
 
-| row | upstream test | cells | passed | skipped | other |
-|---|---|---|---|---|---|
+| row | upstream test | cells | CPU: passed | skipped | other | CUDA: passed | skipped | other |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
 def readme(corpus: Path) -> str:
     """The whole page, with the results that lie in ``corpus``."""
-    results = _results(corpus / RESULTS)
-    folders = summarise((path, result.outcome, result.message) for path, result in results.items())
-    versions = sorted({result.torch for result in results.values()} - {""})
+    folders = [_folders(corpus / name) for name in RESULTS]
     canonical = sum(len(row.canonical) for row in ROWS)
     extra = sum(len(row.cells) for row in ROWS) - canonical
     page = HEAD.format(
         rows=len(ROWS),
         cells=canonical,
         extra=extra,
-        torch=f" with torch {', '.join(versions)}" if versions else "",
     )
     page += "\n".join(line for row in ROWS for line in _lines(row, folders))
     return page + "\n\n## What differs, and why\n\n" + "\n".join(_differences()) + "\n"
@@ -61,7 +64,11 @@ class _Result(msgspec.Struct, frozen=True):
     path: str
     outcome: Outcome
     message: str
-    torch: str = ""
+
+
+def _folders(file: Path) -> dict[Path, FolderSummary]:
+    results = _results(file)
+    return summarise((path, result.outcome, result.message) for path, result in results.items())
 
 
 def _results(file: Path) -> dict[Path, _Result]:
@@ -76,15 +83,21 @@ def _below(path: Path, corpus: str) -> Path:
     return Path(*path.parts[path.parts.index(corpus) + 1 :])
 
 
-def _lines(row: Row, folders: dict[Path, FolderSummary]) -> Iterator[str]:
+def _lines(row: Row, devices: list[dict[Path, FolderSummary]]) -> Iterator[str]:
     for folder in dict.fromkeys(cell.folder for cell in row.cells):
         cells = [cell for cell in row.cells if cell.folder == folder]
-        summary = folders.get(Path(row.id, folder), FolderSummary())
-        _, passed, skipped, other = summary.counts if any(summary.counts) else ("", "", "", "")
-        reasons = f" ({'; '.join(summary.reasons)})" if summary.reasons else ""
+        columns = [_columns(folders.get(Path(row.id, folder), FolderSummary())) for folders in devices]
         test = f"`{row.file}` {row.test}" if not folder else dict(row.folders)[folder]
         where = f"{row.id}/{folder}" if folder else f"**{row.id}**"
-        yield f"| {where} | {test} | {len(cells)} | {passed} | {skipped} | {other}{reasons} |"
+        yield f"| {where} | {test} | {len(cells)} | {' | '.join(columns)} |"
+
+
+def _columns(summary: FolderSummary) -> str:
+    if not any(summary.counts):
+        return " |  | "
+    _, passed, skipped, other = summary.counts
+    reasons = f" ({'; '.join(summary.reasons)})" if summary.reasons else ""
+    return f"{passed} | {skipped} | {other}{reasons}"
 
 
 def _differences() -> Iterator[str]:
