@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import traceback
+import types
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -129,6 +130,17 @@ def _preload(path: str, number: int) -> None:
     spec.loader.exec_module(module)
     if hasattr(module, "apply"):
         module.apply()
+        _take_up_patches()
+
+
+def _take_up_patches() -> None:
+    """Makes functions that fuzzshard imported by name from torch the ones that torch has now."""
+    for name, module in list(sys.modules.items()):
+        for attribute, value in list(vars(module).items()) if name.startswith("fuzzshard.") else ():
+            if isinstance(value, types.FunctionType) and value.__module__.startswith("torch."):
+                now = getattr(sys.modules.get(value.__module__), value.__name__, value)
+                if now is not value:
+                    setattr(module, attribute, now)
 
 
 def _run(channel: socket.socket, message: RunCase, device: torch.device) -> RankReport | Failure:
