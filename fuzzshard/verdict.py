@@ -34,11 +34,7 @@ UNEXPECTED = "unexpected"
 """Details of a finding: the engine has no tensor where the reference has one, or the other way round."""
 
 
-ORACLES = (
-    "exception",
-    "exit",
-    "deadline",
-    "expectation",
+TENSOR_ORACLES = (
     "output",
     "loss",
     "input_gradient",
@@ -49,6 +45,15 @@ ORACLES = (
     "state_dict",
     "registered_parameter",
     "buffer",
+)
+"""Those that compare a tensor of an engine with the reference's."""
+
+ORACLES = (
+    "exception",
+    "exit",
+    "deadline",
+    "expectation",
+    *TENSOR_ORACLES,
     "registration",
     "warning",
     "communication",

@@ -5,23 +5,13 @@ Most modules want inputs of the dtype of their parameters.
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import Casts, casts, computing_dtype, has_precision, stored_dtype
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import (
-    Alias,
-    Block,
-    Call,
-    Embedding,
-    LayerNorm,
-    Leaf,
-    Module,
-    RawParameter,
-    RMSNorm,
-    TensorOp,
-    join,
-    resolve,
-)
+from fuzzshard.case.forward_walk import ForwardWalk
+from fuzzshard.case.graph import Embedding, LayerNorm, Leaf, Module, RawParameter, RMSNorm, TensorOp, join
 from fuzzshard.case.leaves import leaf_parameters
 from fuzzshard.case.options import LOW_PRECISION, Dtype
 from fuzzshard.case.paths import is_within
@@ -72,85 +62,56 @@ def _check_groups(case: Case, found: Facts) -> None:
             )
 
 
-class _Flow:
+class _Flow(ForwardWalk[DtypeOrIds]):
     """One forward, in dtypes."""
 
+    what = "dtype"
+    mend = "match them"
+
     def __init__(self, case: Case, found: Facts, cast: Dtype | None) -> None:
-        self.case, self.found, self.cast = case, found, cast
+        super().__init__(case, found)
+        self.cast = cast
         self.casts = casts(case)
         self.ties = {tie.parameter: tie.source for tie in case.ties}
-        self.seen: dict[tuple[str, tuple[DtypeOrIds, ...]], tuple[DtypeOrIds, ...]] = {}
 
     def forward(self, target: str) -> None:
         floats = self.cast or self.case.dtype
         inputs = tuple(None if v.ids else floats for v in self.found.input_values[target])
-        self.visit(target, self.found.modules[target], inputs)
+        self.call(target, inputs)
 
-    def visit(self, path: str, module: Module, args: tuple[DtypeOrIds, ...]) -> tuple[DtypeOrIds, ...]:
-        if (path, args) in self.seen:
-            return self.seen[path, args]
+    @override
+    def module(self, path: str, module: Module, args: tuple[DtypeOrIds, ...]) -> tuple[DtypeOrIds, ...]:
         cast = self.casts.get(path, Casts())
-        inputs = tuple(d and (cast.inputs or d) for d in args)
-        assert not isinstance(module, Alias)
-        outputs = (
-            self.block(path, module, inputs) if isinstance(module, Block) else self.leaf(path, module, inputs)
-        )
-        self.seen[path, args] = tuple(d and (cast.outputs or d) for d in outputs)
-        return self.seen[path, args]
+        outputs = super().module(path, module, tuple(d and (cast.inputs or d) for d in args))
+        return tuple(d and (cast.outputs or d) for d in outputs)
 
-    def leaf(self, path: str, leaf: Leaf, args: tuple[DtypeOrIds, ...]) -> tuple[DtypeOrIds, ...]:
-        (arg,) = args
+    @override
+    def leaf(self, path: str, leaf: Leaf, arg: DtypeOrIds) -> DtypeOrIds:
         names = leaf_parameters(leaf, self.found.width(path))
         own = {self.parameter(join(path, name)) for name in names}
         if not own:
-            return (arg,)
+            return arg
         if isinstance(leaf, Embedding):
-            return (own.pop(),)
+            return own.pop()
         assert arg is not None
         if isinstance(leaf, RawParameter) and not leaf.matrix:
-            return (promote(arg, own.pop()),)
+            return promote(arg, own.pop())
         if isinstance(leaf, RMSNorm):
-            return (arg,)
+            return arg
         if isinstance(leaf, LayerNorm) and arg in LOW_PRECISION and own == {"float32"}:
-            return (arg,)
+            return arg
         if own != {arg}:
             has = " and ".join(sorted(own))
             raise InvalidCase(
                 f"{path!r} has parameters of {has} and is called with {arg}",
                 "give its group a precision that casts, or a dtype that fits",
             )
-        return (arg,)
+        return arg
 
     def parameter(self, fqn: str) -> Dtype:
         return computing_dtype(self.case, self.found, self.ties.get(fqn, fqn), self.cast)
 
-    def block(self, path: str, block: Block, args: tuple[DtypeOrIds, ...]) -> tuple[DtypeOrIds, ...]:
-        values: dict[str, DtypeOrIds] = dict(zip(block.inputs, args, strict=True))
-        for node in block.nodes:
-            given = tuple(values[a] for a in node.args)
-            if isinstance(node, TensorOp):
-                values[node.name] = self.tensor_op(path, node, given)
-                continue
-            for result in self.call(path, node, given):
-                values |= result
-        return tuple(values[v] for v in block.outputs)
-
-    def call(self, path: str, node: Call, args: tuple[DtypeOrIds, ...]) -> list[dict[str, DtypeOrIds]]:
-        """The values that a call makes, by each of the children that it may call."""
-        made = []
-        for name in node.modules:
-            target = resolve(self.case.model, join(path, name))
-            assert target is not None
-            results = self.visit(*target, args)
-            several = isinstance(target[1], Block) and target[1].returns != "tensor"
-            names = [f"{node.name}.{i}" for i in range(len(results))] if several else [node.name]
-            made.append(dict(zip(names, results, strict=True)))
-        if any(result != made[0] for result in made):
-            raise InvalidCase(
-                f"the alternatives of {node.name!r} in block {path!r} differ in dtype", "match them"
-            )
-        return made
-
+    @override
     def tensor_op(self, path: str, node: TensorOp, args: tuple[DtypeOrIds, ...]) -> DtypeOrIds:
         dtypes = [d for d in args if d is not None]
         if node.op == "attend" and len(set(dtypes)) > 1:

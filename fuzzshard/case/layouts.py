@@ -10,20 +10,12 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from typing_extensions import override
+
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import (
-    Activation,
-    Alias,
-    Block,
-    Call,
-    Dropout,
-    Leaf,
-    Module,
-    TensorOp,
-    join,
-    resolve,
-)
+from fuzzshard.case.forward_walk import ForwardWalk
+from fuzzshard.case.graph import Activation, Dropout, Leaf, TensorOp
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.case.schedule import Forward
 from fuzzshard.errors import InvalidCase
@@ -58,36 +50,28 @@ def check_layouts(case: Case, found: Facts) -> None:
         flow.forward(target)
 
 
-class _Flow:
+class _Flow(ForwardWalk[Layout]):
     """Forwards, in layouts."""
 
+    what = "layout"
+    mend = "plan them alike"
+
     def __init__(self, case: Case, found: Facts) -> None:
-        self.case, self.found = case, found
+        super().__init__(case, found)
         self.ranks = case.mesh.tensor or 1
         self.plans = {plan.module: plan for plan in case.tensor_parallel}
-        self.seen: dict[tuple[str, tuple[Layout, ...]], tuple[Layout, ...]] = {}
 
     def forward(self, target: str) -> None:
         """A forward gets whole inputs; of a DTensor that it returns the whole is looked at."""
         args = tuple(Layout(value.size) for value in self.found.input_values[target])
-        for layout in self.visit(target, self.found.modules[target], args):
+        for layout in self.call(target, args):
             if layout.sharded and not layout.is_dtensor:
                 raise InvalidCase(
                     f"a forward of {target!r} returns {layout}",
                     'give its last module output="replicate", or local_output=False',
                 )
 
-    def visit(self, path: str, module: Module, args: tuple[Layout, ...]) -> tuple[Layout, ...]:
-        if (path, args) not in self.seen:
-            assert not isinstance(module, Alias)
-            results = (
-                self.block(path, module, args)
-                if isinstance(module, Block)
-                else (self.leaf(path, module, args[0]),)
-            )
-            self.seen[path, args] = results
-        return self.seen[path, args]
-
+    @override
     def leaf(self, path: str, leaf: Leaf, arg: Layout) -> Layout:
         width = self.found.output_values[path][0].size
         if path in self.plans:
@@ -115,31 +99,7 @@ class _Flow:
             )
         return result
 
-    def block(self, path: str, block: Block, args: tuple[Layout, ...]) -> tuple[Layout, ...]:
-        values: dict[str, Layout] = dict(zip(block.inputs, args, strict=True))
-        for node in block.nodes:
-            given = tuple(values[a] for a in node.args)
-            if isinstance(node, TensorOp):
-                values[node.name] = self.tensor_op(path, node, given)
-            else:
-                values |= self.call(path, node, given)
-        return tuple(values[v] for v in block.outputs)
-
-    def call(self, path: str, node: Call, args: tuple[Layout, ...]) -> dict[str, Layout]:
-        made = []
-        for name in node.modules:
-            target = resolve(self.case.model, join(path, name))
-            assert target is not None
-            results = self.visit(*target, args)
-            several = isinstance(target[1], Block) and target[1].returns != "tensor"
-            names = [f"{node.name}.{i}" for i in range(len(results))] if several else [node.name]
-            made.append(dict(zip(names, results, strict=True)))
-        if any(result != made[0] for result in made):
-            raise InvalidCase(
-                f"the alternatives of {node.name!r} in block {path!r} differ in layout", "plan them alike"
-            )
-        return made[0]
-
+    @override
     def tensor_op(self, path: str, node: TensorOp, args: tuple[Layout, ...]) -> Layout:
         """Ops work on what a rank holds, so all that they join must lie alike.
 

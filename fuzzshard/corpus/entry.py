@@ -68,13 +68,13 @@ def make_entry(
     preload: tuple[str, ...] = (),
     confirmed: Confirmation | None = None,
 ) -> CorpusEntry:
-    """The entry for ``verdict`` on ``case``; ``info`` is that of the world (keys ``torch``, ``device``)."""
+    """The entry for ``verdict`` on ``case``; ``info`` is that of the world (keys ``torch``, ``backend``)."""
     return CorpusEntry(
         signature=verdict.signature,
         status=verdict.status,
         rung=verdict.rung,
         torch=info["torch"],
-        device="cuda" if info["device"].startswith("cuda") else "cpu",
+        device="cuda" if info["backend"] == "nccl" else "cpu",
         mesh=mesh_text(case.mesh),
         preload=preload,
         confirmed=confirmed,

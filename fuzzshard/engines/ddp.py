@@ -31,8 +31,7 @@ from fuzzshard.case.schedule import (
     ZeroGrad,
 )
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
-from fuzzshard.engines.base import Engine
-from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.no_sync import NoSyncEngine
 
 _SYNC_FLAGS = ("requires_gradient_sync", "requires_all_reduce")
 
@@ -112,17 +111,10 @@ def misses_a_root(case: Case, unreduced: Collection[int]) -> bool:
     return False
 
 
-class DDP(Engine):
-    """Finds unused parameters by itself; ``no_sync`` stands for the synchronisation flags."""
+class DDP(NoSyncEngine):
+    """Finds unused parameters by itself."""
 
     name: ClassVar[str] = "ddp"
-
-    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
-        self._no_sync = contextlib.ExitStack()
-        self._unsynced = False
-        self._synced = True
-        self._flags = SyncFlags(case)
-        super().__init__(case, mesh, dtype)
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
@@ -141,26 +133,11 @@ class DDP(Engine):
         return True
 
     @override
-    def set_flag(self, op: SetFlag) -> None:
-        self._flags.set(op)
-        if (synced := self._flags.synced(UNMANAGED)) == self._synced:
-            return
-        self._synced = synced
-        self.switch_sync(synced)
-
-    def switch_sync(self, synced: bool) -> None:
-        """Enters ``no_sync``, or leaves it."""
-        if synced:
-            self._no_sync.close()
-        else:
-            self._no_sync.enter_context(self.ddp.no_sync())
-
-    @override
-    def after_backward(self) -> None:
-        self._unsynced = not self._synced
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        return self.ddp.no_sync()
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
         """Under ``no_sync`` gradients are accumulated on this rank alone, on top of reduced ones."""
         (held,) = super().gradients().values()
-        return {"local_gradient" if self._unsynced else "gradient": held}
+        return {"local_gradient" if self.unsynced else "gradient": held}

@@ -20,15 +20,13 @@ from torch.distributed.fsdp._flat_param import FlatParamHandle
 from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
 from typing_extensions import override
 
-from fuzzshard.case.case import Case
 from fuzzshard.case.graph import join
 from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import ClipGradNorm, SetFlag
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.case.schedule import ClipGradNorm
 from fuzzshard.case.units import unit_modules
-from fuzzshard.engines.base import DTYPES, Engine, plain_name
-from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.base import DTYPES, plain_name
+from fuzzshard.engines.no_sync import NoSyncEngine
 
 _STRATEGIES = {
     "full_shard": ShardingStrategy.FULL_SHARD,
@@ -80,23 +78,16 @@ class Slice(NamedTuple):
         return flat[self.offset : self.offset + self.stop - self.start]
 
 
-class FSDP1(Engine):
+class FSDP1(NoSyncEngine):
     """Every wrapped module is a unit with one flat parameter, and so is the root.
 
     A rank holds a range of each flat parameter, so of each parameter it has a range of its elements, or
-    nothing; ``NO_SHARD`` holds everything. ``no_sync`` stands for the synchronisation flags, as for DDP.
+    nothing; ``NO_SHARD`` holds everything.
     """
 
     name: ClassVar[str] = "fsdp1"
     registers: ClassVar[bool] = False
     state_dict_aliases: ClassVar[bool] = False
-
-    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
-        self._no_sync = contextlib.ExitStack()
-        self._synced = True
-        self._unsynced = False
-        self._flags = SyncFlags(case)
-        super().__init__(case, mesh, dtype)
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
@@ -155,19 +146,8 @@ class FSDP1(Engine):
         return [p for fqn, p in self.trained.items() if is_within(fqn, target)]
 
     @override
-    def set_flag(self, op: SetFlag) -> None:
-        self._flags.set(op)
-        if (synced := self._flags.synced(UNMANAGED)) == self._synced:
-            return
-        self._synced = synced
-        if synced:
-            self._no_sync.close()
-        else:
-            self._no_sync.enter_context(self.fsdp.no_sync())
-
-    @override
-    def after_backward(self) -> None:
-        self._unsynced = not self._synced
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        return self.fsdp.no_sync()
 
     @override
     def clip_grad_norm(self, op: ClipGradNorm) -> None:
@@ -198,11 +178,11 @@ class FSDP1(Engine):
         """
         found = {fqn: self._gradient(piece) for fqn, piece in self.slices.items() if piece.start < piece.stop}
         held = {fqn: None if grad is None else grad.to(self.mesh.device) for fqn, grad in found.items()}
-        return {"local_gradient" if self._unsynced else "gradient": held}
+        return {"local_gradient" if self.unsynced else "gradient": held}
 
     def _gradient(self, piece: Slice) -> torch.Tensor | None:
         flat = piece.handle.flat_param
-        if self._unsynced:
+        if self.unsynced:
             dropped = self.case.fsdp1.use_orig_params and not piece.original.requires_grad
             return None if dropped else _accumulated(piece)
         if self.case.fsdp1.use_orig_params:

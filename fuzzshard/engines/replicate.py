@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from torch import nn
@@ -28,9 +29,12 @@ class Replicate(DDP):
         )
 
     @override
-    def switch_sync(self, synced: bool) -> None:
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
         module: Any = self.module
-        module.set_requires_gradient_sync(synced)
+        module.set_requires_gradient_sync(False)
+        yield
+        module.set_requires_gradient_sync(True)
 
     @override
     def call_target(self, path: str) -> Callable[..., Any]:

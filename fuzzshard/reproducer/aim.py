@@ -8,7 +8,7 @@ from typing import Literal
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
 from fuzzshard.oracles.association import adds_in_another_order
-from fuzzshard.verdict import MISSING, UNEXPECTED, Finding
+from fuzzshard.verdict import MISSING, TENSOR_ORACLES, UNEXPECTED, Finding
 
 Kind = Literal[
     "compare",
@@ -24,18 +24,6 @@ Kind = Literal[
     "desync",
 ]
 
-TENSOR_ORACLES = (
-    "output",
-    "loss",
-    "input_gradient",
-    "gradient",
-    "local_gradient",
-    "resume",
-    "parameter",
-    "state_dict",
-    "registered_parameter",
-    "buffer",
-)
 LARGEST_BITWISE_MESH = 2
 """Sums of two terms are the same in any order (the bitwise rung of the ladder)."""
 

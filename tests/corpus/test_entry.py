@@ -39,7 +39,7 @@ FINDING = Finding(
 )
 VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,), rung="bitwise", stacks={"rank 0": "x\ny"})
 ENTRY = make_entry(
-    CASE, VERDICT, {"torch": "2.13.0", "device": "cpu"}, confirmed=Confirmation(runs=3, reproduced=3)
+    CASE, VERDICT, {"torch": "2.13.0", "backend": "gloo"}, confirmed=Confirmation(runs=3, reproduced=3)
 )
 PATH = Path("case.json")
 
@@ -68,8 +68,9 @@ def test_an_entry_says_where_its_finding_was_seen() -> None:
     assert ENTRY.signature == "divergence/fully_shard/gradient"
 
 
-def test_a_device_with_an_index_is_its_kind() -> None:
-    assert make_entry(CASE, VERDICT, {"torch": "2.13.0", "device": "cuda:0"}).device == "cuda"
+def test_a_finding_on_nccl_was_seen_on_cuda_whatever_the_device_is_called() -> None:
+    info = {"torch": "2.13.0", "device": "NVIDIA H200", "backend": "nccl"}
+    assert make_entry(CASE, VERDICT, info).device == "cuda"
 
 
 def test_the_format_is_the_first_field_of_the_file() -> None:

@@ -63,7 +63,7 @@ def save(
     verdict: Verdict | None = None,
     confirmed: Confirmation | None = None,
 ) -> Path:
-    info = {"torch": "2.13.0", "device": device}
+    info = {"torch": "2.13.0", "backend": "nccl" if device == "cuda" else "gloo"}
     entry = make_entry(clean_case(num_ranks), verdict or divergence(), info, confirmed=confirmed)
     write_atomic(path / "case.json", encode_entry(entry))
     return path / "case.json"

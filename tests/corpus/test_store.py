@@ -25,7 +25,7 @@ CASE = clean_case(2)
 SMALLER = clean_case(1)
 FINDING = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2")
 VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
-INFO = {"torch": "2.13.0", "device": "cpu"}
+INFO = {"torch": "2.13.0", "backend": "gloo"}
 ENTRY = make_entry(CASE, VERDICT, INFO)
 SHRUNK = make_entry(SMALLER, VERDICT, INFO)
 

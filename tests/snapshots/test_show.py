@@ -169,7 +169,7 @@ def finding() -> CorpusEntry:
         rung="bitwise",
         notes={"ddp": "refused: [all] parameters are frozen"},
     )
-    info = {"torch": "2.13.0", "device": "cpu"}
+    info = {"torch": "2.13.0", "backend": "gloo"}
     return make_entry(everything(), verdict, info, confirmed=Confirmation(runs=3, reproduced=3))
 
 
@@ -177,7 +177,7 @@ def hang() -> CorpusEntry:
     late = Finding(oracle="deadline", engine="fully_shard", observed="no answer", expected="in 9.0 s")
     stack = 'File "train.py", line 7 in backward\nFile "collectives.py", line 99 in wait'
     verdict = Verdict(status=Status.HANG, findings=(late,), stacks={"rank 0": stack, "rank 1": "exited"})
-    return make_entry(clean_case(2), verdict, {"torch": "2.13.0", "device": "cuda"}, preload=("fault.py",))
+    return make_entry(clean_case(2), verdict, {"torch": "2.13.0", "backend": "nccl"}, preload=("fault.py",))
 
 
 DRAWINGS = {

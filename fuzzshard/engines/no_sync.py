@@ -1,0 +1,47 @@
+"""Engines that accumulate gradients on each rank within ``no_sync()``, all parameters or none."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+
+import torch
+from typing_extensions import override
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.schedule import SetFlag
+from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.engines.base import Engine
+from fuzzshard.engines.mesh import RankMesh
+
+
+class NoSyncEngine(Engine):
+    """``no_sync()`` stands for the synchronisation flags, wherever they are set.
+
+    ``unsynced`` says that gradients have accumulated on this rank alone since the last reduction.
+    """
+
+    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
+        self.unsynced = False
+        self._flags = SyncFlags(case)
+        self._within = contextlib.ExitStack()
+        self._is_within = False
+        super().__init__(case, mesh, dtype)
+
+    @abc.abstractmethod
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        """The engine's own context, within which backwards reduce nothing."""
+
+    @override
+    def set_flag(self, op: SetFlag) -> None:
+        self._flags.set(op)
+        wanted = not self._flags.synced(UNMANAGED)
+        if wanted and not self._is_within:
+            self._within.enter_context(self.no_sync())
+        elif self._is_within and not wanted:
+            self._within.close()
+        self._is_within = wanted
+
+    @override
+    def after_backward(self) -> None:
+        self.unsynced = self._is_within
