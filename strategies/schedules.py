@@ -8,7 +8,6 @@ refuses a backward through parameters that were changed in place.
 
 from __future__ import annotations
 
-import itertools
 from typing import Literal
 
 from fuzzshard.case.check_options import count_paths
@@ -21,7 +20,6 @@ from fuzzshard.case.schedule import (
     Forward,
     Op,
     Reshard,
-    SaveState,
     SetFlag,
     SetMode,
     SetPath,
@@ -45,8 +43,6 @@ def schedule(tape: Tape, swarm: Swarm, subject: Subject) -> tuple[Op, ...]:
     run = _Run(tape, swarm, subject)
     steps = tape.weighted(((2, 5), (3, 3), (4, 1))) if "several_steps" in swarm else 1
     boundaries = Boundaries(tape, swarm, subject, steps)
-    if any(isinstance(op, SaveState) and op.via == "dcp" for op in itertools.chain(*boundaries.ops)):
-        run.toggles = 0  # a checkpoint on disk has no state of what is frozen when it is loaded
     for between in boundaries.ops:
         run.ops += between
         run.step()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fuzzshard.case.graph import BatchNorm, walk
-from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import (
     Cast,
     CorruptState,
@@ -66,21 +65,15 @@ class Boundaries:
     def save_and_load(self) -> None:
         """Saves, perhaps trains on, perhaps corrupts, loads; then trains on.
 
-        A checkpoint on disk needs an optimizer that has its state: after a step, unless it never has any. It
-        holds one copy of the buffers, and ranks with data of their own have their own.
+        A checkpoint on disk holds one copy of the buffers, and ranks with data of their own have their own.
         """
-        tape, optimizer = self.tape, self.case.optimizer
+        tape = self.tape
         last = self.num_steps - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
-        stateless = optimizer.kind == "sgd" and not optimizer.momentum
         own_buffers = not self.case.inputs.same_on_ranks and any(
             isinstance(module, BatchNorm) for _, module in walk(self.case.model)
         )
-        stepped = {
-            fqn for fqn in self.subject.trainable if not any(is_within(fqn, e) for e in optimizer.exclude)
-        }
-        fits = (stateless or (first and stepped)) and not own_buffers
-        via = "dcp" if tape.chance(60) and fits else "state_dict"
+        via = "dcp" if tape.chance(60) and not own_buffers else "state_dict"
         then = first + tape.below(last - first + 1)
         self.ops[first].append(SaveState(via=via))  # type: ignore[arg-type]
         assign = tape.chance(25) and not self.case.ties

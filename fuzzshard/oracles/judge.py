@@ -9,7 +9,7 @@ import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import is_low_precision
-from fuzzshard.case.schedule import SetDivideFactor
+from fuzzshard.case.schedule import SaveState, SetDivideFactor
 from fuzzshard.case.units import computes_frozen_as_trainable
 from fuzzshard.oracles.association import accumulates, adds_in_another_order
 from fuzzshard.oracles.bound import NoiseBound, distance
@@ -183,14 +183,22 @@ def describe(tensor: torch.Tensor | None, difference: Difference) -> str:
 
 
 def vote(
-    engine: str, traces: Mapping[str, Trace], differing: Mapping[str, Sequence[Difference]]
+    case: Case, engine: str, traces: Mapping[str, Trace], differing: Mapping[str, Sequence[Difference]]
 ) -> Callable[[Difference], str]:
-    """Names the culprit: the reference where another engine agrees bit for bit with ``engine`` against it."""
+    """Names the culprit: the reference where another engine agrees bit for bit with ``engine`` against it.
+
+    From the first checkpoint on disk on engines are no witnesses for one another: all of them save and load
+    through ``torch.distributed.checkpoint``, and the reference does not.
+    """
     disagreeing = {name: {d.key for d in found} for name, found in differing.items()}
+    shared = next(
+        (i for i, op in enumerate(case.schedule) if isinstance(op, SaveState) and op.via == "dcp"),
+        len(case.schedule),
+    )
 
     def culprit(difference: Difference) -> str:
         for other, keys in disagreeing.items():
-            if other == engine or difference.key not in keys:
+            if other == engine or difference.key not in keys or difference.key.op >= shared:
                 continue
             witness = traces[other].tensors[difference.key]
             a, b = difference.observed, witness.tensor

@@ -210,7 +210,7 @@ class Experiment:
         bound = self._noise_bound(loose) if loose else None
         findings: list[Finding] = []
         for name, found in differing.items():
-            culprit = vote(name, self.traces, differing)
+            culprit = vote(self.case, name, self.traces, differing)
             limit = bound if name in loose else None
             findings += tensor_findings(name, found, rungs[name], limit, culprit, self.mesh.rank)
         return findings, min(rungs.values(), key=("exact", "bitwise", "bounded", "precision").index)

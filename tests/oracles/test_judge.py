@@ -21,7 +21,7 @@ from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Case, Checkpoint, Tie
 from fuzzshard.case.graph import Alias, BatchNorm, Block, Linear
-from fuzzshard.case.schedule import Forward
+from fuzzshard.case.schedule import Forward, SaveState
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.association import adds_in_another_order
 from fuzzshard.oracles.bound import NoiseBound
@@ -129,11 +129,13 @@ def test_explained_differences_are_no_findings_and_slightly_unexplained_ones_are
     assert findings([difference(KEY, floats(1.0 + limit / 2), floats(1.0))], bound, "bounded") == []
 
 
-def voted(engines: dict[str, Trace], reference: torch.Tensor | None) -> dict[str, str]:
+def voted(
+    engines: dict[str, Trace], reference: torch.Tensor | None, case: Case | None = None
+) -> dict[str, str]:
     truth = trace({KEY: reference})
     differing = {name: differences(truth, t) for name, t in engines.items()}
     return {
-        name: vote(name, {"reference": truth, **engines}, differing)(found[0])
+        name: vote(case or make_case(), name, {"reference": truth, **engines}, differing)(found[0])
         for name, found in differing.items()
         if found
     }
@@ -153,6 +155,13 @@ def test_engines_that_differ_in_different_ways_are_both_culprits() -> None:
 def test_engines_that_agree_against_the_reference_accuse_it(value: torch.Tensor | None) -> None:
     engines = {"ddp": trace({KEY: value}), "fully_shard": trace({KEY: value})}
     assert voted(engines, floats(1.0, 1.0, 1.0)) == {"ddp": "reference", "fully_shard": "reference"}
+
+
+def test_engines_that_have_used_the_same_checkpoint_are_no_witnesses() -> None:
+    engines = {"ddp": trace({KEY: floats(2.0)}), "fully_shard": trace({KEY: floats(2.0)})}
+    for via, culprits in (("dcp", ["ddp", "fully_shard"]), ("state_dict", ["reference", "reference"])):
+        case = make_case(schedule=(SaveState(via=via), FORWARD, BACKWARD))
+        assert list(voted(engines, floats(1.0), case).values()) == culprits
 
 
 def test_a_shard_agrees_with_a_whole_tensor_by_its_piece() -> None:
