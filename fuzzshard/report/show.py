@@ -109,8 +109,8 @@ def _pairs(pairs: Mapping[str, str]) -> Table:
 
 def _setting(case: Case) -> Table:
     optimizer = case.optimizer
-    hyper = {"lr": optimizer.lr, "momentum": optimizer.momentum, "weight_decay": optimizer.weight_decay}
-    given = ", ".join(f"{name}={value}" for name, value in hyper.items() if value)
+    names = ("lr", *(name for name in off_default(optimizer) if name not in ("kind", "lr")))
+    given = ", ".join(f"{name}={getattr(optimizer, name)}" for name in names)
     batch = f"{case.inputs.batch}" + (f", {case.inputs.seq}" if case.inputs.seq else "")
     tensors = (
         f"{name} ({batch}) ids below {spec.size}" if spec.kind == "ids" else f"{name} ({batch}, {spec.size})"

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cases import FORWARD, make_case
+from cases import BACKWARD, FORWARD, make_case
 
 from fuzzshard.campaign.judge import judge
+from fuzzshard.case.schedule import SaveState
 from fuzzshard.errors import InfraError, InvalidCase
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig, processes
@@ -119,6 +120,21 @@ def test_a_preload_is_imported_by_every_rank(tmp_path: Path) -> None:
     with World(WorldConfig(size=2, preload=(str(preload),))) as world:
         world.start()
     assert sorted(p.name for p in tmp_path.glob("rank*")) == ["rank0", "rank1"]
+
+
+def test_a_preload_patches_functions_that_fuzzshard_has_imported_by_name(tmp_path: Path) -> None:
+    preload = tmp_path / "preload.py"
+    preload.write_text(
+        "import torch.distributed.checkpoint.state_dict as defined\n"
+        "def refuse(*args, **kwargs):\n"
+        "    raise RuntimeError('patched')\n"
+        "def apply():\n"
+        "    defined.get_model_state_dict = refuse\n"
+    )
+    with World(WorldConfig(size=2, preload=(str(preload),))) as world:
+        verdict = world.run(make_case(schedule=(SaveState(via="dcp"), FORWARD, BACKWARD)))
+    assert verdict.status is Status.CRASH
+    assert "RuntimeError: patched" in verdict.findings[0].observed
 
 
 def test_a_preload_that_raises_is_an_error_that_names_it(tmp_path: Path) -> None:
