@@ -79,7 +79,7 @@ class HookModel:
         self._complete(group, results, grad=grad)
         if group.root.forward == group.index:
             for other in reversed(self.groups):
-                if other.root is group.root and other is not group and other.still_to_run:
+                if other.root is group.root and other is not group and other.runs_in_part:
                     self._complete(other, results, grad=grad)
                     other.still_to_run.clear()
             group.root.forward = None

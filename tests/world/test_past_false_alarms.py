@@ -8,11 +8,11 @@ import pytest
 from cases import BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, groups, make_case
 
 from fuzzshard.campaign.judge import judge
-from fuzzshard.case.case import Case, Checkpoint, Mesh, Optimizer, TensorSpec
+from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, Optimizer, TensorSpec
 from fuzzshard.case.codec import decode
-from fuzzshard.case.graph import BatchNorm, Block, Call, Child, Linear, RMSNorm, TensorOp
+from fuzzshard.case.graph import Activation, BatchNorm, Block, Call, Child, Linear, RMSNorm, TensorOp
 from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetRequiresGrad
+from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetMode, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -107,6 +107,19 @@ PAST: dict[str, Case] = {
         (Forward(outputs=(1,)), BACKWARD, FORWARD),
         wrap=groups(""),
         checkpoints=(Checkpoint(module="n"),),
+    ),
+    "what a checkpointed batch norm counts once more under DDP shows in an evaluation": make_case(
+        block(use("h0", "n", "x"), use("h1", "n", "x"), outputs=("h1", "h0"), returns="tuple", n=BatchNorm()),
+        (Forward(outputs=(1,)), BACKWARD, SetMode(train=False), Forward(grad=False)),
+        wrap=groups(""),
+        checkpoints=(Checkpoint(module="n"),),
+    ),
+    "a list group that ran in part and completes within the root's forward does not end that": make_case(
+        chain(a=Activation(), b=Activation(), c=LINEAR),
+        (FORWARD, BACKWARD, Forward(target="a"), FORWARD, BACKWARD),
+        wrap=groups(("a", "b"), ""),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=5),)),
+        engines=("fully_shard",),
     ),
     "a checkpoint wrapper within another goes into the module that the outer one wraps": make_case(
         chain(m=chain(a=LINEAR)),
