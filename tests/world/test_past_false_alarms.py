@@ -18,6 +18,7 @@ from fuzzshard.world import World
 
 NO_SYNC = SetFlag(flag="requires_gradient_sync", value=False)
 SYNC = SetFlag(flag="requires_gradient_sync", value=True)
+NOT_LAST = SetFlag(flag="is_last_backward", value=False)
 LINEAR = Linear(out=2, bias=False)
 WIDE = Linear(out=5)
 
@@ -119,6 +120,22 @@ PAST: dict[str, Case] = {
         (FORWARD, BACKWARD, Forward(target="a"), FORWARD, BACKWARD),
         wrap=groups(("a", "b"), ""),
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=5),)),
+        engines=("fully_shard",),
+    ),
+    "a group that a recomputation calls does not end the forward of its root": make_case(
+        block(
+            use("h0", "a", "x"),
+            use("h1", "b", "h0"),
+            TensorOp(name="h2", op="add", args=("h1", "x")),
+            outputs=("h2", "h0"),
+            returns="tuple",
+            a=LINEAR,
+            b=Linear(out=2),
+        ),
+        (Forward(grad=False), NOT_LAST, FORWARD, BACKWARD, FORWARD),
+        wrap=groups("b", ""),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
+        checkpoints=(Checkpoint(module="", implementation="composable"),),
         engines=("fully_shard",),
     ),
     "a checkpoint wrapper within another goes into the module that the outer one wraps": make_case(
