@@ -10,7 +10,7 @@ from cases import BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, groups, ma
 from fuzzshard.campaign.judge import judge
 from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, Optimizer, TensorSpec
 from fuzzshard.case.codec import decode
-from fuzzshard.case.graph import Activation, BatchNorm, Block, Call, Child, Linear, RMSNorm, TensorOp
+from fuzzshard.case.graph import Activation, Alias, BatchNorm, Block, Call, Child, Linear, RMSNorm, TensorOp
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetMode, SetRequiresGrad
 from fuzzshard.verdict import Status
@@ -41,6 +41,12 @@ TWO_OUTPUTS = block(
     use("h0", "a", "x"), use("h1", "b", "x"), outputs=("h0", "h1"), returns="tuple", a=LINEAR, b=LINEAR
 )
 LAST_USES_ONE = (NO_SYNC, FORWARD, BACKWARD, SYNC, Forward(outputs=(0,)), BACKWARD)
+UNDER_TWO_NAMES = block(
+    use("h0", "b", "x"),
+    outputs=("h0",),
+    a=LINEAR,
+    b=block(use("h0", "c", "x"), outputs=("h0",), c=Alias(target="a")),
+)
 
 
 PAST: dict[str, Case] = {
@@ -137,6 +143,14 @@ PAST: dict[str, Case] = {
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
         checkpoints=(Checkpoint(module="", implementation="composable"),),
         engines=("fully_shard",),
+    ),
+    "a flag set at a module concerns what is registered below it under another name": make_case(
+        UNDER_TWO_NAMES,
+        (SetFlag(flag="requires_gradient_sync", value=False, target="b"), FORWARD, BACKWARD),
+        wrap=groups("a"),
+    ),
+    "an FSDP root claims what is registered below it under another name": make_case(
+        UNDER_TWO_NAMES, (FORWARD, BACKWARD, STEP, FORWARD), wrap=groups("a", "b")
     ),
     "a checkpoint wrapper within another goes into the module that the outer one wraps": make_case(
         chain(m=chain(a=LINEAR)),
