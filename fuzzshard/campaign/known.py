@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from fuzzshard.campaign.events import KnownFinding
-from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
+from fuzzshard.case.case import ALL_ENGINES, Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Call, Child, Linear
 from fuzzshard.case.schedule import Backward, Forward, Step
@@ -38,8 +38,10 @@ _PLAIN = Case(
     mesh=Mesh(shard=2),
     wrap=(WrapGroup(modules=("",)),),
     schedule=(Forward(), Backward(), Step()),
+    engines=ALL_ENGINES,
 )
-"""The plainest training there is: what it has causes nothing."""
+"""The plainest training there is, under every engine: what it has, defaults of engines included, causes
+nothing."""
 
 
 def cause_of(minimal: Case, found: Case) -> frozenset[str]:
@@ -90,6 +92,11 @@ class Registry:
                     known.hits += 1
                     return known
         return None
+
+    def learn(self, known: Known, cause: frozenset[str]) -> None:
+        """Another case of ``known`` has only ``cause`` in common with the smallest case it was shrunk to."""
+        with self._lock:
+            known.cause &= cause
 
     def crowded(self, signature: str) -> bool:
         """Whether enough cases with this signature are parked already."""

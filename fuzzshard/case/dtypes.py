@@ -104,7 +104,7 @@ def swapped_casts(case: Case) -> Case:
 
 
 def finer(case: Case) -> Case:
-    """The same case in the next higher precision throughout, mixed precision included."""
+    """The same case in the next higher precision throughout, mixed precision and casts included."""
 
     def policy(of: Precision | None) -> Precision | None:
         if of is None:
@@ -116,6 +116,7 @@ def finer(case: Case) -> Case:
         case,
         dtype="float64",
         dtypes=tuple(replace(entry, dtype=_FINER[entry.dtype]) for entry in case.dtypes),
+        schedule=tuple(replace(op, dtype="float64") if isinstance(op, Cast) else op for op in case.schedule),
         wrap=tuple(replace(group, precision=policy(group.precision)) for group in case.wrap),
         fsdp1=replace(case.fsdp1, precision=policy(case.fsdp1.precision)),
     )

@@ -221,6 +221,20 @@ def resolve(root: Block, path: str) -> tuple[str, Module] | None:
     return canonical, found
 
 
+def modules_below(root: Block, path: str) -> frozenset[str]:
+    """The canonical paths of what ``get_submodule(path).modules()`` yields, which follows aliases."""
+    found: dict[str, Module] = {}
+    todo = [path]
+    while todo:
+        if (here := resolve(root, todo.pop())) is None or here[0] in found:
+            continue
+        canonical, module = here
+        found[canonical] = module
+        if isinstance(module, Block):
+            todo += [join(canonical, child.name) for child in module.children]
+    return frozenset(found)
+
+
 def value_node(value: str) -> str:
     """The name of the node or input that a value comes from: ``"h1.0"`` gives ``"h1"``."""
     return value.split(".", 1)[0]

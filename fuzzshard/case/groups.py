@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import Alias, Block, Call, Module, join, resolve
+from fuzzshard.case.graph import Alias, Block, Call, Module, join, modules_below, resolve
 from fuzzshard.case.leaves import leaf_parameters
 from fuzzshard.case.paths import is_within
 
@@ -87,19 +87,16 @@ def reached_roots(case: Case, found: Facts, target: str) -> frozenset[int]:
 
 def root_groups(case: Case) -> tuple[int, ...]:
     """For each wrap group the outermost group around it, which becomes its FSDP root; itself if none is."""
-    return tuple(
-        max(
-            (j for j, outer in enumerate(case.wrap) if _encloses(outer.modules, inner.modules)),
-            default=i,
-        )
-        for i, inner in enumerate(case.wrap)
-    )
+    within = [groups_within(case, index) for index in range(len(case.wrap))]
+    return tuple(max(j for j, inner in enumerate(within) if i in inner) for i in range(len(within)))
+
+
+def groups_within(case: Case, index: int) -> tuple[int, ...]:
+    """The wrap groups with a module at or below one of the group at ``index``, under whatever name."""
+    below = frozenset[str]().union(*(modules_below(case.model, m) for m in case.wrap[index].modules))
+    return tuple(i for i, group in enumerate(case.wrap) if not below.isdisjoint(group.modules))
 
 
 def root_is_wrapped(case: Case) -> bool:
     """Whether one FSDP root manages the whole model, so that a backward finalises every group."""
     return any("" in group.modules for group in case.wrap)
-
-
-def _encloses(outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
-    return any(is_within(m, o) for m in inner for o in outer)

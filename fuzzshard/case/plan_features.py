@@ -28,6 +28,7 @@ def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
         raf = group.reshard_after_forward
         yield f"reshard:{str(raf).lower()}" if raf is None or isinstance(raf, bool) else "reshard:int"
     for checkpoint in case.checkpoints:
+        yield "checkpoint:module"
         yield f"checkpoint:{checkpoint.implementation}"
 
 
@@ -86,6 +87,7 @@ def _precision(precision: Precision | None) -> Iterator[str]:
     if precision is None:
         return
     if precision.param is not None:
+        yield "precision:param"
         yield f"precision:{precision.param}"
         yield "precision:reduce" if precision.reduce is not None else "precision:reduce_as_param"
     elif precision.reduce is not None:
@@ -105,6 +107,7 @@ def fsdp1_features(case: Case) -> Iterator[str]:
     yield f"fsdp1:{'orig_params' if options.use_orig_params else 'flat_params'}"
     yield f"fsdp1:backward_prefetch_{options.backward_prefetch or 'none'}"
     for name, present in (
+        ("hybrid", options.strategy.startswith("hybrid")),
         ("policy", options.wrapping == "policy"),
         ("forward_prefetch", options.forward_prefetch),
         ("all_gathers_unlimited", not options.limit_all_gathers),

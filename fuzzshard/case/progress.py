@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import calls_of, root_is_wrapped
 from fuzzshard.case.options import Dtype
 from fuzzshard.case.paths import is_within
@@ -118,9 +119,10 @@ class Progress:
         self.frozen = self.frozen - names if value else self.frozen | names
 
 
-def modules_named(wrapped: Iterable[str], target: str, *, recurse: bool) -> list[str]:
-    """The wrapped modules that an op at ``target`` is for."""
-    return [m for m in wrapped if (is_within(m, target) if recurse else m == target)]
+def modules_named(case: Case, wrapped: Iterable[str], target: str, *, recurse: bool) -> list[str]:
+    """The wrapped modules that an op at ``target`` is for, under whatever name they are below it."""
+    below = modules_below(case.model, target) if recurse else frozenset((target,))
+    return [m for m in wrapped if m in below]
 
 
 def ops_that_run(case: Case, engine: str) -> range:

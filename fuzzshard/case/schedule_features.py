@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import (
     Backward,
     Cast,
@@ -38,7 +38,7 @@ def schedule_features(case: Case) -> Iterator[str]:
             case SetMode(train=training):
                 pass
             case SetFlag():
-                chosen = {m for m in modules if (is_within(m, op.target) if op.recurse else m == op.target)}
+                chosen = set(modules_named(case, modules, op.target, recurse=op.recurse))
                 before = off.get(op.flag, set())
                 off[op.flag] = before - chosen if op.value else before | chosen
             case Forward():

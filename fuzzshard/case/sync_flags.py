@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import SetDivideFactor, SetFlag
 
 UNMANAGED = None
@@ -46,7 +46,7 @@ class SyncFlags:
         if owner is UNMANAGED:
             return op.recurse and op.target == ""
         modules = self.case.wrap[owner].modules
-        return any(is_within(m, op.target) if op.recurse else m == op.target for m in modules)
+        return bool(modules_named(self.case, modules, op.target, recurse=op.recurse))
 
     def synced(self, owner: int | None) -> bool:
         """Whether a backward now reduces the gradients of this group over the whole mesh."""

@@ -160,7 +160,7 @@ def _check_schedule(case: Case, found: Facts) -> None:
         if isinstance(op, SetDivideFactor | ClipGradNorm) and min(_positive(op)) <= 0:
             raise InvalidCase("a divide factor or a norm is not positive", "use a positive number")
         if isinstance(op, SetDivideFactor | Unshard | Reshard):
-            _targeted(op, wrapped)
+            _targeted(case, op, wrapped)
         if isinstance(op, SetDivideFactor) and partly:
             raise InvalidCase(
                 "a divide factor changes while gradients are reduced over one axis of the mesh only",
@@ -188,7 +188,7 @@ def _check_schedule(case: Case, found: Facts) -> None:
         elif isinstance(op, SetRequiresGrad):
             _check_parameters_at(found, op.target, "set_requires_grad")
         elif isinstance(op, SetFlag):
-            for module in _targeted(op, wrapped):
+            for module in _targeted(case, op, wrapped):
                 flags[op.flag, module] = op.value
         elif isinstance(op, Step) and (bad := set().union(*unfinished.values())):
             raise InvalidCase(
@@ -203,12 +203,12 @@ def _positive(op: SetDivideFactor | ClipGradNorm) -> tuple[float, ...]:
     return (op.factor,) if isinstance(op, SetDivideFactor) else (op.max_norm, op.norm_type)
 
 
-def _targeted(op: SetFlag | SetDivideFactor | Unshard | Reshard, wrapped: set[str]) -> list[str]:
+def _targeted(case: Case, op: SetFlag | SetDivideFactor | Unshard | Reshard, wrapped: set[str]) -> list[str]:
     """The wrapped modules that an op is for."""
     if not op.recurse and op.target not in wrapped:
         what = str(op.__struct_config__.tag)
         raise InvalidCase(f"{what} names {op.target!r}, which is not wrapped", "wrap it or recurse")
-    return modules_named(wrapped, op.target, recurse=op.recurse)
+    return modules_named(case, wrapped, op.target, recurse=op.recurse)
 
 
 def _check_forward(case: Case, found: Facts, op: Forward) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fuzzshard.case.case import ALL_ENGINES, Case
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import BatchNorm
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Forward
+from fuzzshard.case.schedule import Forward, SetMode
 from fuzzshard.case.units import parameter_units
 from fuzzshard.oracles.compare import Difference
 
@@ -37,9 +39,27 @@ def _initialised_state(case: Case, difference: Difference) -> bool:
 
 
 def _recomputed_statistics(case: Case, difference: Difference) -> bool:
-    unused = any(isinstance(op, Forward) and op.outputs is not None for op in case.schedule)
-    checkpointed = any(is_within(difference.key.name, checkpoint.module) for checkpoint in case.checkpoints)
-    return difference.key.oracle == "buffer" and unused and checkpointed
+    """The statistics, and what an evaluation computes from them."""
+    key = difference.key
+    if not any(isinstance(op, Forward) and op.outputs is not None for op in case.schedule):
+        return False
+    if key.oracle == "buffer":
+        return any(is_within(key.name, checkpoint.module) for checkpoint in case.checkpoints)
+    return (
+        key.oracle in ("output", "loss")
+        and not _trains(case, key.op)
+        and any(
+            isinstance(module, BatchNorm) and is_within(path, checkpoint.module)
+            for path, module in facts(case).modules.items()
+            for checkpoint in case.checkpoints
+        )
+    )
+
+
+def _trains(case: Case, index: int) -> bool:
+    """Whether the op at ``index`` runs in training mode."""
+    modes = [op.train for op in case.schedule[:index] if isinstance(op, SetMode)]
+    return not modes or modes[-1]
 
 
 def _zeros_in_a_flat_gradient(case: Case, difference: Difference) -> bool:
@@ -71,7 +91,7 @@ ALLOWED: tuple[Allowed, ...] = (
             _recomputed_statistics,
             "outputs pass through a torch.autograd.Function (_DDPSink, torch/nn/parallel/distributed.py), "
             "which sends gradients of zeros through unused ones: a checkpointed batch norm there is "
-            "recomputed as well and counts once more",
+            "recomputed as well and counts once more, which an evaluation shows",
         )
         for engine in ("ddp", "replicate")
     ),

@@ -145,7 +145,7 @@ class FullyShardModel:
     def _named(self, op: SetFlag | Unshard | Reshard) -> list[Group]:
         return [
             self.hooks.of_module[m]
-            for m in modules_named(self.hooks.of_module, op.target, recurse=op.recurse)
+            for m in modules_named(self.case, self.hooks.of_module, op.target, recurse=op.recurse)
         ]
 
     def _set_flag(self, op: SetFlag) -> None:

@@ -79,6 +79,11 @@ class Group:
         self.places: list[int] = []
         self.still_to_run: set[str] = set()
 
+    @property
+    def runs_in_part(self) -> bool:
+        """Whether some modules of a list group have run forward and others have not."""
+        return len(self.spec.modules) > 1 and bool(self.still_to_run)
+
     def unshard(self) -> None:
         """Starts an all-gather where one is due."""
         if self.gathering or self.shards is Shards.WHOLE or not self.parameters:

@@ -11,7 +11,7 @@ from collections.abc import Set
 from fuzzshard.case.autograd import Node, Region, Tape, Value
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.groups import groups_within
 from fuzzshard.oracles.group_model import Group, Issued, Phase, Root, Shards
 
 
@@ -24,7 +24,7 @@ class HookModel:
     """
 
     def __init__(self, case: Case, found: Facts, issued: list[Issued], *, prefetches: bool) -> None:
-        self.found, self.prefetches = found, prefetches
+        self.case, self.found, self.prefetches = case, found, prefetches
         self.groups = [Group(case, found, i, issued) for i in range(len(case.wrap))]
         self.of_module = {m: group for group in self.groups for m in group.spec.modules}
         self.tape = Tape(case, found, self)
@@ -79,7 +79,7 @@ class HookModel:
         self._complete(group, results, grad=grad)
         if group.root.forward == group.index:
             for other in reversed(self.groups):
-                if other.root is group.root and other is not group and other.still_to_run:
+                if other.root is group.root and other is not group and other.runs_in_part:
                     self._complete(other, results, grad=grad)
                     other.still_to_run.clear()
             group.root.forward = None
@@ -100,9 +100,9 @@ class HookModel:
         """The first forward of a group that no root has claimed makes it the root of all groups within it."""
         if group.claimed:
             return
-        for inner in self.groups:
-            if any(is_within(m, r) for m in inner.spec.modules for r in group.spec.modules):
-                inner.claimed, inner.root = True, group.root
+        for index in groups_within(self.case, group.index):
+            inner = self.groups[index]
+            inner.claimed, inner.root = True, group.root
         group.keeps_after_forward |= group.keeps_as_root
 
     def backward(self, nodes: list[Node], frozen: Set[str]) -> None:

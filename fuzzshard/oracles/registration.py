@@ -17,7 +17,7 @@ import dataclasses
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import computing_dtype, stored_dtype
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.groups import groups_within
 from fuzzshard.case.placements import shard_dim
 from fuzzshard.case.progress import Progress, modules_named, names_rank
 from fuzzshard.case.schedule import (
@@ -135,7 +135,7 @@ class RegistrationModel:
         return [
             group
             for group, spec in zip(self.groups, self.case.wrap, strict=True)
-            if modules_named(spec.modules, op.target, recurse=op.recurse)
+            if modules_named(self.case, spec.modules, op.target, recurse=op.recurse)
         ]
 
     def _before_change(self) -> None:
@@ -160,9 +160,8 @@ class RegistrationModel:
         """The first forward of a group that no root has claimed makes it the root of all groups within it."""
         if self.groups[i].root is not None:
             return
-        for j, spec in enumerate(self.case.wrap):
-            if any(is_within(m, r) for m in spec.modules for r in self.case.wrap[i].modules):
-                self.groups[j].root = i
+        for j in groups_within(self.case, i):
+            self.groups[j].root = i
 
     def _after_forward(self, i: int) -> int:
         reshard = self.groups[i].reshard_after_forward

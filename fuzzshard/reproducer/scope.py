@@ -82,7 +82,7 @@ class Scope:
     ) -> list[str]:
         """``statements`` for every wrapped module below ``target``, or for it alone."""
         wrapped = {m for group in self.case.wrap for m in group.modules}
-        named = modules_named(wrapped, target, recurse=recurse)
+        named = modules_named(self.case, wrapped, target, recurse=recurse)
         if not self.shards or not named:
             return []
         if named == [target]:

@@ -1,4 +1,4 @@
-"""Passes over what surrounds the model: engines, mesh, schedule, wrap plan, options."""
+"""Passes over what surrounds the model: engines, mesh, schedule, wrap plan."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Mesh, Optimizer
+from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.edit import split, with_item, without, without_op
-from fuzzshard.case.order import SCALARS, default_of, mesh_rank, off_default
+from fuzzshard.case.order import mesh_rank
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, SetFlag
 from fuzzshard.case.tidy import first_uses, last_place, places
@@ -70,53 +70,6 @@ def _drop_op(index: int) -> Edit:
         return case
 
     return edit
-
-
-def options(case: Case) -> Iterator[Edit]:
-    """One option back to its default, wherever it stands."""
-    for name in off_default(case):
-        if name in SCALARS:
-            yield put(**{name: default_of(case, name)})
-    if case.optimizer != Optimizer():
-        yield put(optimizer=Optimizer())
-    for name in off_default(case.fsdp1):
-        yield put(fsdp1=replace(case.fsdp1, **{name: default_of(case.fsdp1, name)}))
-    for field in ("schedule", "wrap", "checkpoints", "freezes", "tensor_parallel", "delays"):
-        for index, part in enumerate(getattr(case, field)):
-            for name in off_default(part):
-                yield change_item(field, index, **{name: default_of(part, name)})
-    for index, group in enumerate(case.wrap):
-        if group.precision is not None:
-            for name in off_default(group.precision):
-                plain = replace(group.precision, **{name: default_of(group.precision, name)})
-                yield change_item("wrap", index, precision=plain)
-    for name in ("same_on_ranks", "on_host"):
-        if getattr(case.inputs, name):
-            yield _plain_inputs(name)
-    for index, tensor in enumerate(case.inputs.tensors):
-        if tensor.requires_grad:
-            yield _calm_input(index)
-    if case.inputs.seq:
-        yield lambda c: replace(c, inputs=replace(c.inputs, seq=0))
-
-
-def _plain_inputs(name: str) -> Edit:
-    return lambda case: replace(case, inputs=replace(case.inputs, **{name: False}))
-
-
-def _calm_input(index: int) -> Edit:
-    def edit(case: Case) -> Case:
-        tensors = case.inputs.tensors
-        calm = with_item(tensors, index, replace(tensors[index], requires_grad=False))
-        return replace(case, inputs=replace(case.inputs, tensors=calm))
-
-    return edit
-
-
-def optimizer(case: Case) -> Iterator[Edit]:
-    """The optimizer's options one by one, for where not all of them can go."""
-    for name in off_default(case.optimizer):
-        yield put(optimizer=replace(case.optimizer, **{name: default_of(case.optimizer, name)}))
 
 
 def extras(case: Case) -> Iterator[Edit]:

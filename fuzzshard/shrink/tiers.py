@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from fuzzshard.shrink import dag_passes, leaf_passes, model_passes, plan_passes, size_passes, use_passes
+from fuzzshard.shrink import (
+    dag_passes,
+    leaf_passes,
+    model_passes,
+    option_passes,
+    plan_passes,
+    size_passes,
+    use_passes,
+)
 from fuzzshard.shrink.passes import Pass
 
 TIERS: tuple[tuple[Pass, ...], ...] = (
@@ -10,7 +18,7 @@ TIERS: tuple[tuple[Pass, ...], ...] = (
         Pass("engines", plan_passes.engines, independent=False),
         Pass("mesh", plan_passes.meshes, independent=False),
         Pass("schedule prefix", plan_passes.prefixes, independent=False),
-        Pass("options", plan_passes.options),
+        Pass("options", option_passes.options),
         Pass("extras", plan_passes.extras),
         Pass("ops", plan_passes.ops),
     ),
@@ -36,7 +44,7 @@ TIERS: tuple[tuple[Pass, ...], ...] = (
     (
         Pass("hoist", model_passes.hoist, independent=False),
         Pass("lone ops", plan_passes.lone_ops),
-        Pass("optimizer", plan_passes.optimizer),
+        Pass("optimizer", option_passes.optimizer),
         Pass("merge groups", plan_passes.merge_groups, independent=False),
         Pass("merge modules", model_passes.merge_modules, independent=False),
         Pass("merge into linear", model_passes.merge_into_linear, independent=False),
@@ -53,6 +61,7 @@ TIERS: tuple[tuple[Pass, ...], ...] = (
         Pass("simpler nodes", leaf_passes.simpler_nodes),
     ),
     (
+        Pass("choices", option_passes.choices, independent=False),
         Pass("widths", size_passes.widths, independent=False),
         Pass("rewire", dag_passes.rewire, independent=False),
         Pass("exchange", dag_passes.exchange, independent=False),

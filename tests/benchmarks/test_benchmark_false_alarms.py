@@ -1,13 +1,29 @@
+import itertools
+import threading
+from pathlib import Path
+
 import pytest
-from false_alarms import KNOWN, PASSED, REFUSED, UNEXPLAINED, explain, load_known, note_kind, summarise
+from examination import (
+    KNOWN,
+    PASSED,
+    REFUSED,
+    UNEXPLAINED,
+    Examination,
+    explain,
+    load_known,
+    note_kind,
+    summarise,
+)
 from msgspec.structs import replace
 
+from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.known import Found, Registry
+from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, TensorSpec
 from fuzzshard.case.graph import Block, Call, Child, Linear
 from fuzzshard.case.schedule import Backward, Forward
 from fuzzshard.corpus.entry import make_entry
-from fuzzshard.corpus.store import save_shrunk
+from fuzzshard.corpus.store import only_case, save_shrunk
 from fuzzshard.verdict import Finding, Status, Verdict
 
 SMALL = Case(
@@ -74,3 +90,58 @@ def test_notes_are_counted_by_their_kind_and_not_by_the_modules_they_name():
 
 def test_a_finding_is_summarised_by_what_differs_where():
     assert summarise(DIVERGES) == "gradient at op 1: 2, expected 1"
+
+
+class FakeWorld:
+    """Gives every case of a dtype the same verdict. Ranks of several worlds run at the same time."""
+
+    info = {"torch": "2.13", "device": "cpu"}
+
+    def __init__(self, verdicts, together=1):
+        self.verdicts = verdicts
+        self.together = threading.Barrier(together)
+
+    def run(self, case, *, deadline=None):
+        self.together.wait(timeout=10)
+        return self.verdicts[case.dtype]
+
+    def restart(self):
+        pass
+
+
+def examine(tmp_path, registry, world, num_cases, jobs=1):
+    seen = []
+    examination = Examination(registry, tmp_path / "keep", seen.append)
+    cases = Prefetch(itertools.repeat(SMALL), ahead=jobs, limit=num_cases)
+    workers = [
+        threading.Thread(target=examination.work, args=(world, cases, Control(None))) for _ in range(jobs)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return examination, seen
+
+
+def test_what_rounding_might_explain_is_looked_up_in_the_precision_that_shows_it(tmp_path):
+    doubtful = replace(DIVERGES, status=Status.INCONCLUSIVE)
+    world = FakeWorld({"float32": doubtful, "float64": DIVERGES})
+    registry = load_known(corpus_with(tmp_path, SMALL))
+    examination, seen = examine(tmp_path, registry, world, num_cases=2)
+    assert examination.result()["explanations"] == {KNOWN: 2}
+    assert seen == [None, None]
+
+
+def test_worlds_judge_at_the_same_time_and_count_together(tmp_path):
+    world = FakeWorld({"float32": Verdict(status=Status.PASS, rung="bitwise")}, together=3)
+    examination, seen = examine(tmp_path, Registry(), world, num_cases=6, jobs=3)
+    assert examination.result()["statuses"] == {"PASS": 6}
+    assert len(seen) == 6
+
+
+def test_an_unexplained_case_is_saved_as_an_entry(tmp_path):
+    world = FakeWorld({"float32": Verdict(status=Status.HANG, message="no progress")})
+    examination, _ = examine(tmp_path, Registry(), world, num_cases=1)
+    (entry,) = examination.unexplained
+    assert (entry.status, entry.what, entry.repeats) == ("HANG", "no progress", True)
+    assert only_case(Path(entry.path)).name == "case.json"

@@ -125,3 +125,44 @@ def test_only_the_option_that_is_needed_is_left(need: str) -> None:
     assert count_options(case) <= MOST_OPTIONS
     assert len(case.schedule) <= 4
     assert len([path for path, _ in walk(case.model)]) <= 4
+
+
+ONE_OF: dict[str, tuple[Case, Callable[[Case], object]]] = {
+    "a strategy of FSDP1": (
+        make_case(
+            mesh=Mesh(replicate=2, shard=1), fsdp1=FSDP1(strategy="hybrid_shard_zero2"), engines=("fsdp1",)
+        ),
+        lambda case: case.fsdp1.strategy if case.fsdp1.strategy.startswith("hybrid") else None,
+    ),
+    "the dtype of a policy": (
+        make_case(wrap=(WrapGroup(modules=("",), precision=Precision(param="bfloat16")),)),
+        lambda case: next((g.precision.param for g in case.wrap if g.precision), None),
+    ),
+    "the dtype of FSDP1's policy": (
+        make_case(fsdp1=FSDP1(precision=Precision(param="bfloat16")), engines=("fsdp1",)),
+        lambda case: case.fsdp1.precision and case.fsdp1.precision.param,
+    ),
+    "how a module is checkpointed": (
+        make_case(checkpoints=(Checkpoint(module="a", implementation="wrapper"),)),
+        lambda case: next(
+            (c.implementation for c in case.checkpoints if c.implementation != "composable"), None
+        ),
+    ),
+    "an optimizer": (
+        make_case(optimizer=Optimizer(kind="adamw")),
+        lambda case: case.optimizer.kind if case.optimizer.kind != "sgd" else None,
+    ),
+}
+SMALLEST = {
+    "a strategy of FSDP1": "hybrid_shard",
+    "the dtype of a policy": "float16",
+    "the dtype of FSDP1's policy": "float16",
+    "how a module is checkpointed": "utils",
+    "an optimizer": "adam",
+}
+
+
+@pytest.mark.parametrize("choice", ONE_OF)
+def test_of_several_values_that_would_do_the_smallest_case_has_the_same(choice: str) -> None:
+    case, value = ONE_OF[choice]
+    assert value(minimal(lambda candidate: value(candidate) is not None, case).case) == SMALLEST[choice]

@@ -147,9 +147,11 @@ def test_a_run_in_the_other_precision_casts_to_the_other_one() -> None:
 def test_a_finer_case_has_more_bits_everywhere_until_there_are_no_more() -> None:
     policy = Precision(param="bfloat16", reduce="float32")
     case: Case = make_case(wrap=under(policy, ROOT), mesh=Mesh(shard=2))
+    case = replace(case, schedule=(Cast(dtype="float32"), *case.schedule))
     once = finer(case)
     assert once.dtype == "float64"
     assert once.wrap[0].precision == Precision(param="float32", reduce="float64")
+    assert once.schedule == (Cast(dtype="float64"), *case.schedule[1:])
     plain = finer(make_case())
     assert plain == make_case(dtype="float64")
     assert finer(plain) == plain

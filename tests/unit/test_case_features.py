@@ -166,7 +166,10 @@ def test_what_a_schedule_does_is_seen(schedule, feature):
         ({"forward_prefetch": ("b",)}, {"prefetch:forward"}),
         (
             {"precision": Precision(param="bfloat16", cast_inputs=False)},
-            {"precision:bfloat16", "precision:reduce_as_param", "precision:no_cast", "precision:mixed"},
+            {
+                *("precision:param", "precision:bfloat16", "precision:reduce_as_param"),
+                *("precision:no_cast", "precision:mixed"),
+            },
         ),
         (
             {"precision": Precision(reduce="bfloat16", output="float32")},

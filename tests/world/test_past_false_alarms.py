@@ -8,16 +8,17 @@ import pytest
 from cases import BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, groups, make_case
 
 from fuzzshard.campaign.judge import judge
-from fuzzshard.case.case import Case, Checkpoint, Mesh, Optimizer, TensorSpec
+from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, Optimizer, TensorSpec
 from fuzzshard.case.codec import decode
-from fuzzshard.case.graph import BatchNorm, Block, Call, Child, Linear, RMSNorm, TensorOp
+from fuzzshard.case.graph import Activation, Alias, BatchNorm, Block, Call, Child, Linear, RMSNorm, TensorOp
 from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetRequiresGrad
+from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetMode, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
 NO_SYNC = SetFlag(flag="requires_gradient_sync", value=False)
 SYNC = SetFlag(flag="requires_gradient_sync", value=True)
+NOT_LAST = SetFlag(flag="is_last_backward", value=False)
 LINEAR = Linear(out=2, bias=False)
 WIDE = Linear(out=5)
 
@@ -40,6 +41,12 @@ TWO_OUTPUTS = block(
     use("h0", "a", "x"), use("h1", "b", "x"), outputs=("h0", "h1"), returns="tuple", a=LINEAR, b=LINEAR
 )
 LAST_USES_ONE = (NO_SYNC, FORWARD, BACKWARD, SYNC, Forward(outputs=(0,)), BACKWARD)
+UNDER_TWO_NAMES = block(
+    use("h0", "b", "x"),
+    outputs=("h0",),
+    a=LINEAR,
+    b=block(use("h0", "c", "x"), outputs=("h0",), c=Alias(target="a")),
+)
 
 
 PAST: dict[str, Case] = {
@@ -107,6 +114,43 @@ PAST: dict[str, Case] = {
         (Forward(outputs=(1,)), BACKWARD, FORWARD),
         wrap=groups(""),
         checkpoints=(Checkpoint(module="n"),),
+    ),
+    "what a checkpointed batch norm counts once more under DDP shows in an evaluation": make_case(
+        block(use("h0", "n", "x"), use("h1", "n", "x"), outputs=("h1", "h0"), returns="tuple", n=BatchNorm()),
+        (Forward(outputs=(1,)), BACKWARD, SetMode(train=False), Forward(grad=False)),
+        wrap=groups(""),
+        checkpoints=(Checkpoint(module="n"),),
+    ),
+    "a list group that ran in part and completes within the root's forward does not end that": make_case(
+        chain(a=Activation(), b=Activation(), c=LINEAR),
+        (FORWARD, BACKWARD, Forward(target="a"), FORWARD, BACKWARD),
+        wrap=groups(("a", "b"), ""),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=5),)),
+        engines=("fully_shard",),
+    ),
+    "a group that a recomputation calls does not end the forward of its root": make_case(
+        block(
+            use("h0", "a", "x"),
+            use("h1", "b", "h0"),
+            TensorOp(name="h2", op="add", args=("h1", "x")),
+            outputs=("h2", "h0"),
+            returns="tuple",
+            a=LINEAR,
+            b=Linear(out=2),
+        ),
+        (Forward(grad=False), NOT_LAST, FORWARD, BACKWARD, FORWARD),
+        wrap=groups("b", ""),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
+        checkpoints=(Checkpoint(module="", implementation="composable"),),
+        engines=("fully_shard",),
+    ),
+    "a flag set at a module concerns what is registered below it under another name": make_case(
+        UNDER_TWO_NAMES,
+        (SetFlag(flag="requires_gradient_sync", value=False, target="b"), FORWARD, BACKWARD),
+        wrap=groups("a"),
+    ),
+    "an FSDP root claims what is registered below it under another name": make_case(
+        UNDER_TWO_NAMES, (FORWARD, BACKWARD, STEP, FORWARD), wrap=groups("a", "b")
     ),
     "a checkpoint wrapper within another goes into the module that the outer one wraps": make_case(
         chain(m=chain(a=LINEAR)),

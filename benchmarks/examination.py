@@ -1,0 +1,186 @@
+"""Judging cases in one or several worlds, and explaining every verdict that is not PASS."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fuzzshard.campaign.control import Control, ControlledWorld
+from fuzzshard.campaign.judge import (
+    SHRINK_BUDGET,
+    Judged,
+    Runner,
+    Stopped,
+    confirm_and_shrink,
+    judge,
+    judge_clearly,
+)
+from fuzzshard.campaign.known import Found, Known, Registry, cause_of
+from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.case import codec
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.entry import encode_entry, make_entry, read_entry
+from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
+from fuzzshard.errors import InvalidEntry
+from fuzzshard.verdict import Status, Verdict
+from fuzzshard.world import World
+
+PASSED, REFUSED, KNOWN, UNEXPLAINED = "pass", "documented refusal", "known finding", "UNEXPLAINED"
+
+
+@dataclasses.dataclass
+class Unexplained:
+    """A verdict that nothing explains. ``repeats`` says whether fresh ranks give it again."""
+
+    index: int
+    status: str
+    signature: str
+    rung: str
+    what: str
+    repeats: bool
+    path: str
+
+
+def load_known(corpus: Path) -> Registry:
+    """The findings saved in ``corpus``, as a campaign knows those that it has made itself."""
+    registry = Registry()
+    for file in entry_files([corpus]) if corpus.exists() else ():
+        try:
+            entry = read_entry(file)
+        except InvalidEntry:
+            continue
+        if not entry.status.is_finding:
+            continue
+        unshrunk = file.with_name(UNSHRUNK_FILE)
+        found = codec.decode(unshrunk.read_bytes()) if unshrunk.exists() else entry.case
+        registry.known.append(Known(entry.signature, file.parent, cause_of(entry.case, found), hits=0))
+    return registry
+
+
+def explain(found: Found, registry: Registry) -> str:
+    """Why the verdict is what it is; a hit of a known finding is counted in ``registry``."""
+    status = found.verdict.status
+    if status is Status.PASS:
+        return PASSED
+    if status is Status.REJECTED:
+        return REFUSED
+    if status.is_finding and registry.hit(found):
+        return KNOWN
+    return UNEXPLAINED
+
+
+def summarise(verdict: Verdict) -> str:
+    """One line of what a verdict says."""
+    if verdict.findings:
+        first = verdict.findings[0]
+        where = f" {first.name}" if first.name else ""
+        size = f", error {first.error:.2e}, bound {first.bound:.2e}" if first.error and first.bound else ""
+        return f"{first.oracle}{where} at op {first.op}: {first.observed}, expected {first.expected}{size}"
+    return verdict.message
+
+
+def note_kind(note: str) -> str:
+    """A note without the names of one case: modules in parentheses, parameters in quotes."""
+    return shorten(re.sub(r" ?\((?=\w).*|'[^']*'", "...", note), 160)
+
+
+def shorten(text: str, limit: int = 200) -> str:
+    """One line of at most ``limit`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
+class Examination:
+    """Judges the cases of a stream and keeps the counts; any number of threads may do so at once.
+
+    ``on_case`` is called after every case, under a lock, with what it adds to the list of the unexplained.
+    """
+
+    def __init__(self, registry: Registry, keep: Path, on_case: Callable[[Unexplained | None], None]) -> None:
+        self.registry = registry
+        self.keep = keep
+        self.on_case = on_case
+        self.statuses: Counter[str] = Counter()
+        self.notes: Counter[str] = Counter()
+        self.rungs: Counter[str] = Counter()
+        self.explanations: Counter[str] = Counter()
+        self.unexplained: list[Unexplained] = []
+        self._lock = threading.Lock()
+
+    def work(self, world: World, cases: Prefetch, control: Control) -> None:
+        """Judges cases in ``world`` until there are no more, or until ``control`` is halted."""
+        runner = ControlledWorld(world, control)
+        try:
+            while (taken := cases.take()) is not None:
+                self.take(runner, world.info, *taken)
+        except Stopped:
+            pass
+
+    def take(self, runner: Runner, info: Mapping[str, str], index: int, case: Case) -> None:
+        """Judges and counts one case."""
+        case, verdict = judge_clearly(runner, case)
+        found = Found(index, case, verdict)
+        explanation, shrunk = explain(found, self.registry), None
+        if explanation == UNEXPLAINED and verdict.status.is_finding:
+            explanation, shrunk = self._explain_shrunk(runner, found)
+        entry = None
+        if explanation == UNEXPLAINED:
+            again = judge(runner, case, fresh=True)
+            entry = Unexplained(
+                index=index,
+                status=verdict.status,
+                signature=verdict.signature,
+                rung=verdict.findings[0].rung if verdict.findings else verdict.rung,
+                what=shorten(summarise(verdict)),
+                repeats=again.status is verdict.status and again.signature == verdict.signature,
+                path=str(self._save(found, shrunk, info)),
+            )
+        with self._lock:
+            self._count(verdict, explanation)
+            if entry is not None:
+                self.unexplained.append(entry)
+            self.on_case(entry)
+
+    def _count(self, verdict: Verdict, explanation: str) -> None:
+        self.statuses[verdict.status] += 1
+        self.notes.update(f"{engine} {note_kind(note)}" for engine, note in verdict.notes.items())
+        self.rungs[f"{verdict.status} {verdict.rung}".strip()] += 1
+        self.explanations[explanation] += 1
+
+    def _explain_shrunk(self, runner: Runner, found: Found) -> tuple[str, Judged]:
+        """Shrinks a finding that no cause covers; one that ends at a known one teaches what its cause is."""
+        judged = confirm_and_shrink(runner, found.case, found.verdict, budget=SHRINK_BUDGET)
+        known = self.registry.hit(Found(found.index, judged.case, judged.verdict))
+        if known is None:
+            return UNEXPLAINED, judged
+        self.registry.learn(known, cause_of(judged.case, found.case))
+        return KNOWN, judged
+
+    def _save(self, found: Found, shrunk: Judged | None, info: Mapping[str, str]) -> Path:
+        """Saves a case as the corpus does: in its smallest form, with the case as found beside it."""
+        folder = self.keep / f"{found.index:06d}"
+        case, verdict = found.case, found.verdict
+        if shrunk is not None:
+            write_atomic(folder / UNSHRUNK_FILE, codec.encode(case) + b"\n")
+            case, verdict = shrunk.case, shrunk.verdict
+        write_atomic(folder / CASE_FILE, encode_entry(make_entry(case, verdict, info)))
+        return folder
+
+    def result(self) -> dict[str, Any]:
+        """The counts, as plain values."""
+        return {
+            "cases": self.statuses.total(),
+            "statuses": dict(self.statuses.most_common()),
+            "rungs": dict(self.rungs.most_common()),
+            "explanations": dict(self.explanations.most_common()),
+            "notes": dict(self.notes.most_common()),
+            "known": {str(k.path): k.hits for k in self.registry.known if k.hits},
+            "signatures": dict(Counter(f"{u.status} {u.signature}" for u in self.unexplained).most_common()),
+            "unexplained": [dataclasses.asdict(u) for u in self.unexplained],
+        }

@@ -1,0 +1,123 @@
+"""Passes over options: back to the default, or to a value that a smaller case has."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Optimizer
+from fuzzshard.case.edit import with_item
+from fuzzshard.case.graph import Part
+from fuzzshard.case.order import SCALARS, default_of, off_default
+from fuzzshard.shrink.passes import Edit, change_item, put
+
+
+def options(case: Case) -> Iterator[Edit]:
+    """One option back to its default, wherever it stands."""
+    for name in off_default(case):
+        if name in SCALARS:
+            yield put(**{name: default_of(case, name)})
+    if case.optimizer != Optimizer():
+        yield put(optimizer=Optimizer())
+    for part, change in _parts(case):
+        for name in off_default(part):
+            yield change(**{name: default_of(part, name)})
+    for name in ("same_on_ranks", "on_host"):
+        if getattr(case.inputs, name):
+            yield _plain_inputs(name)
+    for index, tensor in enumerate(case.inputs.tensors):
+        if tensor.requires_grad:
+            yield _calm_input(index)
+    if case.inputs.seq:
+        yield lambda c: replace(c, inputs=replace(c.inputs, seq=0))
+
+
+def optimizer(case: Case) -> Iterator[Edit]:
+    """The optimizer's options one by one, for where not all of them can go."""
+    for name in off_default(case.optimizer):
+        yield put(optimizer=replace(case.optimizer, **{name: default_of(case.optimizer, name)}))
+
+
+def choices(case: Case) -> Iterator[Edit]:
+    """Another value of an option that must be off its default.
+
+    Where several values show a failure the smallest case has one of them: so the values of two cases that
+    were shrunk from different ones agree, and are no cause (:func:`fuzzshard.campaign.known.cause_of`).
+    """
+    for name in off_default(case):
+        if name in SCALARS:
+            for value in _others(case, name):
+                yield put(**{name: value})
+    for name in off_default(case.optimizer):
+        for value in _others(case.optimizer, name):
+            yield put(optimizer=replace(case.optimizer, **{name: value}))
+    for part, change in _parts(case):
+        for name in off_default(part):
+            for value in _others(part, name):
+                yield change(**{name: value})
+
+
+def _others(part: Part, name: str) -> list[object]:
+    """The values that a field with a few named ones may have, but for its own and its default."""
+    (field,) = (f for f in msgspec.structs.fields(part) if f.name == name)
+    return [v for v in _named_values(field.type) if v not in (getattr(part, name), field.default)]
+
+
+def _named_values(annotation: Any) -> Iterator[object]:
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        for member in get_args(annotation):
+            yield from _named_values(member)
+
+
+def _parts(case: Case) -> Iterator[tuple[Part, Callable[..., Edit]]]:
+    """Everything that has options, but for the optimizer, and what changes some of them."""
+    yield case.fsdp1, _change_fsdp1
+    if case.fsdp1.precision is not None:
+        yield case.fsdp1.precision, _change_fsdp1_precision
+    for field in ("schedule", "wrap", "checkpoints", "freezes", "tensor_parallel", "delays"):
+        for index, part in enumerate(getattr(case, field)):
+            yield part, functools.partial(change_item, field, index)
+    for index, group in enumerate(case.wrap):
+        if group.precision is not None:
+            yield group.precision, functools.partial(_change_precision, index)
+
+
+def _change_fsdp1(**fields: object) -> Edit:
+    return lambda case: replace(case, fsdp1=replace(case.fsdp1, **fields))
+
+
+def _change_fsdp1_precision(**fields: object) -> Edit:
+    def edit(case: Case) -> Case:
+        policy = case.fsdp1.precision
+        changed = policy and replace(policy, **fields)
+        return replace(case, fsdp1=replace(case.fsdp1, precision=changed))
+
+    return edit
+
+
+def _change_precision(index: int, **fields: object) -> Edit:
+    def edit(case: Case) -> Case:
+        group = case.wrap[index]
+        changed = group.precision and replace(group.precision, **fields)
+        return replace(case, wrap=with_item(case.wrap, index, replace(group, precision=changed)))
+
+    return edit
+
+
+def _plain_inputs(name: str) -> Edit:
+    return lambda case: replace(case, inputs=replace(case.inputs, **{name: False}))
+
+
+def _calm_input(index: int) -> Edit:
+    def edit(case: Case) -> Case:
+        tensors = case.inputs.tensors
+        calm = with_item(tensors, index, replace(tensors[index], requires_grad=False))
+        return replace(case, inputs=replace(case.inputs, tensors=calm))
+
+    return edit

@@ -1,0 +1,26 @@
+"""Which features make a finding."""
+
+from cases import groups, make_case
+
+from fuzzshard.campaign.known import Known, Registry, cause_of
+from fuzzshard.case.options import FSDP1
+
+
+def test_the_defaults_of_an_engine_cause_nothing():
+    minimal = make_case(engines=("fsdp1",), fsdp1=FSDP1(use_orig_params=True))
+    cause = cause_of(minimal, minimal)
+    assert "fsdp1:orig_params" in cause
+    assert cause.isdisjoint({"fsdp1:full_shard", "fsdp1:backward_prefetch_pre", "engine:fsdp1"})
+
+
+def test_a_cause_is_what_the_smallest_case_shares_with_the_one_it_was_found_as():
+    minimal = make_case(wrap=groups("", reshard=True))
+    found = make_case(wrap=groups(("a", "b"), ""))
+    assert "reshard:true" not in cause_of(minimal, found)
+    assert "wrap:root" not in cause_of(minimal, found)
+
+
+def test_another_case_of_a_finding_narrows_its_cause_down(tmp_path):
+    registry, known = Registry(), Known("a signature", tmp_path, frozenset({"leaf:linear", "op:clip"}))
+    registry.learn(known, frozenset({"op:clip", "mesh:2"}))
+    assert known.cause == {"op:clip"}
