@@ -15,6 +15,7 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, read_entry
+from fuzzshard.corpus.scripts import NO_SCRIPT, ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,
     SCRIPT_FILE,
@@ -23,19 +24,10 @@ from fuzzshard.corpus.store import (
     save_shrunk,
     save_unshrunk,
 )
-from fuzzshard.errors import InvalidEntry, UsageError
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.errors import InvalidEntry
+from fuzzshard.verdict import Status, Verdict
 
 INCONCLUSIVE_FOLDER = "inconclusive"
-
-NO_SCRIPT = "# No reproducer could be generated"
-
-
-class ScriptRender(Protocol):
-    """The standalone script that shows a finding."""
-
-    def __call__(self, case: Case, *, signature: str, finding: Finding | None) -> str:
-        """Python source that needs torch only."""
 
 
 class ScriptOutcome(Protocol):
@@ -73,7 +65,7 @@ class Keeper:
     def save_found(self, found: Found, info: Mapping[str, str]) -> Path:
         """Saves a finding as it was found; returns its folder."""
         entry = self._entry(found.case, found.verdict, info)
-        return save_unshrunk(self.corpus, entry, self._script(entry))
+        return save_unshrunk(self.corpus, entry, script_of(entry, self._render))
 
     def same_as(self, judged: Judged, folder: Path) -> Path | None:
         """The other entry that has this minimal case and signature already; then ``folder`` goes away."""
@@ -86,7 +78,7 @@ class Keeper:
     def save_judged(self, folder: Path, judged: Judged, info: Mapping[str, str]) -> CorpusEntry:
         """Replaces the entry in ``folder`` by what came of it."""
         entry = self._entry(judged.case, judged.verdict, info, judged)
-        save_shrunk(folder, entry, self._script(entry))
+        save_shrunk(folder, entry, script_of(entry, self._render))
         self._saved[_key(entry.signature, entry.case)] = folder
         return self.entry(folder)
 
@@ -95,7 +87,9 @@ class Keeper:
         moved = self.corpus / INCONCLUSIVE_FOLDER / folder.name
         entry = self._entry(found.case, found.verdict, info, judged)
         write_atomic(moved / UNSHRUNK_FILE, codec.encode(found.case) + b"\n")
-        save_shrunk(moved, msgspec.structs.replace(entry, status=Status.INCONCLUSIVE), self._script(entry))
+        save_shrunk(
+            moved, msgspec.structs.replace(entry, status=Status.INCONCLUSIVE), script_of(entry, self._render)
+        )
         _remove_unless_confirmed(folder)
         return moved
 
@@ -128,17 +122,6 @@ class Keeper:
             confirmation = judged.confirmation
             confirmed = Confirmation(runs=confirmation.runs, reproduced=confirmation.reproduced)
         return make_entry(case, verdict, info, preload=tuple(map(str, self.preload)), confirmed=confirmed)
-
-    def _script(self, entry: CorpusEntry) -> str:
-        """A finding is saved even where no script can be made of it."""
-        try:
-            return self._render(
-                entry.case, signature=entry.signature, finding=next(iter(entry.findings), None)
-            )
-        except UsageError as error:
-            return f"{NO_SCRIPT}: {error}\n"
-        except Exception as error:
-            return f"{NO_SCRIPT}: {error!r}\n"
 
 
 def _key(signature: str, case: Case) -> tuple[str, bytes]:
