@@ -41,6 +41,13 @@ def only_case(path: Path) -> Path:
     return files[0]
 
 
+def is_entry_below(folder: Path, file: Path) -> bool:
+    """Whether :func:`entry_files` of ``folder`` would hold ``file``."""
+    if file.suffix != ".json" or not file.is_relative_to(folder) or _is_hidden(file.relative_to(folder)):
+        return False
+    return file.name == CASE_FILE or not (file.parent / CASE_FILE).exists()
+
+
 def _files_below(folder: Path) -> list[Path]:
     found = [p for p in folder.rglob("*.json") if not _is_hidden(p.relative_to(folder))]
     entries = {p.parent for p in found if p.name == CASE_FILE}
