@@ -154,9 +154,9 @@ class EntryItem(pytest.Item):
             return str(error)
         return super().repr_failure(excinfo, style)
 
-    def reportinfo(self) -> tuple[Path, None, str]:
-        """Where the entry lies, and its name."""
-        return self.path, None, self.name
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Where the entry lies, and its name. pytest wants a line for what is skipped."""
+        return self.path, 0, self.name
 
     def _drawing(self, verdict: Verdict) -> Iterator[str]:
         """The case with what was observed in this run; with ``--tb=short`` or shorter the finding alone."""

@@ -18,6 +18,7 @@ from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, read_e
 from fuzzshard.corpus.scripts import NO_SCRIPT, ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,
+    INCONCLUSIVE_FOLDER,
     SCRIPT_FILE,
     UNSHRUNK_FILE,
     entry_files,
@@ -26,8 +27,6 @@ from fuzzshard.corpus.store import (
 )
 from fuzzshard.errors import InvalidEntry
 from fuzzshard.verdict import Status, Verdict
-
-INCONCLUSIVE_FOLDER = "inconclusive"
 
 
 class ScriptOutcome(Protocol):

@@ -50,10 +50,14 @@ def with_observation(entry: CorpusEntry, torch: str, *, present: bool) -> Corpus
     now = release(torch)
     bad, good = set(entry.bad_on) - {now}, set(entry.good_on) - {now}
     (bad if present else good).add(now)
+    return with_versions(entry, bad, good)
+
+
+def with_versions(entry: CorpusEntry, bad: set[str], good: set[str]) -> CorpusEntry:
+    """``entry`` known to be bad and good on these releases, of which the newest says whether it is fixed."""
     lifecycle = entry.lifecycle
-    if lifecycle in (Lifecycle.OPEN, Lifecycle.FIXED) or (lifecycle is Lifecycle.WONTFIX and not present):
-        newest = max(bad | good, key=Version)
-        if newest in good:
+    if lifecycle is not Lifecycle.FLAKY and bad | good:
+        if max(bad | good, key=Version) in good:
             lifecycle = Lifecycle.FIXED
         elif lifecycle is Lifecycle.FIXED:
             lifecycle = Lifecycle.OPEN

@@ -17,6 +17,7 @@ CASE_FILE = "case.json"
 SCRIPT_FILE = "repro.py"
 UNSHRUNK_FILE = "unshrunk.json"
 FINDINGS_FOLDER = "findings"
+INCONCLUSIVE_FOLDER = "inconclusive"
 
 
 def entry_files(paths: Iterable[Path]) -> list[Path]:
