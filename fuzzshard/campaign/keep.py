@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -14,8 +13,9 @@ from fuzzshard.campaign.known import Found
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.distinct import finding_key
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, read_entry
-from fuzzshard.corpus.scripts import NO_SCRIPT, ScriptRender, script_of
+from fuzzshard.corpus.scripts import NO_SCRIPT, ScriptCheck, ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,
     INCONCLUSIVE_FOLDER,
@@ -27,23 +27,6 @@ from fuzzshard.corpus.store import (
 )
 from fuzzshard.errors import InvalidEntry
 from fuzzshard.verdict import Status, Verdict
-
-
-class ScriptOutcome(Protocol):
-    """What running a reproducer says."""
-
-    @property
-    def fails(self) -> bool:
-        """Whether the script showed the finding."""
-
-
-class ScriptCheck(Protocol):
-    """Runs the reproducer at ``path`` on ``num_ranks`` ranks, as a user would."""
-
-    def __call__(
-        self, path: Path, num_ranks: int, *, preload: tuple[Path, ...] = (), timeout: float = 120
-    ) -> ScriptOutcome:
-        """Raises nothing for a script that fails: that is its purpose."""
 
 
 class Keeper:
@@ -68,7 +51,7 @@ class Keeper:
 
     def same_as(self, judged: Judged, folder: Path) -> Path | None:
         """The other entry that has this minimal case and signature already; then ``folder`` goes away."""
-        known = self._saved.get(_key(judged.verdict.signature, judged.case))
+        known = self._saved.get(finding_key(judged.verdict.signature, judged.case))
         if known is None or known == folder:
             return None
         _remove_unless_confirmed(folder)
@@ -78,7 +61,7 @@ class Keeper:
         """Replaces the entry in ``folder`` by what came of it."""
         entry = self._entry(judged.case, judged.verdict, info, judged)
         save_shrunk(folder, entry, script_of(entry, self._render))
-        self._saved[_key(entry.signature, entry.case)] = folder
+        self._saved[finding_key(entry.signature, entry.case)] = folder
         return self.entry(folder)
 
     def save_flaky(self, found: Found, folder: Path, judged: Judged, info: Mapping[str, str]) -> Path:
@@ -123,11 +106,6 @@ class Keeper:
         return make_entry(case, verdict, info, preload=tuple(map(str, self.preload)), confirmed=confirmed)
 
 
-def _key(signature: str, case: Case) -> tuple[str, bytes]:
-    """Equal for findings that differ in nothing but the seed of their tensors."""
-    return signature, codec.encode(msgspec.structs.replace(case, seed=0))
-
-
 def _minimal_cases(corpus: Path) -> dict[tuple[str, bytes], Path]:
     """The confirmed findings that ``corpus`` has already; files that cannot be read are not ours to judge."""
     saved: dict[tuple[str, bytes], Path] = {}
@@ -137,7 +115,7 @@ def _minimal_cases(corpus: Path) -> dict[tuple[str, bytes], Path]:
         except InvalidEntry:
             continue
         if entry.status.is_finding and entry.confirmed is not None:
-            saved[_key(entry.signature, entry.case)] = file.parent
+            saved[finding_key(entry.signature, entry.case)] = file.parent
     return saved
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from fuzzshard.case import codec
+from fuzzshard.case.case import Case
 from fuzzshard.case.features import features
 from fuzzshard.case.order import size_order
 from fuzzshard.corpus.entry import CorpusEntry
@@ -50,6 +51,11 @@ def distinct(stored: Iterable[Stored]) -> list[Same]:
     equal = _grouped(stored, lambda item: (*_place(item.entry), codec.encode(item.entry.case)))
     same = [Same(tuple(items), _absorb(items[0].entry, (i.entry for i in items[1:]))) for items in equal]
     return [_joined(group) for group in _grouped(same, lambda group: _kind(group.entry))]
+
+
+def finding_key(signature: str, case: Case) -> tuple[str, bytes]:
+    """Equal for findings that differ in nothing but the seed of their tensors."""
+    return signature, codec.encode(replace(case, seed=0))
 
 
 def preference(entry: CorpusEntry) -> tuple[object, ...]:
