@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from cyclopts import App, CycloptsError
 
 from fuzzshard import __version__
+from fuzzshard.commands.corpus import corpus_app
 from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.replay import replay
 from fuzzshard.commands.repro import repro
@@ -32,6 +33,7 @@ EXAMPLES = """\
 Examples:
   fuzzshard run --max-time 10m           fuzz for ten minutes
   fuzzshard replay corpus                are the saved findings still there?
+  fuzzshard corpus list                  what is saved
   fuzzshard show corpus/findings/NAME    the experiment, drawn
   fuzzshard repro corpus/findings/NAME   a script that needs nothing but torch
 
@@ -62,6 +64,7 @@ app = App(
 _COMMANDS: tuple[Callable[..., int], ...] = (run, replay, show, shrink, repro, doctor)
 for _order, _command in enumerate(_COMMANDS):
     app.command(_command, help_epilogue=EXIT_CODES, sort_key=_order)
+app.command(corpus_app(EXIT_CODES, sort_key=len(_COMMANDS)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -19,7 +19,7 @@ import fuzzshard
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child, Linear
 from fuzzshard.case.schedule import Backward, Forward, Step, ZeroGrad
-from fuzzshard.corpus.replay import ReplayWorld
+from fuzzshard.corpus.outcome import ReplayWorld
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -14,45 +13,20 @@ from fuzzshard.campaign.known import Found
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.distinct import finding_key
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, read_entry
+from fuzzshard.corpus.scripts import NO_SCRIPT, ScriptCheck, ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,
+    INCONCLUSIVE_FOLDER,
     SCRIPT_FILE,
     UNSHRUNK_FILE,
     entry_files,
     save_shrunk,
     save_unshrunk,
 )
-from fuzzshard.errors import InvalidEntry, UsageError
-from fuzzshard.verdict import Finding, Status, Verdict
-
-INCONCLUSIVE_FOLDER = "inconclusive"
-
-NO_SCRIPT = "# No reproducer could be generated"
-
-
-class ScriptRender(Protocol):
-    """The standalone script that shows a finding."""
-
-    def __call__(self, case: Case, *, signature: str, finding: Finding | None) -> str:
-        """Python source that needs torch only."""
-
-
-class ScriptOutcome(Protocol):
-    """What running a reproducer says."""
-
-    @property
-    def fails(self) -> bool:
-        """Whether the script showed the finding."""
-
-
-class ScriptCheck(Protocol):
-    """Runs the reproducer at ``path`` on ``num_ranks`` ranks, as a user would."""
-
-    def __call__(
-        self, path: Path, num_ranks: int, *, preload: tuple[Path, ...] = (), timeout: float = 120
-    ) -> ScriptOutcome:
-        """Raises nothing for a script that fails: that is its purpose."""
+from fuzzshard.errors import InvalidEntry
+from fuzzshard.verdict import Status, Verdict
 
 
 class Keeper:
@@ -73,11 +47,11 @@ class Keeper:
     def save_found(self, found: Found, info: Mapping[str, str]) -> Path:
         """Saves a finding as it was found; returns its folder."""
         entry = self._entry(found.case, found.verdict, info)
-        return save_unshrunk(self.corpus, entry, self._script(entry))
+        return save_unshrunk(self.corpus, entry, script_of(entry, self._render))
 
     def same_as(self, judged: Judged, folder: Path) -> Path | None:
         """The other entry that has this minimal case and signature already; then ``folder`` goes away."""
-        known = self._saved.get(_key(judged.verdict.signature, judged.case))
+        known = self._saved.get(finding_key(judged.verdict.signature, judged.case))
         if known is None or known == folder:
             return None
         _remove_unless_confirmed(folder)
@@ -86,8 +60,8 @@ class Keeper:
     def save_judged(self, folder: Path, judged: Judged, info: Mapping[str, str]) -> CorpusEntry:
         """Replaces the entry in ``folder`` by what came of it."""
         entry = self._entry(judged.case, judged.verdict, info, judged)
-        save_shrunk(folder, entry, self._script(entry))
-        self._saved[_key(entry.signature, entry.case)] = folder
+        save_shrunk(folder, entry, script_of(entry, self._render))
+        self._saved[finding_key(entry.signature, entry.case)] = folder
         return self.entry(folder)
 
     def save_flaky(self, found: Found, folder: Path, judged: Judged, info: Mapping[str, str]) -> Path:
@@ -95,7 +69,9 @@ class Keeper:
         moved = self.corpus / INCONCLUSIVE_FOLDER / folder.name
         entry = self._entry(found.case, found.verdict, info, judged)
         write_atomic(moved / UNSHRUNK_FILE, codec.encode(found.case) + b"\n")
-        save_shrunk(moved, msgspec.structs.replace(entry, status=Status.INCONCLUSIVE), self._script(entry))
+        save_shrunk(
+            moved, msgspec.structs.replace(entry, status=Status.INCONCLUSIVE), script_of(entry, self._render)
+        )
         _remove_unless_confirmed(folder)
         return moved
 
@@ -129,22 +105,6 @@ class Keeper:
             confirmed = Confirmation(runs=confirmation.runs, reproduced=confirmation.reproduced)
         return make_entry(case, verdict, info, preload=tuple(map(str, self.preload)), confirmed=confirmed)
 
-    def _script(self, entry: CorpusEntry) -> str:
-        """A finding is saved even where no script can be made of it."""
-        try:
-            return self._render(
-                entry.case, signature=entry.signature, finding=next(iter(entry.findings), None)
-            )
-        except UsageError as error:
-            return f"{NO_SCRIPT}: {error}\n"
-        except Exception as error:
-            return f"{NO_SCRIPT}: {error!r}\n"
-
-
-def _key(signature: str, case: Case) -> tuple[str, bytes]:
-    """Equal for findings that differ in nothing but the seed of their tensors."""
-    return signature, codec.encode(msgspec.structs.replace(case, seed=0))
-
 
 def _minimal_cases(corpus: Path) -> dict[tuple[str, bytes], Path]:
     """The confirmed findings that ``corpus`` has already; files that cannot be read are not ours to judge."""
@@ -155,7 +115,7 @@ def _minimal_cases(corpus: Path) -> dict[tuple[str, bytes], Path]:
         except InvalidEntry:
             continue
         if entry.status.is_finding and entry.confirmed is not None:
-            saved[_key(entry.signature, entry.case)] = file.parent
+            saved[finding_key(entry.signature, entry.case)] = file.parent
     return saved
 
 

@@ -17,7 +17,7 @@ import msgspec
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, Event
-from fuzzshard.campaign.keep import Keeper, ScriptCheck, ScriptRender
+from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Registry
 from fuzzshard.campaign.options import CampaignOptions, world_config
 from fuzzshard.campaign.prefetch import Prefetch
@@ -25,6 +25,7 @@ from fuzzshard.campaign.tally import Tally
 from fuzzshard.campaign.worker import Shared, Worker, WorldHandle
 from fuzzshard.case.case import Case, EngineName
 from fuzzshard.case.features import ALL_FEATURES
+from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender
 from fuzzshard.errors import (
     EXIT_CLEAN,
     EXIT_FINDING,

@@ -44,5 +44,5 @@ def decode(data: bytes | str) -> Case:
     """The Case in ``data``; raises :class:`InvalidCase` for malformed JSON and for unknown fields."""
     try:
         return _decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidCase(f"this is not a case: {error}", "restore the file from its campaign") from None

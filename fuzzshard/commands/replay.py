@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from cyclopts import Parameter
 
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Json, Preload, world_config
-from fuzzshard.corpus.replay import LARGEST_CPU_WORLD, Outcome, ReplayResult, exit_code
+from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD, Outcome, exit_code
+from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.summary import summarise, summary_lines
-from fuzzshard.errors import EXIT_INTERRUPTED
+from fuzzshard.corpus.update import update as update_entry
+from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
 
 
 def replay(
@@ -24,13 +28,15 @@ def replay(
     preload: Preload = (),
     as_json: Json = False,
     summary: bool = False,
+    update: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> int:
     """Run saved cases again and print one line for each.
 
     SAME          the recorded finding is still there
-    CHANGED       another finding is there, or one where none was recorded
+    WONTFIX       the same, and the entry says that it will stay
+    CHANGED       another finding is there, or one where none is expected
     FIXED         the recorded finding is gone
-    PASS          nothing is wrong, and nothing was recorded for this device
+    PASS          nothing is wrong, and nothing was known of this torch and device
     INCONCLUSIVE  a flaky finding stayed away, or noise could explain it
     SKIPPED       the case needs more ranks, or CUDA
     INVALID       the file holds no case that could be run
@@ -41,6 +47,7 @@ def replay(
       fuzzshard replay corpus/findings/NAME
       fuzzshard replay corpus --device cpu --json
       fuzzshard replay corpus/upstream --summary
+      fuzzshard replay --update
 
     Parameters
     ----------
@@ -59,9 +66,17 @@ def replay(
         Print one JSON object for each case.
     summary
         Print a line only for a case that neither passed nor was skipped, and at the end one for each folder.
+    update
+        Write into each entry what was seen: open or fixed, and on which torch. CHANGED replaces the
+        recorded finding. Cases without one stay as they are.
     """
+    from fuzzshard import reproducer
     from fuzzshard.world import World, resolve_device
 
+    if update and preload:
+        raise UsageError(
+            "--update records what torch does, and --preload changes that", "use one without the other"
+        )
     files = entry_files(paths or (DEFAULT_CORPUS,))
     kind, num_devices = resolve_device(device)
     largest = num_devices if kind == "cuda" else LARGEST_CPU_WORLD
@@ -79,8 +94,9 @@ def replay(
         try:
             for result in results:
                 replayed.append(result)
-                if not summary or result.outcome not in (Outcome.PASS, Outcome.SKIPPED):
-                    print(_as_json(result) if as_json else _as_line(result), flush=True)
+                updated = update_entry(result, kind, reproducer.script) if update else ""
+                if not summary or updated or result.outcome not in (Outcome.PASS, Outcome.SKIPPED):
+                    print((_as_json if as_json else _as_line)(result, updated), flush=True)
         except KeyboardInterrupt:
             interrupted = True
     outcomes = [result.outcome for result in replayed]
@@ -91,13 +107,14 @@ def replay(
     return EXIT_INTERRUPTED if interrupted else exit_code(outcomes)
 
 
-def _as_line(result: ReplayResult) -> str:
+def _as_line(result: ReplayResult, updated: str) -> str:
     took = f"  {result.seconds:.1f} s" if result.seconds else ""
     said = f"  {' '.join(result.message.split())}" if result.message else ""
-    return f"{result.outcome:<12}  {result.path}{took}{said}"
+    wrote = f"  [updated: {updated}]" if updated else ""
+    return f"{result.outcome:<12}  {result.path}{took}{said}{wrote}"
 
 
-def _as_json(result: ReplayResult) -> str:
+def _as_json(result: ReplayResult, updated: str) -> str:
     return msgspec.json.encode(
         {
             "path": str(result.path),
@@ -105,6 +122,7 @@ def _as_json(result: ReplayResult) -> str:
             "seconds": round(result.seconds, 3),
             "message": result.message,
             "torch": result.torch,
+            "updated": updated,
         }
     ).decode()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from fuzzshard.case.validate import validate
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Preload, world_config
 from fuzzshard.corpus.entry import read_entry
-from fuzzshard.corpus.replay import LARGEST_CPU_WORLD
+from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
 from fuzzshard.corpus.store import CASE_FILE, only_case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, InfraError
 from fuzzshard.verdict import Status

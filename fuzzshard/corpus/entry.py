@@ -11,17 +11,22 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from packaging.version import InvalidVersion
 
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.validate import validate
+from fuzzshard.corpus.lifecycle import Lifecycle, release
 from fuzzshard.errors import FuzzshardError, InvalidEntry
 from fuzzshard.verdict import Finding, Status, Verdict
 
-FORMAT = 1
+FORMAT = 2
+"""2 added the lifecycle with its versions and issue, and the checksum."""
+
+Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?$")]
 
 
 class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -37,11 +42,18 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ``status`` PASS with an empty ``signature`` is a plain regression case. ``torch``, ``device`` and
     ``mesh`` say where the finding was seen, ``preload`` what else was loaded there (replaying never
     loads it by itself: nothing that is read is executed). ``replay`` is the command to run.
+
+    ``lifecycle`` is None where no finding is recorded. ``bad_on`` and ``good_on`` are the releases of torch
+    that showed the finding on this kind of device, and did not; ``issue`` links to where it was reported.
     """
 
     format: int = FORMAT
     signature: str = ""
     status: Status = Status.PASS
+    lifecycle: Lifecycle | None = None
+    bad_on: tuple[str, ...] = ()
+    good_on: tuple[str, ...] = ()
+    issue: Link = ""
     rung: str = ""
     torch: str = ""
     device: Literal["", "cpu", "cuda"] = ""
@@ -69,7 +81,7 @@ def make_entry(
     confirmed: Confirmation | None = None,
 ) -> CorpusEntry:
     """The entry for ``verdict`` on ``case``; ``info`` is that of the world (keys ``torch``, ``backend``)."""
-    return CorpusEntry(
+    entry = CorpusEntry(
         signature=verdict.signature,
         status=verdict.status,
         rung=verdict.rung,
@@ -82,6 +94,18 @@ def make_entry(
         notes=verdict.notes,
         stacks=verdict.stacks,
         case=case,
+    )
+    return _new_lifecycle(entry)
+
+
+def _new_lifecycle(entry: CorpusEntry) -> CorpusEntry:
+    """A finding that nobody has looked at since it was found."""
+    if not entry.signature:
+        return entry
+    return msgspec.structs.replace(
+        entry,
+        lifecycle=Lifecycle.FLAKY if entry.flaky else Lifecycle.OPEN,
+        bad_on=(release(entry.torch),) if entry.torch else (),
     )
 
 
@@ -104,7 +128,14 @@ def slug(signature: str, case: Case) -> str:
 
 def encode_entry(entry: CorpusEntry) -> bytes:
     """Indented JSON with a final newline: made to be read and to be reviewed as a diff."""
-    return msgspec.json.format(msgspec.json.encode(entry), indent=2) + b"\n"
+    fields = msgspec.to_builtins(entry)
+    data = msgspec.json.encode({**fields, "checksum": _checksum(fields)})
+    return msgspec.json.format(data, indent=2) + b"\n"
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    """Changes with every value in the file, and not with its layout."""
+    return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()[:16]
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -118,10 +149,27 @@ def _read_bare(data: bytes) -> CorpusEntry:
     return CorpusEntry(case=case, mesh=mesh_text(case.mesh))
 
 
-READERS: dict[int | None, Callable[[bytes], CorpusEntry]] = {
-    None: _read_bare,
-    1: msgspec.json.Decoder(CorpusEntry).decode,
-}
+_decode_1 = msgspec.json.Decoder(CorpusEntry).decode
+
+
+def _read_1(data: bytes) -> CorpusEntry:
+    return _new_lifecycle(msgspec.structs.replace(_decode_1(data), format=FORMAT))
+
+
+def _read_2(data: bytes) -> CorpusEntry:
+    """What was written by hand has no checksum."""
+    fields = msgspec.json.decode(data, type=dict[str, Any])
+    checksum = fields.pop("checksum", None)
+    entry = msgspec.convert(fields, CorpusEntry)
+    if checksum is not None and checksum != _checksum(fields):
+        raise InvalidEntry(
+            "the file was changed after it was saved",
+            'restore it, or remove its "checksum" where that was on purpose',
+        )
+    return entry
+
+
+READERS: dict[int | None, Callable[[bytes], CorpusEntry]] = {None: _read_bare, 1: _read_1, 2: _read_2}
 """One reader for each format version; a reader of an older one returns today's struct."""
 
 
@@ -134,17 +182,19 @@ def decode_entry(data: bytes, path: Path) -> CorpusEntry:
         version = msgspec.json.decode(data, type=_Header).format
         if version not in READERS:
             raise InvalidEntry(
-                f"{path}: format {version} is not known to this version, which reads up to {FORMAT}",
+                f"format {version} is not known to this version, which reads up to {FORMAT}",
                 "upgrade fuzzshard" if version is not None and version > FORMAT else "restore the file",
             )
         entry = READERS[version](data)
+        for known in (*entry.bad_on, *entry.good_on):
+            release(known)
         validate(entry.case)
-    except InvalidEntry:
-        raise
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidEntry(
             f"{path}: not a corpus entry: {_one_line(error)}", "restore the file or delete it"
         ) from None
+    except InvalidVersion as error:
+        raise InvalidEntry(f"{path}: {_one_line(error)}", "write the version of torch as 2.13.0") from None
     except FuzzshardError as error:
         raise InvalidEntry(f"{path}: {error.problem}", error.remedy) from None
     return entry

@@ -17,6 +17,7 @@ CASE_FILE = "case.json"
 SCRIPT_FILE = "repro.py"
 UNSHRUNK_FILE = "unshrunk.json"
 FINDINGS_FOLDER = "findings"
+INCONCLUSIVE_FOLDER = "inconclusive"
 
 
 def entry_files(paths: Iterable[Path]) -> list[Path]:
@@ -39,6 +40,13 @@ def only_case(path: Path) -> Path:
     if len(files) != 1:
         raise UsageError(f"{path} holds {len(files)} cases", "give one entry or one case file")
     return files[0]
+
+
+def is_entry_below(folder: Path, file: Path) -> bool:
+    """Whether :func:`entry_files` of ``folder`` would hold ``file``."""
+    if file.suffix != ".json" or not file.is_relative_to(folder) or _is_hidden(file.relative_to(folder)):
+        return False
+    return file.name == CASE_FILE or not (file.parent / CASE_FILE).exists()
 
 
 def _files_below(folder: Path) -> list[Path]:

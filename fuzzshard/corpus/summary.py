@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from fuzzshard.corpus.replay import Outcome
+from fuzzshard.corpus.outcome import Outcome
 
 HEADINGS = ("cases", "passed", "skipped", "other")
 

@@ -52,7 +52,7 @@ def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
         return case
     return Group(
         *_section("Finding", _verdict(entry)),
-        *(_section("Observed against expected", _findings(entry.findings)) if entry.findings else ()),
+        *(_section("Observed against expected", findings_table(entry.findings)) if entry.findings else ()),
         *(_section("Not judged", _pairs(entry.notes)) if entry.notes else ()),
         *itertools.chain.from_iterable(
             _section(f"Stack of {rank}", _lines(stack.splitlines())) for rank, stack in entry.stacks.items()
@@ -208,7 +208,8 @@ def _verdict(entry: CorpusEntry) -> Table:
     return _pairs(pairs)
 
 
-def _findings(findings: Iterable[Finding]) -> Table:
+def findings_table(findings: Iterable[Finding]) -> Table:
+    """What was observed against what was expected, one row for each finding."""
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     for column in ("op", "rank", "engine", "oracle", "name", "observed", "expected", "error", "bound"):
         table.add_column(column, overflow="fold")

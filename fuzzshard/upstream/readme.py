@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from fuzzshard.corpus.replay import Outcome
+from fuzzshard.corpus.outcome import Outcome
 from fuzzshard.corpus.summary import FolderSummary, summarise
 from fuzzshard.upstream.catalog import ROWS
 from fuzzshard.upstream.cell import Row

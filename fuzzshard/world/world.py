@@ -94,15 +94,21 @@ class World:
         for process in ranks:
             fork_server().end_rank(process, kill=True)
 
-    def run(self, case: Case, *, deadline: float | None = None, bare: bool = False) -> Verdict:
-        """Runs one case and judges it; ``deadline`` in seconds, by default calibrated from earlier cases.
+    def check(self, case: Case) -> None:
+        """Raises :class:`InvalidCase` for a case that no rank should see.
 
-        Raises :class:`InvalidCase` for a case that no rank should see, :class:`UsageError` for one that needs
-        CUDA on ranks that have none. ``bare`` trains the engines and judges nothing.
+        And :class:`UsageError` for one that needs CUDA, on ranks that have none.
         """
         validate(case, self.config.size)
         if self.config.device == "cpu" and (reason := needs_cuda(case)) is not None:
             raise UsageError(reason, "use --device cuda")
+
+    def run(self, case: Case, *, deadline: float | None = None, bare: bool = False) -> Verdict:
+        """Runs one case and judges it; ``deadline`` in seconds, by default calibrated from earlier cases.
+
+        Raises what :meth:`check` raises. ``bare`` trains the engines and judges nothing.
+        """
+        self.check(case)
         fresh = not self._ranks
         self.start()
         limit = deadline if deadline is not None else self.deadline.seconds(fresh)

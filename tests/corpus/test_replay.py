@@ -11,7 +11,8 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import Confirmation, encode_entry, make_entry
-from fuzzshard.corpus.replay import UNHURRIED, Outcome, ReplayResult, exit_code, replay
+from fuzzshard.corpus.outcome import UNHURRIED, Outcome, exit_code
+from fuzzshard.corpus.replay import ReplayResult, replay
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Finding, Status, Verdict

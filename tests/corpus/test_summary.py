@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuzzshard.corpus.replay import Outcome
+from fuzzshard.corpus.outcome import Outcome
 from fuzzshard.corpus.summary import summarise, summary_lines
 
 RESULTS = (

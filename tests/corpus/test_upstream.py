@@ -12,7 +12,8 @@ import pytest
 
 from fuzzshard.case import codec
 from fuzzshard.case.validate import validate
-from fuzzshard.corpus.replay import Outcome, replay
+from fuzzshard.corpus.outcome import Outcome
+from fuzzshard.corpus.replay import replay
 from fuzzshard.upstream.__main__ import write
 from fuzzshard.upstream.catalog import ROWS, case_files, case_path
 from fuzzshard.upstream.cell import Cell, Row

@@ -1,0 +1,186 @@
+"""``fuzzshard corpus``: keeping a directory of entries in order."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from cyclopts import App
+
+from fuzzshard.case.order import leaf_count
+from fuzzshard.commands.corpus_sets import Flag, add, complain, given, merge, prune
+from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.distinct import Stored
+from fuzzshard.corpus.entry import encode_entry
+from fuzzshard.corpus.gather import load
+from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
+from fuzzshard.corpus.replay import shown_path
+from fuzzshard.corpus.store import entry_files
+from fuzzshard.corpus.verify import Condition, Verified
+from fuzzshard.corpus.verify import run_script as run_script_of
+from fuzzshard.corpus.verify import verify as verify_file
+from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_USAGE, UsageError
+
+HELP = """\
+Lists, adds, prunes, verifies and merges saved cases.
+"""
+
+
+def list_(*paths: Path, as_json: Json = False) -> int:
+    """Print one line for each entry.
+
+    Modules and ops say how large the case is; rate is how many of the confirming runs showed the finding.
+
+    For example:
+      fuzzshard corpus list
+      fuzzshard corpus list corpus/findings --json
+
+    Parameters
+    ----------
+    paths
+        Corpora, entries or case files; by default ./corpus.
+    as_json
+        Print one JSON object for each entry.
+    """
+    stored, broken = load(paths or (DEFAULT_CORPUS,))
+    rows = [_row(item) for item in stored]
+    if as_json:
+        print(*(msgspec.json.encode(row).decode() for row in rows), sep="\n", end="\n" if rows else "")
+    else:
+        print(*_table(rows), sep="\n")
+    return complain(broken)
+
+
+def verify(*paths: Path, run: Flag = False, device: Device = "auto") -> int:
+    """Check that each entry can be read and that its script is the one that its case stands for.
+
+    OK          the entry is whole
+    STALE       its script is not the one that this version writes
+    UNSCRIPTED  no script can show it; replaying does
+    MISSING     it has no script
+    INVALID     a file cannot be read
+    UNSHOWN     with --run: the script does not show the finding, or shows one that is fixed
+
+    Exit code 0: nothing is INVALID, MISSING or UNSHOWN; 2: something is INVALID or MISSING; 3: UNSHOWN.
+
+    For example:
+      fuzzshard corpus verify
+      fuzzshard corpus verify corpus/findings --run
+
+    Parameters
+    ----------
+    paths
+        Corpora, entries or case files; by default ./corpus.
+    run
+        Run the scripts too, on the ranks that they need.
+    device
+        With --run: auto is CUDA with NCCL where there is any, else the CPU with gloo.
+    """
+    from fuzzshard import reproducer
+    from fuzzshard.world import resolve_device
+
+    kind, num_devices = resolve_device(device)
+    num_ranks = num_devices if kind == "cuda" else LARGEST_CPU_WORLD
+    torch = importlib.metadata.version("torch")
+    run_one = functools.partial(
+        run_script_of, check=reproducer.check, torch=torch, device=kind, num_ranks=num_ranks
+    )
+    seen: list[Condition] = []
+    for file in entry_files(paths or (DEFAULT_CORPUS,)):
+        verified = verify_file(file, reproducer.script)
+        if run and verified.condition in (Condition.OK, Condition.STALE) and verified.path.is_dir():
+            ran = run_one(file)
+            verified = ran if ran.condition is not Condition.OK or ran.message else verified
+        seen.append(verified.condition)
+        print(_as_line(verified), flush=True)
+    counts = ", ".join(f"{seen.count(condition)} {condition}" for condition in Condition if condition in seen)
+    print(f"verified {len(seen)}: {counts or 'no cases found'}")
+    if set(seen) & {Condition.INVALID, Condition.MISSING}:
+        return EXIT_USAGE
+    return EXIT_INCONCLUSIVE if Condition.UNSHOWN in seen else EXIT_CLEAN
+
+
+def mark(*paths: Path, lifecycle: Lifecycle | None = None, issue: str | None = None) -> int:
+    """Write into entries what became of their finding.
+
+    For example:
+      fuzzshard corpus mark corpus/findings/NAME --issue https://github.com/pytorch/pytorch/issues/1
+      fuzzshard corpus mark corpus/findings/NAME --lifecycle wontfix
+
+    Parameters
+    ----------
+    paths
+        Entries with a finding.
+    lifecycle
+        open and fixed follow what replay --update sees; wontfix and flaky are for people to say.
+    issue
+        The address of the issue; empty removes it.
+    """
+    if lifecycle is None and issue is None:
+        raise UsageError("there is nothing to write", "give --lifecycle or --issue")
+    if issue and not issue.startswith(("https://", "http://")):
+        raise UsageError(f"{issue} is no address", "write https://...")
+    stored, broken = load(given(paths, "mark", "an entry"))
+    for item in stored:
+        if not item.entry.signature:
+            raise UsageError(f"{shown_path(item.file)} records no finding", "mark entries of findings")
+        after = msgspec.structs.replace(
+            item.entry,
+            lifecycle=lifecycle or item.entry.lifecycle,
+            issue=item.entry.issue if issue is None else issue,
+        )
+        write_atomic(item.file, encode_entry(after))
+        print(f"{after.lifecycle}  {shown_path(item.file)}  {after.issue}".rstrip())
+    return complain(broken)
+
+
+def corpus_app(help_epilogue: str, sort_key: int) -> App:
+    """The group of commands."""
+    app = App(
+        name="corpus",
+        sort_key=sort_key,
+        help=HELP,
+        help_epilogue=help_epilogue,
+        help_format="plaintext",
+        version_flags=(),
+    )
+    commands: tuple[Callable[..., int], ...] = (list_, add, prune, verify, merge, mark)
+    for order, command in enumerate(commands):
+        app.command(command, name=command.__name__.rstrip("_"), help_epilogue=help_epilogue, sort_key=order)
+    return app
+
+
+def _row(item: Stored) -> dict[str, str | int]:
+    entry, confirmed = item.entry, item.entry.confirmed
+    return {
+        "path": str(shown_path(item.file)),
+        "signature": entry.signature,
+        "lifecycle": str(entry.lifecycle or ""),
+        "modules": leaf_count(entry.case),
+        "ops": len(entry.case.schedule),
+        "mesh": entry.mesh,
+        "torch": entry.torch,
+        "rate": f"{confirmed.reproduced}/{confirmed.runs}" if confirmed else "",
+        "issue": entry.issue,
+    }
+
+
+def _table(rows: Sequence[dict[str, str | int]]) -> list[str]:
+    """Columns as wide as they must be; numbers are few and stand left like the rest."""
+    if not rows:
+        return ["no cases found"]
+    lines = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+
+
+def _as_line(verified: Verified) -> str:
+    return f"{verified.condition:<10}  {verified.path}  {' '.join(verified.message.split())}".rstrip()

@@ -1,0 +1,136 @@
+"""``fuzzshard corpus add``, ``prune`` and ``merge``: what changes which entries a corpus has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from fuzzshard.commands.options import DEFAULT_CORPUS
+from fuzzshard.corpus.distinct import Stored, distinct, finding_key
+from fuzzshard.corpus.gather import add as add_entry
+from fuzzshard.corpus.gather import load
+from fuzzshard.corpus.gather import merge as merge_entries
+from fuzzshard.corpus.gather import prune as prune_same
+from fuzzshard.corpus.replay import shown_path
+from fuzzshard.errors import EXIT_CLEAN, EXIT_USAGE, FuzzshardError, UsageError
+
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+
+def add(*files: Path, corpus: Path = DEFAULT_CORPUS) -> int:
+    """Copy entries and case files into a corpus; refuse what is there already.
+
+    A finding becomes findings/NAME/ with its script, a case that is to pass becomes regressions/NAME.json.
+    A finding that shows the same as one that is there is added; prune tells them apart.
+
+    For example:
+      fuzzshard corpus add case.json
+      fuzzshard corpus add /data/node7/findings/NAME --corpus corpus
+
+    Parameters
+    ----------
+    files
+        Entries, case files, or folders of them.
+    corpus
+        Where to add them.
+    """
+    from fuzzshard import reproducer
+
+    stored, broken = load(given(files, "add", "an entry or a case file"))
+    known = {_key(item): item.file for item in load([corpus])[0]} if corpus.exists() else {}
+    refused = bool(broken)
+    for item in stored:
+        if there := known.get(_key(item)):
+            refused = True
+            print(f"refused   {shown_path(item.file)}: it is {shown_path(there)}")
+            continue
+        added = add_entry(item, corpus, reproducer.script)
+        known[_key(item)] = added
+        print(f"added     {added}")
+    return complain(broken) or (EXIT_USAGE if refused else EXIT_CLEAN)
+
+
+def prune(*paths: Path, dry_run: Flag = False) -> int:
+    """Keep the smallest case of each signature and set of features, and remove the others.
+
+    Entries that were confirmed go before others, those that show their finding in every run before flaky
+    ones. The one that is kept takes over the issue and wontfix of the others. Cases without a finding are
+    pruned too: one for each set of features.
+
+    For example:
+      fuzzshard corpus prune corpus/findings --dry-run
+
+    Parameters
+    ----------
+    paths
+        Corpora or entries.
+    dry_run
+        Say what would be removed, and remove nothing.
+    """
+    stored, broken = load(given(paths, "prune", "a corpus"))
+    groups, removed = distinct(stored), 0
+    verb = "would remove" if dry_run else "removed"
+    for same in groups:
+        keep, *others = same.items
+        for item in others:
+            print(f"{verb}  {shown_path(item.file)}: {shown_path(keep.file)} is kept")
+        removed += len(others)
+        if not dry_run:
+            prune_same(same)
+    print(f"{len(groups)} kept, {removed} {'to remove' if dry_run else 'removed'}")
+    return complain(broken)
+
+
+def merge(*sources: Path, corpus: Path = DEFAULT_CORPUS) -> int:
+    """Add the entries of other corpora, of each signature and set of features the smallest case.
+
+    A finding in the corpus that a smaller one replaces is removed after that is written; what people wrote
+    into it (the issue, wontfix) stays. The sources are left as they are.
+
+    For example:
+      fuzzshard corpus merge /data/node1/corpus /data/node2/corpus --corpus corpus
+
+    Parameters
+    ----------
+    sources
+        Corpora, entries or case files to take from.
+    corpus
+        Where they are joined.
+    """
+    from fuzzshard import reproducer
+
+    incoming, broken = load(given(sources, "merge", "a corpus"))
+    target, broken_here = load([corpus]) if corpus.exists() else ([], [])
+    ours = {item.file.resolve() for item in target}
+    incoming = [item for item in incoming if item.file.resolve() not in ours]
+    done: list[str] = []
+    for what, path in merge_entries(incoming, target, corpus, reproducer.script):
+        done.append(what)
+        if what != "known":
+            print(f"{what:<8}  {shown_path(path)}")
+    words = ("added", "replaced", "updated", "known")
+    print(f"merged {len(incoming)}: {', '.join(f'{done.count(w)} {w}' for w in words)}")
+    return complain([*broken, *broken_here])
+
+
+def given(paths: tuple[Path, ...], command: str, what: str) -> tuple[Path, ...]:
+    """``paths``; raises :class:`UsageError` for none."""
+    if not paths:
+        raise UsageError(f"corpus {command} needs a path", f"give {what}")
+    return paths
+
+
+def complain(broken: Iterable[FuzzshardError]) -> int:
+    """Prints what cannot be read, a line each; the exit code that follows."""
+    code = EXIT_CLEAN
+    for error in broken:
+        print(f"INVALID   {error}")
+        code = EXIT_USAGE
+    return code
+
+
+def _key(item: Stored) -> tuple[str, bytes]:
+    return finding_key(item.entry.signature, item.entry.case)

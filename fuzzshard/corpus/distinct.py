@@ -1,0 +1,99 @@
+"""Which entries of corpora show the same, and which one of those is worth keeping."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from fuzzshard.case import codec
+from fuzzshard.case.case import Case
+from fuzzshard.case.features import features
+from fuzzshard.case.order import size_order
+from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.expectation import with_versions
+from fuzzshard.corpus.lifecycle import Lifecycle
+
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """An entry, the file that it was read from, and the folder or file in which that was looked for."""
+
+    file: Path
+    root: Path
+    entry: CorpusEntry
+
+
+@dataclasses.dataclass(frozen=True)
+class Same:
+    """Entries that show the same, the one to keep first.
+
+    ``entry`` is that one, with what people wrote into the others.
+    """
+
+    items: tuple[Stored, ...]
+    entry: CorpusEntry
+
+
+def distinct(stored: Iterable[Stored]) -> list[Same]:
+    """Groups of entries that show the same, in the order of their first ones.
+
+    They have the signature, the device and the set of features in common. A fixed finding and an open one
+    are two bugs, whatever they have in common, unless the cases are equal. Of entries that are as good, the
+    first one is kept.
+    """
+    equal = _grouped(stored, lambda item: (*_place(item.entry), codec.encode(item.entry.case)))
+    same = [Same(tuple(items), _absorb(items[0].entry, (i.entry for i in items[1:]))) for items in equal]
+    return [_joined(group) for group in _grouped(same, lambda group: _kind(group.entry))]
+
+
+def finding_key(signature: str, case: Case) -> tuple[str, bytes]:
+    """Equal for findings that differ in nothing but the seed of their tensors."""
+    return signature, codec.encode(replace(case, seed=0))
+
+
+def preference(entry: CorpusEntry) -> tuple[object, ...]:
+    """Smallest for the entry to keep: one that shows its finding in every run, then the smallest case."""
+    return entry.flaky, entry.confirmed is None, size_order(entry.case)
+
+
+def _grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
+    groups: dict[Hashable, list[_T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
+def _joined(groups: list[Same]) -> Same:
+    first, *rest = sorted(groups, key=lambda group: preference(group.entry))
+    items = tuple(item for group in (first, *rest) for item in group.items)
+    return Same(items, _absorb(first.entry, (group.entry for group in rest)))
+
+
+def _place(entry: CorpusEntry) -> tuple[str, str]:
+    return entry.signature, entry.device
+
+
+def _kind(entry: CorpusEntry) -> Hashable:
+    return *_place(entry), entry.lifecycle is Lifecycle.FIXED, features(entry.case)
+
+
+def _absorb(kept: CorpusEntry, others: Iterable[CorpusEntry]) -> CorpusEntry:
+    """``kept`` with the issue and the ``wontfix`` of the others.
+
+    An entry with the very same case adds the versions of torch that it was seen on.
+    """
+    for other in others:
+        kept = replace(kept, issue=kept.issue or other.issue)
+        if kept.lifecycle is Lifecycle.OPEN and other.lifecycle is Lifecycle.WONTFIX:
+            kept = replace(kept, lifecycle=other.lifecycle)
+        if kept.signature and other.case == kept.case:
+            bad = set(kept.bad_on) | (set(other.bad_on) - set(kept.good_on))
+            kept = with_versions(kept, bad, set(kept.good_on) | (set(other.good_on) - bad))
+    return kept

@@ -1,0 +1,85 @@
+"""What an entry says about one torch on one kind of device, and what a new observation changes of that."""
+
+from __future__ import annotations
+
+import enum
+
+from msgspec.structs import replace
+from packaging.version import Version
+
+from fuzzshard.corpus.entry import CorpusEntry, mesh_text
+from fuzzshard.corpus.lifecycle import Lifecycle, in_order, release
+from fuzzshard.verdict import Verdict
+
+
+class Expected(enum.Enum):
+    """Whether the recorded finding is there: it must be, it must not be, or nobody knows."""
+
+    FINDING = "finding"
+    NOTHING = "nothing"
+    UNKNOWN = "unknown"
+
+
+def expected(entry: CorpusEntry, torch: str, device: str) -> Expected:
+    """What ``entry`` says of version ``torch`` on ``device``.
+
+    A finding of one kind of device says nothing of the other, and one of a newer torch nothing of older ones.
+    """
+    if not entry.signature:
+        return Expected.NOTHING
+    now = release(torch)
+    if entry.device != device or entry.lifecycle is Lifecycle.FLAKY:
+        return Expected.UNKNOWN
+    if now in entry.good_on:
+        return Expected.NOTHING
+    if now in entry.bad_on:
+        return Expected.FINDING
+    if entry.bad_on and Version(now) < min(map(Version, entry.bad_on)):
+        return Expected.UNKNOWN
+    return Expected.NOTHING if entry.lifecycle is Lifecycle.FIXED else Expected.FINDING
+
+
+def with_observation(entry: CorpusEntry, torch: str, *, present: bool) -> CorpusEntry:
+    """``entry`` after a run under ``torch`` showed its finding, or did not.
+
+    The newest release that was looked at decides between open and fixed. A flaky finding that stays away
+    proves nothing.
+    """
+    if entry.lifecycle is Lifecycle.FLAKY and not present:
+        return entry
+    now = release(torch)
+    bad, good = set(entry.bad_on) - {now}, set(entry.good_on) - {now}
+    (bad if present else good).add(now)
+    return with_versions(entry, bad, good)
+
+
+def with_versions(entry: CorpusEntry, bad: set[str], good: set[str]) -> CorpusEntry:
+    """``entry`` known to be bad and good on these releases, of which the newest says whether it is fixed."""
+    lifecycle = entry.lifecycle
+    if lifecycle is not Lifecycle.FLAKY and bad | good:
+        if max(bad | good, key=Version) in good:
+            lifecycle = Lifecycle.FIXED
+        elif lifecycle is Lifecycle.FIXED:
+            lifecycle = Lifecycle.OPEN
+    return replace(entry, lifecycle=lifecycle, bad_on=in_order(bad), good_on=in_order(good))
+
+
+def with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) -> CorpusEntry:
+    """``entry`` after its case showed another finding than the recorded one, which a note keeps."""
+    was = f"{entry.signature} with torch {', '.join(entry.bad_on) or entry.torch}, {entry.lifecycle}"
+    return replace(
+        entry,
+        signature=verdict.signature,
+        status=verdict.status,
+        lifecycle=Lifecycle.OPEN,
+        bad_on=(release(torch),),
+        good_on=(),
+        rung=verdict.rung,
+        torch=torch,
+        device="cuda" if device == "cuda" else "cpu",
+        mesh=mesh_text(entry.case.mesh),
+        confirmed=None,
+        findings=verdict.findings,
+        notes={**entry.notes, **verdict.notes, "was": was},
+        stacks=verdict.stacks,
+    )

@@ -1,0 +1,120 @@
+"""Adding to a corpus, joining several, and thinning one out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from fuzzshard.case import codec
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.distinct import Same, Stored, distinct
+from fuzzshard.corpus.entry import CorpusEntry, digest, encode_entry, read_entry, slug
+from fuzzshard.corpus.scripts import ScriptRender, script_of
+from fuzzshard.corpus.store import (
+    CASE_FILE,
+    FINDINGS_FOLDER,
+    INCONCLUSIVE_FOLDER,
+    SCRIPT_FILE,
+    UNSHRUNK_FILE,
+    entry_files,
+    save_shrunk,
+)
+from fuzzshard.errors import InfraError, InvalidEntry
+from fuzzshard.verdict import Status
+
+REGRESSIONS_FOLDER = "regressions"
+
+
+def load(paths: Iterable[Path]) -> tuple[list[Stored], list[InvalidEntry]]:
+    """The entries that ``paths`` stand for, each once, and what is wrong with the other files there."""
+    stored: dict[Path, Stored] = {}
+    broken: dict[Path, InvalidEntry] = {}
+    for root in paths:
+        for file in entry_files([root]):
+            try:
+                stored.setdefault(file.resolve(), Stored(file, root, read_entry(file)))
+            except InvalidEntry as error:
+                broken[file.resolve()] = error
+    return list(stored.values()), list(broken.values())
+
+
+def add(item: Stored, corpus: Path, render: ScriptRender) -> Path:
+    """Copies an entry or a bare case into ``corpus``; the folder or the file that it is in then.
+
+    A finding gets a folder named after its signature, with the script; a case without one keeps its place
+    below ``item.root``, or its name if it was given by itself. Raises :class:`InfraError` for a disk that is
+    full or read-only.
+    """
+    if not item.entry.signature:
+        return _add_bare(item, corpus)
+    kind = INCONCLUSIVE_FOLDER if item.entry.status is Status.INCONCLUSIVE else FINDINGS_FOLDER
+    is_folder = item.file.name == CASE_FILE
+    folder = corpus / kind / item.file.parent.name
+    if not is_folder or folder.exists():
+        folder = corpus / kind / slug(item.entry.signature, item.entry.case)
+    script, unshrunk = item.file.with_name(SCRIPT_FILE), item.file.with_name(UNSHRUNK_FILE)
+    if is_folder and unshrunk.is_file():
+        write_atomic(folder / UNSHRUNK_FILE, unshrunk.read_bytes())
+    is_scripted = is_folder and script.is_file()
+    save_shrunk(folder, item.entry, script.read_text() if is_scripted else script_of(item.entry, render))
+    return folder
+
+
+def merge(
+    sources: Sequence[Stored], target: Sequence[Stored], corpus: Path, render: ScriptRender
+) -> Iterator[tuple[str, Path]]:
+    """Adds ``sources`` to ``corpus``, which holds ``target``; yields what happened to which path.
+
+    Of findings that show the same the one to keep is added, and those that it replaces go away afterwards,
+    so an interruption loses none. Cases without a finding are never replaced.
+    """
+    is_ours = {item.file for item in target}
+    for same in distinct([*target, *sources]):
+        keep, *others = same.items
+        ours = [item for item in same.items if item.file in is_ours]
+        if keep.file in is_ours:
+            if same.entry != keep.entry:
+                _rewrite(keep.file, same.entry)
+                yield "updated", keep.file
+            yield from (("known", item.file) for item in others if item.file not in is_ours)
+            continue
+        yield "added", add(Stored(keep.file, keep.root, same.entry), corpus, render)
+        yield from (("known", item.file) for item in others if item.file not in is_ours)
+        for item in ours if same.entry.signature else ():
+            _remove(item.file)
+            yield "replaced", item.file
+
+
+def prune(same: Same) -> None:
+    """Removes all entries of ``same`` but the one to keep, which takes over what people wrote into them."""
+    keep, *others = same.items
+    if others and same.entry != keep.entry:
+        _rewrite(keep.file, same.entry)
+    for item in others:
+        _remove(item.file)
+
+
+def _add_bare(item: Stored, corpus: Path) -> Path:
+    given_by_itself = item.file == item.root
+    target = corpus / (REGRESSIONS_FOLDER if given_by_itself else "") / item.file.relative_to(
+        item.file.parent if given_by_itself else item.root
+    )
+    if target.exists():
+        target = target.with_stem(f"{target.stem}-{digest(item.entry.case)}")
+    write_atomic(target, codec.encode(item.entry.case) + b"\n")
+    return target
+
+
+def _rewrite(file: Path, entry: CorpusEntry) -> None:
+    write_atomic(file, encode_entry(entry))
+
+
+def _remove(file: Path) -> None:
+    try:
+        if file.name == CASE_FILE:
+            shutil.rmtree(file.parent)
+        else:
+            file.unlink()
+    except OSError as error:
+        raise InfraError(f"cannot remove {file}: {error.strerror}", "check its permissions") from None

@@ -1,0 +1,156 @@
+"""Replaying one entry: is what it recorded still there?"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Literal, Protocol
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.needs import needs_cuda
+from fuzzshard.corpus.entry import CorpusEntry, mesh_text
+from fuzzshard.corpus.expectation import Expected, expected
+from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.errors import (
+    EXIT_CLEAN,
+    EXIT_FINDING,
+    EXIT_INCONCLUSIVE,
+    EXIT_INFRA,
+    EXIT_USAGE,
+    FuzzshardError,
+)
+from fuzzshard.verdict import Status, Verdict
+
+LARGEST_CPU_WORLD = 8
+"""A CPU rank is only a process; still, no file decides that this machine starts a thousand of them."""
+
+UNHURRIED = 300.0
+"""Seconds for a case that is expected to pass: how long others took says nothing of it."""
+
+FLAKY_RUNS = 3
+"""Runs of a flaky finding that does not say how many it had when it was found."""
+
+
+class Outcome(enum.StrEnum):
+    """What replaying one entry says.
+
+    ``SAME``: the recorded finding is still there. ``WONTFIX``: it is, and is meant to stay. ``CHANGED``:
+    another one is, or one where none is expected. ``FIXED``: the recorded finding is gone, on the kind of
+    device that it was seen on. ``PASS``: nothing is expected and nothing is wrong, or nobody knew whether
+    the finding would be seen here, and it is not. ``SKIPPED``: this machine cannot run the case.
+    """
+
+    SAME = "SAME"
+    WONTFIX = "WONTFIX"
+    CHANGED = "CHANGED"
+    FIXED = "FIXED"
+    PASS = "PASS"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    SKIPPED = "SKIPPED"
+    INVALID = "INVALID"
+    INFRA = "INFRA"
+
+
+class ReplayWorld(Protocol):
+    """What replaying needs of a :class:`fuzzshard.world.World`."""
+
+    @property
+    def info(self) -> Mapping[str, str]:
+        """Versions and devices of the ranks."""
+
+    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+        """Runs ``case`` on live ranks, up to ``deadline`` seconds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Replayed:
+    """What one entry came to: the outcome, a line of what was seen, the verdict of the last run, which torch.
+
+    Without a verdict nothing ran to its end.
+    """
+
+    outcome: Outcome
+    message: str
+    verdict: Verdict | None
+    torch: str
+
+
+def obstacle(entry: CorpusEntry, device: Literal["cpu", "cuda"], num_ranks: int) -> str:
+    """Why this machine cannot run ``entry``; empty if it can."""
+    if entry.case.mesh.size > num_ranks:
+        return f"the mesh ({mesh_text(entry.case.mesh)}) needs {entry.case.mesh.size} ranks, not {num_ranks}"
+    if entry.device == "cuda" and device == "cpu":
+        return "was found on CUDA; a CPU cannot say whether it is fixed"
+    return (device == "cpu" and needs_cuda(entry.case)) or ""
+
+
+def replay_entry(
+    world: ReplayWorld, entry: CorpusEntry, device: str, deadline: float | None = None
+) -> Replayed:
+    """Runs the case of ``entry``; a flaky finding gets as many runs as it had when it was found.
+
+    Without a ``deadline`` entries with a finding get the one that the world learned, and those without
+    get :data:`UNHURRIED`.
+    """
+    runs = 1
+    if entry.lifecycle is Lifecycle.FLAKY:
+        runs = entry.confirmed.runs if entry.confirmed is not None else FLAKY_RUNS
+    if deadline is None and not entry.signature:
+        deadline = UNHURRIED
+    for _ in range(max(runs, 1)):
+        replayed = _judge(world, entry, device, deadline)
+        if replayed.verdict is not None and replayed.verdict.status.is_finding:
+            break
+    return replayed
+
+
+def exit_code(outcomes: Iterable[Outcome]) -> int:
+    """The worst of ``outcomes``: a finding, then INFRA, INVALID, INCONCLUSIVE. All skipped judges nothing."""
+    seen = set(outcomes)
+    if seen & {Outcome.SAME, Outcome.CHANGED}:
+        return EXIT_FINDING
+    if Outcome.INFRA in seen:
+        return EXIT_INFRA
+    if Outcome.INVALID in seen:
+        return EXIT_USAGE
+    if Outcome.INCONCLUSIVE in seen or seen == {Outcome.SKIPPED}:
+        return EXIT_INCONCLUSIVE
+    return EXIT_CLEAN
+
+
+def _judge(world: ReplayWorld, entry: CorpusEntry, device: str, deadline: float | None) -> Replayed:
+    try:
+        verdict = world.run(entry.case, deadline=deadline)
+    except FuzzshardError as error:
+        return Replayed(Outcome.INFRA, str(error), None, world.info.get("torch", ""))
+    torch = world.info["torch"]
+    if verdict.status in (Status.INFRA, Status.INCONCLUSIVE):
+        return Replayed(Outcome(verdict.status.value), verdict.message, verdict, torch)
+    judge = _with_finding if verdict.status.is_finding else _without_finding
+    outcome, message = judge(entry, verdict, torch, device)
+    return Replayed(outcome, message, verdict, torch)
+
+
+def _with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) -> tuple[Outcome, str]:
+    if verdict.signature != entry.signature:
+        return Outcome.CHANGED, f"{verdict.signature}, was {entry.signature or 'no finding'}"
+    if expected(entry, torch, device) is Expected.NOTHING:
+        good = ", ".join(entry.good_on)
+        return Outcome.CHANGED, f"{entry.signature} is back in torch {torch}, and was fixed{good and ' in '}{good}"
+    outcome = Outcome.WONTFIX if entry.lifecycle is Lifecycle.WONTFIX else Outcome.SAME
+    return outcome, verdict.signature
+
+
+def _without_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) -> tuple[Outcome, str]:
+    note = " (torch refuses the case)" if verdict.status is Status.REJECTED else ""
+    match expected(entry, torch, device):
+        case Expected.FINDING:
+            return Outcome.FIXED, f"{entry.signature} of torch {entry.torch} is gone in torch {torch}{note}"
+        case Expected.NOTHING:
+            return Outcome.PASS, note.strip()
+    if entry.lifecycle is Lifecycle.FLAKY:
+        return Outcome.INCONCLUSIVE, f"{entry.signature} was seen in only some runs, and not in this one"
+    if entry.device != device:
+        return Outcome.PASS, f"{entry.signature} was found on {entry.device}, is not seen on {device}{note}"
+    return Outcome.PASS, f"{entry.signature} of torch {entry.torch} is not in the older torch {torch}{note}"

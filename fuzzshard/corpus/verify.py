@@ -1,0 +1,87 @@
+"""Whether an entry is whole: it can be read, and its script is the one that its case stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from pathlib import Path
+from typing import Literal
+
+from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.expectation import Expected, expected
+from fuzzshard.corpus.outcome import obstacle
+from fuzzshard.corpus.replay import shown_path
+from fuzzshard.corpus.scripts import NO_SCRIPT, ScriptCheck, ScriptRender, script_of
+from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE, UNSHRUNK_FILE
+from fuzzshard.errors import InvalidEntry
+
+
+class Condition(enum.StrEnum):
+    """What verifying one entry says.
+
+    ``OK``: it is whole. ``STALE``: its script is not the one that this version writes. ``UNSCRIPTED``: the
+    script says why it cannot be written. ``MISSING``: there is none. ``INVALID``: a file cannot be read.
+    ``UNSHOWN``: the script was run and does not show what the entry says, or shows what should be fixed.
+    """
+
+    OK = "OK"
+    STALE = "STALE"
+    UNSCRIPTED = "UNSCRIPTED"
+    MISSING = "MISSING"
+    INVALID = "INVALID"
+    UNSHOWN = "UNSHOWN"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verified:
+    """One entry: what to show it by, its condition, and a line of why."""
+
+    path: Path
+    condition: Condition
+    message: str = ""
+
+
+def verify(file: Path, render: ScriptRender) -> Verified:
+    """Reads the entry in ``file`` and what lies next to it; runs nothing."""
+    path = shown_path(file)
+    try:
+        entry = read_entry(file)
+        if file.name != CASE_FILE:
+            return Verified(path, Condition.OK)
+        if (unshrunk := file.with_name(UNSHRUNK_FILE)).exists():
+            read_entry(unshrunk)
+    except InvalidEntry as error:
+        return Verified(path, Condition.INVALID, str(error))
+    if not entry.signature:
+        return Verified(path, Condition.OK)
+    try:
+        saved = file.with_name(SCRIPT_FILE).read_text()
+    except (OSError, UnicodeDecodeError):
+        return Verified(path, Condition.MISSING, f"no {SCRIPT_FILE}; write it with fuzzshard repro -o")
+    if saved.startswith(NO_SCRIPT):
+        return Verified(path, Condition.UNSCRIPTED, saved.strip().removeprefix("# "))
+    if saved != script_of(entry, _as_of(entry, render)):
+        return Verified(path, Condition.STALE, f"{SCRIPT_FILE} is not the script that this version writes")
+    return Verified(path, Condition.OK)
+
+
+def run_script(
+    file: Path, check: ScriptCheck, *, torch: str, device: Literal["cpu", "cuda"], num_ranks: int
+) -> Verified:
+    """Runs the script of the entry in ``file``, which :func:`verify` has found readable, as a user would."""
+    path, entry = shown_path(file), read_entry(file)
+    if reason := obstacle(entry, device, num_ranks):
+        return Verified(path, Condition.OK, f"not run: {reason}")
+    fails = check(file.with_name(SCRIPT_FILE), entry.case.mesh.size).fails
+    said = "shows the finding" if fails else "does not show the finding"
+    if SCRIPT_FILE in entry.notes:
+        return Verified(path, Condition.OK, f"{said}; the entry says: {entry.notes[SCRIPT_FILE]}")
+    wrong = Expected.NOTHING if fails else Expected.FINDING
+    condition = Condition.UNSHOWN if expected(entry, torch, device) is wrong else Condition.OK
+    return Verified(path, condition, said)
+
+
+def _as_of(entry: CorpusEntry, render: ScriptRender) -> ScriptRender:
+    """Scripts name the torch that the finding was seen with."""
+    return functools.partial(render, torch_version=entry.torch)

@@ -1,0 +1,198 @@
+"""Entries of a corpus as pytest items. Collecting them imports no torch; ranks start with the first item."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fuzzshard import __version__
+from fuzzshard.commands.options import parse_duration, world_config
+from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.expectation import Expected, expected
+from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD, Outcome, Replayed, obstacle, replay_entry
+from fuzzshard.corpus.replay import shown_path
+from fuzzshard.corpus.store import is_entry_below
+from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
+from fuzzshard.verdict import Verdict
+from fuzzshard.world import resolve_device
+from fuzzshard.world.shared import SharedWorld
+
+MARKERS = (
+    "fuzzshard: an entry of a fuzzshard corpus",
+    'gpus(n): on CUDA, the number of GPUs that the entry needs; select with -m "gpus(n=2)"',
+)
+
+
+class RecordedFinding(Exception):
+    """The finding that the entry records is there: what an open entry is expected to raise."""
+
+
+class UnexpectedOutcome(Exception):
+    """Another finding than the recorded one, one where none is expected, or ranks that failed."""
+
+    def __init__(self, replayed: Replayed) -> None:
+        super().__init__(f"{replayed.outcome}: {replayed.message}")
+        self.replayed = replayed
+
+
+class Session:
+    """What the entries of one pytest run share: where they lie, the device, and the world they run in.
+
+    Raises :class:`UsageError` for a path that is not there and for a device that this machine lacks.
+    """
+
+    def __init__(self, config: pytest.Config, roots: Sequence[Path]) -> None:
+        for root in roots:
+            if not root.exists():
+                raise UsageError(f"{root} does not exist", "give a corpus, an entry or a case file")
+        self.roots = [Path(os.path.abspath(root)) for root in roots]
+        self.device, self.num_ranks = resolve_device(config.getoption("--fuzzshard-device"))
+        if self.device == "cpu":
+            self.num_ranks = LARGEST_CPU_WORLD
+        preload = tuple(
+            config.invocation_params.dir / file for file in config.getoption("--fuzzshard-preload")
+        )
+        text = config.getoption("--fuzzshard-deadline")
+        self.deadline = parse_duration(text) if text else None
+        self.torch = importlib.metadata.version("torch")
+        self.world = SharedWorld(world_config(self.device, self.num_ranks, preload, asked=1, default=1))
+
+    def header(self) -> str:
+        """Versions, the device, the corpora, what else is loaded, and where seeds come from."""
+        preload = self.world.config.preload
+        return (
+            f"fuzzshard: {__version__}, torch {self.torch}, {self.device}, up to {self.num_ranks} ranks, "
+            f"corpus {', '.join(map(str, self.roots))}; every case has its own seed"
+            + (f"; preloaded: {', '.join(preload)}" if preload else "")
+        )
+
+    def holds(self, path: Path) -> bool:
+        """Whether ``path`` is one of the corpora, or in one."""
+        return any(path.is_relative_to(root) for root in self.roots)
+
+    def is_entry(self, file: Path) -> bool:
+        """Whether ``file`` is an entry or a bare case of one of the corpora."""
+        return any(file == root or is_entry_below(root, file) for root in self.roots)
+
+    def close(self) -> None:
+        """Ends the ranks."""
+        self.world.close()
+
+
+class EntryFile(pytest.File):
+    """The file of one entry."""
+
+    def collect(self) -> Iterator[EntryItem]:
+        """The one item; a file that cannot be read becomes an item that fails, not an error of collection."""
+        try:
+            entry: CorpusEntry | InvalidEntry = read_entry(self.path)
+        except InvalidEntry as error:
+            entry = error
+        yield EntryItem.from_parent(self, name=shown_path(self.path).stem, entry=entry)
+
+
+class EntryItem(pytest.Item):
+    """One entry: passes, fails, or is expected to fail, as :mod:`fuzzshard.corpus.expectation` has it."""
+
+    def __init__(self, *, entry: CorpusEntry | InvalidEntry, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        from fuzzshard.pytest_plugin import SESSION_KEY
+
+        self.entry = entry
+        self.session_state = self.config.stash[SESSION_KEY]
+        self.add_marker("fuzzshard")
+        if isinstance(entry, CorpusEntry):
+            self._mark(entry)
+
+    def _mark(self, entry: CorpusEntry) -> None:
+        self.add_marker(pytest.mark.gpus(n=entry.case.mesh.size))
+        self.extra_keyword_matches.update((entry.signature, *entry.case.engines))
+        if entry.lifecycle is not None:
+            self.extra_keyword_matches.add(str(entry.lifecycle))
+        state = self.session_state
+        if reason := obstacle(entry, state.device, state.num_ranks):
+            self.add_marker(pytest.mark.skip(reason=reason))
+            return
+        expectation = expected(entry, state.torch, state.device)
+        if expectation is not Expected.NOTHING:
+            strict = expectation is Expected.FINDING
+            self.add_marker(pytest.mark.xfail(strict=strict, raises=RecordedFinding, reason=_reason(entry)))
+
+    def runtest(self) -> None:
+        """Runs the case in the shared world."""
+        if isinstance(self.entry, InvalidEntry):
+            raise self.entry
+        state = self.session_state
+        world = state.world.with_ranks(self.entry.case.mesh.size)
+        replayed = replay_entry(world, self.entry, state.device, state.deadline)
+        match replayed.outcome:
+            case Outcome.PASS:
+                return
+            case Outcome.FIXED:
+                self.add_report_section("call", "fuzzshard", f"{replayed.message}\n{self._how_to_update()}")
+            case Outcome.SAME | Outcome.WONTFIX:
+                raise RecordedFinding(replayed.message)
+            case Outcome.INCONCLUSIVE:
+                pytest.skip(f"inconclusive: {replayed.message}")
+            case _:
+                raise UnexpectedOutcome(replayed)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """What ``fuzzshard replay`` and ``fuzzshard show`` say; no traceback, which would be ours."""
+        error = excinfo.value
+        if isinstance(error, UnexpectedOutcome):
+            verdict = error.replayed.verdict
+            return "\n".join((str(error), *(self._drawing(verdict) if verdict is not None else ())))
+        if isinstance(error, RecordedFinding | FuzzshardError):
+            return str(error)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Where the entry lies, and its name. pytest wants a line for what is skipped."""
+        return self.path, 0, self.name
+
+    def _drawing(self, verdict: Verdict) -> Iterator[str]:
+        """The case with what was observed in this run; with ``--tb=short`` or shorter the finding alone."""
+        from fuzzshard.report.text import drawn, drawn_findings
+
+        assert isinstance(self.entry, CorpusEntry)
+        yield ""
+        if self.config.option.tbstyle in ("auto", "long"):
+            seen = msgspec.structs.replace(
+                self.entry,
+                signature=verdict.signature,
+                status=verdict.status,
+                rung=verdict.rung,
+                findings=verdict.findings,
+                notes=verdict.notes,
+                stacks=verdict.stacks,
+                torch=self.session_state.torch,
+                device=self.session_state.device,
+                preload=self.session_state.world.config.preload,
+                confirmed=None,
+            )
+            yield drawn(seen, self._shown_path())
+        else:
+            yield drawn_findings(verdict.findings)
+
+    def _how_to_update(self) -> str:
+        return f"to accept that: fuzzshard replay {self._shown_path()} --update"
+
+    def _shown_path(self) -> Path:
+        path = shown_path(self.path)
+        start = self.config.invocation_params.dir
+        return path.relative_to(start) if path.is_relative_to(start) else path
+
+
+def _reason(entry: CorpusEntry) -> str:
+    """``"open: divergence/fully_shard/gradient, bad on torch 2.13.0, https://..."``."""
+    seen = f"bad on torch {', '.join(entry.bad_on)}" if entry.bad_on else ""
+    lifecycle = entry.lifecycle or Lifecycle.OPEN
+    return ", ".join(filter(None, (f"{lifecycle}: {entry.signature}", seen, entry.issue)))

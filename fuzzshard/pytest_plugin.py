@@ -1,0 +1,108 @@
+"""The pytest plugin: ``pytest --fuzzshard-corpus corpus/`` replays every entry of a corpus as a test.
+
+Every pytest run of anyone who has fuzzshard installed imports this module, so it imports nothing but
+pytest until a corpus is asked for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from fuzzshard.pytest_entries import EntryFile, Session
+
+_OPTION = "--fuzzshard-corpus"
+SESSION_KEY: pytest.StashKey[Session] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options, in a group of their own."""
+    group = parser.getgroup("fuzzshard", "parity of PyTorch's data-parallel training")
+    group.addoption(
+        _OPTION,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="replay the entries of this corpus, entry or case file; only these unless other paths are given",
+    )
+    group.addoption(
+        "--fuzzshard-device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="where the ranks run; auto is CUDA with NCCL where there is any, else the CPU with gloo",
+    )
+    group.addoption(
+        "--fuzzshard-preload",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file that every rank runs first",
+    )
+    group.addoption(
+        "--fuzzshard-deadline",
+        default=None,
+        metavar="TIME",
+        help="how long a case may take before it is a hang: 30s, 2m; by default learned from earlier cases",
+    )
+    parser.addini("fuzzshard_corpus", "a corpus to replay along with the tests", type="paths", default=[])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where a corpus is asked for: markers, the shared world, and the paths to collect."""
+    given = [config.invocation_params.dir / path for path in config.getoption(_OPTION)]
+    roots = list(dict.fromkeys([*given, *config.getini("fuzzshard_corpus")]))
+    if not roots:
+        return
+    from fuzzshard.errors import FuzzshardError
+    from fuzzshard.pytest_entries import MARKERS, Session
+
+    try:
+        session = Session(config, roots)
+    except (FuzzshardError, ValueError) as error:
+        raise pytest.UsageError(f"fuzzshard: {error}") from None
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    config.stash[SESSION_KEY] = session
+    config.add_cleanup(session.close)
+    _add_paths(config, given, roots)
+
+
+def _add_paths(config: pytest.Config, given: list[Path], roots: list[Path]) -> None:
+    """Adds the corpus to what is collected.
+
+    Asked for on the command line it is collected in any case, and alone where no other path is given. From a
+    configuration file (``addopts`` or ``fuzzshard_corpus``) it comes along with a run of all tests.
+    """
+    paths_are_given = config.args_source is pytest.Config.ArgsSource.ARGS
+    typed = any(str(word).startswith(_OPTION) for word in config.invocation_params.args)
+    if typed and not paths_are_given:
+        config.args[:] = map(str, given)
+    elif typed or not paths_are_given:
+        config.args += [str(root) for root in (roots if not paths_are_given else given)]
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """The versions and the device that the cases run on."""
+    session = config.stash.get(SESSION_KEY, None)
+    return session.header() if session else None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The scripts of a corpus are not tests, whatever ``python_files`` says."""
+    session = config.stash.get(SESSION_KEY, None)
+    if session and collection_path.suffix == ".py" and session.holds(collection_path):
+        return True
+    return None
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> EntryFile | None:
+    """One collector for each entry below the corpora that were asked for."""
+    session = parent.config.stash.get(SESSION_KEY, None)
+    if session is None or not session.is_entry(file_path):
+        return None
+    from fuzzshard.pytest_entries import EntryFile
+
+    return EntryFile.from_parent(parent, path=file_path)

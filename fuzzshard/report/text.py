@@ -1,0 +1,32 @@
+"""Drawings as plain text, for what is not a terminal: pytest's reports, assertion messages, pipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.report.show import findings_table, show_entry
+from fuzzshard.verdict import Finding
+
+WIDTH = 160
+
+
+def drawn(entry: CorpusEntry, path: Path) -> str:
+    """What ``fuzzshard show`` prints of ``entry``, which lies at ``path``."""
+    return as_text(show_entry(entry, path))
+
+
+def drawn_findings(findings: Iterable[Finding]) -> str:
+    """What was observed against what was expected."""
+    return as_text(findings_table(findings))
+
+
+def as_text(drawing: RenderableType) -> str:
+    """``drawing`` without colours, and without blanks at the ends of lines."""
+    console = Console(width=WIDTH, color_system=None, force_terminal=False, force_jupyter=False)
+    with console.capture() as capture:
+        console.print(drawing)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())

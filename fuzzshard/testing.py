@@ -1,0 +1,105 @@
+"""For a user's own tests: ``assert_parity(case)``, under Hypothesis or for a case written by hand.
+
+    from hypothesis import given, settings
+
+    from fuzzshard.strategies import cases
+    from fuzzshard.testing import assert_parity
+
+    @settings(deadline=None, max_examples=50)
+    @given(cases(world_size=2))
+    def test_sharding_changes_nothing(case):
+        assert_parity(case)
+
+This module imports no torch. The ranks are other processes, which start with the first case, serve all
+tests of this process, and end with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from fuzzshard.campaign.judge import judge, same_finding
+from fuzzshard.case import codec
+from fuzzshard.case.case import Case
+from fuzzshard.commands.options import world_config
+from fuzzshard.corpus.entry import make_entry
+from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
+from fuzzshard.errors import InfraError
+from fuzzshard.report.text import drawn
+from fuzzshard.verdict import Status, Verdict
+from fuzzshard.world import World, WorldConfig, resolve_device
+from fuzzshard.world.shared import SharedWorld
+
+__all__ = ["assert_parity"]
+
+_worlds: dict[WorldConfig, SharedWorld] = {}
+_lock = threading.Lock()
+
+
+def assert_parity(
+    case: Case,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    deadline: float | None = None,
+    preload: Sequence[Path] = (),
+) -> Verdict:
+    """Runs ``case`` and raises ``AssertionError`` if sharding changes what is trained.
+
+    The error holds what was observed against what was expected, the case drawn as ``fuzzshard show`` does,
+    and its JSON. A finding counts when a second run, on fresh ranks, shows it too.
+
+    The verdict is returned for whoever wants more than that: PASS; REJECTED, where torch refuses the case
+    with an error that it documents, which keeps its contract; INCONCLUSIVE, where rounding could explain
+    what differs, or the finding did not come back. None of the three is a reason to fail a test. A test that
+    wants cases that trained to the end only says ``assume(verdict.status is Status.PASS)``.
+
+    ``deadline`` in seconds is how long a case may take before it is a hang; by default it is learned. The
+    files in ``preload`` are run by every rank first. Raises :class:`fuzzshard.errors.InvalidCase` and
+    :class:`fuzzshard.errors.UsageError` for what cannot run here, and
+    :class:`fuzzshard.errors.InfraError` where ranks fail for a reason that is not torch's.
+    """
+    __tracebackhide__ = True
+    kind, num_devices = resolve_device(device)
+    largest = num_devices if kind == "cuda" else LARGEST_CPU_WORLD
+    config = world_config(kind, num_devices, tuple(preload), asked=1, default=1)
+    with _lock:
+        shared = _worlds.setdefault(config, SharedWorld(config))
+        world = shared.with_ranks(min(case.mesh.size, largest))
+        world.check(case)
+        try:
+            verdict = _judged(world, case, deadline)
+        except BaseException:  # Ctrl-C: what the ranks still answer belongs to no later case
+            shared.close()
+            raise
+    if verdict.status is Status.INFRA:
+        raise InfraError(verdict.message, "run fuzzshard doctor")
+    if verdict.status.is_finding:
+        raise AssertionError(_explained(case, verdict, world))
+    return verdict
+
+
+def _judged(world: World, case: Case, deadline: float | None) -> Verdict:
+    """The verdict of one run; a finding must come back on fresh ranks."""
+    verdict = judge(world, case, deadline=deadline)
+    if not verdict.status.is_finding or same_finding(judge(world, case, fresh=True), verdict):
+        return verdict
+    gone = f"{verdict.signature} did not come back on fresh ranks"
+    return Verdict(status=Status.INCONCLUSIVE, message=gone)
+
+
+def _explained(case: Case, verdict: Verdict, world: World) -> str:
+    """Says what happened, draws the case, and ends with what to do with it."""
+    entry = make_entry(case, verdict, world.info, preload=world.config.preload)
+    return "\n".join(
+        (
+            f"{verdict.status} {verdict.signature}",
+            "",
+            drawn(entry, Path("case.json")),
+            "",
+            "To keep it, write the next line to case.json and run fuzzshard shrink case.json:",
+            codec.encode(case).decode(),
+        )
+    )
