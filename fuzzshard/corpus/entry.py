@@ -98,6 +98,11 @@ def make_entry(
     return _new_lifecycle(entry)
 
 
+def bare_entry(case: Case) -> CorpusEntry:
+    """What a file with nothing but a case stands for: it is expected to pass."""
+    return CorpusEntry(case=case, mesh=mesh_text(case.mesh))
+
+
 def _new_lifecycle(entry: CorpusEntry) -> CorpusEntry:
     """A finding that nobody has looked at since it was found."""
     if not entry.signature:
@@ -145,8 +150,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 def _read_bare(data: bytes) -> CorpusEntry:
-    case = codec.decode(data)
-    return CorpusEntry(case=case, mesh=mesh_text(case.mesh))
+    return bare_entry(codec.decode(data))
 
 
 _decode_1 = msgspec.json.Decoder(CorpusEntry).decode
@@ -159,9 +163,9 @@ def _read_1(data: bytes) -> CorpusEntry:
 def _read_2(data: bytes) -> CorpusEntry:
     """What was written by hand has no checksum."""
     fields = msgspec.json.decode(data, type=dict[str, Any])
-    checksum = fields.pop("checksum", None)
+    stored = [fields.pop("checksum")] if "checksum" in fields else []
     entry = msgspec.convert(fields, CorpusEntry)
-    if checksum is not None and checksum != _checksum(fields):
+    if stored and stored != [_checksum(fields)]:
         raise InvalidEntry(
             "the file was changed after it was saved",
             'restore it, or remove its "checksum" where that was on purpose',

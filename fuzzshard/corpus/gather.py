@@ -9,7 +9,7 @@ from pathlib import Path
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.distinct import Same, Stored, distinct
-from fuzzshard.corpus.entry import CorpusEntry, digest, encode_entry, read_entry, slug
+from fuzzshard.corpus.entry import CorpusEntry, bare_entry, digest, encode_entry, read_entry, slug
 from fuzzshard.corpus.scripts import ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,
@@ -43,16 +43,13 @@ def add(item: Stored, corpus: Path, render: ScriptRender) -> Path:
     """Copies an entry or a bare case into ``corpus``; the folder or the file that it is in then.
 
     A finding gets a folder named after its signature, with the script; a case without one keeps its place
-    below ``item.root``, or its name if it was given by itself. Raises :class:`InfraError` for a disk that is
+    below a folder of ``item.root``, or else goes to ``regressions/``. Raises :class:`InfraError` for a disk that is
     full or read-only.
     """
     if not item.entry.signature:
         return _add_bare(item, corpus)
-    kind = INCONCLUSIVE_FOLDER if item.entry.status is Status.INCONCLUSIVE else FINDINGS_FOLDER
     is_folder = item.file.name == CASE_FILE
-    folder = corpus / kind / item.file.parent.name
-    if not is_folder or folder.exists():
-        folder = corpus / kind / slug(item.entry.signature, item.entry.case)
+    folder = _free_folder(item, corpus)
     script, unshrunk = item.file.with_name(SCRIPT_FILE), item.file.with_name(UNSHRUNK_FILE)
     if is_folder and unshrunk.is_file():
         write_atomic(folder / UNSHRUNK_FILE, unshrunk.read_bytes())
@@ -95,14 +92,22 @@ def prune(same: Same) -> None:
         _remove(item.file)
 
 
+def _free_folder(item: Stored, corpus: Path) -> Path:
+    """The name it has, else the usual one, which a finding of the other kind of device may have taken."""
+    kind = INCONCLUSIVE_FOLDER if item.entry.status is Status.INCONCLUSIVE else FINDINGS_FOLDER
+    usual = slug(item.entry.signature, item.entry.case)
+    names = [item.file.parent.name] if item.file.name == CASE_FILE else []
+    free = (name for name in (*names, usual) if not (corpus / kind / name).exists())
+    return corpus / kind / next(free, f"{usual}-{item.entry.device}")
+
+
 def _add_bare(item: Stored, corpus: Path) -> Path:
-    given_by_itself = item.file == item.root
-    target = corpus / (REGRESSIONS_FOLDER if given_by_itself else "") / item.file.relative_to(
-        item.file.parent if given_by_itself else item.root
-    )
+    place = Path(item.file.name) if item.file == item.root else item.file.relative_to(item.root)
+    target = corpus / (place if place.parent.name else REGRESSIONS_FOLDER / place)
     if target.exists():
         target = target.with_stem(f"{target.stem}-{digest(item.entry.case)}")
-    write_atomic(target, codec.encode(item.entry.case) + b"\n")
+    is_bare = item.entry == bare_entry(item.entry.case)
+    write_atomic(target, codec.encode(item.entry.case) + b"\n" if is_bare else encode_entry(item.entry))
     return target
 
 

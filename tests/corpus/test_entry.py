@@ -21,6 +21,7 @@ from fuzzshard.corpus.entry import (
     read_entry,
     slug,
 )
+from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import EXIT_USAGE, InvalidEntry
 from fuzzshard.verdict import Finding, Status, Verdict
@@ -137,6 +138,56 @@ def test_an_older_format_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(entry_module.READERS, -7, read_old)
     old = json.dumps({"format": -7, "experiment": json.loads(codec.encode(CASE))}).encode()
     assert decode_entry(old, PATH).signature == "old"
+
+
+def test_a_new_finding_is_open_and_bad_on_its_torch() -> None:
+    assert (ENTRY.lifecycle, ENTRY.bad_on, ENTRY.good_on) == (Lifecycle.OPEN, ("2.13.0",), ())
+
+
+def test_a_finding_that_some_runs_show_is_flaky() -> None:
+    entry = make_entry(
+        CASE, VERDICT, {"torch": "2.13.0", "device": "cpu"}, confirmed=Confirmation(runs=3, reproduced=1)
+    )
+    assert entry.lifecycle is Lifecycle.FLAKY
+
+
+def as_format_1(entry: CorpusEntry) -> bytes:
+    """The file as the first release wrote it."""
+    fields = json.loads(encode_entry(entry))
+    for name in ("lifecycle", "bad_on", "good_on", "issue", "checksum"):
+        del fields[name]
+    return json.dumps({**fields, "format": 1}).encode()
+
+
+@pytest.mark.parametrize("reproduced", [1, 3])
+def test_format_1_is_read_as_if_it_had_a_lifecycle(reproduced: int) -> None:
+    entry = make_entry(
+        CASE, VERDICT, {"torch": "2.13.0+cpu", "device": "cpu"}, confirmed=Confirmation(runs=3, reproduced=reproduced)
+    )
+    assert decode_entry(as_format_1(entry), PATH) == entry
+
+
+def test_a_regression_case_of_format_1_has_no_lifecycle() -> None:
+    entry = CorpusEntry(case=CASE)
+    assert decode_entry(as_format_1(entry), PATH) == entry
+
+
+def test_what_was_changed_after_it_was_saved_is_refused() -> None:
+    data = encode_entry(ENTRY)
+    assert "was changed after it was saved" in invalid(data.replace(b'"0.5"', b'"0.7"'))
+
+
+def test_the_layout_of_a_file_may_change() -> None:
+    assert decode_entry(msgspec.json.format(encode_entry(ENTRY), indent=0), PATH) == ENTRY
+
+
+def test_an_entry_written_by_hand_needs_no_checksum() -> None:
+    assert decode_entry(edited(issue="https://github.com/x/y/issues/1"), PATH).issue.endswith("/1")
+
+
+@pytest.mark.parametrize("changes", [{"bad_on": ["two"]}, {"lifecycle": "gone"}, {"issue": "ask Jo"}])
+def test_a_lifecycle_that_means_nothing_is_one_clear_line(changes: dict[str, object]) -> None:
+    invalid(edited(**changes))
 
 
 def test_a_case_that_no_rank_could_run_is_invalid() -> None:

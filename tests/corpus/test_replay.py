@@ -10,7 +10,8 @@ import pytest
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import Confirmation, encode_entry, make_entry
+from fuzzshard.corpus.entry import Confirmation, encode_entry, make_entry, read_entry
+from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import UNHURRIED, Outcome, exit_code
 from fuzzshard.corpus.replay import ReplayResult, replay
 from fuzzshard.doctor import clean_case
@@ -115,6 +116,39 @@ def test_a_bare_case_is_expected_to_pass(tmp_path: Path, verdict: Verdict, outco
     assert (result.path, result.outcome) == (tmp_path / "mlp.json", outcome)
 
 
+def marked(path: Path, **changes: object) -> Path:
+    """An entry that somebody has looked at since it was found with torch 2.13.0."""
+    file = save(path)
+    write_atomic(file, encode_entry(msgspec.structs.replace(read_entry(file), **changes)))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "outcome"),
+    [
+        ({"lifecycle": Lifecycle.FIXED, "good_on": ("2.14.0",)}, PASS, Outcome.PASS),
+        ({"lifecycle": Lifecycle.FIXED, "good_on": ("2.14.0",)}, divergence(), Outcome.CHANGED),
+        ({"lifecycle": Lifecycle.WONTFIX}, divergence(), Outcome.WONTFIX),
+        ({"lifecycle": Lifecycle.WONTFIX}, PASS, Outcome.FIXED),
+        ({"lifecycle": Lifecycle.FLAKY}, divergence(), Outcome.SAME),
+        ({"lifecycle": Lifecycle.FLAKY}, PASS, Outcome.INCONCLUSIVE),
+        ({"bad_on": ("2.15.0",)}, PASS, Outcome.PASS),
+        ({"bad_on": ("2.15.0",)}, divergence(), Outcome.SAME),
+    ],
+)
+def test_what_became_of_a_finding_decides_what_its_return_means(
+    tmp_path: Path, changes: dict[str, object], verdict: Verdict, outcome: Outcome
+) -> None:
+    (result,) = run(FakeWorld(verdict), marked(tmp_path / "a", **changes))
+    assert result.outcome is outcome
+
+
+def test_a_regression_says_when_it_was_fixed(tmp_path: Path) -> None:
+    file = marked(tmp_path / "a", lifecycle=Lifecycle.FIXED, good_on=("2.13.1",))
+    (result,) = run(FakeWorld(divergence()), file)
+    assert result.message == "divergence/fully_shard/gradient is back in torch 2.14.0, and was fixed in 2.13.1"
+
+
 def test_a_fix_names_both_versions_of_torch(tmp_path: Path) -> None:
     (result,) = run(FakeWorld(PASS), save(tmp_path / "a"))
     assert "torch 2.13.0" in result.message
@@ -192,6 +226,7 @@ def test_a_flaky_finding_that_stays_away_is_not_called_fixed(tmp_path: Path) -> 
         ([Outcome.PASS, Outcome.FIXED, Outcome.SKIPPED], 0),
         ([Outcome.SAME, Outcome.INFRA, Outcome.INVALID], 1),
         ([Outcome.CHANGED], 1),
+        ([Outcome.WONTFIX, Outcome.PASS], 0),
         ([Outcome.INVALID, Outcome.INCONCLUSIVE, Outcome.PASS], 2),
         ([Outcome.INCONCLUSIVE, Outcome.FIXED], 3),
         ([Outcome.SKIPPED, Outcome.SKIPPED], 3),

@@ -351,3 +351,24 @@ def test_shrink_without_a_finding_changes_nothing(
     judged_by(lambda *_: PASS)
     assert fuzzshard("shrink", folder, "--device", "cpu") == 3
     assert (folder / "case.json").read_bytes() == before
+
+
+def test_replay_writes_what_it_saw_when_told_to(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save(tmp_path)
+    before = (folder / "case.json").read_bytes()
+    judged_by(lambda *_: PASS)
+    assert fuzzshard("replay", tmp_path, "--device", "cpu") == 0
+    assert (folder / "case.json").read_bytes() == before
+    assert fuzzshard("replay", tmp_path, "--device", "cpu", "--update") == 0
+    assert "[updated: fixed, good on 2.13.0]" in capsys.readouterr().out
+    assert read_entry(folder / "case.json").lifecycle == "fixed"
+    assert fuzzshard("replay", tmp_path, "--device", "cpu", "--update") == 0
+    assert "PASS" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_what_a_patched_torch_does_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path)
+    assert fuzzshard("replay", tmp_path, "--update", "--preload", __file__) == 2
+    assert "use one without the other" in capsys.readouterr().err

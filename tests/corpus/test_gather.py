@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cases import chain, make_case
+from msgspec.structs import replace
+
+from fuzzshard.case import codec
+from fuzzshard.case.case import Case
+from fuzzshard.case.graph import Linear
+from fuzzshard.corpus import gather
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.distinct import distinct
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry, encode_entry, make_entry, read_entry
+from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.verdict import Finding, Status, Verdict
+
+WHOLE = Confirmation(runs=3, reproduced=3)
+
+
+def linears(count: int) -> Case:
+    """Linears one after another: from two on, all have the same features."""
+    return make_case(chain(**{f"l{index}": Linear(out=5) for index in range(count)}))
+
+
+SMALL, MEDIUM, LARGE = linears(2), linears(3), linears(4)
+
+
+def entry(case: Case, oracle: str = "gradient", *, device: str = "cpu", **changes: object) -> CorpusEntry:
+    finding = Finding(oracle=oracle, engine="fully_shard", observed="1", expected="2")
+    verdict = Verdict(status=Status.DIVERGENCE, findings=(finding,))
+    made = make_entry(case, verdict, {"torch": "2.13.0", "device": device}, confirmed=WHOLE)
+    return replace(made, **changes)
+
+
+def save(corpus: Path, name: str, saved: CorpusEntry) -> Path:
+    folder = corpus / "findings" / name
+    write_atomic(folder / "repro.py", b"print()\n")
+    write_atomic(folder / "case.json", encode_entry(saved))
+    return folder
+
+
+def save_bare(file: Path, case: Case) -> Path:
+    write_atomic(file, codec.encode(case))
+    return file
+
+
+def prune(corpus: Path) -> list[str]:
+    for same in distinct(gather.load([corpus])[0]):
+        gather.prune(same)
+    return sorted(folder.name for folder in (corpus / "findings").iterdir())
+
+
+def merge(corpus: Path, *sources: Path) -> list[str]:
+    incoming = gather.load(sources)[0]
+    target = gather.load([corpus])[0] if corpus.exists() else []
+    return [what for what, _ in gather.merge(incoming, target, corpus, lambda *_, **__: "print()\n")]
+
+
+def in_corpus(corpus: Path) -> list[CorpusEntry]:
+    return [item.entry for item in gather.load([corpus])[0]]
+
+
+def test_pruning_keeps_the_smallest_case_of_a_signature_and_a_set_of_features(tmp_path: Path) -> None:
+    save(tmp_path, "large", entry(LARGE))
+    save(tmp_path, "small", entry(SMALL))
+    save(tmp_path, "medium", entry(MEDIUM))
+    assert prune(tmp_path) == ["small"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        entry(LARGE, "loss"),
+        entry(LARGE, device="cuda"),
+        entry(replace(LARGE, dtype="float64")),
+        entry(LARGE, lifecycle=Lifecycle.FIXED, good_on=("2.14.0",)),
+    ],
+    ids=["signature", "device", "features", "fixed"],
+)
+def test_pruning_keeps_what_shows_something_else(tmp_path: Path, other: CorpusEntry) -> None:
+    save(tmp_path, "small", entry(SMALL))
+    save(tmp_path, "other", other)
+    assert prune(tmp_path) == ["other", "small"]
+
+
+@pytest.mark.parametrize("weaker", [None, Confirmation(runs=3, reproduced=1)])
+def test_a_confirmed_finding_is_kept_before_a_smaller_one_that_is_not(
+    tmp_path: Path, weaker: Confirmation | None
+) -> None:
+    save(tmp_path, "confirmed", entry(LARGE))
+    save(tmp_path, "weaker", entry(SMALL, confirmed=weaker))
+    assert prune(tmp_path) == ["confirmed"]
+
+
+def test_what_people_wrote_into_a_pruned_entry_is_kept(tmp_path: Path) -> None:
+    kept = save(tmp_path, "small", entry(SMALL))
+    save(tmp_path, "large", entry(LARGE, issue="https://x/1", lifecycle=Lifecycle.WONTFIX))
+    assert prune(tmp_path) == ["small"]
+    after = read_entry(kept / "case.json")
+    assert (after.issue, after.lifecycle, after.case) == ("https://x/1", Lifecycle.WONTFIX, SMALL)
+
+
+def test_cases_that_are_to_pass_are_pruned_by_their_features(tmp_path: Path) -> None:
+    small, large = save_bare(tmp_path / "s.json", SMALL), save_bare(tmp_path / "l.json", LARGE)
+    for same in distinct(gather.load([tmp_path])[0]):
+        gather.prune(same)
+    assert small.exists()
+    assert not large.exists()
+
+
+def test_merging_into_nothing_copies_everything_and_again_nothing(tmp_path: Path) -> None:
+    save(tmp_path / "node", "a", entry(SMALL))
+    save(tmp_path / "node", "b", entry(LARGE, "loss"))
+    save_bare(tmp_path / "node" / "upstream" / "x.json", MEDIUM)
+    assert merge(tmp_path / "corpus", tmp_path / "node") == ["added"] * 3
+    assert (tmp_path / "corpus" / "upstream" / "x.json").exists()
+    assert (tmp_path / "corpus" / "findings" / "a" / "repro.py").read_text() == "print()\n"
+    assert sorted(e.signature for e in in_corpus(tmp_path / "corpus")) == sorted(
+        e.signature for e in in_corpus(tmp_path / "node")
+    )
+    assert merge(tmp_path / "corpus", tmp_path / "node") == ["known"] * 3
+
+
+def test_a_smaller_case_replaces_one_of_the_corpus_and_keeps_its_issue(tmp_path: Path) -> None:
+    save(tmp_path / "corpus", "old", entry(LARGE, issue="https://x/1"))
+    save(tmp_path / "node", "new", entry(SMALL))
+    assert merge(tmp_path / "corpus", tmp_path / "node") == ["added", "replaced"]
+    (kept,) = in_corpus(tmp_path / "corpus")
+    assert (kept.case, kept.issue) == (SMALL, "https://x/1")
+    assert (tmp_path / "node" / "findings" / "new").exists()
+
+
+def test_a_larger_case_is_not_merged(tmp_path: Path) -> None:
+    save(tmp_path / "corpus", "old", entry(SMALL))
+    save(tmp_path / "node", "new", entry(LARGE))
+    assert merge(tmp_path / "corpus", tmp_path / "node") == ["known"]
+    assert [kept.case for kept in in_corpus(tmp_path / "corpus")] == [SMALL]
+
+
+def test_of_several_nodes_the_smallest_case_is_merged(tmp_path: Path) -> None:
+    for node, case in (("1", LARGE), ("2", SMALL), ("3", MEDIUM)):
+        save(tmp_path / node, "x", entry(case))
+    assert merge(tmp_path / "corpus", tmp_path / "1", tmp_path / "2", tmp_path / "3") == ["added", "known", "known"]
+    assert [kept.case for kept in in_corpus(tmp_path / "corpus")] == [SMALL]
+
+
+def test_equal_cases_of_two_nodes_know_the_torch_of_both(tmp_path: Path) -> None:
+    save(tmp_path / "corpus", "x", entry(SMALL))
+    save(tmp_path / "node", "x", entry(SMALL, bad_on=("2.12.0",), good_on=("2.14.0",)))
+    assert merge(tmp_path / "corpus", tmp_path / "node") == ["updated", "known"]
+    (kept,) = in_corpus(tmp_path / "corpus")
+    assert (kept.lifecycle, kept.bad_on, kept.good_on) == (Lifecycle.FIXED, ("2.12.0", "2.13.0"), ("2.14.0",))
+
+
+def test_different_findings_of_one_name_get_different_folders(tmp_path: Path) -> None:
+    for node, device in (("1", "cpu"), ("2", "cuda")):
+        save(tmp_path / node, "x", entry(SMALL, device=device))
+    save(tmp_path / "3", "x", entry(replace(SMALL, dtype="float64")))
+    assert merge(tmp_path / "corpus", tmp_path / "1", tmp_path / "2", tmp_path / "3") == ["added"] * 3
+    assert len(in_corpus(tmp_path / "corpus")) == 3
+
+
+def test_cases_that_are_to_pass_are_added_and_replace_nothing(tmp_path: Path) -> None:
+    save_bare(tmp_path / "corpus" / "regressions" / "x.json", LARGE)
+    save_bare(tmp_path / "node" / "x.json", SMALL)
+    assert merge(tmp_path / "corpus", tmp_path / "node") == ["added"]
+    assert sorted(len(e.case.wrap) for e in in_corpus(tmp_path / "corpus")) == [3, 5]
+
+
+def test_an_interrupted_merge_loses_nothing(tmp_path: Path) -> None:
+    save(tmp_path / "corpus", "old", entry(LARGE))
+    save(tmp_path / "node", "new", entry(SMALL))
+    incoming, target = gather.load([tmp_path / "node"])[0], gather.load([tmp_path / "corpus"])[0]
+    steps: Iterator[tuple[str, Path]] = gather.merge(
+        incoming, target, tmp_path / "corpus", lambda *_, **__: "print()\n"
+    )
+    assert next(steps)[0] == "added"
+    assert len(in_corpus(tmp_path / "corpus")) == 2

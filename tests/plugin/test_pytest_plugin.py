@@ -1,0 +1,446 @@
+"""The plugin in pytest runs of their own, most of them without ranks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from fuzzshard import pytest_entries, pytest_plugin
+from fuzzshard.case import codec
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.entry import CorpusEntry, encode_entry, make_entry
+from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.doctor import PLANTED_FAULT, clean_case
+from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.world import shared
+from fuzzshard.world.config import WorldConfig
+
+pytest_plugins = ("pytester",)
+
+LOADED = (pytest_entries,)
+"""A run in this process forgets what it imports: what is patched must be loaded before it."""
+
+TREE = Path(__file__).parents[2]
+TORCH = importlib.metadata.version("torch")
+ENTRY_POINTS = importlib.metadata.entry_points(group="pytest11")
+INSTALLED = any(point.value == pytest_plugin.__name__ for point in ENTRY_POINTS)
+PLUGIN = () if INSTALLED else ("-p", pytest_plugin.__name__)
+REAL_FINDING = "crash-fully_shard-AttributeError-in-to_accumulated_grad_if_needed-b7805d80"
+UPSTREAM_FIX = '''\
+"""As a release would fix it: what was never unsharded has no gradient to accumulate."""
+
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+
+accumulate = FSDPParam.to_accumulated_grad_if_needed
+
+
+def fixed(self):
+    if hasattr(self, "_unsharded_param"):
+        accumulate(self)
+
+
+FSDPParam.to_accumulated_grad_if_needed = fixed
+'''
+
+STUCK = """\
+import torch
+
+def stuck(*_, **__):
+    while True:
+        pass
+
+torch.nn.Module.train = stuck
+"""
+
+FINDING = Finding(
+    oracle="gradient", engine="fully_shard", observed="1.5", expected="2.5", op=2, name="up.weight"
+)
+DIVERGENCE = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
+PASS = Verdict(status=Status.PASS)
+
+
+def entry(num_ranks: int = 2, **changes: object) -> CorpusEntry:
+    made = make_entry(clean_case(num_ranks), DIVERGENCE, {"torch": TORCH, "device": "cpu"})
+    return replace(made, **changes)
+
+
+def save(corpus: Path, name: str, saved: CorpusEntry) -> None:
+    write_atomic(corpus / "findings" / name / "case.json", encode_entry(saved))
+    write_atomic(corpus / "findings" / name / "repro.py", b"raise SystemExit('not a test')\n")
+
+
+def save_bare(corpus: Path, name: str, case: Case) -> None:
+    write_atomic(corpus / "regressions" / f"{name}.json", codec.encode(case))
+
+
+@pytest.fixture
+def corpus(pytester: pytest.Pytester) -> Path:
+    """An open finding, and cases that are to pass on one rank and on two."""
+    folder = pytester.path / "corpus"
+    save(folder, "open-one", entry(issue="https://github.com/x/y/issues/7"))
+    save_bare(folder, "alone", clean_case(1))
+    save_bare(folder, "pair", clean_case(2))
+    return folder
+
+
+class FakeWorld:
+    """Judges every case by the next of :attr:`verdicts`, and the last one again and again."""
+
+    verdicts: list[Verdict | BaseException] = [PASS]
+    started: list[int] = []
+    closed = 0
+
+    def __init__(self, config: WorldConfig) -> None:
+        self.config = config
+        self.info = {"torch": TORCH, "device": "cpu", "backend": "gloo"}
+        self.started.append(config.size)
+
+    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+        verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
+        if isinstance(verdict, BaseException):
+            raise verdict
+        return verdict
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorld]:
+    """Replaces the world; what it answers is set in ``verdicts``."""
+    FakeWorld.verdicts, FakeWorld.started, FakeWorld.closed = [PASS], [], 0
+    monkeypatch.setattr(shared, "World", FakeWorld)
+    return FakeWorld
+
+
+def run(pytester: pytest.Pytester, *words: object) -> pytest.RunResult:
+    return pytester.runpytest_inprocess(
+        *PLUGIN,
+        "-p",
+        "no:hypothesispytest",
+        "--fuzzshard-device",
+        "cpu",
+        *map(str, words),
+        no_reraise_ctrlc=True,
+    )
+
+
+def run_corpus(pytester: pytest.Pytester, *words: object) -> pytest.RunResult:
+    return run(pytester, "--fuzzshard-corpus", "corpus", *words)
+
+
+def test_nothing_happens_unless_a_corpus_is_asked_for(pytester: pytest.Pytester, corpus: Path) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    result = run(pytester)
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*fuzzshard:*")
+
+
+@pytest.mark.usefixtures("corpus")
+def test_there_is_an_item_for_each_entry_named_after_its_path(
+    pytester: pytest.Pytester, world: type[FakeWorld]
+) -> None:
+    result = run_corpus(pytester, "--collect-only", "-q")
+    result.stdout.fnmatch_lines(
+        [
+            "corpus/findings/open-one/case.json::open-one",
+            "corpus/regressions/alone.json::alone",
+            "corpus/regressions/pair.json::pair",
+        ]
+    )
+    assert world.started == []
+
+
+@pytest.mark.usefixtures("corpus")
+def test_an_open_finding_is_an_expected_failure_with_its_issue(
+    pytester: pytest.Pytester, world: type[FakeWorld]
+) -> None:
+    world.verdicts = [DIVERGENCE, PASS]
+    result = run_corpus(pytester, "-rx")
+    result.assert_outcomes(xfailed=1, passed=2)
+    result.stdout.fnmatch_lines(
+        ["XFAIL*open: divergence/fully_shard/gradient, bad on torch *, https://github.com/x/y/issues/7"]
+    )
+    assert result.ret == 0
+
+
+@pytest.mark.usefixtures("corpus", "world")
+def test_an_open_finding_that_is_gone_is_red_until_its_entry_is_updated(pytester: pytest.Pytester) -> None:
+    result = run_corpus(pytester)
+    result.assert_outcomes(failed=1, passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*XPASS(strict)*open: divergence/fully_shard/gradient*",
+            "*is gone in torch*",
+            "to accept that: fuzzshard replay corpus/findings/open-one --update",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "verdict", "outcome"),
+    [
+        (Lifecycle.FIXED, PASS, "passed"),
+        (Lifecycle.FIXED, DIVERGENCE, "failed"),
+        (Lifecycle.WONTFIX, DIVERGENCE, "xfailed"),
+        (Lifecycle.WONTFIX, PASS, "failed"),
+        (Lifecycle.FLAKY, DIVERGENCE, "xfailed"),
+        (Lifecycle.FLAKY, PASS, "skipped"),
+    ],
+)
+def test_the_lifecycle_says_what_is_red(
+    pytester: pytest.Pytester, world: type[FakeWorld], lifecycle: Lifecycle, verdict: Verdict, outcome: str
+) -> None:
+    save(pytester.path / "corpus", "x", entry(lifecycle=lifecycle, bad_on=(), good_on=()))
+    world.verdicts = [verdict]
+    run_corpus(pytester).assert_outcomes(**{outcome: 1})
+
+
+def test_a_finding_where_none_is_expected_is_drawn_without_a_traceback(
+    pytester: pytest.Pytester, world: type[FakeWorld]
+) -> None:
+    save_bare(pytester.path / "corpus", "pair", clean_case(2))
+    world.verdicts = [DIVERGENCE]
+    result = run_corpus(pytester)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "CHANGED: divergence/fully_shard/gradient, was no finding",
+            "*Observed against expected*",
+            "*up.weight*1.5*2.5*",
+            "*Schedule*",
+            "*fuzzshard replay corpus/regressions/pair.json*",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*pytest_entries.py*")
+    short = run_corpus(pytester, "--tb=short")
+    short.stdout.fnmatch_lines(["*up.weight*1.5*2.5*"])
+    short.stdout.no_fnmatch_line("*Schedule*")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome", "text"),
+    [
+        (Verdict(status=Status.INFRA, message="rank 1 was killed"), "failed", "*INFRA: rank 1 was killed*"),
+        (Verdict(status=Status.INCONCLUSIVE, message="noise"), "skipped", "*inconclusive: noise*"),
+        (Verdict(status=Status.REJECTED), "passed", "*1 passed*"),
+    ],
+)
+def test_what_accuses_nobody(
+    pytester: pytest.Pytester, world: type[FakeWorld], verdict: Verdict, outcome: str, text: str
+) -> None:
+    save_bare(pytester.path / "corpus", "pair", clean_case(2))
+    world.verdicts = [verdict]
+    result = run_corpus(pytester, "-rs")
+    result.assert_outcomes(**{outcome: 1})
+    result.stdout.fnmatch_lines([text])
+
+
+def test_what_this_machine_cannot_run_is_skipped_with_the_reason(
+    pytester: pytest.Pytester, world: type[FakeWorld]
+) -> None:
+    folder = pytester.path / "corpus"
+    save_bare(folder, "large", replace(clean_case(2), mesh=replace(clean_case(2).mesh, shard=64)))
+    save(folder, "cuda", entry(device="cuda"))
+    result = run_corpus(pytester, "-rs")
+    result.assert_outcomes(skipped=2)
+    result.stdout.fnmatch_lines(["*needs 64 ranks, not 8*"])
+    result.stdout.fnmatch_lines(["*was found on CUDA*"])
+    assert world.started == []
+
+
+@pytest.mark.usefixtures("world")
+def test_a_file_that_cannot_be_read_fails_in_one_line_and_the_rest_runs(
+    pytester: pytest.Pytester, corpus: Path
+) -> None:
+    write_atomic(corpus / "regressions" / "broken.json", b'{"format": 99}')
+    result = run_corpus(pytester, "-k", "regressions")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*broken.json: format 99 is not known*upgrade fuzzshard"])
+
+
+@pytest.mark.usefixtures("corpus")
+def test_one_world_serves_all_and_grows_with_the_mesh(
+    pytester: pytest.Pytester, world: type[FakeWorld]
+) -> None:
+    run_corpus(pytester, "-k", "regressions")
+    assert (world.started, world.closed) == ([1, 2], 2)
+
+
+@pytest.mark.usefixtures("corpus")
+def test_an_interrupted_run_ends_its_world(pytester: pytest.Pytester, world: type[FakeWorld]) -> None:
+    world.verdicts = [KeyboardInterrupt()]
+    assert run_corpus(pytester).ret == pytest.ExitCode.INTERRUPTED
+    assert world.closed == 1
+
+
+@pytest.mark.usefixtures("corpus", "world")
+@pytest.mark.parametrize(
+    ("words", "outcomes"),
+    [
+        (("-k", "open"), {"xfailed": 1, "deselected": 2}),
+        (("-k", "divergence and fully_shard"), {"xfailed": 1, "deselected": 2}),
+        (("-k", "pair"), {"failed": 1, "deselected": 2}),
+        (("-m", "gpus(n=1)"), {"failed": 1, "deselected": 2}),
+        (("-m", "fuzzshard", "-x"), {"xfailed": 1, "failed": 1}),
+        (("--strict-markers", "-m", "not fuzzshard"), {"deselected": 3}),
+    ],
+)
+def test_entries_are_selected_as_tests_are(
+    pytester: pytest.Pytester, world: type[FakeWorld], words: tuple[str, ...], outcomes: dict[str, int]
+) -> None:
+    world.verdicts = [DIVERGENCE]
+    run_corpus(pytester, *words).assert_outcomes(**outcomes)
+
+
+@pytest.mark.usefixtures("corpus")
+def test_the_last_failures_run_again(pytester: pytest.Pytester, world: type[FakeWorld]) -> None:
+    world.verdicts = [DIVERGENCE, DIVERGENCE, PASS]
+    run_corpus(pytester).assert_outcomes(xfailed=1, failed=1, passed=1)
+    run_corpus(pytester, "--lf").assert_outcomes(passed=1)
+
+
+@pytest.mark.usefixtures("corpus")
+def test_junit_has_a_test_case_for_each_entry(pytester: pytest.Pytester, world: type[FakeWorld]) -> None:
+    world.verdicts = [DIVERGENCE, PASS]
+    run_corpus(pytester, "--junit-xml", "junit.xml")
+    names = [case.get("name") for case in ET.parse(pytester.path / "junit.xml").iter("testcase")]
+    assert names == ["open-one", "alone", "pair"]
+
+
+@pytest.mark.usefixtures("corpus", "world")
+def test_the_corpus_runs_alone_unless_paths_are_given(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    run_corpus(pytester, "-k", "not open").assert_outcomes(passed=2, deselected=1)
+    run_corpus(pytester, ".", "-k", "not open").assert_outcomes(passed=3, deselected=1)
+
+
+@pytest.mark.usefixtures("corpus", "world")
+@pytest.mark.parametrize("line", ["fuzzshard_corpus = corpus", "addopts = --fuzzshard-corpus corpus"])
+def test_a_corpus_in_the_configuration_comes_along_with_all_tests(
+    pytester: pytest.Pytester, line: str
+) -> None:
+    pytester.makepyfile(test_mine="def test_it(): pass")
+    pytester.makeini(f"[pytest]\n{line}\n")
+    run(pytester, "-k", "not open").assert_outcomes(passed=3, deselected=1)
+    run(pytester, "test_mine.py").assert_outcomes(passed=1)
+    run(pytester, "corpus/regressions/pair.json").assert_outcomes(passed=1)
+
+
+@pytest.mark.usefixtures("corpus", "world")
+def test_scripts_of_a_corpus_are_no_tests(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\npython_files = *.py\n")
+    run_corpus(pytester, "-k", "not open").assert_outcomes(passed=2, deselected=1)
+
+
+@pytest.mark.usefixtures("corpus", "world")
+def test_the_header_names_versions_device_and_preloads(pytester: pytest.Pytester) -> None:
+    result = run_corpus(pytester, "--fuzzshard-preload", __file__)
+    result.stdout.fnmatch_lines(
+        [f"fuzzshard: *, torch {TORCH}, cpu, * has its own seed; preloaded: {__file__}"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--fuzzshard-corpus", "nowhere"), "*nowhere does not exist*"),
+        (("--fuzzshard-corpus", ".", "--fuzzshard-preload", "missing.py"), "*missing.py*is not a file*"),
+        (("--fuzzshard-corpus", ".", "--fuzzshard-deadline", "soon"), "*'soon' is not a duration*"),
+    ],
+)
+def test_a_mistake_is_one_line(pytester: pytest.Pytester, words: tuple[str, ...], text: str) -> None:
+    result = run(pytester, *words)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: fuzzshard: {text}"])
+
+
+def command(*words: object) -> list[str]:
+    plain = ("-p", "no:cacheprovider", "--fuzzshard-device", "cpu")
+    return [sys.executable, "-m", "pytest", *PLUGIN, *plain, *map(str, words)]
+
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(TREE)}
+
+
+def outside(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """pytest in a process of its own, with real ranks where it needs any."""
+    return subprocess.run(
+        command(*words), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=180, check=False
+    )
+
+
+def test_collecting_imports_no_torch_and_plain_pytest_nothing_of_ours(tmp_path: Path) -> None:
+    conftest = "import sys\ndef pytest_unconfigure(): print('IMPORTED', sorted(sys.modules))\n"
+    (tmp_path / "conftest.py").write_text(conftest)
+    save_bare(tmp_path / "corpus", "pair", clean_case(2))
+
+    def imported(*words: str) -> set[str]:
+        out = outside(tmp_path, "--collect-only", "-q", *words).stdout
+        (line,) = (line for line in out.splitlines() if line.startswith("IMPORTED"))
+        return set(json.loads(line.removeprefix("IMPORTED ").replace("'", '"')))
+
+    assert "torch" not in imported("--fuzzshard-corpus", "corpus")
+    ours = {name for name in imported() if name.startswith("fuzzshard")}
+    assert ours <= {"fuzzshard", "fuzzshard.pytest_plugin"}
+
+
+@pytest.fixture(scope="module")
+def real_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finding that stock torch has, and a case that it passes."""
+    folder = tmp_path_factory.mktemp("real")
+    save_bare(folder / "corpus", "clean", clean_case(2))
+    case = Path("corpus", "findings", REAL_FINDING, "case.json")
+    write_atomic(folder / case, (TREE / case).read_bytes())
+    return folder
+
+
+def test_stock_torch_is_green(real_corpus: Path) -> None:
+    result = outside(real_corpus, "--fuzzshard-corpus", "corpus")
+    assert "1 passed, 1 xfailed" in result.stdout
+    assert result.returncode == 0
+
+
+def test_a_planted_fault_turns_what_passed_red(real_corpus: Path) -> None:
+    (real_corpus / "fault.py").write_text(PLANTED_FAULT)
+    result = outside(real_corpus, "--fuzzshard-corpus", "corpus", "--fuzzshard-preload", "fault.py")
+    assert "1 failed, 1 xfailed" in result.stdout
+    assert "CHANGED: divergence/fully_shard/gradient, was no finding" in result.stdout
+    assert result.returncode == 1
+
+
+def test_a_fix_of_torch_turns_an_open_finding_red(real_corpus: Path) -> None:
+    (real_corpus / "fix.py").write_text(UPSTREAM_FIX)
+    result = outside(real_corpus, "--fuzzshard-corpus", "corpus", "--fuzzshard-preload", "fix.py")
+    assert "1 failed, 1 passed" in result.stdout
+    assert "[XPASS(strict)] open: crash/fully_shard/AttributeError" in result.stdout
+
+
+def test_ctrl_c_leaves_no_rank_behind(real_corpus: Path) -> None:
+    (real_corpus / "stuck.py").write_text(STUCK)
+    words = command("--fuzzshard-corpus", "corpus/regressions", "--fuzzshard-preload", "stuck.py")
+    process = subprocess.Popen(
+        words, cwd=real_corpus, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    me = psutil.Process(process.pid)
+    while len(family := me.children(recursive=True)) < 3:
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, out
+    gone, alive = psutil.wait_procs(family, timeout=30)
+    assert len(gone) == 3
+    assert alive == []

@@ -1,0 +1,186 @@
+"""``fuzzshard corpus`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+
+from fuzzshard import cli, reproducer
+from fuzzshard.case import codec
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.entry import Confirmation, encode_entry, make_entry, read_entry
+from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.corpus.store import save_unshrunk
+from fuzzshard.doctor import clean_case
+from fuzzshard.verdict import Finding, Status, Verdict
+
+FINDING = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2", op=2, name="up.weight")
+DIVERGENCE = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
+ENTRY = make_entry(
+    clean_case(2),
+    DIVERGENCE,
+    {"torch": "2.13.0", "device": "cpu"},
+    confirmed=Confirmation(runs=3, reproduced=2),
+)
+
+
+def fuzzshard(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["corpus", *map(str, arguments)])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """One finding and one case that is to pass."""
+    script = reproducer.script(
+        clean_case(2), signature=ENTRY.signature, finding=FINDING, torch_version="2.13.0"
+    )
+    save_unshrunk(tmp_path / "corpus", ENTRY, script)
+    write_atomic(tmp_path / "corpus" / "regressions" / "clean.json", codec.encode(clean_case(1)))
+    return tmp_path / "corpus"
+
+
+def finding_in(corpus: Path) -> Path:
+    (folder,) = (corpus / "findings").iterdir()
+    return folder
+
+
+def test_list_has_a_line_for_each_entry(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzzshard("list", corpus) == 0
+    head, finding, bare = capsys.readouterr().out.splitlines()
+    assert " ".join(head.split()) == "path signature lifecycle modules ops mesh torch rate issue"
+    assert finding.endswith("2/3")
+    assert finding.split()[1:] == [ENTRY.signature, "flaky", *["2", "8", "shard", "2", "2.13.0", "2/3"]]
+    assert bare.split()[1:] == ["2", "8", "shard", "1"]
+
+
+def test_list_as_json_has_an_object_for_each_entry(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzzshard("list", corpus, "--json") == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["lifecycle"], first["rate"], second["signature"]) == ("flaky", "2/3", "")
+
+
+def test_list_names_what_cannot_be_read(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_atomic(corpus / "broken.json", b"{")
+    assert fuzzshard("list", corpus) == 2
+    assert "broken.json: not a corpus entry" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_add_names_a_finding_after_its_signature_and_writes_its_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_atomic(tmp_path / "mine.json", encode_entry(ENTRY))
+    assert fuzzshard("add", tmp_path / "mine.json", "--corpus", tmp_path / "corpus") == 0
+    folder = finding_in(tmp_path / "corpus")
+    assert folder.name.startswith("divergence-fully_shard-gradient-")
+    assert "import torch" in (folder / "repro.py").read_text()
+    assert capsys.readouterr().out == f"added     {folder}\n"
+
+
+def test_add_refuses_what_is_there_already(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other_seed = replace(clean_case(1), seed=7)
+    write_atomic(corpus.parent / "new.json", codec.encode(other_seed))
+    assert fuzzshard("add", corpus.parent / "new.json", finding_in(corpus), "--corpus", corpus) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"refused   {corpus.parent / 'new.json'}: it is {corpus / 'regressions' / 'clean.json'}",
+        f"refused   {finding_in(corpus)}: it is {finding_in(corpus)}",
+    ]
+
+
+def test_a_dry_run_of_prune_removes_nothing(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    double = corpus / "findings" / "double" / "case.json"
+    write_atomic(double, encode_entry(ENTRY))
+    assert fuzzshard("prune", corpus, "--dry-run") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "2 kept, 1 to remove"
+    assert double.exists()
+    assert fuzzshard("prune", corpus) == 0
+    assert len(list((corpus / "findings").iterdir())) == 1
+
+
+def test_verify_passes_what_is_whole(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzzshard("verify", corpus) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "verified 2: 2 OK"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "condition", "code"),
+    [
+        ("repro.py", b"print('by hand')\n", "STALE", 0),
+        ("repro.py", b"# No reproducer could be generated: never mind\n", "UNSCRIPTED", 0),
+        ("repro.py", b"\xff", "MISSING", 2),
+        ("unshrunk.json", b"{", "INVALID", 2),
+        ("case.json", b"{", "INVALID", 2),
+    ],
+)
+def test_verify_says_what_is_wrong_with_an_entry(
+    corpus: Path, name: str, data: bytes, condition: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (finding_in(corpus) / name).write_bytes(data)
+    assert fuzzshard("verify", corpus / "findings") == code
+    first, summary = capsys.readouterr().out.splitlines()
+    assert first.split()[0] == condition
+    assert summary == f"verified 1: 1 {condition}"
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "fails", "code"),
+    [
+        (Lifecycle.OPEN, True, 0),
+        (Lifecycle.OPEN, False, 3),
+        (Lifecycle.FIXED, True, 3),
+        (Lifecycle.FIXED, False, 0),
+        (Lifecycle.FLAKY, False, 0),
+    ],
+)
+def test_verify_runs_scripts_and_holds_them_against_the_lifecycle(
+    corpus: Path, lifecycle: Lifecycle, fails: bool, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = replace(ENTRY, lifecycle=lifecycle, bad_on=(), good_on=())
+    write_atomic(finding_in(corpus) / "case.json", encode_entry(entry))
+    monkeypatch.setattr("fuzzshard.reproducer.check", lambda *_, **__: SimpleNamespace(fails=fails))
+    assert fuzzshard("verify", corpus / "findings", "--run", "--device", "cpu") == code
+
+
+def test_merge_counts_what_it_did(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = corpus.parent / "all"
+    assert fuzzshard("merge", corpus, "--corpus", target) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "merged 2: 2 added, 0 replaced, 0 updated, 0 known"
+    assert fuzzshard("merge", target, "--corpus", target) == 0
+    assert capsys.readouterr().out.splitlines() == ["merged 0: 0 added, 0 replaced, 0 updated, 0 known"]
+
+
+def test_mark_writes_the_lifecycle_and_the_issue(corpus: Path) -> None:
+    folder = finding_in(corpus)
+    link = "https://github.com/pytorch/pytorch/issues/1"
+    assert fuzzshard("mark", folder, "--lifecycle", "wontfix", "--issue", link) == 0
+    assert read_entry(folder / "case.json") == replace(
+        read_entry(folder / "case.json"), lifecycle=Lifecycle.WONTFIX, issue=link
+    )
+    assert fuzzshard("mark", folder, "--issue", "") == 0
+    assert read_entry(folder / "case.json").issue == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["add"], "corpus add needs a path"),
+        (["prune"], "corpus prune needs a path"),
+        (["merge"], "corpus merge needs a path"),
+        (["list", "nowhere"], "nowhere does not exist"),
+        (["mark", "x"], "give --lifecycle or --issue"),
+        (["mark", "x", "--issue", "1234"], "1234 is no address"),
+        (["mark", "x", "--lifecycle", "done"], "done"),
+        (["lst"], 'Did you mean "list"'),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzzshard(*arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert named in line
