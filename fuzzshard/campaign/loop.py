@@ -16,15 +16,17 @@ import msgspec
 
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, Event
+from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, CorpusLoaded, Event
 from fuzzshard.campaign.keep import Keeper, ScriptCheck, ScriptRender
-from fuzzshard.campaign.known import Registry
+from fuzzshard.campaign.known import Registry, load_known
 from fuzzshard.campaign.options import CampaignOptions, world_config
 from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.quarantine import Quarantine
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.campaign.worker import Shared, Worker, WorldHandle
 from fuzzshard.case.case import Case, EngineName
 from fuzzshard.case.features import ALL_FEATURES
+from fuzzshard.corpus.store import FINDINGS_FOLDER
 from fuzzshard.errors import (
     EXIT_CLEAN,
     EXIT_FINDING,
@@ -99,6 +101,7 @@ class _Campaign:
         self.control = Control(options.max_time)
         self.tally = Tally()
         self.registry = Registry()
+        self.quarantine = Quarantine(self.registry, self.seed, enabled=options.quarantine)
         self.worlds: list[WorldHandle] = []
         # A SimpleQueue, because a signal handler may put into it at any moment.
         self.queue: queue.SimpleQueue[Event | _Interrupt | _Ended] = queue.SimpleQueue()
@@ -113,6 +116,7 @@ class _Campaign:
         except FuzzshardError as error:
             self.error = error
             return self._deliver_finished()
+        self._load_known()
         stream = self.tools.cases(
             self.seed,
             world_size=self.config.size,
@@ -126,6 +130,8 @@ class _Campaign:
             tally=self.tally,
             registry=self.registry,
             keeper=keeper,
+            quarantine=self.quarantine,
+            confirm=self.options.confirm,
             shrinking=self.options.shrink,
             max_findings=self.options.max_findings,
         )
@@ -146,6 +152,14 @@ class _Campaign:
         finally:
             self._abandon(cases)
         return self._deliver_finished()
+
+    def _load_known(self) -> None:
+        """What the corpus has already needs no shrinking again."""
+        folder = self.options.corpus / FINDINGS_FOLDER
+        saved = load_known(folder, preload=self.config.preload, unconfirmed=False)
+        self.registry.known.extend(saved.known)
+        if saved.known:
+            self.sink(CorpusLoaded(known=len(saved.known), elapsed=self.control.elapsed()))
 
     def _run_world(self, number: int, shared: Shared) -> None:
         """The thread of one world."""
@@ -239,7 +253,7 @@ class _Campaign:
                 cases_per_second=cases / elapsed,
                 overhead=tally.idle_seconds / max(cases, 1),
                 counts=dict(tally.counts),
-                findings=self.registry.summary(),
+                findings=self.quarantine.summary(),
                 unresolved=tuple(map(str, self.registry.unresolved)),
                 refusals=tuple(tally.refusals.most_common(NUM_REFUSALS_SHOWN)),
                 features_seen=len(tally.features),
@@ -264,7 +278,7 @@ class _Campaign:
             return EXIT_INTERRUPTED
         if self.error is not None:
             return self.error.exit_code if isinstance(self.error, FuzzshardError) else EXIT_INFRA
-        if self.registry.known or self.registry.unresolved:
+        if any(known.hits for known in self.registry.all(gone=True)) or self.registry.unresolved:
             return EXIT_FINDING
         if self.tally.cases and counts[Status.INFRA] == self.tally.cases:
             return EXIT_INFRA

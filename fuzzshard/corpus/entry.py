@@ -21,14 +21,54 @@ from fuzzshard.case.validate import validate
 from fuzzshard.errors import FuzzshardError, InvalidEntry
 from fuzzshard.verdict import Finding, Status, Verdict
 
-FORMAT = 1
+FORMAT = 2
+"""2 adds ``culprits``, and ``others`` to ``confirmed``."""
 
 
 class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How often the finding came back: ``reproduced`` of ``runs`` runs in fresh worlds."""
+    """How often a finding came back: ``reproduced`` of ``runs`` runs in fresh worlds.
 
-    runs: int
-    reproduced: int
+    ``others`` counts what the other runs showed, by status or signature.
+    """
+
+    runs: int = 0
+    reproduced: int = 0
+    others: dict[str, int] = {}
+
+    @property
+    def flaky(self) -> bool:
+        """Whether the finding stayed away in some of the runs."""
+        return self.reproduced < self.runs
+
+    @property
+    def absent(self) -> bool:
+        """Whether the finding had its chance and did not come back at all."""
+        return self.runs > 0 and self.reproduced == 0
+
+    def plus(self, outcome: str, *, reproduced: bool) -> Confirmation:
+        """With one more run, which showed ``outcome``."""
+        if reproduced:
+            return msgspec.structs.replace(self, runs=self.runs + 1, reproduced=self.reproduced + 1)
+        others = {**self.others, outcome: self.others.get(outcome, 0) + 1}
+        return msgspec.structs.replace(self, runs=self.runs + 1, others=others)
+
+    def text(self) -> str:
+        """``"3 of 3 runs"``, or ``"flaky, 4 of 10 runs (PASS in 6)"``."""
+        rate = f"{self.reproduced} of {self.runs} runs"
+        if not self.flaky:
+            return rate
+        others = ", ".join(f"{outcome} in {count}" for outcome, count in self.others.items())
+        return f"flaky, {rate}" + (f" ({others})" if others else "")
+
+
+class Culprit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One change that makes the case smaller and the finding go away: what takes part in it, and how.
+
+    ``change`` says it in words, ``outcome`` is what the changed case showed: a status or another signature.
+    """
+
+    change: str
+    outcome: str
 
 
 class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,6 +89,7 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     preload: tuple[str, ...] = ()
     replay: str = ""
     confirmed: Confirmation | None = None
+    culprits: tuple[Culprit, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: dict[str, str] = {}
     stacks: dict[str, str] = {}
@@ -57,7 +98,7 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     @property
     def flaky(self) -> bool:
         """Whether the finding stayed away in some of the confirming runs."""
-        return self.confirmed is not None and self.confirmed.reproduced < self.confirmed.runs
+        return self.confirmed is not None and self.confirmed.flaky
 
 
 def make_entry(
@@ -67,6 +108,7 @@ def make_entry(
     *,
     preload: tuple[str, ...] = (),
     confirmed: Confirmation | None = None,
+    culprits: tuple[Culprit, ...] = (),
 ) -> CorpusEntry:
     """The entry for ``verdict`` on ``case``; ``info`` is that of the world (keys ``torch``, ``device``)."""
     return CorpusEntry(
@@ -78,6 +120,7 @@ def make_entry(
         mesh=mesh_text(case.mesh),
         preload=preload,
         confirmed=confirmed,
+        culprits=culprits,
         findings=verdict.findings,
         notes=verdict.notes,
         stacks=verdict.stacks,
@@ -118,9 +161,17 @@ def _read_bare(data: bytes) -> CorpusEntry:
     return CorpusEntry(case=case, mesh=mesh_text(case.mesh))
 
 
+def _read_1(data: bytes) -> CorpusEntry:
+    """What the fields of format 1 say, they say today; the later ones are empty."""
+    return msgspec.structs.replace(_decoder.decode(data), format=FORMAT)
+
+
+_decoder = msgspec.json.Decoder(CorpusEntry)
+
 READERS: dict[int | None, Callable[[bytes], CorpusEntry]] = {
     None: _read_bare,
-    1: msgspec.json.Decoder(CorpusEntry).decode,
+    1: _read_1,
+    2: _decoder.decode,
 }
 """One reader for each format version; a reader of an older one returns today's struct."""
 

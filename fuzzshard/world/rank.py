@@ -91,7 +91,11 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
     collectives.install()
     hooks.install()
     device = torch.device("cuda", rank) if config.device == "cuda" else torch.device("cpu")
-    name = torch.cuda.get_device_name(rank) if config.device == "cuda" else platform.processor() or "cpu"
+    name = platform.processor() or "cpu"
+    if config.device == "cuda":
+        name = (
+            f"cuda ({torch.cuda.get_device_name(rank)})"  # entries tell the kind of device by the first word
+        )
     send(
         channel,
         Ready(
