@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 from fuzzshard.campaign.smallest import Smallest
 from fuzzshard.case.codec import encode
+from fuzzshard.case.describe import describe
 from fuzzshard.corpus.entry import Culprit
-from fuzzshard.report.changes import change_text
 from fuzzshard.shrink.nameable import nameable_edits
 from fuzzshard.verdict import Status
 
 MOST_CULPRITS = 40
+MOST_CHANGES = 3
+"""An edit that takes more along (a module with its group, its prefetch and its ops) names no culprit."""
 MOST_EVALUATIONS = 30
 MOST_SECONDS = 20.0
 """Limits for candidates that shrinking did not come to; once it has finished there are hardly any."""
@@ -38,5 +40,6 @@ def _rows(best: Smallest) -> Iterator[tuple[str, str]]:
                 continue
             best.try_out(candidate)
         outcome, fails = best.tried[key]
-        if not fails and outcome != Status.INFRA:
-            yield change_text(minimal, candidate), outcome
+        phrases = describe(minimal, candidate)
+        if not fails and outcome != Status.INFRA and len(phrases) <= MOST_CHANGES:
+            yield "; ".join(phrases), outcome

@@ -9,7 +9,6 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Protocol
 
 import msgspec
@@ -22,6 +21,7 @@ from fuzzshard.campaign.known import Registry, load_known
 from fuzzshard.campaign.options import CampaignOptions, world_config
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.quarantine import Quarantine
+from fuzzshard.campaign.signals import signals_call
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.campaign.worker import Shared, Worker, WorldHandle
 from fuzzshard.case.case import Case, EngineName
@@ -136,7 +136,7 @@ class _Campaign:
             max_findings=self.options.max_findings,
         )
         try:
-            with _signals_call(self._on_signal):
+            with signals_call(self._on_signal):
                 for number in range(self.options.worlds):
                     self.num_running += 1
                     thread = threading.Thread(
@@ -285,25 +285,3 @@ class _Campaign:
         if self.registry.num_flaky or counts[Status.INCONCLUSIVE]:
             return EXIT_INCONCLUSIVE
         return EXIT_CLEAN
-
-
-@contextlib.contextmanager
-def _signals_call(handler: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C, and the SIGTERM by which schedulers preempt, call ``handler`` in place of raising.
-
-    An exception raised at any instruction could cut an event in two. Signals reach the main thread only;
-    a campaign in another thread leaves them alone.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        handler()
-
-    previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for s, old in previous.items():
-            signal.signal(s, old)

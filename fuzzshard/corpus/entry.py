@@ -64,7 +64,8 @@ class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class Culprit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One change that makes the case smaller and the finding go away: what takes part in it, and how.
 
-    ``change`` says it in words, ``outcome`` is what the changed case showed: a status or another signature.
+    ``change`` says it in words that complete "the finding goes away ...", ``outcome`` is what the changed case
+    showed: a status or another signature.
     """
 
     change: str

@@ -156,10 +156,12 @@ def _replay_one(
     runs = entry.confirmed.runs if entry.flaky and entry.confirmed is not None else 1
     if deadline is None and not entry.signature:
         deadline = UNHURRIED
-    for _ in range(runs):
+    for number in range(1, runs + 1):
         outcome, message = _judge(world, entry, device, deadline)
         if outcome in (Outcome.SAME, Outcome.CHANGED):
             break
+    if entry.flaky and entry.confirmed is not None:
+        message += f" (run {number} of {runs}; recorded as {entry.confirmed.text()})"
     return ReplayResult(shown_path(file), outcome, time.monotonic() - start, message, world.info["torch"])
 
 
@@ -180,7 +182,7 @@ def _judge(
     if not entry.signature:
         return Outcome.PASS, note.strip()
     if entry.flaky:
-        return Outcome.INCONCLUSIVE, f"{entry.signature} was seen in only some runs, and not in this one"
+        return Outcome.INCONCLUSIVE, f"{entry.signature} stayed away"
     if entry.device != device:
         return Outcome.PASS, f"{entry.signature} was found on {entry.device}, is not seen on {device}{note}"
     now = world.info["torch"]

@@ -54,7 +54,7 @@ def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
         *_section("Finding", _verdict(entry)),
         *(_section("Observed against expected", _findings(entry.findings)) if entry.findings else ()),
         *(
-            _section("What it takes: each change below makes the finding go away", _culprits(entry.culprits))
+            _section("What it takes: the finding goes away", _culprits(entry.culprits))
             if entry.culprits
             else ()
         ),

@@ -11,6 +11,9 @@ from fuzzshard.case.order import size_order
 from fuzzshard.shrink.repair import repaired
 from fuzzshard.shrink.tiers import TIERS
 
+PREFIXES = "schedule prefix"
+"""This pass drops many ops at once; each alone is an edit of another pass."""
+
 
 def nameable_edits(case: Case) -> Iterator[Case]:
     """Smaller valid cases, one edit away from ``case``, each once.
@@ -21,7 +24,8 @@ def nameable_edits(case: Case) -> Iterator[Case]:
     present, size = features(case), size_order(case)
     seen: set[bytes] = set()
     for number, tier in enumerate(TIERS):
-        for edit in (edit for each in tier for edit in each.edits(case)):
+        passes = (each for each in tier if each.name != PREFIXES)
+        for edit in (edit for each in passes for edit in each.edits(case)):
             candidate = repaired(edit(case))
             if candidate is None or (key := encode(candidate)) in seen or size_order(candidate) >= size:
                 continue

@@ -136,6 +136,15 @@ def test_an_older_format_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPat
     assert decode_entry(old, PATH).signature == "old"
 
 
+def test_format_1_knows_no_culprits_and_not_what_other_runs_showed() -> None:
+    fields = json.loads(encode_entry(ENTRY)) | {"format": 1, "confirmed": {"runs": 3, "reproduced": 2}}
+    del fields["culprits"]
+    entry = decode_entry(json.dumps(fields).encode(), PATH)
+    assert (entry.format, entry.culprits) == (FORMAT, ())
+    assert entry.confirmed == Confirmation(runs=3, reproduced=2)
+    assert entry.confirmed.text() == "flaky, 2 of 3 runs"
+
+
 def test_a_case_that_no_rank_could_run_is_invalid() -> None:
     case = json.loads(codec.encode(CASE)) | {"wrap": [{"modules": ["nowhere"]}]}
     assert "'nowhere'" in invalid(edited(case=case))
