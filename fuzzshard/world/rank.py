@@ -15,6 +15,8 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+import msgspec
+
 from fuzzshard.case.relations import variant
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.messages import (
@@ -170,7 +172,8 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
         return experiment.run()
     except EngineFailure as failure:
         cause = failure.__cause__ or failure
-        return _failure("engine", failure.engine, cause, failure.op, failure.expected)
+        raised = _failure("engine", failure.engine, cause, failure.op, failure.expected)
+        return msgspec.structs.replace(raised, findings=failure.findings)
     except Exception as error:
         return _failure("judge", "", error)
 
