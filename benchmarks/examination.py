@@ -20,14 +20,13 @@ from fuzzshard.campaign.judge import (
     judge,
     judge_clearly,
 )
-from fuzzshard.campaign.known import Found, Known, Registry, cause_of
+from fuzzshard.campaign.known import Found, Registry, cause_of
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import encode_entry, make_entry, read_entry
-from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
-from fuzzshard.errors import InvalidEntry
+from fuzzshard.corpus.entry import encode_entry, make_entry
+from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 
@@ -45,22 +44,6 @@ class Unexplained:
     what: str
     repeats: bool
     path: str
-
-
-def load_known(corpus: Path) -> Registry:
-    """The findings saved in ``corpus``, as a campaign knows those that it has made itself."""
-    registry = Registry()
-    for file in entry_files([corpus]) if corpus.exists() else ():
-        try:
-            entry = read_entry(file)
-        except InvalidEntry:
-            continue
-        if not entry.status.is_finding:
-            continue
-        unshrunk = file.with_name(UNSHRUNK_FILE)
-        found = codec.decode(unshrunk.read_bytes()) if unshrunk.exists() else entry.case
-        registry.known.append(Known(entry.signature, file.parent, cause_of(entry.case, found), hits=0))
-    return registry
 
 
 def explain(found: Found, registry: Registry) -> str:

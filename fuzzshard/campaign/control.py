@@ -67,6 +67,12 @@ class Control:
             self._halted_at = self.elapsed()
             self.halted = True
 
+    def halt_or_raise(self) -> None:
+        """For signal handlers: the first signal ends every world after its run, the second one at once."""
+        if self.halted:
+            raise KeyboardInterrupt
+        self.halt("interrupted")
+
     def abandon(self) -> None:
         """From now on no run means anything; threads that were stuck in one get a last grace."""
         self.halted = self.abandoned = True

@@ -11,7 +11,7 @@ import msgspec
 
 from fuzzshard.verdict import Status
 
-Phase = Literal["starting", "running", "confirming", "shrinking", "verifying", "stopped"]
+Phase = Literal["starting", "running", "confirming", "shrinking", "verifying", "revisiting", "stopped"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -83,7 +83,7 @@ class FindingHit(Event, frozen=True, kw_only=True, tag="finding_hit"):
 
 
 class FindingConfirmed(Event, frozen=True, kw_only=True, tag="finding_confirmed"):
-    """Fresh ranks show the same finding again."""
+    """Fresh ranks show the same finding again, in ``reproduced`` of ``runs`` runs."""
 
     signature: str
     runs: int
@@ -91,9 +91,10 @@ class FindingConfirmed(Event, frozen=True, kw_only=True, tag="finding_confirmed"
 
 
 class FindingFlaky(Event, frozen=True, kw_only=True, tag="finding_flaky"):
-    """Fresh ranks show something else: inconclusive, kept at ``path``."""
+    """Fresh ranks show something else in all of ``runs`` runs: inconclusive, kept at ``path``."""
 
     signature: str
+    runs: int
     observed: tuple[str, ...]
     path: str
 
@@ -109,6 +110,7 @@ class ShrinkProgress(Event, frozen=True, kw_only=True, tag="shrink_progress"):
 class FindingSaved(Event, frozen=True, kw_only=True, tag="finding_saved"):
     """The end of the work on one finding. ``path`` is its corpus entry, ``script`` the reproducer.
 
+    It came back in ``reproduced`` of ``runs`` runs; ``others`` counts what the rest of them showed.
     ``leaves`` counts leaf modules before and after shrinking. ``script_fails`` is what running the
     reproducer said, None if it was not run. ``duplicate``: the corpus had this very entry already.
     """
@@ -122,10 +124,53 @@ class FindingSaved(Event, frozen=True, kw_only=True, tag="finding_saved"):
     leaves_after: int
     runs: int
     reproduced: int
+    others: dict[str, int] = {}
     shrink_evaluations: int
     shrink_finished: bool
     duplicate: bool = False
     note: str = ""
+
+
+class CorpusLoaded(Event, frozen=True, kw_only=True, tag="corpus_loaded"):
+    """The campaign knows the ``known`` findings that its corpus has already."""
+
+    known: int
+
+
+class FindingQuarantined(Event, frozen=True, kw_only=True, tag="finding_quarantined"):
+    """From now on cases with all features of ``cause`` run rarely; ``share`` of the stream has them."""
+
+    signature: str
+    path: str
+    cause: tuple[str, ...]
+    share: float
+
+
+class QuarantineRefused(Event, frozen=True, kw_only=True, tag="quarantine_refused"):
+    """Cases with the cause of a finding go on to run like any other, for a ``reason``."""
+
+    signature: str
+    path: str
+    reason: str
+
+
+class CaseHeldBack(Event, frozen=True, kw_only=True, tag="case_held_back"):
+    """A case of the stream was not run: it has the cause of the quarantined finding at ``path``."""
+
+    index: int
+    path: str
+
+
+class FindingGone(Event, frozen=True, kw_only=True, tag="finding_gone"):
+    """A known finding does not show any more: its own case was run again, ``runs`` times on fresh ranks.
+
+    It is fixed, or it is flaky. ``observed`` is what was seen instead.
+    """
+
+    signature: str
+    path: str
+    runs: int
+    observed: tuple[str, ...]
 
 
 class SaveFailed(Event, frozen=True, kw_only=True, tag="save_failed"):
@@ -145,11 +190,20 @@ class InfraTrouble(Event, frozen=True, kw_only=True, tag="infra_trouble"):
 
 
 class KnownFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the summary: a distinct finding of this campaign and the cases it explains."""
+    """One line of the summary: a distinct finding and the cases that it explains.
+
+    ``new``: this campaign made it. ``gone``: its own case did not show it any more. ``rate`` says how often a
+    flaky one came back. Its quarantine held ``held_back`` cases back and let ``let_through`` run.
+    """
 
     signature: str
     path: str
     hits: int
+    new: bool = True
+    gone: bool = False
+    rate: str = ""
+    held_back: int = 0
+    let_through: int = 0
 
 
 class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"):
@@ -186,6 +240,11 @@ AnyEvent = (
     | FindingFlaky
     | ShrinkProgress
     | FindingSaved
+    | CorpusLoaded
+    | FindingQuarantined
+    | QuarantineRefused
+    | CaseHeldBack
+    | FindingGone
     | SaveFailed
     | InfraTrouble
     | CampaignFinished

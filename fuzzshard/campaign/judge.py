@@ -12,10 +12,13 @@ from typing import Protocol
 
 import msgspec
 
+from fuzzshard.campaign.culprits import find_culprits
 from fuzzshard.campaign.events import Event, FindingConfirmed, PhaseChanged, ShrinkProgress
+from fuzzshard.campaign.smallest import Smallest, outcome_text
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import finer, is_low_precision
-from fuzzshard.case.order import leaf_count, size_order
+from fuzzshard.case.order import leaf_count
+from fuzzshard.corpus.entry import Confirmation, Culprit
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.shrink import Budget, shrink
 from fuzzshard.verdict import Status, Verdict
@@ -24,7 +27,9 @@ CONFIRM_DEADLINE = 30.0
 """Seconds that the first confirming run may take, and at least twice the finding's own time: a slow
 machine is no hang."""
 CONFIRM_RUNS = 3
-"""Runs of the final case, each on fresh ranks; the rate is kept in the corpus entry."""
+"""Runs on fresh ranks, of the case as found and of the final one; the rate is kept in the corpus entry."""
+FLAKY_RUNS = 10
+"""As many at least once one of them shows something else: a rate out of three says little."""
 SHRINK_BUDGET = Budget(max_evaluations=300, max_seconds=180.0)
 
 STRICTNESS = {"precision": 0, "bounded": 1, "relation": 1, "bitwise": 2, "exact": 2, "invariant": 3}
@@ -46,29 +51,10 @@ class Stopped(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Confirmation:
-    """How many of ``runs`` on fresh ranks showed the finding, and what the others showed."""
-
-    runs: int = 0
-    reproduced: int = 0
-    others: tuple[str, ...] = ()
-
-    def __add__(self, other: Confirmation) -> Confirmation:
-        return Confirmation(
-            self.runs + other.runs, self.reproduced + other.reproduced, self.others + other.others
-        )
-
-    @property
-    def flaky(self) -> bool:
-        """Whether the finding had its chance and did not come back."""
-        return self.runs > 0 and self.reproduced == 0
-
-
-@dataclasses.dataclass(frozen=True)
 class Judged:
     """What is known about a finding in the end: its smallest ``case``, with the verdict that shows it.
 
-    ``note`` says what cut the work short or went wrong on the way.
+    ``note`` says what cut the work short or went wrong on the way; ``culprits`` are of the shrunk case.
     """
 
     case: Case
@@ -77,6 +63,7 @@ class Judged:
     evaluations: int = 0
     finished: bool = False
     note: str = ""
+    culprits: tuple[Culprit, ...] = ()
 
 
 def judge(world: Runner, case: Case, *, deadline: float | None = None, fresh: bool = False) -> Verdict:
@@ -138,46 +125,23 @@ def same_finding(verdict: Verdict, expected: Verdict) -> bool:
 
 
 def confirm(
-    world: Runner, case: Case, expected: Verdict, *, runs: int = 1, deadline: float | None = None
+    world: Runner, case: Case, expected: Verdict, *, runs: int = CONFIRM_RUNS, deadline: float | None = None
 ) -> Confirmation:
-    """Runs ``case`` on fresh ranks ``runs`` times; runs without a verdict (INFRA, stopped) do not count."""
-    others: list[str] = []
-    reproduced = 0
+    """Runs ``case`` on fresh ranks ``runs`` times, and :data:`FLAKY_RUNS` times if one shows something else.
+
+    Runs without a verdict (INFRA, stopped) do not count. ``deadline`` is that of the first run.
+    """
+    seen = Confirmation()
     try:
-        for _ in range(runs):
-            verdict = judge(world, case, deadline=deadline, fresh=True)
-            if same_finding(verdict, expected):
-                reproduced += 1
-            elif verdict.status is not Status.INFRA:
-                others.append(verdict.signature or str(verdict.status))
+        for number in range(max(runs, FLAKY_RUNS)):
+            if number >= runs and not seen.flaky:
+                break
+            verdict = judge(world, case, deadline=None if number else deadline, fresh=True)
+            if verdict.status is not Status.INFRA:
+                seen = seen.plus(outcome_text(verdict), reproduced=same_finding(verdict, expected))
     except Stopped:
         pass
-    return Confirmation(runs=reproduced + len(others), reproduced=reproduced, others=tuple(others))
-
-
-class _Smallest:
-    """The predicate of shrinking; holds the smallest failing case, whatever ends the shrinking."""
-
-    def __init__(self, world: Runner, case: Case, expected: Verdict, emit: Callable[[Event], None]) -> None:
-        self.world = world
-        self.case = case
-        self.verdict = self.expected = expected
-        self.emit = emit
-        self.evaluations = 0
-
-    def still_fails(self, candidate: Case) -> bool:
-        self.evaluations += 1
-        verdict = judge(self.world, candidate)
-        if not same_finding(verdict, self.expected):
-            return False
-        if size_order(candidate) < size_order(self.case):
-            self.case, self.verdict = candidate, verdict
-            self.emit(
-                ShrinkProgress(
-                    signature=verdict.signature, evaluations=self.evaluations, leaves=leaf_count(candidate)
-                )
-            )
-        return True
+    return seen
 
 
 def confirm_and_shrink(
@@ -186,45 +150,86 @@ def confirm_and_shrink(
     expected: Verdict,
     *,
     emit: Callable[[Event], None] = lambda event: None,
+    keep: Callable[[Case, Verdict], None] = lambda case, verdict: None,
+    runs: int = CONFIRM_RUNS,
     shrinking: bool = True,
     budget: Budget = SHRINK_BUDGET,
     seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> Judged:
-    """Confirms the finding ``expected`` of ``case``, shrinks it, and confirms the result three times.
+    """Confirms the finding ``expected`` of ``case``, shrinks it, and confirms the result, with ``runs`` each.
 
-    A finding that does not come back is returned as it is, with a flaky confirmation. Shrinking is
-    bounded by ``budget`` and by ``seconds_left()``; whatever ends it, the smallest case so far counts.
+    A finding that does not come back is returned as it is, with a confirmation that is ``absent``. Shrinking
+    is bounded by ``budget`` and by ``seconds_left()``; whatever ends it, the smallest case so far counts.
+    ``keep`` is called with each smaller case: saved there, it survives whatever happens to this process.
     """
     emit(PhaseChanged(phase="confirming"))
     patient = max(CONFIRM_DEADLINE, 2 * expected.seconds)
-    confirmation = confirm(world, case, expected, deadline=patient)
+    confirmation = confirm(world, case, expected, runs=runs, deadline=patient)
     if not confirmation.reproduced:
         return Judged(case, expected, confirmation)
-    emit(FindingConfirmed(signature=expected.signature, runs=1, reproduced=1))
-
-    best, finished, note = _Smallest(world, case, expected, emit), False, ""
-    max_seconds = min(budget.max_seconds, seconds_left())
-    if shrinking and max_seconds > 0:
+    emit(
+        FindingConfirmed(
+            signature=expected.signature, runs=confirmation.runs, reproduced=confirmation.reproduced
+        )
+    )
+    result = Judged(case, expected, confirmation)
+    if shrinking and seconds_left() > 0:
         emit(PhaseChanged(phase="shrinking"))
-        try:
-            limits = Budget(max_evaluations=budget.max_evaluations, max_seconds=max_seconds)
-            finished = shrink(case, best.still_fails, budget=limits).finished
-        except Stopped:
-            note = "shrinking was interrupted"
-        except Exception as error:  # a fault of the shrinker must not cost the finding
-            note = f"shrinking failed: {error!r}"
+        result = _shrink(
+            world,
+            result,
+            emit,
+            keep,
+            dataclasses.replace(budget, max_seconds=min(budget.max_seconds, seconds_left())),
+        )
         emit(PhaseChanged(phase="confirming"))
+    if result.case == case:
+        return result
+    rate = confirm(world, result.case, expected, runs=runs)
+    if not rate.runs:
+        return dataclasses.replace(result, note=_join(result.note, "only the case as found was confirmed"))
+    if rate.absent:
+        note = (
+            f"shrunk to {leaf_count(result.case)} leaf modules it did not repeat; this is the case as found"
+        )
+        return Judged(case, expected, confirmation, result.evaluations, False, note)
+    note = f"as found: {confirmation.text()}" if confirmation.flaky else ""
+    return dataclasses.replace(result, confirmation=rate, note=_join(result.note, note))
 
-    result = Judged(best.case, best.verdict, Confirmation(), best.evaluations, finished, note)
-    if best.case != case:
-        rate = confirm(world, best.case, expected, runs=CONFIRM_RUNS)
-        if not rate.runs:
-            return dataclasses.replace(
-                result, confirmation=confirmation, note=f"only the case as found was confirmed; {note}"
-            )
-        if not rate.flaky:
-            return dataclasses.replace(result, confirmation=rate)
-        note = f"shrunk to {leaf_count(best.case)} leaf modules it did not repeat; this is the case as found"
-        result = Judged(case, expected, Confirmation(), best.evaluations, False, note)
-    rate = confirmation + confirm(world, case, expected, runs=CONFIRM_RUNS)
-    return dataclasses.replace(result, confirmation=rate)
+
+def _shrink(
+    world: Runner,
+    found: Judged,
+    emit: Callable[[Event], None],
+    keep: Callable[[Case, Verdict], None],
+    budget: Budget,
+) -> Judged:
+    """``found`` with its case made smaller; its confirmation is still that of the case as found."""
+    signature = found.verdict.signature
+
+    def on_smaller(best: Smallest) -> None:
+        keep(best.case, best.verdict)
+        emit(ShrinkProgress(signature=signature, evaluations=best.evaluations, leaves=leaf_count(best.case)))
+
+    best = Smallest(
+        found.case,
+        found.verdict,
+        found.confirmation,
+        run=lambda candidate: judge(world, candidate),
+        shows=lambda verdict: same_finding(verdict, found.verdict),
+        on_smaller=on_smaller,
+    )
+    finished, note = False, ""
+    culprits: tuple[Culprit, ...] = ()
+    try:
+        finished = shrink(found.case, best.still_fails, budget=budget).finished
+        culprits = find_culprits(best)
+    except Stopped:
+        note = "shrinking was interrupted"
+    except Exception as error:  # a fault of the shrinker must not cost the finding
+        note = f"shrinking failed: {error!r}"
+    return Judged(best.case, best.verdict, found.confirmation, best.evaluations, finished, note, culprits)
+
+
+def _join(*notes: str) -> str:
+    return "; ".join(filter(None, notes))

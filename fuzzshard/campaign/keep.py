@@ -14,7 +14,7 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.distinct import finding_key
-from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, read_entry
+from fuzzshard.corpus.entry import CorpusEntry, make_entry, read_entry
 from fuzzshard.corpus.scripts import NO_SCRIPT, ScriptCheck, ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,
@@ -56,6 +56,11 @@ class Keeper:
             return None
         _remove_unless_confirmed(folder)
         return known
+
+    def save_smaller(self, folder: Path, case: Case, verdict: Verdict, info: Mapping[str, str]) -> None:
+        """Replaces the entry in ``folder`` by the smallest case so far, which is not confirmed yet."""
+        entry = self._entry(case, verdict, info)
+        save_shrunk(folder, entry, script_of(entry, self._render))
 
     def save_judged(self, folder: Path, judged: Judged, info: Mapping[str, str]) -> CorpusEntry:
         """Replaces the entry in ``folder`` by what came of it."""
@@ -99,11 +104,15 @@ class Keeper:
     def _entry(
         self, case: Case, verdict: Verdict, info: Mapping[str, str], judged: Judged | None = None
     ) -> CorpusEntry:
-        confirmed = None
-        if judged is not None and judged.confirmation.runs:
-            confirmation = judged.confirmation
-            confirmed = Confirmation(runs=confirmation.runs, reproduced=confirmation.reproduced)
-        return make_entry(case, verdict, info, preload=tuple(map(str, self.preload)), confirmed=confirmed)
+        confirmed = judged.confirmation if judged is not None and judged.confirmation.runs else None
+        return make_entry(
+            case,
+            verdict,
+            info,
+            preload=tuple(map(str, self.preload)),
+            confirmed=confirmed,
+            culprits=judged.culprits if judged is not None else (),
+        )
 
 
 def _minimal_cases(corpus: Path) -> dict[tuple[str, bytes], Path]:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
-from fuzzshard.campaign.events import KnownFinding
+import msgspec
+
+from fuzzshard.case import codec
 from fuzzshard.case.case import ALL_ENGINES, Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Call, Child, Linear
 from fuzzshard.case.schedule import Backward, Forward, Step
+from fuzzshard.corpus.entry import Confirmation, read_entry
+from fuzzshard.corpus.store import UNSHRUNK_FILE, entry_files
+from fuzzshard.errors import FuzzshardError
 from fuzzshard.verdict import Verdict
 
 MAX_PARKED = 8
@@ -55,15 +61,19 @@ def cause_of(minimal: Case, found: Case) -> frozenset[str]:
 
 @dataclasses.dataclass
 class Known:
-    """A distinct finding of this campaign and the number of cases it explains.
+    """A distinct finding, of this campaign or saved before it, and the number of cases it explains.
 
-    ``cause`` are the features (:func:`cause_of`) that all cases which were shrunk to it share.
+    ``cause`` are the features (:func:`cause_of`) that all cases which were shrunk to it share. It is ``gone``
+    when its own case was run again and did not show it.
     """
 
     signature: str
     path: Path
     cause: frozenset[str]
     hits: int = 1
+    confirmed: Confirmation = dataclasses.field(default_factory=Confirmation)
+    saved_before: bool = False
+    gone: bool = False
 
 
 class Registry:
@@ -80,6 +90,7 @@ class Registry:
         self.known: list[Known] = []
         self.unresolved: list[Path] = []
         self.num_flaky = 0
+        self._gone: list[Known] = []
         self._busy: dict[str, list[Found]] = {}
         self._lock = threading.Lock()
 
@@ -138,9 +149,44 @@ class Registry:
         with self._lock:
             self.num_flaky += 1
 
-    def summary(self) -> tuple[KnownFinding, ...]:
-        """Every distinct finding, in the order in which they were settled."""
+    def all(self, *, gone: bool = False) -> tuple[Known, ...]:
+        """Every distinct finding, in the order in which they were settled; with ``gone`` those as well."""
         with self._lock:
-            return tuple(
-                KnownFinding(signature=k.signature, path=str(k.path), hits=k.hits) for k in self.known
-            )
+            return (*self.known, *(self._gone if gone else ()))
+
+    @property
+    def num_new(self) -> int:
+        """The number of distinct findings that this campaign made."""
+        return sum(not known.saved_before for known in self.all(gone=True))
+
+    def forget(self, known: Known) -> None:
+        """``known`` is gone: it explains no more cases, so whatever looks like it is a finding again."""
+        with self._lock:
+            known.gone = True
+            self.known.remove(known)
+            self._gone.append(known)
+
+
+def load_known(corpus: Path, *, preload: Collection[str] | None = None, unconfirmed: bool = True) -> Registry:
+    """The findings saved below ``corpus``, as a campaign knows those that it has made itself.
+
+    With ``preload``, those of them that need no other preloaded files. Files that cannot be read are left
+    out: replaying says what is wrong with them.
+    """
+    registry = Registry()
+    for file in entry_files([corpus]) if corpus.exists() else ():
+        try:
+            entry = read_entry(file)
+            unshrunk = file.with_name(UNSHRUNK_FILE)
+            found = codec.decode(unshrunk.read_bytes()) if unshrunk.exists() else entry.case
+            cause = cause_of(entry.case, found)
+        except (FuzzshardError, msgspec.MsgspecError):
+            continue
+        elsewhere = preload is not None and not set(entry.preload) <= set(preload)
+        if not entry.status.is_finding or elsewhere or (entry.confirmed is None and not unconfirmed):
+            continue
+        confirmed = entry.confirmed or Confirmation()
+        registry.known.append(
+            Known(entry.signature, file.parent, cause, hits=0, confirmed=confirmed, saved_before=True)
+        )
+    return registry

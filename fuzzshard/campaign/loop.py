@@ -9,23 +9,25 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Protocol
 
 import msgspec
 
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, Event
+from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, CorpusLoaded, Event
 from fuzzshard.campaign.keep import Keeper
-from fuzzshard.campaign.known import Registry
+from fuzzshard.campaign.known import Registry, load_known
 from fuzzshard.campaign.options import CampaignOptions, world_config
 from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.quarantine import Quarantine
+from fuzzshard.campaign.signals import signals_call
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.campaign.worker import Shared, Worker, WorldHandle
 from fuzzshard.case.case import Case, EngineName
 from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender
+from fuzzshard.corpus.store import FINDINGS_FOLDER
 from fuzzshard.errors import (
     EXIT_CLEAN,
     EXIT_FINDING,
@@ -100,6 +102,7 @@ class _Campaign:
         self.control = Control(options.max_time)
         self.tally = Tally()
         self.registry = Registry()
+        self.quarantine = Quarantine(self.registry, self.seed, enabled=options.quarantine)
         self.worlds: list[WorldHandle] = []
         # A SimpleQueue, because a signal handler may put into it at any moment.
         self.queue: queue.SimpleQueue[Event | _Interrupt | _Ended] = queue.SimpleQueue()
@@ -114,6 +117,7 @@ class _Campaign:
         except FuzzshardError as error:
             self.error = error
             return self._deliver_finished()
+        self._load_known()
         stream = self.tools.cases(
             self.seed,
             world_size=self.config.size,
@@ -127,11 +131,13 @@ class _Campaign:
             tally=self.tally,
             registry=self.registry,
             keeper=keeper,
+            quarantine=self.quarantine,
+            confirm=self.options.confirm,
             shrinking=self.options.shrink,
             max_findings=self.options.max_findings,
         )
         try:
-            with _signals_call(self._on_signal):
+            with signals_call(self._on_signal):
                 for number in range(self.options.worlds):
                     self.num_running += 1
                     thread = threading.Thread(
@@ -147,6 +153,14 @@ class _Campaign:
         finally:
             self._abandon(cases)
         return self._deliver_finished()
+
+    def _load_known(self) -> None:
+        """What the corpus has already needs no shrinking again."""
+        folder = self.options.corpus / FINDINGS_FOLDER
+        saved = load_known(folder, preload=self.config.preload, unconfirmed=False)
+        self.registry.known.extend(saved.known)
+        if saved.known:
+            self.sink(CorpusLoaded(known=len(saved.known), elapsed=self.control.elapsed()))
 
     def _run_world(self, number: int, shared: Shared) -> None:
         """The thread of one world."""
@@ -240,7 +254,7 @@ class _Campaign:
                 cases_per_second=cases / elapsed,
                 overhead=tally.idle_seconds / max(cases, 1),
                 counts=dict(tally.counts),
-                findings=self.registry.summary(),
+                findings=self.quarantine.summary(),
                 unresolved=tuple(map(str, self.registry.unresolved)),
                 refusals=tuple(tally.refusals.most_common(NUM_REFUSALS_SHOWN)),
                 features_seen=len(tally.features),
@@ -265,32 +279,10 @@ class _Campaign:
             return EXIT_INTERRUPTED
         if self.error is not None:
             return self.error.exit_code if isinstance(self.error, FuzzshardError) else EXIT_INFRA
-        if self.registry.known or self.registry.unresolved:
+        if any(known.hits for known in self.registry.all(gone=True)) or self.registry.unresolved:
             return EXIT_FINDING
         if self.tally.cases and counts[Status.INFRA] == self.tally.cases:
             return EXIT_INFRA
         if self.registry.num_flaky or counts[Status.INCONCLUSIVE]:
             return EXIT_INCONCLUSIVE
         return EXIT_CLEAN
-
-
-@contextlib.contextmanager
-def _signals_call(handler: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C, and the SIGTERM by which schedulers preempt, call ``handler`` in place of raising.
-
-    An exception raised at any instruction could cut an event in two. Signals reach the main thread only;
-    a campaign in another thread leaves them alone.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        handler()
-
-    previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for s, old in previous.items():
-            signal.signal(s, old)

@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 from typing import Literal
 
+from fuzzshard.campaign.judge import CONFIRM_RUNS
 from fuzzshard.case.case import ALL_ENGINES, EngineName
 from fuzzshard.errors import UsageError
 from fuzzshard.world.config import WorldConfig
@@ -16,7 +17,9 @@ from fuzzshard.world.config import WorldConfig
 class CampaignOptions:
     """One campaign. Without any of the three limits it runs until it is interrupted.
 
-    ``max_time`` is in seconds and bounds shrinking too. ``max_findings`` counts distinct findings.
+    ``max_time`` is in seconds and bounds shrinking too. ``max_findings`` counts distinct findings that the
+    corpus did not have. ``confirm`` is how often a finding is run again, as found and when it is shrunk.
+    ``quarantine`` says whether cases with the cause of a known finding are held back.
     ``seed=None`` draws a fresh one; 0 is a seed like any other. ``worlds`` sets of ``world_size`` ranks
     run cases at the same time. ``preload`` are Python files that every rank imports before torch is used.
     """
@@ -32,9 +35,11 @@ class CampaignOptions:
     engines: tuple[EngineName, ...] = ALL_ENGINES
     preload: tuple[Path, ...] = ()
     shrink: bool = True
+    confirm: int = CONFIRM_RUNS
+    quarantine: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("max_cases", "max_time", "max_findings", "world_size", "worlds"):
+        for name in ("max_cases", "max_time", "max_findings", "world_size", "worlds", "confirm"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UsageError(f"{name} is {value}", f"use a positive {name} or leave it out")

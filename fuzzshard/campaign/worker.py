@@ -13,6 +13,7 @@ import msgspec
 
 from fuzzshard.campaign.control import Control, ControlledWorld
 from fuzzshard.campaign.events import (
+    CaseHeldBack,
     Event,
     FindingFlaky,
     FindingFound,
@@ -23,10 +24,19 @@ from fuzzshard.campaign.events import (
     SaveFailed,
     WorldStarted,
 )
-from fuzzshard.campaign.judge import Judged, Runner, Stopped, confirm_and_shrink, judge_clearly
+from fuzzshard.campaign.judge import (
+    CONFIRM_RUNS,
+    Judged,
+    Runner,
+    Stopped,
+    confirm_and_shrink,
+    judge_clearly,
+)
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Known, Registry, cause_of
 from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.quarantine import Quarantine
+from fuzzshard.campaign.revisit import revisit
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case import codec
 from fuzzshard.case.order import leaf_count
@@ -60,6 +70,8 @@ class Shared:
     tally: Tally
     registry: Registry
     keeper: Keeper
+    quarantine: Quarantine
+    confirm: int = CONFIRM_RUNS
     shrinking: bool = True
     max_findings: int | None = None
 
@@ -90,6 +102,9 @@ class Worker:
         idle_since: float | None = None
         while self._shared.control.accepting() and (taken := self._shared.cases.take()):
             index, case = taken
+            if (known := self._shared.quarantine.holds_back(index, case)) is not None:
+                self._emit(CaseHeldBack(index=index, path=str(known.path)))
+                continue
             if idle_since is not None:
                 self._shared.tally.add_idle(time.perf_counter() - idle_since)
             case, verdict = judge_clearly(self._world, case)
@@ -100,8 +115,13 @@ class Worker:
                 self._emit(InfraTrouble(index=index, message=verdict.message, in_a_row=count))
                 continue
             self._shared.control.count_judged()
+            for event in self._shared.quarantine.judged(case, verdict):
+                self._emit(event)
             if verdict.status.is_finding:
                 self._follow_up(Found(index, case, verdict))
+                idle_since = None
+            elif (known := self._shared.quarantine.due()) is not None:
+                self._revisit(known)
                 idle_since = None
 
     def _follow_up(self, first: Found) -> None:
@@ -133,8 +153,8 @@ class Worker:
         finally:
             parked = registry.settle(found, known)
         limit = self._shared.max_findings
-        if limit is not None and len(registry.known) >= limit:
-            self._shared.control.halt(f"{len(registry.known)} distinct findings")
+        if limit is not None and registry.num_new >= limit:
+            self._shared.control.halt(f"{registry.num_new} distinct findings")
         return parked
 
     def _explain(self, found: Found, known: Known) -> list[Found]:
@@ -166,30 +186,40 @@ class Worker:
     def _investigate(self, found: Found) -> Known | None:
         """Confirms, shrinks, saves and verifies; None for a finding that is not confirmed."""
         assert found.path is not None
-        shared = self._shared
+        path, shared = found.path, self._shared
         judged = confirm_and_shrink(
             self._world,
             found.case,
             found.verdict,
             emit=self._emit,
+            keep=lambda case, verdict: shared.keeper.save_smaller(path, case, verdict, self._handle.info),
+            runs=shared.confirm,
             shrinking=shared.shrinking,
             seconds_left=shared.control.seconds_left,
         )
-        if judged.confirmation.flaky:
+        if judged.confirmation.absent:
             self._set_aside(found, judged)
             return None
         if not judged.confirmation.reproduced:
             shared.registry.leave_unresolved(found)
             return None
-        path = shared.keeper.same_as(judged, found.path)
-        if path is None:
-            path = found.path
+        same = shared.keeper.same_as(judged, path)
+        if same is None:
             entry = shared.keeper.save_judged(path, judged, self._handle.info)
             self._report(found, judged, path, entry.replay, self._verify(path, entry))
         else:
-            entry = shared.keeper.entry(path)
-            self._report(found, judged, path, entry.replay, None, duplicate=True)
-        return Known(found.verdict.signature, path, cause_of(judged.case, found.case))
+            path = same
+            self._report(found, judged, path, shared.keeper.entry(path).replay, None, duplicate=True)
+        cause = cause_of(judged.case, found.case)
+        return Known(found.verdict.signature, path, cause, confirmed=judged.confirmation)
+
+    def _revisit(self, known: Known) -> None:
+        shared = self._shared
+        self._emit(PhaseChanged(phase="revisiting"))
+        entry = shared.keeper.entry(known.path)
+        for event in revisit(self._world, known, entry, shared.registry, shared.quarantine):
+            self._emit(event)
+        self._emit(PhaseChanged(phase="running"))
 
     def _set_aside(self, found: Found, judged: Judged) -> None:
         assert found.path is not None
@@ -197,7 +227,10 @@ class Worker:
         self._shared.registry.count_flaky()
         self._emit(
             FindingFlaky(
-                signature=found.verdict.signature, observed=judged.confirmation.others, path=str(path)
+                signature=found.verdict.signature,
+                runs=judged.confirmation.runs,
+                observed=tuple(judged.confirmation.others),
+                path=str(path),
             )
         )
 
@@ -230,6 +263,7 @@ class Worker:
                 leaves_after=leaf_count(judged.case),
                 runs=judged.confirmation.runs,
                 reproduced=judged.confirmation.reproduced,
+                others=judged.confirmation.others,
                 shrink_evaluations=judged.evaluations,
                 shrink_finished=judged.finished,
                 duplicate=duplicate,

@@ -24,6 +24,8 @@ def run(
     engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = ALL_ENGINES,
     preload: Preload = (),
     shrink: bool = True,
+    confirm: int = 3,
+    quarantine: bool = True,
     as_json: Json = False,
 ) -> int:
     """Draw random cases and run them until a limit is reached, or until Ctrl-C.
@@ -41,13 +43,13 @@ def run(
     max_time
         Stop after this long: 90s, 10m, 2h.
     max_cases
-        Stop after this many cases.
+        Stop after this many cases, with those that were held back.
     max_findings
-        Stop after this many distinct findings.
+        Stop after this many distinct findings that the corpus did not have.
     seed
         What the random cases are drawn from; without it a fresh one, which is printed.
     corpus
-        The folder to save findings in.
+        The folder to save findings in. What it has already is known and not shrunk again.
     device
         auto is CUDA with NCCL where there is any, else the CPU with gloo.
     world_size
@@ -60,6 +62,11 @@ def run(
         A Python file that every rank runs first; repeat it for several.
     shrink
         Whether to reduce findings to minimal cases.
+    confirm
+        How often a finding is run again on fresh ranks, as found and when it is shrunk. One that stays away
+        in one of these runs is flaky: it gets at least ten, and keeps its rate.
+    quarantine
+        Whether cases that have the cause of a known finding are drawn rarely.
     as_json
         Print one JSON object for each event, and no panel.
     """
@@ -79,6 +86,8 @@ def run(
         corpus=corpus,
         preload=preload,
         shrink=shrink,
+        confirm=confirm,
+        quarantine=quarantine,
     )
     with make_sink(json=as_json) as sink:
         return run_campaign(options, sink)

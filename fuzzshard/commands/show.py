@@ -52,4 +52,5 @@ def show(path: Path, /) -> int:
 
 def _line(entry: CorpusEntry, path: Path) -> str:
     seen = f"torch {entry.torch} on {entry.device}" if entry.torch else "a case"
-    return f"{path}  {entry.signature or 'no finding'}  {mesh_text(entry.case.mesh)}  {seen}"
+    flaky = f"  {entry.confirmed.text()}" if entry.confirmed is not None and entry.flaky else ""
+    return f"{path}  {entry.signature or 'no finding'}  {mesh_text(entry.case.mesh)}  {seen}{flaky}"

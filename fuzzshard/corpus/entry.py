@@ -24,16 +24,56 @@ from fuzzshard.errors import FuzzshardError, InvalidEntry
 from fuzzshard.verdict import Finding, Status, Verdict
 
 FORMAT = 2
-"""2 added the lifecycle with its versions and issue, and the checksum."""
+"""2 adds the lifecycle with its versions and issue, ``culprits``, ``others`` in ``confirmed``, the checksum."""
 
 Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?$")]
 
 
 class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How often the finding came back: ``reproduced`` of ``runs`` runs in fresh worlds."""
+    """How often a finding came back: ``reproduced`` of ``runs`` runs in fresh worlds.
 
-    runs: int
-    reproduced: int
+    ``others`` counts what the other runs showed, by status or signature.
+    """
+
+    runs: int = 0
+    reproduced: int = 0
+    others: dict[str, int] = {}
+
+    @property
+    def flaky(self) -> bool:
+        """Whether the finding stayed away in some of the runs."""
+        return self.reproduced < self.runs
+
+    @property
+    def absent(self) -> bool:
+        """Whether the finding had its chance and did not come back at all."""
+        return self.runs > 0 and self.reproduced == 0
+
+    def plus(self, outcome: str, *, reproduced: bool) -> Confirmation:
+        """With one more run, which showed ``outcome``."""
+        if reproduced:
+            return msgspec.structs.replace(self, runs=self.runs + 1, reproduced=self.reproduced + 1)
+        others = {**self.others, outcome: self.others.get(outcome, 0) + 1}
+        return msgspec.structs.replace(self, runs=self.runs + 1, others=others)
+
+    def text(self) -> str:
+        """``"3 of 3 runs"``, or ``"flaky, 4 of 10 runs (PASS in 6)"``."""
+        rate = f"{self.reproduced} of {self.runs} runs"
+        if not self.flaky:
+            return rate
+        others = ", ".join(f"{outcome} in {count}" for outcome, count in self.others.items())
+        return f"flaky, {rate}" + (f" ({others})" if others else "")
+
+
+class Culprit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One change that makes the case smaller and the finding go away: what takes part in it, and how.
+
+    ``change`` says it in words that complete "the finding goes away ...", ``outcome`` is what the changed case
+    showed: a status or another signature.
+    """
+
+    change: str
+    outcome: str
 
 
 class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -61,6 +101,7 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     preload: tuple[str, ...] = ()
     replay: str = ""
     confirmed: Confirmation | None = None
+    culprits: tuple[Culprit, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: dict[str, str] = {}
     stacks: dict[str, str] = {}
@@ -69,7 +110,7 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     @property
     def flaky(self) -> bool:
         """Whether the finding stayed away in some of the confirming runs."""
-        return self.confirmed is not None and self.confirmed.reproduced < self.confirmed.runs
+        return self.confirmed is not None and self.confirmed.flaky
 
 
 def make_entry(
@@ -79,6 +120,7 @@ def make_entry(
     *,
     preload: tuple[str, ...] = (),
     confirmed: Confirmation | None = None,
+    culprits: tuple[Culprit, ...] = (),
 ) -> CorpusEntry:
     """The entry for ``verdict`` on ``case``; ``info`` is that of the world (keys ``torch``, ``backend``)."""
     entry = CorpusEntry(
@@ -90,6 +132,7 @@ def make_entry(
         mesh=mesh_text(case.mesh),
         preload=preload,
         confirmed=confirmed,
+        culprits=culprits,
         findings=verdict.findings,
         notes=verdict.notes,
         stacks=verdict.stacks,

@@ -98,10 +98,13 @@ def replay_entry(
         runs = entry.confirmed.runs if entry.confirmed is not None else FLAKY_RUNS
     if deadline is None and not entry.signature:
         deadline = UNHURRIED
-    for _ in range(max(runs, 1)):
+    for number in range(1, max(runs, 1) + 1):
         replayed = _judge(world, entry, device, deadline)
         if replayed.verdict is not None and replayed.verdict.status.is_finding:
             break
+    if entry.flaky and entry.confirmed is not None:
+        rate = f"run {number} of {runs}; recorded as {entry.confirmed.text()}"
+        replayed = dataclasses.replace(replayed, message=f"{replayed.message} ({rate})")
     return replayed
 
 

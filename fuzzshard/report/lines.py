@@ -7,14 +7,20 @@ from collections.abc import Iterator, Mapping
 from fuzzshard.campaign.events import (
     CampaignFinished,
     CampaignStarted,
+    CorpusLoaded,
     Event,
     FindingFlaky,
     FindingFound,
+    FindingGone,
+    FindingQuarantined,
     FindingSaved,
     InfraTrouble,
+    KnownFinding,
+    QuarantineRefused,
     SaveFailed,
     WorldStarted,
 )
+from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.report.progress import Progress
 
 MAX_UNSEEN_SHOWN = 12
@@ -38,10 +44,23 @@ def event_lines(event: Event) -> Iterator[str]:
             yield f"    saved as found: {event.path}"
         case FindingFlaky():
             observed = ", ".join(event.observed)
-            yield f"[{clock(event.elapsed)}] INCONCLUSIVE {event.signature}: fresh ranks showed {observed}"
+            runs = f"none of {event.runs} runs on fresh ranks showed it, but {observed}"
+            yield f"[{clock(event.elapsed)}] INCONCLUSIVE {event.signature}: {runs}"
             yield f"    kept in {event.path}"
         case FindingSaved():
             yield from _saved(event)
+        case CorpusLoaded():
+            yield f"{event.known} findings are known from the corpus"
+        case FindingQuarantined():
+            cause = ", ".join(event.cause)
+            yield f"[{clock(event.elapsed)}] QUARANTINE of {event.signature}: {event.path}"
+            yield f"    cases with {cause} run rarely from now on ({event.share:.1%} of them all)"
+        case QuarantineRefused():
+            yield f"[{clock(event.elapsed)}] no quarantine of {event.signature}: {event.reason}"
+        case FindingGone():
+            seen = f"{', '.join(event.observed)} in {event.runs} runs of its own case"
+            yield f"[{clock(event.elapsed)}] GONE {event.signature}: {seen}"
+            yield f"    fixed, or flaky: {event.path}"
         case SaveFailed():
             yield f"[{clock(event.elapsed)}] NOT SAVED {event.signature}: {event.problem}"
             yield f"    the case: {bytes(event.case).decode()}"
@@ -87,9 +106,10 @@ def _limits(event: CampaignStarted) -> str:
 
 def _saved(event: FindingSaved) -> Iterator[str]:
     what = "KNOWN" if event.duplicate else "SAVED"
+    rate = Confirmation(runs=event.runs, reproduced=event.reproduced, others=event.others)
     yield (
         f"[{clock(event.elapsed)}] {what} {event.signature}: {event.leaves_before} -> {event.leaves_after} "
-        f"leaf modules, confirmed in {event.reproduced} of {event.runs} runs"
+        f"leaf modules, confirmed: {rate.text()}"
     )
     yield f"    replay: {event.replay_command}"
     verified = {True: "fails as it should", False: "does NOT fail when run alone", None: "not run"}
@@ -112,7 +132,7 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
     for message, count in event.refusals:
         yield f"{count:6} x {message}"
     for finding in event.findings:
-        yield f"finding {finding.signature}, {_times(finding.hits)}: {finding.path}"
+        yield f"{_finding(finding)}: {finding.path}"
     for path in event.unresolved:
         yield f"not confirmed before the end, saved as found: {path}"
     if not event.findings and not event.unresolved:
@@ -126,5 +146,15 @@ def _unseen(names: tuple[str, ...]) -> str:
     return f"; not seen: {', '.join(names[:MAX_UNSEEN_SHOWN])}{more}"
 
 
+def _finding(finding: KnownFinding) -> str:
+    """``"known finding divergence/ddp/gradient (flaky, 3 of 10 runs), once, 20 cases held back"``."""
+    words = f"{'' if finding.new else 'known '}finding {finding.signature}"
+    words += f" ({finding.rate})" if finding.rate else ""
+    words += f", {_times(finding.hits)}"
+    if finding.held_back or finding.let_through:
+        words += f", {finding.held_back} cases held back and {finding.let_through} let through"
+    return words + (", gone" if finding.gone else "")
+
+
 def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    return {0: "not seen", 1: "once"}.get(count, f"{count} times")

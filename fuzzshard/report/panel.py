@@ -29,7 +29,8 @@ class CampaignPanel:
         limit = f" of {started.max_cases}" if started.max_cases is not None else ""
         rate = progress.cases / max(progress.elapsed, 1e-9)
         table.add_row("time", f"{elapsed}{budget}")
-        table.add_row("cases", f"{progress.cases}{limit}, {rate:.2f} per second")
+        held = f", {progress.num_held_back} held back" if progress.num_held_back else ""
+        table.add_row("cases", f"{progress.cases}{limit}, {rate:.2f} per second{held}")
         table.add_row("verdicts", counts_text(progress.counts))
         table.add_row("findings", self._findings())
         if coverage := progress.coverage:
@@ -43,7 +44,8 @@ class CampaignPanel:
     def _findings(self) -> Text:
         progress = self.progress
         if not progress.last_finding:
-            return Text("none yet", style="green")
+            known = f"; {progress.num_hits} cases with known ones" if progress.num_hits else ""
+            return Text(f"none yet{known}", style="green")
         again = f", {progress.num_hits} more cases with them" if progress.num_hits else ""
         flaky = f", {progress.num_flaky} inconclusive" if progress.num_flaky else ""
         text = f"{progress.num_findings} distinct{again}{flaky}\nlast: {progress.last_finding}"

@@ -7,6 +7,7 @@ from collections import Counter
 
 from fuzzshard.campaign.events import (
     CampaignStarted,
+    CaseHeldBack,
     CaseJudged,
     Event,
     FindingFlaky,
@@ -29,6 +30,7 @@ class Progress:
         self.num_findings = 0
         self.num_hits = 0
         self.num_flaky = 0
+        self.num_held_back = 0
         self.last_finding = ""
         self._begin = time.monotonic()
 
@@ -55,6 +57,8 @@ class Progress:
                 self.coverage = event
             case FindingFound():
                 self.last_finding = f"{event.signature}  {event.path}"
+            case CaseHeldBack():
+                self.num_held_back += 1
             case FindingHit():
                 self.num_hits += 1
             case FindingSaved():

@@ -19,7 +19,7 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Part
 from fuzzshard.case.order import off_default
-from fuzzshard.corpus.entry import CorpusEntry, mesh_text
+from fuzzshard.corpus.entry import CorpusEntry, Culprit, mesh_text
 from fuzzshard.corpus.store import replay_command
 from fuzzshard.report.dag import draw_forward
 from fuzzshard.report.module_tree import model_name, module_tree, shape_text
@@ -53,6 +53,11 @@ def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
     return Group(
         *_section("Finding", _verdict(entry)),
         *(_section("Observed against expected", findings_table(entry.findings)) if entry.findings else ()),
+        *(
+            _section("What it takes: the finding goes away", _culprits(entry.culprits))
+            if entry.culprits
+            else ()
+        ),
         *(_section("Not judged", _pairs(entry.notes)) if entry.notes else ()),
         *itertools.chain.from_iterable(
             _section(f"Stack of {rank}", _lines(stack.splitlines())) for rank, stack in entry.stacks.items()
@@ -204,8 +209,18 @@ def _verdict(entry: CorpusEntry) -> Table:
         "seen with": f"torch {entry.torch} on {entry.device}, {entry.mesh}",
     }
     if entry.confirmed is not None:
-        pairs["confirmed"] = f"{entry.confirmed.reproduced} of {entry.confirmed.runs} runs in fresh worlds"
+        pairs["confirmed"] = f"{entry.confirmed.text()} in fresh worlds"
     return _pairs(pairs)
+
+
+def _culprits(culprits: Iterable[Culprit]) -> Table:
+    """What every change of the case that makes the finding go away shows in its place."""
+    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
+    for column in ("change", "then"):
+        table.add_column(column, overflow="fold")
+    for culprit in culprits:
+        table.add_row(Text(culprit.change), Text(culprit.outcome))
+    return table
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:

@@ -26,6 +26,7 @@ from fuzzshard.engines.refusals import refusal
 from fuzzshard.engines.registry import ENGINES, not_applicable, surroundings
 from fuzzshard.engines.replicate import Replicate
 from fuzzshard.oracles.allowed import is_allowed
+from fuzzshard.oracles.alone import findings_alone
 from fuzzshard.oracles.anchor import PrecisionBound, unrounded
 from fuzzshard.oracles.bound import NoiseBound
 from fuzzshard.oracles.communication import communication_findings
@@ -59,6 +60,7 @@ class EngineFailure(Exception):
     """An engine raised; the cause is chained. ``op`` is the op that ran, -1 during construction.
 
     ``expected`` describes the error that the case expects in place of this one; it is empty if there is none.
+    ``findings`` are what this rank saw before.
     """
 
     def __init__(self, engine: str, op: int, expected: str = "") -> None:
@@ -66,6 +68,7 @@ class EngineFailure(Exception):
         self.engine = engine
         self.op = op
         self.expected = expected
+        self.findings: tuple[Finding, ...] = ()
 
 
 class Experiment:
@@ -93,8 +96,12 @@ class Experiment:
                 self.notes[name] = f"not applicable: {reason}"
                 continue
             trace = Trace()
-            if self._train(name, lambda: self._build(name), trace):  # noqa: B023
-                self.traces[name] = trace
+            try:
+                if self._train(name, lambda: self._build(name), trace):  # noqa: B023
+                    self.traces[name] = trace
+            except EngineFailure as failure:
+                failure.findings = self._findings_before(name, trace)
+                raise
         if ranks_differ(self.case):
             return RankReport(findings=tuple(self.unexpected), notes=self.notes)
         engines = [name for name in self.traces if name != "reference"]
@@ -143,6 +150,15 @@ class Experiment:
         if self.case.observe == "losses":
             found = [d for d in found if d.key.oracle == "loss"]
         return [d for d in found if not is_allowed(engine, self.case, d)]
+
+    def _findings_before(self, engine: str, trace: Trace) -> tuple[Finding, ...]:
+        """What this rank saw of all engines until ``engine`` raised, whose trace ends there."""
+        if Reference.name not in self.traces:
+            return tuple(self.unexpected)
+        self.traces[engine] = trace
+        differing = {n: self._differences(n) for n in self.traces if n != Reference.name}
+        rank, device = self.mesh.rank, self.mesh.device.type
+        return (*findings_alone(self.case, self.traces, differing, device, rank), *self.unexpected)
 
     def _relation_findings(self, trace: Trace) -> list[Finding]:
         """Runs ``fully_shard`` again as the relation of the case says, if it has one, and compares."""

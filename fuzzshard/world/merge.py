@@ -69,7 +69,7 @@ def merge(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict
     active = {rank: r for rank, r in sorted(outcome.reports.items()) if not r.idle}
     findings = [f for r in active.values() for f in r.findings]
     findings += _disagreements(case, active)
-    findings.sort(key=lambda f: (f.op, ORACLES.index(f.oracle), f.name, f.rank))
+    findings.sort(key=_appearance)
     notes = next(iter(active.values())).notes
     rung = next(iter(active.values())).rung
     status, message = _status(findings, notes)
@@ -81,6 +81,16 @@ def merge(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict
         seconds=seconds,
         message=message,
     )
+
+
+def _appearance(finding: Finding) -> tuple[int, int, str, int]:
+    """By op, then the rule nearest to the cause first."""
+    return finding.op, ORACLES.index(finding.oracle), finding.name, finding.rank
+
+
+def _is_of_values(finding: Finding) -> bool:
+    """Whether it says that something computed is wrong, and not how parameters are registered, say."""
+    return ORACLES.index(finding.oracle) < ORACLES.index("registration")
 
 
 def _status(findings: list[Finding], notes: dict[str, str]) -> tuple[Status, str]:
@@ -124,7 +134,13 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
         )
         tracebacks = {f"rank {r}": f.traceback for r, f in sorted(outcome.failures.items())}
         status = Status.DIVERGENCE if another else Status.CRASH
-        return _accuse(status, (finding,), stacks | tracebacks, seconds)
+        # Whether a lost peer shows as an error or as a hang is chance, and a hung rank says nothing.
+        found = [] if failure.desync else sorted(failure.findings, key=_appearance)
+        silent = [f for f in found if f.op < finding.op and _is_of_values(f)]
+        if silent:  # what goes wrong first is the finding: the crash may follow from it, and would hide it
+            status, _ = _status(silent, {})
+        found = [*silent, finding, *(f for f in found if f not in silent)]
+        return _accuse(status, tuple(found[:MOST_FINDINGS]), stacks | tracebacks, seconds)
     endings = {rank: _exit_text(outcome.exits.get(rank, 0)) for rank in sorted(outcome.dead)}
     killed = [rank for rank, ending in endings.items() if ending in _KILLED_BY_OTHERS]
     rank = min(killed or endings)  # a peer that aborts does so because of the one that was killed

@@ -48,7 +48,7 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
 
     ``detail`` names it for a signature. ``phase`` is ``setup`` (joining, preloading: our fault or the
     machine's), ``engine`` or ``judge``. ``desync`` says that a collective lost its peer, ``expected``
-    describes the other error that the case expects of the engine.
+    describes the other error that the case expects of the engine. ``findings`` are what the rank saw before.
     """
 
     phase: Literal["setup", "engine", "judge"]
@@ -59,6 +59,7 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     op: int = -1
     desync: bool = False
     expected: str = ""
+    findings: tuple[Finding, ...] = ()
 
 
 class RankReport(_Message, frozen=True, kw_only=True, tag="report"):

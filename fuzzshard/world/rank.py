@@ -15,6 +15,8 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+import msgspec
+
 from fuzzshard.case.relations import variant
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.messages import (
@@ -91,7 +93,11 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
     collectives.install()
     hooks.install()
     device = torch.device("cuda", rank) if config.device == "cuda" else torch.device("cpu")
-    name = torch.cuda.get_device_name(rank) if config.device == "cuda" else platform.processor() or "cpu"
+    name = platform.processor() or "cpu"
+    if config.device == "cuda":
+        name = (
+            f"cuda ({torch.cuda.get_device_name(rank)})"  # entries tell the kind of device by the first word
+        )
     send(
         channel,
         Ready(
@@ -166,7 +172,8 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
         return experiment.run()
     except EngineFailure as failure:
         cause = failure.__cause__ or failure
-        return _failure("engine", failure.engine, cause, failure.op, failure.expected)
+        raised = _failure("engine", failure.engine, cause, failure.op, failure.expected)
+        return msgspec.structs.replace(raised, findings=failure.findings)
     except Exception as error:
         return _failure("judge", "", error)
 

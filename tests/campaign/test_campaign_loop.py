@@ -4,6 +4,7 @@ import errno
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from fake_campaign import (
     INFRA,
@@ -19,6 +20,7 @@ from fuzzshard.campaign.events import (
     CampaignFinished,
     CampaignStarted,
     CaseJudged,
+    CorpusLoaded,
     Event,
     FindingFlaky,
     FindingFound,
@@ -29,7 +31,9 @@ from fuzzshard.campaign.events import (
 )
 from fuzzshard.campaign.tally import gist
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.entry import read_entry
+from fuzzshard.case.graph import Linear
+from fuzzshard.corpus.entry import encode_entry, read_entry
+from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.verdict import Status, Verdict
 
@@ -45,6 +49,12 @@ def by_oracle(case: Case) -> Verdict:
 
 def shrinking(monkeypatch: pytest.MonkeyPatch, shrink: object) -> None:
     monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink)
+
+
+def without_bias(case: Case) -> Case:
+    first, *others = case.model.children
+    first = msgspec.structs.replace(first, module=Linear(out=4, bias=False))
+    return msgspec.structs.replace(case, model=msgspec.structs.replace(case.model, children=(first, *others)))
 
 
 def folders(corpus: Path, below: str = "findings") -> list[Path]:
@@ -78,10 +88,10 @@ def test_a_finding_is_confirmed_saved_and_exits_1(tmp_path):
     entry = read_entry(Path(saved.path) / "case.json")
     assert entry.signature == "divergence/fully_shard/gradient"
     assert entry.confirmed is not None
-    assert (entry.confirmed.runs, entry.confirmed.reproduced) == (4, 4)
+    assert (entry.confirmed.runs, entry.confirmed.reproduced) == (3, 3)
     assert saved.script_fails is True
     assert saved.replay_command == entry.replay
-    assert ran.log.count("restart") == 1 + 4
+    assert ran.log.count("restart") == 1 + 3
 
 
 def test_the_campaign_goes_on_after_a_finding(tmp_path):
@@ -196,14 +206,40 @@ def test_the_same_signature_without_the_known_cause_is_another_finding(tmp_path)
 def test_a_minimal_case_that_was_reached_before_is_not_saved_twice(tmp_path, monkeypatch):
     shrinking(monkeypatch, shrink_seed_and_norm)
     first = campaign(tmp_path, fails_on(0, 1), cases=numbered(lambda i: make_case(1)), max_cases=1)
-    second = campaign(
-        tmp_path, lambda case: divergence(), cases=numbered(lambda i: make_case(3, norm=True)), max_cases=2
-    )
+    without = without_bias(make_case(3, norm=True))  # and so without the cause that the first one has
+    second = campaign(tmp_path, lambda case: divergence(), cases=numbered(lambda i: without), max_cases=2)
     (saved,) = second.of(FindingSaved)
     assert saved.duplicate
     assert saved.path == first.of(FindingSaved)[0].path
     assert len(folders(tmp_path)) == 1
     assert second.code == 1
+
+
+def test_a_hit_of_a_finding_that_the_corpus_has_is_not_shrunk_again_and_exits_1(tmp_path):
+    first = campaign(tmp_path, lambda case: divergence(), max_cases=1)
+    second = campaign(
+        tmp_path, lambda case: divergence(), cases=numbered(lambda i: make_case(9)), max_cases=2
+    )
+    assert [event.known for event in second.of(CorpusLoaded)] == [1]
+    assert not second.of(FindingFound)
+    assert [hit.path for hit in second.of(FindingHit)] == [first.of(FindingSaved)[0].path] * 2
+    assert [(known.new, known.hits) for known in second.finished.findings] == [(False, 2)]
+    assert second.code == 1
+
+
+def test_findings_of_the_corpus_that_are_not_met_are_not_findings_of_the_campaign(tmp_path):
+    campaign(tmp_path, lambda case: divergence(), max_cases=1)
+    ran = campaign(tmp_path, lambda case: PASS, max_cases=3)
+    assert (ran.code, ran.finished.findings) == (0, ())
+
+
+def test_what_was_found_under_another_preload_or_was_never_confirmed_is_not_known(tmp_path):
+    campaign(tmp_path, lambda case: divergence(), max_cases=1)
+    (file,) = entry_files([tmp_path])
+    for other in ({"preload": ("fault.py",)}, {"confirmed": None}):
+        changed = msgspec.structs.replace(read_entry(file), **other)
+        file.write_bytes(encode_entry(changed))
+        assert not campaign(tmp_path, lambda case: PASS, max_cases=1).of(CorpusLoaded)
 
 
 def test_max_findings_counts_distinct_findings(tmp_path):

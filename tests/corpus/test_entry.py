@@ -188,6 +188,13 @@ def test_an_entry_written_by_hand_needs_no_checksum() -> None:
 @pytest.mark.parametrize("changes", [{"bad_on": ["two"]}, {"lifecycle": "gone"}, {"issue": "ask Jo"}])
 def test_a_lifecycle_that_means_nothing_is_one_clear_line(changes: dict[str, object]) -> None:
     invalid(edited(**changes))
+def test_format_1_knows_no_culprits_and_not_what_other_runs_showed() -> None:
+    fields = json.loads(encode_entry(ENTRY)) | {"format": 1, "confirmed": {"runs": 3, "reproduced": 2}}
+    del fields["culprits"]
+    entry = decode_entry(json.dumps(fields).encode(), PATH)
+    assert (entry.format, entry.culprits) == (FORMAT, ())
+    assert entry.confirmed == Confirmation(runs=3, reproduced=2)
+    assert entry.confirmed.text() == "flaky, 2 of 3 runs"
 
 
 def test_a_case_that_no_rank_could_run_is_invalid() -> None:

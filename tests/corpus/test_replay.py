@@ -210,7 +210,9 @@ def test_a_bad_entry_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_a_flaky_finding_gets_as_many_runs_as_when_it_was_found(tmp_path: Path) -> None:
     world = FakeWorld(PASS, PASS, divergence())
     file = save(tmp_path / "a", confirmed=Confirmation(runs=3, reproduced=1))
-    assert [r.outcome for r in run(world, file)] == [Outcome.SAME]
+    (result,) = run(world, file)
+    assert result.outcome is Outcome.SAME
+    assert result.message.endswith("(run 3 of 3; recorded as flaky, 1 of 3 runs)")
     assert len(world.cases) == 3
 
 

@@ -175,6 +175,8 @@ def test_a_campaign_saves_a_minimal_case_of_a_planted_fault(corpus: Path) -> Non
     assert entry.case.engines == ("fully_shard",)
     assert entry.case.mesh == Mesh(shard=2)
     assert len(entry.case.model.children) == 1
+    assert {"without backward", "without fully_shard(model)"} <= {c.change for c in entry.culprits}
+    assert {c.outcome for c in entry.culprits} == {"PASS"}
 
 
 def test_a_saved_finding_is_the_same_under_its_fault_and_fixed_without(corpus: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
@@ -12,8 +13,9 @@ import pytest
 from fuzzshard import cli
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
+from fuzzshard.case.order import size_order
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import make_entry, read_entry
+from fuzzshard.corpus.entry import Confirmation, make_entry, read_entry
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import InfraError, UsageError
@@ -224,6 +226,17 @@ def test_show_lists_several_entries(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert sorted(meshes) == ["shard 1", "shard 2"]
 
 
+def test_a_list_of_entries_says_which_are_flaky(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for ranks, reproduced in ((1, 3), (2, 1)):
+        confirmed = Confirmation(runs=3, reproduced=reproduced)
+        entry = make_entry(clean_case(ranks), DIVERGENCE, INFO, confirmed=confirmed)
+        save_unshrunk(tmp_path, entry, "")
+    assert fuzzshard("show", tmp_path) == 0
+    always, sometimes = sorted(capsys.readouterr().out.splitlines(), key=lambda line: line.split("  ")[2])
+    assert "flaky" not in always
+    assert sometimes.endswith("  flaky, 1 of 3 runs")
+
+
 def test_doctor_passes_where_the_planted_fault_is_found(
     judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -341,6 +354,34 @@ def test_shrink_saves_a_finding_that_no_script_can_show(
     judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
     assert fuzzshard("shrink", folder, "--device", "cpu") == 0
     assert "a script cannot" in read_entry(folder / "case.json").notes["repro.py"]
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize("ctrl_c", [1, 2])
+def test_ctrl_c_leaves_the_smallest_case_so_far_on_disk_and_shrinking_goes_on_from_there(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], ctrl_c: int
+) -> None:
+    folder = save(tmp_path)
+    runs = 0
+
+    def judge(_: WorldConfig, case: Case) -> Verdict:
+        nonlocal runs
+        runs += 1
+        if runs == 8:
+            for _ in range(ctrl_c):
+                signal.raise_signal(signal.SIGINT)
+        return DIVERGENCE if is_wrapped(case) else PASS
+
+    judged_by(judge)
+    assert fuzzshard("shrink", folder, "--device", "cpu") == 130
+    assert runs == 8
+    so_far = read_entry(folder / "case.json").case
+    assert size_order(so_far) < size_order(clean_case(2))
+    assert fuzzshard("shrink", folder, "--device", "cpu") == 0
+    entry = read_entry(folder / "case.json")
+    assert size_order(entry.case) < size_order(so_far)
+    assert entry.confirmed is not None
+    assert codec.decode((folder / "unshrunk.json").read_bytes()) == clean_case(2)
 
 
 def test_shrink_without_a_finding_changes_nothing(

@@ -140,6 +140,28 @@ def test_an_exception_is_a_crash_of_its_engine_with_every_traceback() -> None:
     assert verdict.stacks == {"rank 1": "traceback of x"}
 
 
+def crashed_after(*findings: Finding, **fields) -> Verdict:
+    late = msgspec.structs.replace(failure("x", **fields), op=3, findings=findings)
+    return judged(outcome(failures={0: late}))
+
+
+def test_a_wrong_value_before_a_crash_is_the_finding_and_the_crash_is_kept() -> None:
+    verdict = crashed_after(finding("registration", op=2), finding(op=1))
+    assert (verdict.status, verdict.signature) == (Status.DIVERGENCE, "divergence/fully_shard/gradient")
+    assert [f.oracle for f in verdict.findings] == ["gradient", "exception", "registration"]
+    assert verdict.stacks == {"rank 0": "traceback of x"}
+
+
+def test_what_is_no_wrong_value_or_comes_later_does_not_hide_a_crash() -> None:
+    verdict = crashed_after(finding("registration", op=1), finding(engine="ddp", op=4))
+    assert (verdict.status, verdict.signature) == (Status.CRASH, "crash/fully_shard/RuntimeError in reshard")
+    assert [f.oracle for f in verdict.findings] == ["exception", "registration", "gradient"]
+
+
+def test_a_lost_peer_is_a_desync_whatever_was_seen_before() -> None:
+    assert crashed_after(finding(op=1), desync=True).signature == "desync/fully_shard"
+
+
 def test_another_exception_than_the_expected_one_breaks_the_expectation() -> None:
     other = msgspec.structs.replace(failure("x"), expected="an error at op 1 that matches 'y'")
     verdict = judged(outcome(failures={0: other, 1: other}))

@@ -1,0 +1,35 @@
+"""What one rank can tell by itself: an engine has raised, and its peers wait in a collective of that engine.
+
+No twin and no rerun of the reference can train then, so only what needs none of them is judged: bitwise
+equality where it is due, tensors that are missing or have another shape, and registrations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fuzzshard.case.case import Case
+from fuzzshard.oracles.compare import Difference
+from fuzzshard.oracles.judge import bitwise_applies, loose_rung, tensor_findings, vote
+from fuzzshard.oracles.registration import registration_findings
+from fuzzshard.training.trace import Trace
+from fuzzshard.verdict import Finding
+
+
+def findings_alone(
+    case: Case,
+    traces: Mapping[str, Trace],
+    differing: Mapping[str, Sequence[Difference]],
+    device: str,
+    rank: int,
+) -> list[Finding]:
+    """Of the engines in ``differing``, up to where their traces end."""
+    findings = []
+    for engine, found in differing.items():
+        bitwise = bitwise_applies(case, engine, device)
+        certain = [d for d in found if bitwise or not d.comparable]
+        rung = "bitwise" if bitwise else loose_rung(case)
+        findings += tensor_findings(engine, certain, rung, None, vote(case, engine, traces, differing), rank)
+    if "fully_shard" in differing:
+        findings += registration_findings(case, traces["fully_shard"], rank)
+    return findings
