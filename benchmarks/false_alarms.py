@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
 from rich.table import Table
@@ -26,6 +26,7 @@ from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import encode_entry, make_entry, read_entry
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED, InvalidEntry
+from fuzzshard.guidance import Feedback, Guidance, guided
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
@@ -108,9 +109,8 @@ class Examination:
         self.explanations: Counter[str] = Counter()
         self.unexplained: list[Unexplained] = []
 
-    def take(self, index: int, case: Case) -> Unexplained | None:
-        """Judges one case; returns what it adds to the list of the unexplained."""
-        verdict = judge(self.world, case)
+    def add(self, index: int, case: Case, verdict: Verdict) -> Unexplained | None:
+        """Takes in one verdict; returns what it adds to the list of the unexplained."""
         self.statuses[verdict.status] += 1
         self.notes.update(f"{engine} {note_kind(note)}" for engine, note in verdict.notes.items())
         self.rungs[f"{verdict.status} {verdict.rung}".strip()] += 1
@@ -190,6 +190,7 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--cases", type=int, default=2000, help="cases to run")
     parser.add_argument("--known", type=Path, default=Path("corpus/findings"), help="saved findings")
+    parser.add_argument("--guidance", choices=get_args(Guidance), default="none", help="what chooses cases")
     parser.add_argument("--keep", type=Path, help="folder for unexplained cases; None: a temporary one")
     args = parser.parse_args()
     config, console = configure(args), make_console(args)
@@ -203,10 +204,14 @@ def main() -> int:
         console.print(f"unexplained cases are saved in {keep}")
         examination = Examination(world, load_known(args.known), keep)
         stream = case_stream(args.seed, world_size=config.size, cuda=config.device == "cuda")
-        cases = Prefetch(stream, ahead=4, limit=args.cases)
+        on_cuda = config.device == "cuda"
+        learner = guided(args.guidance, stream, args.seed, world_size=config.size, cuda=on_cuda)
+        cases = Prefetch(learner, ahead=4, limit=args.cases)
         try:
             while (taken := cases.take()) is not None:
-                if (entry := examination.take(*taken)) is not None:
+                verdict = judge(world, taken[1])
+                cases.tell(Feedback(taken[1], verdict.status is Status.PASS, verdict.seconds))
+                if (entry := examination.add(*taken, verdict)) is not None:
                     repeats = "" if entry.repeats else " (did not repeat)"
                     name = f"{entry.status} {entry.signature}".strip()
                     console.print(f"case {entry.index}: {name}{repeats}: {entry.what}")

@@ -20,6 +20,7 @@ from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import mesh_text
 from fuzzshard.corpus.store import SCRIPT_FILE
 from fuzzshard.errors import FuzzshardError, InfraError, UsageError
+from fuzzshard.guidance import Feedback, Guidance, guided
 from fuzzshard.reproducer import check, script
 from fuzzshard.shrink import Budget
 from fuzzshard.strategies import case_stream
@@ -55,6 +56,8 @@ class Row(msgspec.Struct, kw_only=True):
     id: str
     difficulty: str
     outcome: str
+    guidance: str = "none"
+    seed: int = 0
     found: bool = False
     cases: int = 0
     seconds: float = 0.0
@@ -159,13 +162,20 @@ class HuntSettings:
     budget: Budget
     keep: Path
     scripts: bool = True
+    guidance: Guidance = "none"
 
 
 class Hunt:
     """The hunt of one bug; :meth:`run` once."""
 
     def __init__(self, bug: PlantedBug, stock: StockWorld, settings: HuntSettings, control: Control) -> None:
-        self.row = Row(id=bug.id, difficulty=bug.difficulty, outcome=MISSED)
+        self.row = Row(
+            id=bug.id,
+            difficulty=bug.difficulty,
+            outcome=MISSED,
+            guidance=settings.guidance,
+            seed=settings.seed,
+        )
         self._stock = stock
         self._settings = settings
         self._control = control
@@ -203,12 +213,15 @@ class Hunt:
         runner = ControlledWorld(BugWorld(world, self._stock), self._control)
         config = settings.config
         stream = case_stream(settings.seed, world_size=config.size, cuda=config.device == "cuda")
-        cases = Prefetch(stream, ahead=4, limit=settings.max_cases)
+        on_cuda = config.device == "cuda"
+        learner = guided(settings.guidance, stream, settings.seed, world_size=config.size, cuda=on_cuda)
+        cases = Prefetch(learner, ahead=4, limit=settings.max_cases)
         began = time.monotonic()
         try:
             while (taken := cases.take()) is not None:
                 index, case = taken
                 verdict = judge(runner, case)
+                cases.tell(Feedback(case, verdict.status is Status.PASS, verdict.seconds))
                 row.cases = index + 1
                 row.seconds = time.monotonic() - began
                 if verdict.status is Status.INFRA:

@@ -33,6 +33,7 @@ from fuzzshard.errors import (
     EXIT_INTERRUPTED,
     FuzzshardError,
 )
+from fuzzshard.guidance import guided
 from fuzzshard.reproducer import check, script
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
@@ -119,7 +120,15 @@ class _Campaign:
             engines=self.options.engines,
             cuda=self.config.device == "cuda",
         )
-        cases = Prefetch(stream, ahead=2 * self.options.worlds + 2, limit=self.options.max_cases)
+        learner = guided(
+            self.options.guidance,
+            stream,
+            self.seed,
+            world_size=self.config.size,
+            cuda=self.config.device == "cuda",
+            worlds=self.options.worlds,
+        )
+        cases = Prefetch(learner, ahead=2 * self.options.worlds + 2, limit=self.options.max_cases)
         shared = Shared(
             cases=cases,
             control=self.control,

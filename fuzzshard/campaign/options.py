@@ -9,6 +9,7 @@ from typing import Literal
 
 from fuzzshard.case.case import ALL_ENGINES, EngineName
 from fuzzshard.errors import UsageError
+from fuzzshard.guidance import Guidance
 from fuzzshard.world.config import WorldConfig
 
 
@@ -19,6 +20,7 @@ class CampaignOptions:
     ``max_time`` is in seconds and bounds shrinking too. ``max_findings`` counts distinct findings.
     ``seed=None`` draws a fresh one; 0 is a seed like any other. ``worlds`` sets of ``world_size`` ranks
     run cases at the same time. ``preload`` are Python files that every rank imports before torch is used.
+    ``guidance`` says what cases are chosen by.
     """
 
     corpus: Path
@@ -32,6 +34,7 @@ class CampaignOptions:
     engines: tuple[EngineName, ...] = ALL_ENGINES
     preload: tuple[Path, ...] = ()
     shrink: bool = True
+    guidance: Guidance = "none"
 
     def __post_init__(self) -> None:
         for name in ("max_cases", "max_time", "max_findings", "world_size", "worlds"):

@@ -33,6 +33,7 @@ from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import SCRIPT_FILE
 from fuzzshard.errors import InfraError
+from fuzzshard.guidance import Feedback
 from fuzzshard.verdict import Finding, Status
 
 
@@ -89,11 +90,12 @@ class Worker:
         self._emit(PhaseChanged(phase="running"))
         idle_since: float | None = None
         while self._shared.control.accepting() and (taken := self._shared.cases.take()):
-            index, case = taken
+            index, drawn = taken
             if idle_since is not None:
                 self._shared.tally.add_idle(time.perf_counter() - idle_since)
-            case, verdict = judge_clearly(self._world, case)
+            case, verdict = judge_clearly(self._world, drawn)
             idle_since = time.perf_counter()
+            self._shared.cases.tell(Feedback(drawn, verdict.status is Status.PASS, verdict.seconds))
             self._emit(self._shared.tally.add(index, case, verdict))
             if verdict.status is Status.INFRA:
                 count = self._shared.control.count_infra(verdict)

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fuzzshard.case.case import ALL_ENGINES, EngineName
-from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Json, Preload
+from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Guidance, Json, Preload
 
 
 def run(
@@ -24,6 +24,7 @@ def run(
     engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = ALL_ENGINES,
     preload: Preload = (),
     shrink: bool = True,
+    guidance: Guidance = "none",
     as_json: Json = False,
 ) -> int:
     """Draw random cases and run them until a limit is reached, or until Ctrl-C.
@@ -60,6 +61,9 @@ def run(
         A Python file that every rank runs first; repeat it for several.
     shrink
         Whether to reduce findings to minimal cases.
+    guidance
+        What cases are chosen by: none, the features they combine, or also
+        their coverage of torch's own Python.
     as_json
         Print one JSON object for each event, and no panel.
     """
@@ -79,6 +83,7 @@ def run(
         corpus=corpus,
         preload=preload,
         shrink=shrink,
+        guidance=guidance,
     )
     with make_sink(json=as_json) as sink:
         return run_campaign(options, sink)
