@@ -192,7 +192,8 @@ class Hunt:
         if not self._control.running():
             self.row.outcome = INTERRUPTED
             return self.row
-        with World(dataclasses.replace(config, preload=(str(self._file),))) as world:
+        coverage = self._settings.guidance == "coverage"
+        with World(dataclasses.replace(config, preload=(str(self._file),), coverage=coverage)) as world:
             try:
                 world.start()
             except InfraError as error:
@@ -221,7 +222,8 @@ class Hunt:
             while (taken := cases.take()) is not None:
                 index, case = taken
                 verdict = judge(runner, case)
-                cases.tell(Feedback(case, verdict.status is Status.PASS, verdict.seconds))
+                new_points = len(world.take_points())
+                cases.tell(Feedback(case, verdict.status is Status.PASS, verdict.seconds, new_points))
                 row.cases = index + 1
                 row.seconds = time.monotonic() - began
                 if verdict.status is Status.INFRA:

@@ -34,6 +34,7 @@ from fuzzshard.errors import (
     FuzzshardError,
 )
 from fuzzshard.guidance import guided
+from fuzzshard.guidance.reached import Reached
 from fuzzshard.reproducer import check, script
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
@@ -100,6 +101,7 @@ class _Campaign:
         self.control = Control(options.max_time)
         self.tally = Tally()
         self.registry = Registry()
+        self.reached = Reached()
         self.worlds: list[WorldHandle] = []
         # A SimpleQueue, because a signal handler may put into it at any moment.
         self.queue: queue.SimpleQueue[Event | _Interrupt | _Ended] = queue.SimpleQueue()
@@ -135,6 +137,7 @@ class _Campaign:
             tally=self.tally,
             registry=self.registry,
             keeper=keeper,
+            reached=self.reached,
             shrinking=self.options.shrink,
             max_findings=self.options.max_findings,
         )
@@ -255,6 +258,7 @@ class _Campaign:
                 features_total=len(ALL_FEATURES),
                 features_unseen=tuple(sorted(set(ALL_FEATURES) - tally.features)),
                 pairs_seen=len(tally.pairs),
+                points_reached=len(self.reached.points),
             )
         )
         if self.error is not None and not isinstance(self.error, FuzzshardError):

@@ -66,4 +66,5 @@ def world_config(options: CampaignOptions, device: Literal["cpu", "cuda"], defau
             f"use --world-size {default_ranks} or --device cpu",
         )
     preload = tuple(str(path.resolve()) for path in options.preload)
-    return WorldConfig(size=size, device=device, preload=preload)
+    coverage = options.guidance == "coverage"
+    return WorldConfig(size=size, device=device, preload=preload, coverage=coverage)

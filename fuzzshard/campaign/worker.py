@@ -34,6 +34,7 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import SCRIPT_FILE
 from fuzzshard.errors import InfraError
 from fuzzshard.guidance import Feedback
+from fuzzshard.guidance.reached import Point, Reached
 from fuzzshard.verdict import Finding, Status
 
 
@@ -48,6 +49,9 @@ class WorldHandle(Runner, Protocol):
     def pids(self) -> list[int]:
         """The processes of the live ranks."""
 
+    def take_points(self) -> frozenset[Point]:
+        """The points of torch that its ranks reached for the first time since the last call."""
+
     def close(self) -> None:
         """Kills the ranks."""
 
@@ -61,6 +65,7 @@ class Shared:
     tally: Tally
     registry: Registry
     keeper: Keeper
+    reached: Reached
     shrinking: bool = True
     max_findings: int | None = None
 
@@ -93,9 +98,12 @@ class Worker:
             index, drawn = taken
             if idle_since is not None:
                 self._shared.tally.add_idle(time.perf_counter() - idle_since)
+            self._shared.reached.add(self._handle.take_points())  # by what was run to confirm and to shrink
             case, verdict = judge_clearly(self._world, drawn)
             idle_since = time.perf_counter()
-            self._shared.cases.tell(Feedback(drawn, verdict.status is Status.PASS, verdict.seconds))
+            new_points = self._shared.reached.add(self._handle.take_points())
+            passed = verdict.status is Status.PASS
+            self._shared.cases.tell(Feedback(drawn, passed, verdict.seconds, new_points))
             self._emit(self._shared.tally.add(index, case, verdict))
             if verdict.status is Status.INFRA:
                 count = self._shared.control.count_infra(verdict)
