@@ -7,7 +7,7 @@ in which a difference means nothing. The strategies draw neither; here the same 
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts
+from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Alias, Block, Dropout, TensorOp, walk
 from fuzzshard.case.needs import needs_cuda
@@ -25,8 +25,6 @@ from fuzzshard.case.schedule import (
     SetRequiresGrad,
     Step,
 )
-from fuzzshard.case.validate import validate
-from fuzzshard.errors import InvalidCase
 
 MAX_OPS = 48
 MAX_LEAVES = 16
@@ -34,13 +32,11 @@ MAX_LEAVES = 16
 
 
 def fits(case: Case, world_size: int, *, cuda: bool) -> bool:
-    """Whether a world of ``world_size`` ranks can run ``case``, and would learn from it what it is about."""
-    try:
-        found = validate(case, world_size)
-    except InvalidCase:
-        return False
+    """Whether a world of ``world_size`` ranks can run a valid case, and learns from it what it is about."""
+    found = facts(case)
     return (
-        bool(found.parameters)
+        case.mesh.size <= world_size
+        and bool(found.parameters)
         and (cuda or needs_cuda(case) is None)
         and len(case.schedule) <= MAX_OPS
         and sum(not isinstance(m, Block | Alias) for _, m in walk(case.model)) <= MAX_LEAVES

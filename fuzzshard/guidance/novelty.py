@@ -6,6 +6,7 @@ Interactions, TSE 2004). So a conjunction of features is what a branch is to a c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import numpy as np
@@ -32,21 +33,24 @@ class Conjunctions:
     """How many of the cases added had each feature, each pair and each triple of features."""
 
     def __init__(self) -> None:
-        # One cube for all three: with i, j, k equal it counts a feature, with two of them equal a pair.
-        self._counts = np.zeros((len(GUIDING),) * 3, dtype=np.uint16)
+        # A cell for each of _triples; the rest of the cube is never touched, and so takes no memory.
+        self._counts = np.zeros(len(GUIDING) ** 3, dtype=np.uint16)
+        self._lost = np.zeros(len(GUIDING) ** 3, dtype=np.float32)  # 1 - 1 / sqrt(1 + count)
 
     def add(self, present: Indices) -> int:
-        """Counts a case; the number of pairs and triples that no case had before."""
-        cell = np.ix_(present, present, present)
-        before = self._counts[cell]
-        self._counts[cell] = before + (before < np.iinfo(np.uint16).max)
-        return _distinct(before == 0)
+        """Counts a case; the number of features, pairs and triples that no case had before."""
+        cells = _cells(present)
+        before = self._counts[cells]
+        after = before + (before < np.iinfo(np.uint16).max)
+        self._counts[cells] = after
+        self._lost[cells] = 1.0 - 1.0 / np.sqrt(1.0 + after)
+        return int((before == 0).sum())
 
     def count(self, names: Iterable[str]) -> int:
         """How many cases had all of one to three features."""
-        chosen = [_INDEX[name] for name in names]
-        i, j, k = (chosen * 3)[:3]
-        return int(self._counts[i, j, k])
+        first, *others = sorted(_INDEX[name] for name in names)
+        i, j, k = [first] * (2 - len(others)) + [first, *others]
+        return int(self._counts[(i * len(GUIDING) + j) * len(GUIDING) + k])
 
     def rarity(self, present: Indices) -> float:
         """The score of a case: the sum of ``1 / sqrt(1 + count)`` over its conjunctions, per feature squared.
@@ -54,13 +58,21 @@ class Conjunctions:
         Without the division cases with many features would always win, in which features hide one another;
         with the mean over triples (a division by the cube) those with the fewest would.
         """
-        weights = 1.0 / np.sqrt(1.0 + self._counts[np.ix_(present, present, present)])
-        return float(weights.sum()) / max(len(present), 1) ** 2
+        lost = self._lost[_cells(present)]
+        return (len(lost) - float(lost.sum())) / max(len(present), 1) ** 2
 
 
-def _distinct(cube: npt.NDArray[np.bool_]) -> int:
-    """The number of pairs and triples in a symmetric cube: those on the diagonal planes are pairs."""
-    pairs = int(np.einsum("iij->ij", cube).sum()) - int(np.einsum("iii->i", cube).sum())
-    singles = int(np.einsum("iii->i", cube).sum())
-    triples = int(cube.sum()) - 3 * pairs - singles
-    return pairs // 2 + triples // 6
+def _cells(present: Indices) -> Indices:
+    """The cells of all features, pairs and triples of sorted indices."""
+    i, j, k = _triples(len(present))
+    size = len(GUIDING)
+    return (present[i] * size + present[j]) * size + present[k]
+
+
+@functools.lru_cache(maxsize=128)
+def _triples(count: int) -> tuple[Indices, Indices, Indices]:
+    """Three arrays: a feature is (i, i, i), a pair (i, i, k), a triple (i, j, k), with i < j < k < count."""
+    cube = np.arange(count)
+    i, j, k = (axis.ravel() for axis in np.meshgrid(cube, cube, cube, indexing="ij"))
+    ordered = (i <= j) & ((j < k) | ((i == j) & (j == k)))
+    return i[ordered], j[ordered], k[ordered]

@@ -11,7 +11,7 @@ from fuzzshard.guidance.novelty import Indices
 
 MAX_ENTRIES = 500
 """More are no help: what was rare when it came in is common by then."""
-TOURNAMENT = 6
+TOURNAMENT = 3
 """How many entries are looked at for each choice."""
 
 

@@ -17,7 +17,7 @@ from fuzzshard.guidance.mutate import KINDS, MUTATIONS, attempt, mutated
 from fuzzshard.strategies import draw_cases
 
 SEED, WORLD = 11, 4
-PARENTS = [case for case in draw_cases(SEED, 150, world_size=WORLD) if not case.expect]
+PARENTS = [case for case in draw_cases(SEED, 100, world_size=WORLD) if not case.expect]
 
 
 @dataclasses.dataclass
@@ -28,11 +28,11 @@ class Outcomes:
 
 @pytest.fixture(scope="module")
 def outcomes():
-    """Forty attempts at each mutation, of pairs of drawn cases."""
+    """Fifteen attempts at each mutation, of pairs of drawn cases."""
     rng = Random(SEED)
     found = {mutation.__name__: Outcomes() for mutation in MUTATIONS}
     for mutation in MUTATIONS:
-        for _ in range(40):
+        for _ in range(15):
             outcome = found[mutation.__name__]
             outcome.tried += 1
             parent, other = rng.choice(PARENTS), rng.choice(PARENTS)
@@ -43,7 +43,7 @@ def outcomes():
     return found
 
 
-NEEDS_LUCK = {"partial_loss": 0.08, "splice_model": 0.15, "regroup": 0.15, "tie": 0.2, "prefetch": 0.2}
+NEEDS_LUCK = {"partial_loss": 0.06, "splice_model": 0.1, "regroup": 0.1, "tie": 0.1, "prefetch": 0.1}
 """Few parents have several outputs, two groups, equal shapes, or a block that fits elsewhere."""
 
 
@@ -90,7 +90,7 @@ SMALL = Case(
 
 def test_a_mutant_of_a_small_case_differs_from_it_in_little():
     rng = Random(SEED)
-    differences = []
+    differences: list[int] = []
     for kind in ("flip", "toggle", "add_ops", "precision", "mesh"):
         for _ in range(20):
             mutant = mutated(kind, rng, SMALL, SMALL, 2, cuda=False)
@@ -124,7 +124,7 @@ def test_a_mutant_of_a_small_case_differs_from_it_in_little():
 )
 def test_a_kind_of_mutation_reaches_what_it_is_for(kind, reaches):
     rng, other = Random(SEED), replace(SMALL, mesh=Mesh(shard=1))
-    tries = (mutated(kind, rng, SMALL, other, 2, cuda=False) for _ in range(400))
+    tries = (mutated(kind, rng, SMALL, other, 2, cuda=False) for _ in range(150))
     assert any(mutant is not None and reaches(mutant) for mutant in tries), f"seed {SEED}"
 
 
@@ -145,14 +145,14 @@ def test_a_schedule_that_autograd_refuses_does_not_fit(schedule, why):
 
 def test_a_mutant_does_not_outgrow_the_limits():
     mutant, rng = SMALL, Random(SEED)
-    for _ in range(300):
+    for _ in range(100):
         mutant = (
             mutated(rng.choice(("duplicate", "add_module", "splice")), rng, mutant, SMALL, 2, cuda=False)
             or mutant
         )
     assert len(mutant.schedule) <= MAX_OPS
     assert fits(mutant, 2, cuda=False)
-    assert MAX_LEAVES >= len(mutant.model.children)
+    assert len(mutant.model.children) <= MAX_LEAVES
 
 
 def test_mutation_depends_on_the_random_numbers_alone():
