@@ -26,6 +26,7 @@ from fuzzshard.shrink import Budget
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
+from fuzzshard.world.config import SAMPLED_COVERAGE
 
 FOUND, MISSED, ERROR, INTERRUPTED, NOT_APPLICABLE = (
     "found",
@@ -192,7 +193,7 @@ class Hunt:
         if not self._control.running():
             self.row.outcome = INTERRUPTED
             return self.row
-        coverage = self._settings.guidance == "coverage"
+        coverage = SAMPLED_COVERAGE if self._settings.guidance == "coverage" else 0
         with World(dataclasses.replace(config, preload=(str(self._file),), coverage=coverage)) as world:
             try:
                 world.start()

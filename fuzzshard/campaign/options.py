@@ -10,7 +10,7 @@ from typing import Literal
 from fuzzshard.case.case import ALL_ENGINES, EngineName
 from fuzzshard.errors import UsageError
 from fuzzshard.guidance import Guidance
-from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.config import SAMPLED_COVERAGE, WorldConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,5 +66,5 @@ def world_config(options: CampaignOptions, device: Literal["cpu", "cuda"], defau
             f"use --world-size {default_ranks} or --device cpu",
         )
     preload = tuple(str(path.resolve()) for path in options.preload)
-    coverage = options.guidance == "coverage"
+    coverage = SAMPLED_COVERAGE if options.guidance == "coverage" else 0
     return WorldConfig(size=size, device=device, preload=preload, coverage=coverage)

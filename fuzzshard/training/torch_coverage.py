@@ -3,7 +3,7 @@
 A *point* is a pair of lines of one file: an arc that was taken, as in the coverage library; 0 in the first
 place stands for the line itself. On Python 3.12 and newer ``sys.monitoring`` calls back once for each point
 and is then silent, so that a case costs next to nothing. Before that there is the coverage library's tracer,
-which makes every Python call in the process slower: only one case in :data:`SAMPLE` is traced with it.
+which makes every Python call in the process slower: not every case need be traced with it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-SAMPLE = 4
-"""With the coverage library, one case in so many is traced: the first of fresh ranks, then every fourth."""
 TRACED = (
     "distributed/fsdp/",
     "distributed/_composable/",
@@ -55,10 +53,10 @@ _sent: dict[str, set[Arc]] = {}
 """What this rank has said already."""
 
 
-def install() -> None:
-    """Traces all engine runs of this process from now on."""
+def install(*, every: int) -> None:
+    """Traces engine runs from now on; with the coverage library those of one case in ``every``."""
     global _tracer
-    _tracer = Monitoring() if sys.version_info >= (3, 12) else CoverageLibrary()
+    _tracer = Monitoring() if sys.version_info >= (3, 12) else CoverageLibrary(every)
 
 
 @contextlib.contextmanager
@@ -96,11 +94,12 @@ def _path(filename: str) -> str | None:
 class CoverageLibrary(Tracer):
     """The C tracer of the coverage library. Threads that C++ starts, as autograd does on CUDA, escape it."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int) -> None:
         from coverage import Coverage  # WorldConfig has checked that it is there
 
         include = [f"{ROOT}{path}*" if path.endswith("/") else ROOT + path for path in TRACED]
         self._coverage = Coverage(data_file=None, branch=True, include=include, config_file=False)
+        self._every = every
         self._number = -1
         self._heard = False
 
@@ -110,7 +109,7 @@ class CoverageLibrary(Tracer):
 
     @property
     def _due(self) -> bool:
-        return self._number % SAMPLE == 0
+        return self._number % self._every == 0
 
     @override
     def start(self) -> None:

@@ -95,7 +95,7 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
     collectives.install()
     hooks.install()
     if config.coverage:
-        torch_coverage.install()
+        torch_coverage.install(every=config.coverage)
     device = torch.device("cuda", rank) if config.device == "cuda" else torch.device("cpu")
     name = torch.cuda.get_device_name(rank) if config.device == "cuda" else platform.processor() or "cpu"
     send(
