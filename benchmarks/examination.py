@@ -27,6 +27,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import encode_entry, make_entry
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE
+from fuzzshard.guidance import Feedback
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 
@@ -101,11 +102,12 @@ class Examination:
         runner = ControlledWorld(world, control)
         try:
             while (taken := cases.take()) is not None:
-                self.take(runner, world.info, *taken)
+                verdict = self.take(runner, world.info, *taken)
+                cases.tell(Feedback(taken[1], verdict.status is Status.PASS, verdict.seconds))
         except Stopped:
             pass
 
-    def take(self, runner: Runner, info: Mapping[str, str], index: int, case: Case) -> None:
+    def take(self, runner: Runner, info: Mapping[str, str], index: int, case: Case) -> Verdict:
         """Judges and counts one case."""
         case, verdict = judge_clearly(runner, case)
         found = Found(index, case, verdict)
@@ -129,6 +131,7 @@ class Examination:
             if entry is not None:
                 self.unexplained.append(entry)
             self.on_case(entry)
+        return verdict
 
     def _count(self, verdict: Verdict, explanation: str) -> None:
         self.statuses[verdict.status] += 1

@@ -10,7 +10,7 @@ import concurrent.futures
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
 from examination import Examination, Unexplained, load_known, shorten
@@ -20,6 +20,7 @@ from rich.table import Table
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED
+from fuzzshard.guidance import Guidance, guided
 from fuzzshard.strategies import case_stream
 from fuzzshard.world import World, WorldConfig
 
@@ -99,6 +100,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=2000, help="cases to run")
     parser.add_argument("--jobs", type=int, default=1, help="worlds that run cases at the same time")
     parser.add_argument("--known", type=Path, default=Path("corpus/findings"), help="saved findings")
+    parser.add_argument("--guidance", choices=get_args(Guidance), default="none", help="what chooses cases")
     parser.add_argument("--keep", type=Path, help="folder for unexplained cases; None: a temporary one")
     args = parser.parse_args()
     config, console = configure(args), make_console(args)
@@ -109,10 +111,12 @@ def main() -> int:
     console.print(machine_line(machine, args.seed))
     console.print(f"unexplained cases are saved in {keep}")
     examination = Examination(load_known(args.known), keep, Progress(console, args.cases).add)
-    stream = case_stream(args.seed, world_size=config.size, cuda=config.device == "cuda")
+    on_cuda = config.device == "cuda"
+    stream = case_stream(args.seed, world_size=config.size, cuda=on_cuda)
+    learner = guided(args.guidance, stream, args.seed, world_size=config.size, cuda=on_cuda, worlds=args.jobs)
     began = time.monotonic()
     finished = examine_all(
-        examination, config, Prefetch(stream, ahead=4 * args.jobs, limit=args.cases), args.jobs
+        examination, config, Prefetch(learner, ahead=4 * args.jobs, limit=args.cases), args.jobs
     )
     seconds = time.monotonic() - began
     result = {**examination.result(), "seconds": seconds, "seed": args.seed, "machine": machine}

@@ -20,11 +20,13 @@ from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import mesh_text
 from fuzzshard.corpus.store import SCRIPT_FILE
 from fuzzshard.errors import FuzzshardError, InfraError, UsageError
+from fuzzshard.guidance import Feedback, Guidance, guided
 from fuzzshard.reproducer import check, script
 from fuzzshard.shrink import Budget
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
+from fuzzshard.world.config import SAMPLED_COVERAGE
 
 FOUND, MISSED, ERROR, INTERRUPTED, NOT_APPLICABLE = (
     "found",
@@ -55,6 +57,8 @@ class Row(msgspec.Struct, kw_only=True):
     id: str
     difficulty: str
     outcome: str
+    guidance: str = "none"
+    seed: int = 0
     found: bool = False
     cases: int = 0
     seconds: float = 0.0
@@ -159,13 +163,20 @@ class HuntSettings:
     budget: Budget
     keep: Path
     scripts: bool = True
+    guidance: Guidance = "none"
 
 
 class Hunt:
     """The hunt of one bug; :meth:`run` once."""
 
     def __init__(self, bug: PlantedBug, stock: StockWorld, settings: HuntSettings, control: Control) -> None:
-        self.row = Row(id=bug.id, difficulty=bug.difficulty, outcome=MISSED)
+        self.row = Row(
+            id=bug.id,
+            difficulty=bug.difficulty,
+            outcome=MISSED,
+            guidance=settings.guidance,
+            seed=settings.seed,
+        )
         self._stock = stock
         self._settings = settings
         self._control = control
@@ -182,7 +193,8 @@ class Hunt:
         if not self._control.running():
             self.row.outcome = INTERRUPTED
             return self.row
-        with World(dataclasses.replace(config, preload=(str(self._file),))) as world:
+        coverage = SAMPLED_COVERAGE if self._settings.guidance == "coverage" else 0
+        with World(dataclasses.replace(config, preload=(str(self._file),), coverage=coverage)) as world:
             try:
                 world.start()
             except InfraError as error:
@@ -203,12 +215,16 @@ class Hunt:
         runner = ControlledWorld(BugWorld(world, self._stock), self._control)
         config = settings.config
         stream = case_stream(settings.seed, world_size=config.size, cuda=config.device == "cuda")
-        cases = Prefetch(stream, ahead=4, limit=settings.max_cases)
+        on_cuda = config.device == "cuda"
+        learner = guided(settings.guidance, stream, settings.seed, world_size=config.size, cuda=on_cuda)
+        cases = Prefetch(learner, ahead=4, limit=settings.max_cases)
         began = time.monotonic()
         try:
             while (taken := cases.take()) is not None:
                 index, case = taken
                 verdict = judge(runner, case)
+                new_points = len(world.take_points())
+                cases.tell(Feedback(case, verdict.status is Status.PASS, verdict.seconds, new_points))
                 row.cases = index + 1
                 row.seconds = time.monotonic() - began
                 if verdict.status is Status.INFRA:

@@ -1,75 +1,84 @@
 """How many planted bugs are found, after how many cases, and how small the reproducers get.
 
-Every bug is a Python file whose apply() breaks torch in the process that calls it. All bugs are hunted with
-the same stream of cases; a finding that torch shows without the bug does not count.
+Every bug is a Python file whose apply() breaks torch in the process that calls it. A finding that torch shows
+without the bug does not count. Without guidance all bugs are hunted with the same stream of cases; with
+several kinds of guidance, or seeds, each hunts every bug, and they are compared.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
+import functools
+import multiprocessing
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
 from hunt import Hunt, HuntSettings, PlantedBug, Row, StockWorld, read_index, totals
+from recall_tables import (
+    cases_to_find,
+    compare_bugs,
+    compare_difficulties,
+    finite,
+    make_table,
+    rarely_found,
+    row_line,
+)
 from rich.console import Console
-from rich.table import Table
 
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.judge import SHRINK_BUDGET
-from fuzzshard.errors import EXIT_CLEAN, EXIT_INTERRUPTED
+from fuzzshard.errors import EXIT_CLEAN, EXIT_INTERRUPTED, UsageError
+from fuzzshard.guidance import Guidance
 from fuzzshard.shrink import Budget
-from fuzzshard.world import World
+from fuzzshard.world import World, WorldConfig
+
+_stop: Event
+"""In a hunting process: set when no more cases are to be run."""
 
 
-def row_line(row: Row) -> str:
-    """One row as it finishes."""
-    if not row.found:
-        extra = f" ({row.note})" if row.note else ""
-        return f"{row.id}: {row.outcome} after {row.cases} cases, {row.seconds:.1f} s{extra}"
-    script = {True: "script ok", False: "SCRIPT WRONG", None: "script not run"}[row.script_ok]
-    return (
-        f"{row.id}: found after {row.cases} cases, {row.seconds:.1f} s: {row.signature}; "
-        f"{row.modules_before} -> {row.modules_after} modules in {row.shrink_seconds:.0f} s, {script}"
-        f"{'; ' + row.note.strip() if row.note else ''}"
-    )
+def _init_process(stop: Event) -> None:
+    global _stop
+    _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def make_table(rows: list[Row]) -> Table:
-    """All rows, and the totals."""
-    table = Table(title="Recall of planted bugs")
-    for name in ("bug", "difficulty", "outcome", "cases", "seconds", "signature"):
-        table.add_column(name, justify="right" if name in ("cases", "seconds") else "left")
-    for name in ("modules", "ops", "mesh", "script", "stock", "flaky"):
-        table.add_column(name)
-    for row in rows:
-        sizes = ("", "", "")
-        if row.found:
-            sizes = (
-                f"{row.modules_before} -> {row.modules_after}",
-                f"{row.ops_before} -> {row.ops_after}",
-                row.mesh_after
-                if row.mesh_after == row.mesh_before
-                else f"{row.mesh_before} -> {row.mesh_after}",
-            )
-        script = {True: "ok", False: "WRONG", None: ""}[row.script_ok]
-        numbers = (str(row.cases), f"{row.seconds:.1f}")
-        counts = (str(row.stock or ""), str(row.flaky or ""))
-        table.add_row(row.id, row.difficulty, row.outcome, *numbers, row.signature, *sizes, script, *counts)
-    return table
+@functools.cache
+def _stock(config: WorldConfig) -> StockWorld:
+    """The world without any bug of this process; its ranks start when there is something to compare."""
+    return StockWorld(World(config))
+
+
+def hunt(bug: PlantedBug, settings: HuntSettings) -> Row:
+    """Hunts one bug; runs in a process of its own, since drawing guided cases keeps a processor busy."""
+    control = Control(None)
+
+    def watch() -> None:
+        _stop.wait()
+        control.halt("interrupted")
+
+    threading.Thread(target=watch, daemon=True).start()
+    return Hunt(bug, _stock(settings.config), settings, control).run()
 
 
 def hunt_all(
-    bugs: list[PlantedBug], stock: StockWorld, settings: HuntSettings, jobs: int, console: Console
+    bugs: list[PlantedBug], settings: list[HuntSettings], jobs: int, console: Console
 ) -> Iterator[Row]:
     """Yields the rows as they finish; after Ctrl-C the rest of them, as they stand, and then raises it."""
-    controls = [Control(None) for _ in bugs]
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
     interrupted = False
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        hunts = [Hunt(bug, stock, settings, control) for bug, control in zip(bugs, controls, strict=True)]
-        waiting = {pool.submit(hunt.run) for hunt in hunts}
+    with concurrent.futures.ProcessPoolExecutor(
+        jobs, context, initializer=_init_process, initargs=(stop,)
+    ) as pool:
+        waiting = {pool.submit(hunt, bug, each) for bug in bugs for each in settings}
         while waiting:
             try:
                 done, waiting = concurrent.futures.wait(
@@ -80,13 +89,20 @@ def hunt_all(
                     raise
                 interrupted = True
                 console.print("interrupted; waiting for the cases that run")
-                for control in controls:
-                    control.halt("interrupted")
+                stop.set()
                 continue
             for future in done:
                 yield future.result()
     if interrupted:
         raise KeyboardInterrupt
+
+
+def read_guidances(text: str) -> list[Guidance]:
+    """The kinds of guidance named in ``text``, separated by commas; raises :class:`UsageError`."""
+    names = list(dict.fromkeys(text.split(",")))
+    if unknown := [name for name in names if name not in get_args(Guidance)]:
+        raise UsageError(f"no guidance is called {unknown[0]!r}", f"use {', '.join(get_args(Guidance))}")
+    return names  # type: ignore[return-value]
 
 
 def main() -> int:
@@ -97,6 +113,8 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=1, help="bugs hunted at the same time, each in its own world"
     )
+    parser.add_argument("--guidance", default="none", help="none, features, coverage; separated by commas")
+    parser.add_argument("--repeat", type=int, default=1, help="hunts of each bug, with consecutive seeds")
     parser.add_argument(
         "--shrink-seconds", type=float, default=SHRINK_BUDGET.max_seconds, help="limit for each finding"
     )
@@ -104,14 +122,16 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for the shrunk cases and their scripts")
     args = parser.parse_args()
     bugs = read_index(args.planted, frozenset(args.only.split(",")) if args.only else None)
+    guidances = read_guidances(args.guidance)
     config, console = configure(args), make_console(args)
     rows: list[Row] = []
     interrupted = False
-    with World(config) as stock, tempfile.TemporaryDirectory(prefix="fuzzshard-recall-") as temporary:
+    with World(config) as stock:
         stock.start()
         machine = describe_machine(stock.info, config.size)
-        console.print(machine_line(machine, args.seed))
-        settings = HuntSettings(
+    console.print(machine_line(machine, args.seed))
+    with tempfile.TemporaryDirectory(prefix="fuzzshard-recall-") as temporary:
+        base = HuntSettings(
             mutants=args.planted / "mutants",
             config=config,
             seed=args.seed,
@@ -120,26 +140,40 @@ def main() -> int:
             keep=args.keep or Path(temporary),
             scripts=not args.no_script,
         )
+        settings = [
+            dataclasses.replace(base, guidance=guidance, seed=seed, keep=base.keep / f"{guidance}-{seed}")
+            for seed in range(args.seed, args.seed + args.repeat)
+            for guidance in guidances
+        ]
         try:
-            for row in hunt_all(bugs, StockWorld(stock), settings, args.jobs, console):
+            for row in hunt_all(bugs, settings, args.jobs, console):
                 rows.append(row)
                 console.print(row_line(row))
         except KeyboardInterrupt:
             interrupted = True
     order = [bug.id for bug in bugs]
-    rows.sort(key=lambda row: order.index(row.id))
-    result = {
-        "rows": [msgspec.to_builtins(row) for row in rows],
-        **totals(rows),
-        "seed": args.seed,
-        "max_cases": args.max_cases,
-        "machine": machine,
-    }
+    rows.sort(key=lambda row: (order.index(row.id), row.seed, guidances.index(row.guidance)))
     if args.json:
-        print_json(result)
-    else:
+        by_guidance = {g: [row for row in rows if row.guidance == g] for g in guidances}
+        print_json(
+            {
+                "rows": [msgspec.to_builtins(row) for row in rows],
+                **totals(rows),
+                "median_cases": {g: finite(cases_to_find(mine)) for g, mine in by_guidance.items()},
+                "seed": args.seed,
+                "max_cases": args.max_cases,
+                "machine": machine,
+            }
+        )
+    elif len(settings) == 1:
         console.print(make_table(rows))
-        console.print(", ".join(f"{name} {value}" for name, value in totals(rows).items()))
+    else:
+        console.print(compare_bugs(rows, guidances, args.repeat))
+        console.print(compare_difficulties(rows, guidances))
+        for guidance in guidances:
+            if rare := rarely_found(rows, guidance, args.repeat):
+                console.print(f"{guidance}: found in fewer than two thirds of the repeats: {', '.join(rare)}")
+    console.print(", ".join(f"{name} {value}" for name, value in totals(rows).items()))
     return EXIT_INTERRUPTED if interrupted else EXIT_CLEAN
 
 

@@ -28,7 +28,7 @@ from fuzzshard.strategies.tape import Tape, cut
 from fuzzshard.strategies.tensor_parallel import tensor_parallel
 from fuzzshard.strategies.wrapping import checkpoints, has_alias, self_contained, wrap
 
-_SIZES = (60, 40, 160, 80, 80, 160)
+SIZES = (60, 40, 160, 80, 80, 160)
 """Decisions for the swarm, settings, the model, plans, options and the schedule; few cases need more."""
 _EXACT = 25
 _DYADIC = 15
@@ -51,7 +51,7 @@ def cases(
     operations that do not round, so that any order of summation must give equal bits.
     """
     largest = min(world_size, max_mesh_size or world_size)
-    tapes = st.binary(min_size=sum(_SIZES), max_size=sum(_SIZES)).map(lambda data: cut(data, _SIZES))
+    tapes = st.binary(min_size=sum(SIZES), max_size=sum(SIZES)).map(lambda data: cut(data, SIZES))
     return tapes.map(lambda tapes: _case(tapes, largest, engines, cuda))
 
 
@@ -62,8 +62,8 @@ def _case(tapes: list[Tape], largest_mesh: int, engines: tuple[EngineName, ...],
     if "fsdp1" in chosen and largest_mesh > 1 and for_settings.chance(_DIVERGING):
         return diverging(for_options, largest_mesh)
     case = _experiment(for_settings, for_model, allowed, largest_mesh, cuda=cuda)
-    case, flow, trainable = _planned(for_plans, allowed, replace(case, engines=chosen))
-    case = _with_options(for_options, allowed, case, cuda=cuda)
+    case, flow, trainable = planned(for_plans, allowed, replace(case, engines=chosen))
+    case = with_options(for_options, allowed, case, cuda=cuda)
     subject = Subject(case=case, found=facts(case), flow=flow, trainable=trainable)
     case = replace(case, schedule=schedule(for_schedule, allowed, subject))
     return related(for_settings, allowed, case)
@@ -91,7 +91,7 @@ def _experiment(tape: Tape, for_model: Tape, swarm: Swarm, largest_mesh: int, *,
     )
 
 
-def _planned(tape: Tape, swarm: Swarm, case: Case) -> tuple[Case, Flow, frozenset[str]]:
+def planned(tape: Tape, swarm: Swarm, case: Case) -> tuple[Case, Flow, frozenset[str]]:
     """Wraps, ties, checkpoints and freezes; where gradients flow, and what is trainable at first."""
     case = replace(case, wrap=wrap(tape, swarm, case.model, facts(case), case.mesh))
     if has_alias(case.model):
@@ -104,7 +104,7 @@ def _planned(tape: Tape, swarm: Swarm, case: Case) -> tuple[Case, Flow, frozense
     return replace(case, checkpoints=recomputed, freezes=frozen), flow, trainable
 
 
-def _with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
+def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     """What engines are told beyond the wrap plan. Later options are drawn such that they fit earlier ones."""
     found = facts(case)
     plan = tensor_parallel(tape, case, found)

@@ -10,6 +10,8 @@ What only some programs do (mixed precision, tensor parallelism, offloading, che
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fuzzshard.strategies.tape import Tape
 
 CHOICES: tuple[str, ...] = (
@@ -148,6 +150,12 @@ def swarm(tape: Tape) -> Swarm:
     chosen = {choice for i, choice in enumerate(CHOICES) if mask >> i & 1}
     if tape.chance(_EXTENDED):
         chosen |= {name for name, percent in EXTENSIONS.items() if tape.chance(percent)}
+    return closed(chosen)
+
+
+def closed(choices: Iterable[str]) -> Swarm:
+    """``choices`` with what they need and without what they exclude."""
+    chosen = set(choices)
     for choice, needed in _NEEDS.items():
         if choice in chosen:
             chosen |= needed

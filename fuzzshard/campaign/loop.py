@@ -36,6 +36,8 @@ from fuzzshard.errors import (
     EXIT_INTERRUPTED,
     FuzzshardError,
 )
+from fuzzshard.guidance import guided
+from fuzzshard.guidance.reached import Reached
 from fuzzshard.reproducer import check, script
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
@@ -103,6 +105,7 @@ class _Campaign:
         self.tally = Tally()
         self.registry = Registry()
         self.quarantine = Quarantine(self.registry, self.seed, enabled=options.quarantine)
+        self.reached = Reached()
         self.worlds: list[WorldHandle] = []
         # A SimpleQueue, because a signal handler may put into it at any moment.
         self.queue: queue.SimpleQueue[Event | _Interrupt | _Ended] = queue.SimpleQueue()
@@ -124,7 +127,15 @@ class _Campaign:
             engines=self.options.engines,
             cuda=self.config.device == "cuda",
         )
-        cases = Prefetch(stream, ahead=2 * self.options.worlds + 2, limit=self.options.max_cases)
+        learner = guided(
+            self.options.guidance,
+            stream,
+            self.seed,
+            world_size=self.config.size,
+            cuda=self.config.device == "cuda",
+            worlds=self.options.worlds,
+        )
+        cases = Prefetch(learner, ahead=2 * self.options.worlds + 2, limit=self.options.max_cases)
         shared = Shared(
             cases=cases,
             control=self.control,
@@ -133,6 +144,7 @@ class _Campaign:
             keeper=keeper,
             quarantine=self.quarantine,
             confirm=self.options.confirm,
+            reached=self.reached,
             shrinking=self.options.shrink,
             max_findings=self.options.max_findings,
         )
@@ -261,6 +273,7 @@ class _Campaign:
                 features_total=len(ALL_FEATURES),
                 features_unseen=tuple(sorted(set(ALL_FEATURES) - tally.features)),
                 pairs_seen=len(tally.pairs),
+                points_reached=len(self.reached.points),
             )
         )
         if self.error is not None and not isinstance(self.error, FuzzshardError):

@@ -10,7 +10,8 @@ from typing import Literal
 from fuzzshard.campaign.judge import CONFIRM_RUNS
 from fuzzshard.case.case import ALL_ENGINES, EngineName
 from fuzzshard.errors import UsageError
-from fuzzshard.world.config import WorldConfig
+from fuzzshard.guidance import Guidance
+from fuzzshard.world.config import SAMPLED_COVERAGE, WorldConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,7 @@ class CampaignOptions:
     ``quarantine`` says whether cases with the cause of a known finding are held back.
     ``seed=None`` draws a fresh one; 0 is a seed like any other. ``worlds`` sets of ``world_size`` ranks
     run cases at the same time. ``preload`` are Python files that every rank imports before torch is used.
+    ``guidance`` says what cases are chosen by.
     """
 
     corpus: Path
@@ -37,6 +39,7 @@ class CampaignOptions:
     shrink: bool = True
     confirm: int = CONFIRM_RUNS
     quarantine: bool = True
+    guidance: Guidance = "none"
 
     def __post_init__(self) -> None:
         for name in ("max_cases", "max_time", "max_findings", "world_size", "worlds", "confirm"):
@@ -68,4 +71,5 @@ def world_config(options: CampaignOptions, device: Literal["cpu", "cuda"], defau
             f"use --world-size {default_ranks} or --device cpu",
         )
     preload = tuple(str(path.resolve()) for path in options.preload)
-    return WorldConfig(size=size, device=device, preload=preload)
+    coverage = SAMPLED_COVERAGE if options.guidance == "coverage" else 0
+    return WorldConfig(size=size, device=device, preload=preload, coverage=coverage)

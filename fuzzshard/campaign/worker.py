@@ -43,6 +43,8 @@ from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import SCRIPT_FILE
 from fuzzshard.errors import InfraError
+from fuzzshard.guidance import Feedback
+from fuzzshard.guidance.reached import Point, Reached
 from fuzzshard.verdict import Finding, Status
 
 
@@ -56,6 +58,9 @@ class WorldHandle(Runner, Protocol):
     @property
     def pids(self) -> list[int]:
         """The processes of the live ranks."""
+
+    def take_points(self) -> frozenset[Point]:
+        """The points of torch that its ranks reached for the first time since the last call."""
 
     def close(self) -> None:
         """Kills the ranks."""
@@ -71,6 +76,7 @@ class Shared:
     registry: Registry
     keeper: Keeper
     quarantine: Quarantine
+    reached: Reached
     confirm: int = CONFIRM_RUNS
     shrinking: bool = True
     max_findings: int | None = None
@@ -101,14 +107,18 @@ class Worker:
         self._emit(PhaseChanged(phase="running"))
         idle_since: float | None = None
         while self._shared.control.accepting() and (taken := self._shared.cases.take()):
-            index, case = taken
-            if (known := self._shared.quarantine.holds_back(index, case)) is not None:
+            index, drawn = taken
+            if (known := self._shared.quarantine.holds_back(index, drawn)) is not None:
                 self._emit(CaseHeldBack(index=index, path=str(known.path)))
                 continue
             if idle_since is not None:
                 self._shared.tally.add_idle(time.perf_counter() - idle_since)
-            case, verdict = judge_clearly(self._world, case)
+            self._shared.reached.add(self._handle.take_points())  # by what was run to confirm and to shrink
+            case, verdict = judge_clearly(self._world, drawn)
             idle_since = time.perf_counter()
+            new_points = self._shared.reached.add(self._handle.take_points())
+            passed = verdict.status is Status.PASS
+            self._shared.cases.tell(Feedback(drawn, passed, verdict.seconds, new_points))
             self._emit(self._shared.tally.add(index, case, verdict))
             if verdict.status is Status.INFRA:
                 count = self._shared.control.count_infra(verdict)

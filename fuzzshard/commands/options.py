@@ -34,6 +34,7 @@ def _convert_duration(_hint: object, tokens: Sequence[Token]) -> float:
 
 Duration = Annotated[float | None, Parameter(converter=_convert_duration, metavar="TIME")]
 Device = Literal["auto", "cpu", "cuda"]
+Guidance = Literal["none", "features", "coverage"]
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Preload = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fuzzshard.case.case import ALL_ENGINES, EngineName
-from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Json, Preload
+from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Guidance, Json, Preload
 
 
 def run(
@@ -26,6 +26,7 @@ def run(
     shrink: bool = True,
     confirm: int = 3,
     quarantine: bool = True,
+    guidance: Guidance = "none",
     as_json: Json = False,
 ) -> int:
     """Draw random cases and run them until a limit is reached, or until Ctrl-C.
@@ -67,6 +68,9 @@ def run(
         in one of these runs is flaky: it gets at least ten, and keeps its rate.
     quarantine
         Whether cases that have the cause of a known finding are drawn rarely.
+    guidance
+        What cases are chosen by: none, the features they combine, or also
+        their coverage of torch's own Python.
     as_json
         Print one JSON object for each event, and no panel.
     """
@@ -88,6 +92,7 @@ def run(
         shrink=shrink,
         confirm=confirm,
         quarantine=quarantine,
+        guidance=guidance,
     )
     with make_sink(json=as_json) as sink:
         return run_campaign(options, sink)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -47,6 +48,7 @@ from fuzzshard.training import hooks
 from fuzzshard.training.collectives import Recorder, record_into
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.expectations import ErrorMissing, Watch, describe
+from fuzzshard.training.torch_coverage import tracing
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding
@@ -183,10 +185,11 @@ class Experiment:
             recorder.log = trace.collectives
         if name != Reference.name:
             recorder.delays = Delays(self.case, self.mesh.device, self.mesh.global_rank)
+        traced = nullcontext() if name == Reference.name else tracing()
         record_into(recorder)
         hooks.record_into(recorder, [] if trace is None else trace.post_backwards)
         try:
-            with watch.listening(), surroundings(self.case, name):
+            with watch.listening(), surroundings(self.case, name), traced:
                 Trainer(self.case, build(), trace, recorder).run(watch.enter)
         except ErrorMissing:
             pass

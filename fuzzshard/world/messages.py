@@ -14,6 +14,14 @@ from fuzzshard.verdict import Finding
 _LENGTH = struct.Struct("!I")
 
 
+Points = dict[str, list[tuple[int, int]]]
+"""Arcs of torch's own Python, by path below ``torch`` (:mod:`fuzzshard.training.torch_coverage`)."""
+
+
+Point = tuple[str, int, int]
+"""One of them."""
+
+
 class _Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     pass
 
@@ -60,10 +68,14 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     desync: bool = False
     expected: str = ""
     findings: tuple[Finding, ...] = ()
+    points: Points = {}
 
 
 class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
-    """What one rank found in one case. Digests are compared between ranks by the coordinator."""
+    """What one rank found in one case. Digests are compared between ranks by the coordinator.
+
+    ``points`` are those of torch's own Python that the rank reached for the first time.
+    """
 
     findings: tuple[Finding, ...] = ()
     notes: dict[str, str] = {}
@@ -71,6 +83,7 @@ class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
     collectives: dict[str, str] = {}
     replicas: dict[str, str] = {}
     idle: bool = False
+    points: Points = {}
 
 
 Message = RunCase | Port | Ready | Progress | Failure | RankReport

@@ -50,9 +50,11 @@ def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO)
     except Exception as error:
         send(channel, _failure("setup", "", error))
         return
+    from fuzzshard.training.torch_coverage import new_points
+
     while (message := receive(channel)) is not None:
         assert isinstance(message, RunCase)
-        reply = _run(channel, message, device)
+        reply = msgspec.structs.replace(_run(channel, message, device), points=new_points())
         send(channel, reply)
         if isinstance(reply, Failure):
             _linger(channel)
@@ -70,7 +72,7 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
     import torch.distributed as dist
 
     from fuzzshard.engines.mesh import install_group_cache
-    from fuzzshard.training import collectives, hooks
+    from fuzzshard.training import collectives, hooks, torch_coverage
 
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
@@ -92,6 +94,8 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
             raise ImportError(f"{path}, preloaded, raised {type(error).__name__}: {error}") from error
     collectives.install()
     hooks.install()
+    if config.coverage:
+        torch_coverage.install(every=config.coverage)
     device = torch.device("cuda", rank) if config.device == "cuda" else torch.device("cpu")
     name = platform.processor() or "cpu"
     if config.device == "cuda":
@@ -154,7 +158,9 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
 
     from fuzzshard.engines.mesh import prepare_groups, rank_mesh
     from fuzzshard.training.experiment import EngineFailure, Experiment
+    from fuzzshard.training.torch_coverage import begin_case
 
+    begin_case()
     try:
         prepare_groups(message.case)
         if (changed := variant(message.case)) is not None:

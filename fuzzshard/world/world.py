@@ -19,6 +19,8 @@ from fuzzshard.world.merge import Outcome, merge
 from fuzzshard.world.messages import (
     Failure,
     Message,
+    Point,
+    Points,
     Port,
     Progress,
     RankReport,
@@ -56,6 +58,8 @@ class World:
         self.info: dict[str, str] = {}
         self.deadline = Deadline()
         self._ranks: list[RankProcess] = []
+        self._reached: set[Point] = set()
+        self._untaken: set[Point] = set()
 
     def __enter__(self) -> World:
         return self
@@ -120,6 +124,14 @@ class World:
         else:
             self.deadline.observe(seconds)
         return merge(case, outcome, seconds, limit)
+
+    def take_points(self) -> frozenset[Point]:
+        """The points of torch's own Python that ranks reached for the first time since the last call.
+
+        Empty without ``config.coverage``.
+        """
+        points, self._untaken = frozenset(self._untaken), set()
+        return points
 
     def _introduce(self) -> None:
         """Passes rank 0's store port on and waits until every rank has joined."""
@@ -190,11 +202,19 @@ class World:
                 return False
             case RankReport():
                 outcome.reports[process.rank] = message
+                self._note_points(message.points)
             case Failure():
                 outcome.fail(process.rank, message)
+                self._note_points(message.points)
             case _:
                 outcome.die(process.rank)
         return True
+
+    def _note_points(self, points: Points) -> None:
+        """Fresh ranks say again what others said before them."""
+        said = {(path, start, end) for path, arcs in points.items() for start, end in arcs}
+        self._untaken |= said - self._reached
+        self._reached |= said
 
     def _bury(self, outcome: Outcome) -> None:
         """Takes the stacks of the living, then replaces the world."""

@@ -3,7 +3,7 @@ import json
 import msgspec
 import pytest
 from hunt import FOUND, MISSED, NOT_APPLICABLE, PlantedBug, Row, read_index, totals
-from recall import make_table, row_line
+from recall_tables import make_table, row_line
 
 from fuzzshard.errors import UsageError
 

@@ -85,6 +85,9 @@ class FakeWorld:
     def restart(self) -> None:
         self.log.append("restart")
 
+    def take_points(self) -> frozenset[tuple[str, int, int]]:
+        return frozenset()
+
     def close(self) -> None:
         self.log.append("close")
 

@@ -1,0 +1,116 @@
+"""Which mutants are worth a run: what strategies guarantee by construction, and mutation does not.
+
+A case that validates may still be one that torch refuses under every engine, the reference included, or one
+in which a difference means nothing. The strategies draw neither; here the same is asked of a finished case.
+"""
+
+from __future__ import annotations
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts, facts
+from fuzzshard.case.flow import Flow
+from fuzzshard.case.graph import Alias, Block, Dropout, TensorOp, walk
+from fuzzshard.case.needs import needs_cuda
+from fuzzshard.case.paths import is_within
+from fuzzshard.case.progress import Progress
+from fuzzshard.case.relations import variant
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    ClipGradNorm,
+    Forward,
+    LoadState,
+    SaveState,
+    SetFlag,
+    SetRequiresGrad,
+    Step,
+)
+
+MAX_OPS = 48
+MAX_LEAVES = 16
+"""Mutants of mutants must not grow without end. Both are a few times what the strategies draw on average."""
+
+
+def fits(case: Case, world_size: int, *, cuda: bool) -> bool:
+    """Whether a world of ``world_size`` ranks can run a valid case, and learns from it what it is about."""
+    found = facts(case)
+    return (
+        case.mesh.size <= world_size
+        and bool(found.parameters)
+        and (cuda or needs_cuda(case) is None)
+        and len(case.schedule) <= MAX_OPS
+        and sum(not isinstance(m, Block | Alias) for _, m in walk(case.model)) <= MAX_LEAVES
+        and (case.relation is None or ("fully_shard" in case.engines and variant(case) is not None))
+        and _options_meet(case, found)
+        and _trains(case, found)
+    )
+
+
+def _options_meet(case: Case, found: Facts) -> bool:
+    """What :mod:`fuzzshard.strategies.swarm` says does not go together, and why."""
+    ops = tuple(type(op) for op in case.schedule)
+    if case.tensor_parallel and (
+        case.init == "meta"
+        or ClipGradNorm in ops
+        or case.optimizer.foreach is not False
+        or any(isinstance(m, Dropout) for m in found.modules.values())
+        or any(_adds_in_place(m) for m in found.modules.values() if isinstance(m, Block))
+        or any(_is_int(group.reshard_after_forward) for group in case.wrap)
+    ):
+        return False
+    if case.mesh.tensor is None and case.tensor_parallel:
+        return False
+    if case.init == "meta" and case.ties:
+        return False
+    if Cast in ops and (SaveState in ops or case.dtypes):
+        return False
+    frozen = [freeze.target for freeze in case.freezes]
+    toggled = [op for op in case.schedule if isinstance(op, SetRequiresGrad)]
+    if any(not any(is_within(d.target, path) for path in frozen) for d in case.dtypes):
+        return False
+    if case.dtypes and any(op.value for op in toggled):
+        return False
+    on_disk = any(isinstance(op, SaveState) and op.via == "dcp" for op in case.schedule)
+    return not (on_disk and toggled)
+
+
+def _adds_in_place(block: Block) -> bool:
+    return any(isinstance(node, TensorOp) and node.op == "iadd" for node in block.nodes)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _trains(case: Case, found: Facts) -> bool:
+    """Whether every backward has something to differentiate, and parameters are not changed under a loss.
+
+    autograd refuses a backward through parameters that a step has changed in place. A state is saved and
+    loaded where no gradients wait to be synchronised.
+    """
+    flow = Flow(case.model, case.inputs, found, case.ties)
+    progress = Progress(case)
+    off: set[tuple[str, str, bool]] = set()
+    unsynced = backwards = 0
+    saves = any(isinstance(op, SaveState) for op in case.schedule)
+    for op in case.schedule:
+        match op:
+            case Backward():
+                backwards += 1
+                unsynced = any(flag == "requires_gradient_sync" for flag, _, _ in off)
+            case Forward(grad=True):
+                trainable = frozenset(found.parameters) - progress.frozen
+                flows = flow.outputs(op.target, trainable)
+                if not any(flows[i] for i in op.outputs or range(len(flows))):
+                    return False
+            case Step() | ClipGradNorm() if progress.pending:
+                return False
+            case Step() | SaveState() | LoadState() if saves and unsynced:
+                return False
+            case SetFlag() if op.flag != "reshard_after_forward":
+                key = (op.flag, op.target, op.recurse)
+                off = off - {key} if op.value else off | {key}
+            case _:
+                pass
+        progress.advance()
+    return backwards > 0

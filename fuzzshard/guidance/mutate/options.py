@@ -1,0 +1,121 @@
+"""Mutations of settings: any option flipped, another mesh, other engines, other sizes."""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from collections.abc import Callable, Iterator
+from random import Random
+
+import msgspec
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Mesh
+from fuzzshard.case.dims import get_dims, set_dims
+from fuzzshard.case.graph import Part
+from fuzzshard.case.options import Precision
+
+_FIXED = frozenset(("observe", "engines_only", "ranks", "compile", "offload", "debug", "method"))
+"""Options that make a case see less, or that few machines have, or that cost seconds a case."""
+
+
+def flip_option(rng: Random, case: Case, other: Case) -> Case | None:
+    """Another value of any one option that has a few: of the case, a group, an op, a block, the optimizer.
+
+    What kind of part changes is drawn first: there are many ops and one optimizer.
+    """
+    kinds: dict[type[Part], list[tuple[Part, Callable[[Part], Case]]]] = {}
+    for part, put in _parts(case, lambda changed: typing.cast(Case, changed)):
+        if _choices(type(part)):
+            kinds.setdefault(type(part), []).append((part, put))
+    part, put = rng.choice(rng.choice(list(kinds.values())))
+    name, values = rng.choice(_choices(type(part)))
+    return put(replace(part, **{name: rng.choice([v for v in values if v != getattr(part, name)])}))
+
+
+def _parts(part: Part, put: Callable[[Part], Case]) -> Iterator[tuple[Part, Callable[[Part], Case]]]:
+    """Every part of a case, with what makes a case of a changed one."""
+    yield part, put
+    for field in msgspec.structs.fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, Part):
+            yield from _parts(value, functools.partial(_put_field, part, put, field.name))
+        elif isinstance(value, tuple):
+            for index, item in enumerate(value):
+                if isinstance(item, Part):
+                    yield from _parts(item, functools.partial(_put_item, part, put, field.name, index))
+
+
+def _put_field(part: Part, put: Callable[[Part], Case], name: str, value: Part) -> Case:
+    return put(replace(part, **{name: value}))
+
+
+def _put_item(part: Part, put: Callable[[Part], Case], name: str, index: int, item: Part) -> Case:
+    items = getattr(part, name)
+    return put(replace(part, **{name: (*items[:index], item, *items[index + 1 :])}))
+
+
+@functools.cache
+def _choices(kind: type[Part]) -> tuple[tuple[str, tuple[object, ...]], ...]:
+    """The fields of a part that have a few values by their type, and these."""
+    hints = typing.get_type_hints(kind)
+    offered = ((name, tuple(_values(hint))) for name, hint in hints.items() if name not in _FIXED)
+    return tuple((name, values) for name, values in offered if len(values) > 1)
+
+
+def _values(hint: object) -> Iterator[object]:
+    if hint is bool:
+        yield from (False, True)
+    elif hint is type(None):
+        yield None
+    elif typing.get_origin(hint) is typing.Literal:
+        yield from typing.get_args(hint)
+    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+        for member in typing.get_args(hint):
+            yield from _values(member)
+
+
+def precision(rng: Random, case: Case, other: Case) -> Case | None:
+    """Mixed precision of one group, or the same of all; or none any more."""
+    if not case.wrap:
+        return None
+    policy = None
+    if rng.random() < 0.8:
+        policy = Precision(
+            param=rng.choice(("bfloat16", "bfloat16", "float16", None)),
+            reduce=rng.choice((None, "float32", "bfloat16")),
+            output=rng.choice((None, case.dtype)),
+            cast_inputs=rng.random() < 0.8,
+        )
+    chosen = range(len(case.wrap)) if rng.random() < 0.7 else [rng.randrange(len(case.wrap))]
+    groups = (replace(g, precision=policy) if i in chosen else g for i, g in enumerate(case.wrap))
+    return replace(case, wrap=tuple(groups))
+
+
+def mesh(rng: Random, case: Case, other: Case) -> Case | None:
+    """Other data-parallel axes; the others stay."""
+    shape = rng.choice(
+        (
+            *(Mesh(shard=n) for n in (1, 2, 3, 4, 8)),
+            *(Mesh(replicate=r, shard=s) for r, s in ((2, 2), (1, 2), (2, 1), (2, 3), (1, 4), (4, 2))),
+        )
+    )
+    return replace(case, mesh=replace(case.mesh, shard=shape.shard, replicate=shape.replicate))
+
+
+def widths(rng: Random, case: Case, other: Case) -> Case | None:
+    """Another size of one dimension of the model, or of all that are equal to it."""
+    sizes = get_dims(case)
+    if not sizes:
+        return None
+    key = rng.choice(sorted(sizes))
+    size = rng.choice((1, 2, 3, 4, 5, 6, 7, 8, 12))
+    alike = rng.random() < 0.5
+    return set_dims(case, {k: size for k, v in sizes.items() if k == key or (alike and v == sizes[key])})
+
+
+def batch(rng: Random, case: Case, other: Case) -> Case | None:
+    """Other sizes of the batch, a sequence axis, other values: a new seed."""
+    inputs = replace(case.inputs, batch=rng.randint(1, 4), seq=rng.choice((0, 1, 2, 3)))
+    return replace(case, inputs=inputs, seed=rng.randrange(1 << 16))

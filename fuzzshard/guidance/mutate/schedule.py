@@ -1,0 +1,135 @@
+"""Mutations of the schedule: ops that go, come, move, run twice, and flags that are off for a while."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import get_args
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.check_options import count_paths
+from fuzzshard.case.facts import facts
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    ClipGradNorm,
+    CorruptState,
+    Flag,
+    Forward,
+    LoadState,
+    Op,
+    Reshard,
+    SaveState,
+    SetDivideFactor,
+    SetFlag,
+    SetMode,
+    SetPath,
+    SetRequiresGrad,
+    Step,
+    TakeStateDict,
+    Unshard,
+    ZeroGrad,
+)
+from fuzzshard.guidance.mutate.edits import (
+    cut_in,
+    inserted,
+    some_called,
+    some_parameter,
+    wrapped_modules,
+)
+
+
+def drop_ops(rng: Random, case: Case, other: Case) -> Case | None:
+    """Without a few ops in a row."""
+    start, end = cut_in(len(case.schedule), rng)
+    return replace(case, schedule=case.schedule[:start] + case.schedule[end:])
+
+
+def move_ops(rng: Random, case: Case, other: Case) -> Case | None:
+    """A few ops in a row, at another place."""
+    start, end = cut_in(len(case.schedule), rng)
+    rest = case.schedule[:start] + case.schedule[end:]
+    return replace(case, schedule=inserted(rest, rng.randint(0, len(rest)), *case.schedule[start:end]))
+
+
+def duplicate_ops(rng: Random, case: Case, other: Case) -> Case | None:
+    """A few ops twice, or everything up to a step: another iteration."""
+    steps = [i + 1 for i, op in enumerate(case.schedule) if isinstance(op, Step | ZeroGrad)]
+    if steps and rng.random() < 0.4:
+        end = rng.choice(steps)
+        return replace(case, schedule=case.schedule[:end] + case.schedule)
+    start, end = cut_in(len(case.schedule), rng)
+    return replace(case, schedule=inserted(case.schedule, end, *case.schedule[start:end]))
+
+
+def add_ops(rng: Random, case: Case, other: Case) -> Case | None:
+    """One thing more to do, at any place."""
+    at = rng.randint(0, len(case.schedule))
+    return replace(case, schedule=inserted(case.schedule, at, *_new_ops(rng, case)))
+
+
+def _new_ops(rng: Random, case: Case) -> tuple[Op, ...]:
+    wrapped = wrapped_modules(case)
+    target, recurse = ("", True) if rng.random() < 0.5 or not wrapped else (rng.choice(wrapped), False)
+    paths = {path: count for path, count in count_paths(facts(case).modules).items() if count > 1}
+    batch = rng.randint(0, 3)
+    batches: tuple[tuple[Op, ...], ...] = (
+        (Forward(batch=batch, grad=False),),
+        (Forward(batch=batch), Backward()),
+        (Forward(batch=batch), Forward(batch=batch + 1), Backward(which="newest"), Backward()),
+        (Forward(batch=batch, target=some_called(rng, case)), Backward()),
+        (SetMode(train=False), Forward(batch=batch, grad=rng.random() < 0.3), SetMode(train=True)),
+        (Forward(batch=batch), Backward(), Step(), ZeroGrad()),
+        (Unshard(target=target, recurse=recurse, async_op=rng.random() < 0.5),),
+        (Reshard(target=target, recurse=recurse),),
+        (ClipGradNorm(max_norm=1.0), Step()),
+        (Cast(dtype="float64" if case.dtype == "float32" else "float32"),),
+        (TakeStateDict(),),
+        (SetDivideFactor(factor=rng.choice((1.0, 2.0, 3.0, 8.0)), target=target, recurse=recurse),),
+        (SetFlag(flag="reshard_after_forward", value=rng.random() < 0.5, target=target, recurse=recurse),),
+        (SaveState(via="state_dict"), CorruptState(how=rng.choice(("zero", "rebuild"))), LoadState()),
+        (SaveState(), CorruptState(how=rng.choice(("zero", "rebuild"))), LoadState()),
+        (ZeroGrad(set_to_none=rng.random() < 0.5),),
+    )
+    if paths and rng.random() < 0.2:
+        block = rng.choice(sorted(paths))
+        return (SetPath(path=rng.randrange(paths[block]), target=block),)
+    return rng.choice(batches)
+
+
+def toggle(rng: Random, case: Case, other: Case) -> Case | None:
+    """A toggle of ``requires_grad`` at another step; or one more, which is undone later half of the time."""
+    at = [i for i, op in enumerate(case.schedule) if isinstance(op, SetRequiresGrad)]
+    if at and rng.random() < 0.5:
+        index = rng.choice(at)
+        rest = case.schedule[:index] + case.schedule[index + 1 :]
+        return replace(case, schedule=inserted(rest, rng.randint(0, len(rest)), case.schedule[index]))
+    op = SetRequiresGrad(target=some_parameter(rng, case), value=rng.random() < 0.5)
+    return replace(case, schedule=_for_a_while(rng, case.schedule, op, replace(op, value=not op.value)))
+
+
+def flag(rng: Random, case: Case, other: Case) -> Case | None:
+    """A flag that is off for a part of the schedule, for all groups or for one."""
+    wrapped = wrapped_modules(case)
+    name: Flag = rng.choice(get_args(Flag))
+    partial = bool(wrapped) and rng.random() < 0.4
+    off = SetFlag(
+        flag=name,
+        value=False,
+        target=rng.choice(wrapped) if partial else "",
+        recurse=not partial or rng.random() < 0.3,
+    )
+    return replace(
+        case, schedule=_for_a_while(rng, case.schedule, off, replace(off, value=True), always=True)
+    )
+
+
+def _for_a_while(
+    rng: Random, schedule: tuple[Op, ...], begin: Op, end: Op, *, always: bool = False
+) -> tuple[Op, ...]:
+    """``begin`` at one place, and ``end`` at a later one (``always``, or half of the time)."""
+    first, last = sorted(rng.randint(0, len(schedule)) for _ in range(2))
+    if always or rng.random() < 0.5:
+        schedule = inserted(schedule, last, end)
+    return inserted(schedule, first, begin)

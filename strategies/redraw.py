@@ -1,0 +1,87 @@
+"""Drawing one part of a finished case again: what the strategies would have drawn after the rest of it.
+
+A case is drawn in the order model, wrap plan, options, schedule, and each part fits what came before. So
+any end of this sequence can be drawn anew for the beginning of another case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.facts import facts
+from fuzzshard.case.flow import Flow
+from fuzzshard.case.graph import Conv2d
+from fuzzshard.case.options import FSDP1
+from fuzzshard.strategies.cases import SIZES, planned, with_options
+from fuzzshard.strategies.freezing import below
+from fuzzshard.strategies.options import related
+from fuzzshard.strategies.schedules import schedule
+from fuzzshard.strategies.subject import Subject
+from fuzzshard.strategies.swarm import closed, swarm
+from fuzzshard.strategies.tape import cut
+
+Start = Literal["plan", "options", "schedule"]
+"""What is drawn anew, and all that comes after it."""
+NUM_BYTES = sum(SIZES)
+"""How many random bytes a redraw takes."""
+
+
+def redrawn(case: Case, data: bytes, start: Start, *, cuda: bool = False) -> Case:
+    """``case`` with ``start`` and what comes after it drawn from ``data``."""
+    for_swarm, for_settings, _, for_plans, for_options, for_schedule = cut(data, SIZES)
+    allowed = closed(swarm(for_swarm) | frozenset(_present(case, start)))
+    case = replace(case, relation=None, expect=(), schedule=())
+    if start == "plan":
+        case = replace(case, wrap=(), ties=(), checkpoints=(), freezes=())
+        case, _, _ = planned(for_plans, allowed, _without_options(case))
+    if start == "options":
+        case = _without_options(case)
+    if start != "schedule":
+        case = with_options(for_options, allowed, case, cuda=cuda)
+    found = facts(case)
+    trainable = frozenset(found.parameters)
+    for freeze in case.freezes:
+        trainable = below(trainable, freeze.target, inside=False)
+    flow = Flow(case.model, case.inputs, found, case.ties)
+    subject = Subject(case=case, found=found, flow=flow, trainable=trainable)
+    case = replace(case, schedule=schedule(for_schedule, allowed, subject))
+    return related(for_settings, allowed, case)
+
+
+def _present(case: Case, start: Start) -> Iterator[str]:
+    """The choices that the part of the case that stays has made, and that exclude others."""
+    if "fsdp1" in case.engines:
+        yield "fsdp1"
+    if any(isinstance(m, Conv2d) for m in facts(case).modules.values()):
+        yield "conv2d"
+    if case.mesh.tensor is not None:
+        yield "tensor"
+    if case.checkpoints:
+        yield "checkpoint"
+    if start == "schedule":
+        if any(group.precision is not None for group in case.wrap) or case.fsdp1.precision is not None:
+            yield "precision"
+        if case.dtypes:
+            yield "other_dtypes"
+        if case.init == "meta":
+            yield "meta"
+
+
+def _without_options(case: Case) -> Case:
+    """``case`` as it is before its options are drawn."""
+    groups = (WrapGroup(modules=g.modules, reshard_after_forward=g.reshard_after_forward) for g in case.wrap)
+    mesh = case.mesh if case.tensor_parallel else replace(case.mesh, tensor=None)
+    return replace(
+        case,
+        mesh=mesh,
+        wrap=tuple(groups),
+        ignored=(),
+        dtypes=(),
+        tensor_parallel=(),
+        fsdp1=FSDP1(),
+        optimizer=replace(case.optimizer, exclude=(), foreach=None, post_optim_event=False),
+    )
