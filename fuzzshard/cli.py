@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from cyclopts import App, CycloptsError
 
 from fuzzshard import __version__
+from fuzzshard.commands.bisect import bisect
 from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.replay import replay
 from fuzzshard.commands.repro import repro
@@ -59,7 +60,7 @@ app = App(
     suppress_keyboard_interrupt=False,
     result_action="return_value",
 )
-_COMMANDS: tuple[Callable[..., int], ...] = (run, replay, show, shrink, repro, doctor)
+_COMMANDS: tuple[Callable[..., int], ...] = (run, replay, show, shrink, repro, bisect, doctor)
 for _order, _command in enumerate(_COMMANDS):
     app.command(_command, help_epilogue=EXIT_CODES, sort_key=_order)
 

@@ -36,7 +36,8 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     ``status`` PASS with an empty ``signature`` is a plain regression case. ``torch``, ``device`` and
     ``mesh`` say where the finding was seen, ``preload`` what else was loaded there (replaying never
-    loads it by itself: nothing that is read is executed). ``replay`` is the command to run.
+    loads it by itself: nothing that is read is executed). ``replay`` is the command to run. ``bad_on`` and
+    ``good_on`` are versions of torch that show the finding and that do not, as far as anyone has looked.
     """
 
     format: int = FORMAT
@@ -52,6 +53,8 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     findings: tuple[Finding, ...] = ()
     notes: dict[str, str] = {}
     stacks: dict[str, str] = {}
+    bad_on: tuple[str, ...] = ()
+    good_on: tuple[str, ...] = ()
     case: Case
 
     @property
