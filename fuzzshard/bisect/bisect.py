@@ -20,7 +20,7 @@ from fuzzshard.reproducer.shown import Shown, last_error, shown
 
 
 class Result(enum.StrEnum):
-    """What is known about one version; ``CANNOT_RUN``: the script fails there, but not as the finding does."""
+    """What one version says; ``CANNOT_RUN``: the script fails there, but not as the finding does."""
 
     BAD = "bad"
     GOOD = "good"
@@ -51,7 +51,7 @@ def bisect(
     """Yields what every one of ``versions`` says, and writes it into the entry in ``folder`` before.
 
     ``install`` gives the Python of a version or raises :class:`CannotInstall`. Versions that the entry
-    knows are not run again, unless ``again``. A version is good where none of ``runs`` runs shows the finding.
+    knows are not run again, unless ``again``. A version is good where none of ``runs`` runs shows it.
     """
     for version in versions:
         if not again and (known := _known(entry, version)):

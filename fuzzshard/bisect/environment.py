@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -94,14 +95,16 @@ def _commands(folder: Path, python: Path, version: str, source: Source) -> list[
 
 
 def _run(command: list[str]) -> None:
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    result = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+    )
     if result.returncode:
         raise CannotInstall(_reason(result.stderr or result.stdout))
 
 
 def _reason(output: str) -> str:
     """What an installer printed, as one line without the frames that uv draws."""
-    lines = [line.strip(" ×│╰─▶") for line in output.splitlines()]
-    lines = [line.removeprefix("ERROR: ") for line in lines if line and not line.startswith("WARNING")]
+    lines = [re.sub(r"^\W*(?:error|cause)\W+|^\W+", "", line, flags=re.I) for line in output.splitlines()]
+    lines = [line for line in lines if line and not line.lower().startswith("warning")]
     text = " ".join(lines) or "the installer failed and did not say why"
     return text if len(text) <= _REASON_LENGTH else text[:_REASON_LENGTH].rstrip() + " ..."

@@ -31,7 +31,9 @@ def summary(bad: Iterable[str], good: Iterable[str]) -> str:
     """The first bad version and the first good ones before and after it: where the finding came and went."""
     bad, good = in_order(bad), in_order(good)
     if not bad:
-        return f"no version shows the finding; first good: {good[0]}" if good else "no version could be judged"
+        return (
+            f"no version shows the finding; first good: {good[0]}" if good else "no version could be judged"
+        )
     before = [v for v in good if Version(v) < Version(bad[0])]
     after = [v for v in good if Version(v) > Version(bad[0])]
     parts = [f"first bad: {bad[0]}"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, read_entry
 from fuzzshard.corpus.store import (
     CASE_FILE,
+    NO_SCRIPT,
     SCRIPT_FILE,
     UNSHRUNK_FILE,
     entry_files,
@@ -24,18 +25,17 @@ from fuzzshard.corpus.store import (
     save_unshrunk,
 )
 from fuzzshard.errors import InvalidEntry, UsageError
+from fuzzshard.reproducer.shown import Shown, shown
 from fuzzshard.verdict import Finding, Status, Verdict
 
 INCONCLUSIVE_FOLDER = "inconclusive"
 
-NO_SCRIPT = "# No reproducer could be generated"
-
 
 class ScriptRender(Protocol):
-    """The standalone script that shows a finding."""
+    """Standalone scripts that may show a finding, the one that reads best first."""
 
-    def __call__(self, case: Case, *, signature: str, finding: Finding | None) -> str:
-        """Python source that needs torch only."""
+    def __call__(self, case: Case, *, signature: str, findings: Sequence[Finding]) -> Iterable[str]:
+        """Python sources that need torch only; raises :class:`UsageError` where none can be written."""
 
 
 class ScriptOutcome(Protocol):
@@ -43,7 +43,11 @@ class ScriptOutcome(Protocol):
 
     @property
     def fails(self) -> bool:
-        """Whether the script showed the finding."""
+        """Whether the script ended with an error."""
+
+    @property
+    def output(self) -> str:
+        """What it printed, which tells the finding from another error."""
 
 
 class ScriptCheck(Protocol):
@@ -100,17 +104,24 @@ class Keeper:
         return moved
 
     def verify(self, folder: Path, entry: CorpusEntry) -> bool:
-        """Runs the reproducer in ``folder``; one that does not fail gets a note in the entry."""
-        script = folder / SCRIPT_FILE
-        if script.read_text().startswith(NO_SCRIPT):
-            note = f"{script.read_text().strip().removeprefix('# ')}; replaying the case shows the finding"
-        elif self._check(script, entry.case.mesh.size, preload=self.preload).fails:
-            return True
+        """Runs scripts until one shows the finding, and saves it; if none does, the entry gets a note."""
+        first = (folder / SCRIPT_FILE).read_text()
+        if first.startswith(NO_SCRIPT):
+            note = f"{first.strip().removeprefix('# ')}; replaying the case shows the finding"
         else:
+            for text in self._scripts(entry):
+                write_atomic(folder / SCRIPT_FILE, text.encode())
+                if self._shows(folder / SCRIPT_FILE, entry):
+                    return True
             note = "running it did not show the finding; replaying the case does"
         noted = msgspec.structs.replace(entry, notes={**entry.notes, SCRIPT_FILE: note})
-        save_shrunk(folder, noted, script.read_text())
+        save_shrunk(folder, noted, first)
         return False
+
+    def _shows(self, script: Path, entry: CorpusEntry) -> bool:
+        result = self._check(script, entry.case.mesh.size, preload=self.preload)
+        observed = entry.findings[0].observed if entry.findings else ""
+        return shown(result, entry.signature, observed) is Shown.YES
 
     def entry(self, folder: Path) -> CorpusEntry:
         """The entry in ``folder``."""
@@ -129,12 +140,13 @@ class Keeper:
             confirmed = Confirmation(runs=confirmation.runs, reproduced=confirmation.reproduced)
         return make_entry(case, verdict, info, preload=tuple(map(str, self.preload)), confirmed=confirmed)
 
+    def _scripts(self, entry: CorpusEntry) -> Iterable[str]:
+        return self._render(entry.case, signature=entry.signature, findings=entry.findings)
+
     def _script(self, entry: CorpusEntry) -> str:
         """A finding is saved even where no script can be made of it."""
         try:
-            return self._render(
-                entry.case, signature=entry.signature, finding=next(iter(entry.findings), None)
-            )
+            return next(iter(self._scripts(entry)))
         except UsageError as error:
             return f"{NO_SCRIPT}: {error}\n"
         except Exception as error:

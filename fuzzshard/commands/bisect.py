@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fuzzshard.corpus.entry import CorpusEntry, read_entry
-from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE, only_case
+from fuzzshard.corpus.store import CASE_FILE, only_case, saved_script
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, UsageError
 
 Several = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
@@ -99,10 +99,9 @@ def bisect(
 
 def _check(file: Path, entry: CorpusEntry) -> None:
     """Raises :class:`UsageError` for what no other torch can say anything about."""
-    script = file.with_name(SCRIPT_FILE)
     if file.name != CASE_FILE or not entry.signature:
         raise UsageError(f"{file} is no finding of a corpus", "give an entry's folder")
-    if not script.exists() or script.read_text().startswith("# No reproducer"):
+    if saved_script(file) is None:
         raise UsageError(f"{file.parent} has no script to run", "replay it under the other version instead")
     if entry.preload:
         raise UsageError(

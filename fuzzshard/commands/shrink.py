@@ -79,7 +79,7 @@ def shrink(
     if not confirmed.reproduced:
         print("the finding did not repeat on fresh ranks; nothing is changed")
         return EXIT_INCONCLUSIVE
-    keeper = Keeper(corpus, preload, reproducer.script, reproducer.check)
+    keeper = Keeper(corpus, preload, reproducer.scripts, reproducer.check)
     folder = file.parent
     if file.name != CASE_FILE:
         folder = keeper.save_found(Found(index=0, case=case, verdict=verdict), info)

@@ -31,13 +31,21 @@ class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     reproduced: int
 
 
+class Culprit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One change of the case, in words that complete "it works ...", and the status it gives."""
+
+    change: str
+    outcome: str
+
+
 class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A Case with its expectation.
 
     ``status`` PASS with an empty ``signature`` is a plain regression case. ``torch``, ``device`` and
     ``mesh`` say where the finding was seen, ``preload`` what else was loaded there (replaying never
     loads it by itself: nothing that is read is executed). ``replay`` is the command to run. ``bad_on`` and
-    ``good_on`` are versions of torch that show the finding and that do not, as far as anyone has looked.
+    ``good_on`` are versions of torch that show the finding and that do not, as far as anyone has looked;
+    ``culprits`` are changes of the case that make it right.
     """
 
     format: int = FORMAT
@@ -53,6 +61,7 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     findings: tuple[Finding, ...] = ()
     notes: dict[str, str] = {}
     stacks: dict[str, str] = {}
+    culprits: tuple[Culprit, ...] = ()
     bad_on: tuple[str, ...] = ()
     good_on: tuple[str, ...] = ()
     case: Case

@@ -60,16 +60,20 @@ def check(
 def _run(
     path: Path, num_ranks: int, preload: Sequence[Path], timeout: float, python: Path | None
 ) -> ScriptResult:
-    torchrun = [str(python or sys.executable), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    torchrun = [
+        str(python or sys.executable),
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+    ]
     command = [*torchrun, str(num_ranks)]
     if preload:
         command += ["-m", "fuzzshard.reproducer.launch"]
         command += [word for file in preload for word in ("--preload", str(file))] + ["--"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     if python is None:
-        environment["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")])
-        )
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     else:
         environment.pop("PYTHONPATH", None)  # packages of this Python are not meant for another
     began = time.monotonic()

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import enum
 import re
+from typing import Protocol
 
-from fuzzshard.reproducer.check import ScriptResult
-
-_RAISED = re.compile(r"^(?:\[rank\d+\]:\s?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt))(?::\s*(.*))?$", re.M)
+_RAISED = re.compile(r"^(?:\[rank\d+\]:\s?)?((?:\w+\.)*\w*(?:Error|Exception))(?::\s*(.*))?$", re.M)
 
 _OF_TORCHRUN = "ChildFailedError"
 
 _NOT_A_LOST_RANK = ("AssertionError", "AttributeError", "ImportError", "ModuleNotFoundError", "TypeError")
+
+
+class Ran(Protocol):
+    """How a script ended, as far as it matters here."""
+
+    @property
+    def fails(self) -> bool:
+        """Whether some rank ended with an error."""
+
+    @property
+    def output(self) -> str:
+        """What all ranks and torchrun printed."""
 
 
 class Shown(enum.StrEnum):
@@ -26,7 +37,7 @@ class Shown(enum.StrEnum):
     OTHERWISE = "fails for another reason"
 
 
-def shown(result: ScriptResult, signature: str, observed: str = "") -> Shown:
+def shown(result: Ran, signature: str, observed: str = "") -> Shown:
     """What ``result`` says of the finding with this ``signature``; without one, any failure shows it.
 
     A divergence fails an assertion, a crash raises the same class of error, with the message ``observed`` or

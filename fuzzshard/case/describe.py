@@ -1,0 +1,229 @@
+"""What tells one case from another, in a maintainer's words: "with reshard_after_forward=True in place of 2".
+
+Phrases complete the sentence "it works ...". Both cases are those of one reduction or one edit, so what
+did not change has the same name in both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from fuzzshard.case.case import Case, Freeze, Mesh, WrapGroup
+from fuzzshard.case.dims import get_dims
+from fuzzshard.case.graph import Alias, Block, Module, Part, walk
+from fuzzshard.case.schedule import Backward, Forward, Op, SetFlag, SetRequiresGrad
+
+_SAID_ELSEWHERE = frozenset(
+    ("seed", "model", "inputs", "mesh", "schedule", "wrap", "freezes", "optimizer", "fsdp1", "ties")
+)
+
+_MODULE_NAMES = {
+    "linear": "Linear",
+    "layer_norm": "LayerNorm",
+    "rms_norm": "RMSNorm",
+    "batch_norm": "BatchNorm1d",
+    "embedding": "Embedding",
+    "conv1d": "Conv1d",
+    "conv2d": "Conv2d",
+    "raw_parameter": "plain parameter",
+    "mlp": "MLP",
+    "attention": "attention",
+    "dropout": "Dropout",
+    "activation": "activation",
+    "alias": "second name",
+    "block": "block",
+}
+
+
+def describe(old: Case, new: Case) -> list[str]:
+    """Every difference of ``new`` from ``old``, one phrase each; empty for cases that are equal."""
+    phrases = [
+        *_mesh(old.mesh, new.mesh),
+        *_wraps(old.wrap, new.wrap),
+        *_schedule(old.schedule, new.schedule),
+        *_freezes(old.freezes, new.freezes),
+        *_fields(old.optimizer, new.optimizer, "", skip=("kind",)),
+        *_fields(old.fsdp1, new.fsdp1, ""),
+        *_scalars(old, new),
+        *_model(old, new),
+        *_inputs(old, new),
+    ]
+    if old.optimizer.kind != new.optimizer.kind:
+        phrases.append(f"with {new.optimizer.kind} in place of {old.optimizer.kind}")
+    if old.seed != new.seed:
+        phrases.append(_in_place_of("seed", new.seed, old.seed))
+    return phrases
+
+
+def _in_place_of(name: str, new: object, old: object, where: str = "") -> str:
+    return f"with {name}={_value(new)} in place of {_value(old)}{where}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Part):
+        given = msgspec.to_builtins(value)
+        return ", ".join(f"{name}={text}" for name, text in given.items() if name != "type") or "the default"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_value, value)) + ")" if value else "none"
+    return str(value)
+
+
+def _named(path: str) -> str:
+    return path or "the root"
+
+
+def _fields(old: Part, new: Part, where: str, skip: Sequence[str] = ()) -> Iterator[str]:
+    """The fields of two parts of one type that differ."""
+    for field in msgspec.structs.fields(type(old)):
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        if before != after and field.name not in skip:
+            yield _in_place_of(field.name, after, before, where)
+
+
+def _mesh(old: Mesh, new: Mesh) -> Iterator[str]:
+    if old.size != new.size:
+        ranks = f"with {new.size} rank{'s' * (new.size > 1)} in place of {old.size}"
+        one_axis = Mesh(shard=old.size) == old and Mesh(shard=new.size) == new
+        yield ranks if one_axis else f"{ranks} (mesh {_axes(new)}, was {_axes(old)})"
+    elif old != new:
+        yield f"on the mesh {_axes(new)} in place of {_axes(old)}"
+
+
+def _axes(mesh: Mesh) -> str:
+    axes = ("pipeline", "replicate", "shard", "tensor")
+    return " x ".join(f"{axis} {size}" for axis in axes if (size := getattr(mesh, axis)) is not None)
+
+
+def _wraps(old: Sequence[WrapGroup], new: Sequence[WrapGroup]) -> Iterator[str]:
+    """Groups are the same where they have the same modules; others came, went, or changed their modules."""
+    before, after = {g.modules: g for g in old}, {g.modules: g for g in new}
+    gone, came = [m for m in before if m not in after], [m for m in after if m not in before]
+    for modules in (m for m in before if m in after):
+        where = f" on {', '.join(map(_named, modules))}" if len(old) > 1 else ""
+        yield from _fields(before[modules], after[modules], where, skip=("modules",))
+    if gone and came:
+        yield f"with {_calls(came)} in place of {_calls(gone)}"
+    elif gone or came:
+        yield f"without {_calls(gone)}" if gone else f"with {_calls(came)} as well"
+    elif list(before) != list(after):
+        yield "with the fully_shard calls in another order"
+
+
+def _calls(groups: Sequence[tuple[str, ...]]) -> str:
+    listed = ["model" if m == ("",) else m[0] if len(m) == 1 else f"[{', '.join(m)}]" for m in groups]
+    return " and ".join(f"fully_shard({modules})" for modules in listed)
+
+
+def _freezes(old: Sequence[Freeze], new: Sequence[Freeze]) -> Iterator[str]:
+    before, after = {f.target: f for f in old}, {f.target: f for f in new}
+    for target, freeze in before.items():
+        if target not in after:
+            yield f"without freezing {_named(target)}"
+        elif freeze != after[target]:
+            when = "after" if after[target].after_wrap else "before"
+            yield f"with {_named(target)} frozen {when} wrapping"
+    yield from (f"with {_named(target)} frozen" for target in after if target not in before)
+
+
+def _schedule(old: Sequence[Op], new: Sequence[Op]) -> Iterator[str]:
+    """Ops that changed in place, or how many there are now of those that went or came."""
+    if len(old) == len(new):
+        changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
+        if len(changed) > 1 and Counter(old) == Counter(new):
+            yield "with the ops in another order"
+            return
+        for a, b in changed:
+            if type(a) is type(b) and op_words(a) == op_words(b):
+                yield from _fields(a, b, f" in {op_words(a)}")
+            else:
+                yield f"with {op_words(b)} in place of {op_words(a)}"
+        return
+    before, after = Counter(map(op_words, old)), Counter(map(op_words, new))
+    for words in before | after:
+        was, now = before[words], after[words]
+        if now < was:
+            yield f"without {words}" if not now else f"with {now} {words} in place of {was}"
+        elif now > was:
+            yield f"with {words}" if not was else f"with {now} {words} in place of {was}"
+
+
+def op_words(op: Op) -> str:
+    """An op as a noun."""
+    match op:
+        case Forward(target=target, grad=grad):
+            of = f"forward of {target}" if target else "forward"
+            return of if grad else f"{of} under no_grad"
+        case Backward():
+            return "backward"
+        case SetFlag(flag=flag, value=value, target=target):
+            return f"set_{flag}({value}) of {_named(target)}"
+        case SetRequiresGrad(target=target, value=value):
+            return f"requires_grad_({value}) of {_named(target)}"
+    words = str(type(op).__struct_config__.tag).replace("_", " ")
+    target = getattr(op, "target", "")
+    return f"{words} of {target}" if target else words
+
+
+def _scalars(old: Case, new: Case) -> Iterator[str]:
+    """What a case has once, and lists of which items went or came."""
+    for name in msgspec.structs.fields(Case):
+        before, after = getattr(old, name.name), getattr(new, name.name)
+        if name.name in _SAID_ELSEWHERE or before == after:
+            continue
+        if not isinstance(before, tuple):
+            yield _in_place_of(name.name, after, before)
+            continue
+        label = name.name.replace("_", " ").removesuffix("s")
+        yield from (f"without the {label} {_value(item)}" for item in before if item not in after)
+        yield from (f"with the {label} {_value(item)}" for item in after if item not in before)
+    yield from (f"without tying {t.parameter} to {t.source}" for t in old.ties if t not in new.ties)
+    yield from (f"with {t.parameter} tied to {t.source}" for t in new.ties if t not in old.ties)
+
+
+def _inputs(old: Case, new: Case) -> Iterator[str]:
+    yield from _fields(old.inputs, new.inputs, "", skip=("tensors",))
+    before, after = old.inputs.tensors, new.inputs.tensors
+    if len(before) != len(after):
+        yield f"with {len(after)} inputs in place of {len(before)}"
+        return
+    for index, (a, b) in enumerate(zip(before, after, strict=True)):
+        yield from _fields(a, b, f" of input {index}", skip=("size",))
+    if get_dims(old) == get_dims(new):
+        return
+    sizes = [(a.size, b.size) for a, b in zip(before, after, strict=True) if a.size != b.size]
+    yield from (f"with {b} features of an input in place of {a}" for a, b in sizes)
+
+
+def _model(old: Case, new: Case) -> Iterator[str]:
+    """Modules that went, came or are others; then how they are called."""
+    before, after = dict(walk(old.model)), dict(walk(new.model))
+    gone, came = [p for p in before if p not in after], [p for p in after if p not in before]
+    yield from (f"without {_what(before[path])} {path}" for path in gone)
+    yield from (f"with {_what(after[path], article=True)} {path} more" for path in came)
+    for path in (p for p in before if p in after):
+        yield from _module(path, before[path], after[path])
+    rewired = [path for path in before if path in after and _flow(before[path]) != _flow(after[path])]
+    if rewired and not gone and not came:
+        yield f"with another forward of {' and '.join(map(_named, rewired))}"
+
+
+def _module(path: str, old: Module, new: Module) -> Iterator[str]:
+    if isinstance(old, Block) and isinstance(new, Block):
+        yield from _fields(old, new, f" of {_named(path)}", skip=("children", "nodes", "outputs", "inputs"))
+    elif type(old) is not type(new):
+        yield f"with {path} {_what(new, article=True)} in place of {_what(old, article=True)}"
+    elif not isinstance(old, Alias):
+        yield from _fields(old, new, f" of {path}")
+
+
+def _what(module: Module, *, article: bool = False) -> str:
+    name = _MODULE_NAMES[str(type(module).__struct_config__.tag)]
+    vowel = name[0] in "aeiouAEIOU" or name in ("MLP", "RMSNorm")
+    return f"{'an' if vowel else 'a'} {name}" if article else f"the {name}"
+
+
+def _flow(module: Module) -> tuple[object, ...]:
+    return (module.nodes, module.outputs, module.inputs) if isinstance(module, Block) else ()
