@@ -61,8 +61,8 @@ def rewritten(file: Path, entry: CorpusEntry) -> tuple[str | None, str]:
         ):
             write_atomic(script, text.encode())
             if run(script, entry) is Shown.YES:
-                entry.notes.pop(SCRIPT_FILE, None)
-                write_atomic(file, encode_entry(entry))
+                if entry.notes.pop(SCRIPT_FILE, None):
+                    write_atomic(file, encode_entry(entry))
                 return text, str(Shown.YES)
     except UsageError as error:
         return old, str(error)

@@ -15,6 +15,7 @@ from fuzzshard.drafts.duplicates import Duplicate
 from fuzzshard.drafts.evidence import Evidence, versions_known
 from fuzzshard.drafts.words import reasons, summary, title
 from fuzzshard.report.program import program
+from fuzzshard.verdict import Finding
 
 MOST_CHARACTERS = 65_535
 """What GitHub takes for the body of an issue."""
@@ -75,7 +76,14 @@ def _render(
         duplicates=duplicates,
         environment=evidence.environment,
     )
-    return re.sub(r"\n{3,}", "\n\n", text)
+    return _single_blank_lines(text)
+
+
+def _single_blank_lines(text: str) -> str:
+    """What the template leaves blank, outside of code fences: the script stays as it ran."""
+    parts = text.split("```")
+    parts[::2] = [re.sub(r"\n{3,}", "\n\n", part) for part in parts[::2]]
+    return "```".join(parts)
 
 
 def _where(entry: CorpusEntry) -> Mapping[str, str]:
@@ -87,16 +95,14 @@ def _where(entry: CorpusEntry) -> Mapping[str, str]:
         "op": op,
         "kind": first.oracle.replace("_", " "),
         "name": f"`{first.name}`" if first.name else "",
-        "rank": ", ".join(
-            sorted({str(f.rank) for f in entry.findings if _same_place(f.oracle, f.op, entry)})
-        ),
+        "rank": ", ".join(map(str, sorted({f.rank for f in entry.findings if _is_there(f, first)}))),
         "expected": _cell(first.expected),
         "observed": _cell(first.observed),
     }
 
 
-def _same_place(oracle: str, op: int, entry: CorpusEntry) -> bool:
-    return (oracle, op) == (entry.findings[0].oracle, entry.findings[0].op)
+def _is_there(finding: Finding, first: Finding) -> bool:
+    return (finding.oracle, finding.op, finding.name) == (first.oracle, first.op, first.name)
 
 
 def _cell(text: str) -> str:
@@ -115,9 +121,8 @@ def _marked(entry: CorpusEntry) -> list[str]:
 def _rate(entry: CorpusEntry, evidence: Evidence) -> str:
     parts = []
     if entry.confirmed is not None:
-        parts.append(
-            f"{entry.confirmed.reproduced} of {entry.confirmed.runs} runs of the case on fresh ranks"
-        )
+        confirmed = entry.confirmed
+        parts.append(f"{confirmed.reproduced} of {confirmed.runs} runs of the case on fresh ranks")
     if evidence.script.runs:
         parts.append(f"{evidence.script.shown} of {evidence.script.runs} runs of the script")
     return ", ".join(parts) + "." if parts else "seen once."

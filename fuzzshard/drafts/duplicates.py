@@ -58,11 +58,7 @@ def duplicates(file: Path, entry: CorpusEntry, mine: Collection[str]) -> list[Du
         shared, union = len(theirs & set(mine)), len(theirs | set(mine))
         same = other.signature == entry.signature
         if same or (union and shared / union >= LEAST_OVERLAP):
-            found.append(
-                (
-                    shared / (union or 1),
-                    Duplicate(other_file.parent.name, other.signature, same, shared, union),
-                )
-            )
+            duplicate = Duplicate(other_file.parent.name, other.signature, same, shared, union)
+            found.append((shared / (union or 1), duplicate))
     ranked = sorted(found, key=lambda pair: (not pair[1].same_signature, -pair[0], pair[1].name))
     return [duplicate for _, duplicate in ranked[:MOST]]

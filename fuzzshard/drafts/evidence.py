@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,10 @@ from fuzzshard.shrink.culprits import culprits
 from fuzzshard.verdict import Finding, Status, Verdict
 
 ENVIRONMENT_SECONDS = 120.0
+
+_OF_RANK = re.compile(r"\[rank(\d+)\]:")
+_OF_TORCHRUN = re.compile(r"[EWI]\d{4} [\d:.]+ \d+ .*torch/distributed/")
+"""How lines of glog begin, which torchrun writes when a rank fails."""
 
 _PEERS: dict[str, EngineName] = {
     "fully_shard": "ddp",
@@ -80,20 +85,15 @@ def run_script(text: str, entry: CorpusEntry, runs: int, *, preload: tuple[Path,
 
 
 def readable(output: str, folder: str) -> str:
-    """What the ranks printed, without torchrun's own account of it and without paths of this machine."""
+    """What the first rank that fails printed, without torchrun's own account and paths of this machine."""
     text = output.replace(f"{folder}/", "").replace(sys.prefix, "...").replace(str(Path.home()), "~")
-    lines = text.splitlines()
-    own = next(
-        (i for i, line in enumerate(lines) if "torch/distributed/elastic" in line and "[" in line[:40]), None
-    )
-    ends = [
-        i for i, line in enumerate(lines) if line.startswith(("E1", "E0", "W1", "W0")) and "failed (" in line
-    ]
-    stop = min([*ends, *([own] if own is not None and not ends else [])], default=len(lines))
-    kept = lines[:stop] or lines
-    return "\n".join(
-        line.rstrip() for line in kept if not line.startswith("W") or "elastic" not in line
-    ).strip()
+    lines = [line.rstrip() for line in text.splitlines() if not _OF_TORCHRUN.match(line)]
+    ranks = sorted({int(found[1]) for line in lines if (found := _OF_RANK.match(line))})
+    if not ranks:
+        return "\n".join(lines).strip()
+    own = [line for line in lines if line.startswith(f"[rank{ranks[0]}]:") or not _OF_RANK.match(line)]
+    others = f"\n(rank {', '.join(map(str, ranks[1:]))} likewise)" if ranks[1:] else ""
+    return "\n".join(own).strip() + others
 
 
 def collect_env() -> str:
@@ -163,5 +163,6 @@ def versions_known(entry: CorpusEntry) -> Iterator[tuple[str, str]]:
     """Versions of torch, and whether the finding is there."""
     if entry.torch:
         yield entry.torch, "bad, found here"
-    yield from ((version, "bad") for version in entry.bad_on if version != entry.torch)
+    public = entry.torch.partition("+")[0]
+    yield from ((version, "bad") for version in entry.bad_on if version not in (entry.torch, public))
     yield from ((version, "good") for version in entry.good_on)

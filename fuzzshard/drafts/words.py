@@ -34,17 +34,19 @@ def engine_name(engine: str) -> str:
     return _NAMES.get(engine, engine)
 
 
-def conditions(cause: Collection[str]) -> list[str]:
+def conditions(entry: CorpusEntry, cause: Collection[str]) -> list[str]:
     """What it takes, in words; the most telling first."""
     ordered = [name for prefix in _TELLING for name in FEATURES if name in cause and name.startswith(prefix)]
-    return list(dict.fromkeys(FEATURES[name] for name in ordered))
+    sizes = [g.reshard_after_forward for g in entry.case.wrap if type(g.reshard_after_forward) is int]
+    words = FEATURES | {"reshard:int": f"reshard_after_forward={sizes[0]}"} if sizes else FEATURES
+    return list(dict.fromkeys(words[name] for name in ordered))
 
 
 def title(entry: CorpusEntry, cause: Collection[str]) -> str:
     """What goes wrong, and under which condition."""
     first = entry.findings[0]
     tag = _TAGS.get(first.engine, first.engine)
-    told = conditions(cause)
+    told = conditions(entry, cause)
     condition = f" ({told[0]})" if told else ""
     text = f"[{tag}] {_headline(entry, first)}"
     return _cut(text, _TITLE_LENGTH - len(condition)) + condition
@@ -62,7 +64,7 @@ def _headline(entry: CorpusEntry, first: Finding) -> str:
         case "warning" | "expectation":
             return one_line
         case "communication":
-            return f"{first.name}: {one_line} where {first.expected} are due"
+            return f"{first.name} are {one_line} where {first.expected} are due"
         case "hooks":
             return "post-backward hooks do not run within the backward"
         case "collectives":
@@ -70,7 +72,7 @@ def _headline(entry: CorpusEntry, first: Finding) -> str:
         case "replicas":
             return "replicas drift apart"
         case "registration":
-            return f"{_kind(first.expected)} expected, but a {_kind(first.observed)} is registered"
+            return f"registered parameter is a {_kind(first.observed)}, not a {_kind(first.expected)}"
     what = _WHAT.get(first.oracle, first.oracle)
     if first.detail == MISSING:
         return f"{what} is None where plain training has one"
@@ -110,10 +112,10 @@ def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
         "deadline": f"{who} hangs: {observed}.",
     }.get(
         first.oracle,
-        f"{who}: {_headline(entry, first)}. Expected {_named(first)}: `{_cut(expected, 300)}`; "
+        f"{who}: the {_headline(entry, first)}. Expected {_named(first)}: `{_cut(expected, 300)}`; "
         f"observed `{_cut(observed, 300)}`.",
     )
-    told = conditions(cause)
+    told = conditions(entry, cause)
     if not told:
         return what
     listed = "; ".join(told)
@@ -140,17 +142,18 @@ def reasons(entry: CorpusEntry, evidence: Evidence) -> Iterator[str]:
     if first.error is not None and first.bound:
         ratio = first.error / first.bound
         yield (
-            f"The difference is {first.error:.3g}. Rounding explains at most {first.bound:.3g} there, measured by "
-            f"running the reference again with every sum of gradients off by as much as another order could "
-            f"make it: the difference is {ratio:.1e} times that."
+            f"The difference is {first.error:.3g}. Rounding explains {first.bound:.3g} there, measured "
+            f"by running the reference again with every sum of gradients off by as much as another order "
+            f"could make it: the difference is {ratio:.1e} times that."
         )
-    elif first.error is not None and first.bound == 0:
-        yield f"The difference is {first.error:.3g} where the bits have to be equal."
+    elif first.error is not None:
+        yield f"The difference is {first.error:.3g}."
     if evidence.exactly is not None and evidence.exactly.error is not None:
         bound = f", where rounding explains {evidence.exactly.bound:.1e}" if evidence.exactly.bound else ""
         yield f"In float64 the difference is still {evidence.exactly.error:.3g}{bound}: it is no rounding."
     if evidence.peer:
-        yield f"Vote: {engine_name(evidence.peer)} on the same model, data and schedule agrees with the reference."
+        peer = engine_name(evidence.peer)
+        yield f"Vote: {peer} on the same model, data and schedule agrees with the reference."
 
 
 def _rule(entry: CorpusEntry, first: Finding) -> str:
@@ -158,18 +161,14 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
     reference = "the plain module on every rank, with its gradients averaged by an explicit all-reduce"
     match first.oracle:
         case "exception" | "exit" | "deadline":
-            return (
-                f"{reference}, runs the same schedule to its end, and no documented refusal covers the case."
-            )
+            return f"{reference}, runs the same schedule to its end, and no documented refusal is in its way."
         case "registration":
             return (
                 "which class of parameter, placement and mesh is registered after each op follows from the "
                 "docstrings of `fully_shard`, `reshard` and `set_reshard_after_backward`."
             )
         case "communication" | "hooks":
-            return (
-                "collectives and hooks of each op follow from the documented policies of the wrapped modules."
-            )
+            return "collectives and hooks of each op follow from the documented policies of wrapped modules."
         case "collectives" | "replicas":
             return "ranks are compared with each other, so no reference is needed."
         case "warning" | "expectation":
@@ -180,6 +179,8 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
         "bitwise": "both sides add the same two terms, so they must agree bit for bit.",
         "exact": "all values are small integers times powers of two, so nothing is rounded in any order.",
     }.get(first.rung, "they may differ by rounding only.")
+    if first.bound == 0 and first.rung in ("bounded", "precision"):
+        why = "what is compared here is computed the same way on both sides, so the bits must be equal."
     return f"it is compared with {reference}; {why}"
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.schedule import Cast, CorruptState
 from fuzzshard.errors import UsageError
 from fuzzshard.oracles.association import adds_in_another_order
@@ -181,6 +182,8 @@ def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
         return dataclasses.replace(seeded, kind="type", expected=finding.expected)
     if finding.error is None:
         return seeded
+    if has_precision(case) and finding.rung != "precision":
+        raise UsageError("nobody has measured what low precision explains here", "replay the case")
     rounding = aim.bound or ROUNDING[case.dtype]
     if aim.bound is None or not finding.error > LEAST_MARGIN * rounding:
         raise UsageError("the difference is not far above its bound", "use the named values")

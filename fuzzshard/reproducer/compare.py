@@ -25,7 +25,7 @@ class Compare(Writer):
     def __init__(self, case: Case, aim: Aim) -> None:
         root = "inner" if aim.engine in ENGINE_CLASSES else "model"
         super().__init__(case, aim, Program(case, aim, called="model", model=root))
-        if has_precision(case) and aim.kind == "compare" and not self._bound_covers_precision:
+        if has_precision(case) and aim.kind == "compare" and not aim.tolerant:
             raise UsageError("no script emulates mixed precision on a plain model", "replay the case")
         if self.program.rebuilds:
             raise UsageError("no script builds both models anew", "replay the case")
@@ -61,11 +61,6 @@ class Compare(Writer):
                 *self.verdict(),
             ]
         )
-
-    @property
-    def _bound_covers_precision(self) -> bool:
-        """Whether the plain model is near enough: the difference is far above the bound of low precision."""
-        return self.aim.tolerant and bool(self.aim.bound)
 
     def truth(self, copied: list[str]) -> list[str]:
         """Trains what the engine is compared with: the reference averages all gradients by hand.
@@ -116,6 +111,7 @@ class Compare(Writer):
     def _seeded_verdict(self) -> list[str]:
         """The comparison of one tensor, which the functions that train return, or a dict with it."""
         atol = tolerance(self.case, self.aim, plain=self.program.sync.plain and self.program.sync.exactly)
+        tolerances = f"rtol=0, atol={atol:g}{', check_dtype=False' if has_precision(self.case) else ''}"
         comment = ["# A difference of up to atol could be rounding: sums in another order."] if atol else []
         lines, key = [], f'"{self.aim.name}"'
         if not self.program.watch.watched:
@@ -129,7 +125,7 @@ class Compare(Writer):
             *lines,
             f'both = f"rank {{rank}}, {self.aim.name}: expected\\n{{expected}}\\nobserved\\n{{observed}}\\n"',
             *comment,
-            f"torch.testing.assert_close(observed, expected, rtol=0, atol={atol:g}, msg=lambda m: both + m)",
+            f"torch.testing.assert_close(observed, expected, {tolerances}, msg=lambda m: both + m)",
             *helpers.END,
         ]
 

@@ -92,6 +92,7 @@ class FakeWorld:
 @dataclasses.dataclass(frozen=True)
 class FakeScriptResult:
     fails: bool
+    output: str = "AssertionError: observed is not expected"
 
 
 @dataclasses.dataclass
