@@ -21,7 +21,7 @@ from fuzzshard.corpus.entry import mesh_text
 from fuzzshard.corpus.store import SCRIPT_FILE
 from fuzzshard.errors import FuzzshardError, InfraError, UsageError
 from fuzzshard.guidance import Feedback, Guidance, guided
-from fuzzshard.reproducer import check, script
+from fuzzshard.reproducer import check, scripts
 from fuzzshard.shrink import Budget
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status, Verdict
@@ -272,7 +272,7 @@ class Hunt:
 
     def _keep(self, found: Found, judged: Judged, world: World) -> None:
         """Writes case and script as a campaign does, and runs the script with the bug and without."""
-        keeper = Keeper(self._settings.keep / self.row.id, (self._file,), script, check)
+        keeper = Keeper(self._settings.keep / self.row.id, (self._file,), scripts, check)
         folder = keeper.save_found(found, world.info)
         entry = keeper.save_judged(folder, judged, world.info)
         if not self._settings.scripts:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from cyclopts import App, CycloptsError
 
 from fuzzshard import __version__
+from fuzzshard.commands.bisect import bisect
 from fuzzshard.commands.corpus import corpus_app
 from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.replay import replay
+from fuzzshard.commands.report import report
 from fuzzshard.commands.repro import repro
 from fuzzshard.commands.run import run
 from fuzzshard.commands.show import show
@@ -61,7 +63,7 @@ app = App(
     suppress_keyboard_interrupt=False,
     result_action="return_value",
 )
-_COMMANDS: tuple[Callable[..., int], ...] = (run, replay, show, shrink, repro, doctor)
+_COMMANDS: tuple[Callable[..., int], ...] = (run, replay, show, shrink, repro, report, bisect, doctor)
 for _order, _command in enumerate(_COMMANDS):
     app.command(_command, help_epilogue=EXIT_CODES, sort_key=_order)
 app.command(corpus_app(EXIT_CODES, sort_key=len(_COMMANDS)))

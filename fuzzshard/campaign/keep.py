@@ -15,10 +15,11 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.distinct import finding_key
 from fuzzshard.corpus.entry import CorpusEntry, make_entry, read_entry
-from fuzzshard.corpus.scripts import NO_SCRIPT, ScriptCheck, ScriptRender, script_of
+from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender, script_of, scripts_of, shown_by
 from fuzzshard.corpus.store import (
     CASE_FILE,
     INCONCLUSIVE_FOLDER,
+    NO_SCRIPT,
     SCRIPT_FILE,
     UNSHRUNK_FILE,
     entry_files,
@@ -26,6 +27,7 @@ from fuzzshard.corpus.store import (
     save_unshrunk,
 )
 from fuzzshard.errors import InvalidEntry
+from fuzzshard.reproducer.shown import Shown
 from fuzzshard.verdict import Status, Verdict
 
 
@@ -81,17 +83,23 @@ class Keeper:
         return moved
 
     def verify(self, folder: Path, entry: CorpusEntry) -> bool:
-        """Runs the reproducer in ``folder``; one that does not fail gets a note in the entry."""
-        script = folder / SCRIPT_FILE
-        if script.read_text().startswith(NO_SCRIPT):
-            note = f"{script.read_text().strip().removeprefix('# ')}; replaying the case shows the finding"
-        elif self._check(script, entry.case.mesh.size, preload=self.preload).fails:
-            return True
+        """Runs scripts until one shows the finding, and saves it; if none does, the entry gets a note."""
+        first = (folder / SCRIPT_FILE).read_text()
+        if first.startswith(NO_SCRIPT):
+            note = f"{first.strip().removeprefix('# ')}; replaying the case shows the finding"
         else:
+            for text in scripts_of(entry, self._render):
+                write_atomic(folder / SCRIPT_FILE, text.encode())
+                if self._shows(folder / SCRIPT_FILE, entry):
+                    return True
             note = "running it did not show the finding; replaying the case does"
         noted = msgspec.structs.replace(entry, notes={**entry.notes, SCRIPT_FILE: note})
-        save_shrunk(folder, noted, script.read_text())
+        save_shrunk(folder, noted, first)
         return False
+
+    def _shows(self, script: Path, entry: CorpusEntry) -> bool:
+        result = self._check(script, entry.case.mesh.size, preload=self.preload)
+        return shown_by(result, entry) is Shown.YES
 
     def entry(self, folder: Path) -> CorpusEntry:
         """The entry in ``folder``."""

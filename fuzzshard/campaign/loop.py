@@ -38,7 +38,7 @@ from fuzzshard.errors import (
 )
 from fuzzshard.guidance import guided
 from fuzzshard.guidance.reached import Reached
-from fuzzshard.reproducer import check, script
+from fuzzshard.reproducer import check, scripts
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, resolve_device
@@ -62,7 +62,7 @@ class Tools:
 
     make_world: Callable[[WorldConfig], WorldHandle] = World
     cases: CaseStream = case_stream
-    render: ScriptRender = script
+    render: ScriptRender = scripts
     check: ScriptCheck = check
 
 

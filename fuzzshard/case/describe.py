@@ -20,6 +20,9 @@ _SAID_ELSEWHERE = frozenset(
     ("seed", "model", "inputs", "mesh", "schedule", "wrap", "freezes", "optimizer", "fsdp1", "ties")
 )
 
+_LABELS = {"shard_dim": "shard_placement_fn dim", "out": "out_features", "seq": "sequence length"}
+"""Fields that torch calls otherwise."""
+
 _MODULE_NAMES = {
     "linear": "Linear",
     "layer_norm": "LayerNorm",
@@ -59,7 +62,7 @@ def describe(old: Case, new: Case) -> list[str]:
 
 
 def _in_place_of(name: str, new: object, old: object, where: str = "") -> str:
-    return f"with {name}={_value(new)} in place of {_value(old)}{where}"
+    return f"with {_LABELS.get(name, name)}={_value(new)}{where} in place of {_value(old)}"
 
 
 def _value(value: object) -> str:

@@ -92,7 +92,7 @@ def verify(*paths: Path, run: Flag = False, device: Device = "auto") -> int:
     )
     seen: list[Condition] = []
     for file in entry_files(paths or (DEFAULT_CORPUS,)):
-        verified = verify_file(file, reproducer.script)
+        verified = verify_file(file, reproducer.scripts)
         if run and verified.condition in (Condition.OK, Condition.STALE) and verified.path.is_dir():
             ran = run_one(file)
             verified = ran if ran.condition is not Condition.OK or ran.message else verified

@@ -47,7 +47,7 @@ def add(*files: Path, corpus: Path = DEFAULT_CORPUS) -> int:
             refused = True
             print(f"refused   {shown_path(item.file)}: it is {shown_path(there)}")
             continue
-        added = add_entry(item, corpus, reproducer.script)
+        added = add_entry(item, corpus, reproducer.scripts)
         known[_key(item)] = added
         print(f"added     {added}")
     return complain(broken) or (EXIT_USAGE if refused else EXIT_CLEAN)
@@ -107,7 +107,7 @@ def merge(*sources: Path, corpus: Path = DEFAULT_CORPUS) -> int:
     ours = {item.file.resolve() for item in target}
     incoming = [item for item in incoming if item.file.resolve() not in ours]
     done: list[str] = []
-    for what, path in merge_entries(incoming, target, corpus, reproducer.script):
+    for what, path in merge_entries(incoming, target, corpus, reproducer.scripts):
         done.append(what)
         if what != "known":
             print(f"{what:<8}  {shown_path(path)}")

@@ -94,7 +94,7 @@ def replay(
         try:
             for result in results:
                 replayed.append(result)
-                updated = update_entry(result, kind, reproducer.script) if update else ""
+                updated = update_entry(result, kind, reproducer.scripts) if update else ""
                 if not summary or updated or result.outcome not in (Outcome.PASS, Outcome.SKIPPED):
                     print((_as_json if as_json else _as_line)(result, updated), flush=True)
         except KeyboardInterrupt:

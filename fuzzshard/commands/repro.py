@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +11,12 @@ from cyclopts import Parameter
 
 from fuzzshard.commands.options import Preload
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import read_entry
-from fuzzshard.corpus.store import only_case
-from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING
+from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.store import only_case, saved_script
+from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
+from fuzzshard.reproducer.shown import Shown, last_error, shown
+
+_EXIT = {Shown.YES: EXIT_FINDING, Shown.NO: EXIT_CLEAN, Shown.OTHERWISE: EXIT_INCONCLUSIVE}
 
 
 def repro(
@@ -21,6 +25,7 @@ def repro(
     *,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
     check: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    anew: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     preload: Preload = (),
 ) -> int:
     """Print a script that shows the finding and needs nothing but torch.
@@ -36,26 +41,49 @@ def repro(
     output
         Where to write the script; by default it is printed.
     check
-        Run the script on the ranks it needs. Exit code 1: it shows the finding; 0: it does not.
+        Run the script on the ranks it needs. Exit code 1: it shows the finding; 0: it does not; 3: it
+        fails for another reason.
+    anew
+        Write the script anew, not the one that was run and saved with the entry. With --check the
+        first one that shows the finding.
     preload
         For --check, a Python file that every rank runs first; repeat it for several.
     """
-    from fuzzshard import reproducer
-
-    entry = read_entry(only_case(path))
-    script = reproducer.script(
-        entry.case, signature=entry.signature, finding=next(iter(entry.findings), None)
-    )
+    file = only_case(path)
+    entry = read_entry(file)
+    saved = None if anew else saved_script(file)
+    offered = _scripts(entry) if saved is None else [saved]
+    script, verdict = next(iter(offered)), None
+    if check:
+        for script in offered:
+            verdict = _run(script, entry, preload)
+            if verdict is Shown.YES:
+                break
     if output is not None:
         write_atomic(output, script.encode())
     elif not check:
         print(script, end="")
-    if not check:
-        return EXIT_CLEAN
+    return EXIT_CLEAN if verdict is None else _EXIT[verdict]
+
+
+def _scripts(entry: CorpusEntry) -> Iterable[str]:
+    from fuzzshard import reproducer
+
+    found = reproducer.scripts(
+        entry.case, signature=entry.signature, findings=entry.findings, torch_version=entry.torch
+    )
+    return list(found)
+
+
+def _run(script: str, entry: CorpusEntry, preload: Preload) -> Shown:
+    from fuzzshard import reproducer
+
     with tempfile.TemporaryDirectory(prefix="fuzzshard-repro-") as folder:
         target = Path(folder) / "repro.py"
         target.write_text(script)
         result = reproducer.check(target, entry.case.mesh.size, preload=preload)
+    verdict = shown(result, entry.signature, entry.findings[0].observed if entry.findings else "")
     print(result.output.rstrip())
-    print(f"the script {'shows the finding' if result.fails else 'does not show the finding'}")
-    return EXIT_FINDING if result.fails else EXIT_CLEAN
+    why = f": {last_error(result.output)}" if verdict is Shown.OTHERWISE else ""
+    print(f"the script {verdict}{why}")
+    return verdict

@@ -76,7 +76,7 @@ def shrink(
         Budget(max_evaluations=sys.maxsize, max_seconds=max_time) if max_time is not None else SHRINK_BUDGET
     )
     control = Control(None)
-    keeper = Keeper(corpus, preload, reproducer.script, reproducer.check)
+    keeper = Keeper(corpus, preload, reproducer.scripts, reproducer.check)
     try:
         with signals_call(control.halt_or_raise), World(config) as started:
             world = ControlledWorld(started, control)

@@ -1,25 +1,29 @@
-"""The standalone script of an entry, or a comment that says why there is none."""
+"""The standalone scripts of an entry, or a comment that says why there is none."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.store import NO_SCRIPT
 from fuzzshard.errors import UsageError
+from fuzzshard.reproducer.shown import Shown, shown
 from fuzzshard.verdict import Finding
-
-NO_SCRIPT = "# No reproducer could be generated"
 
 
 class ScriptRender(Protocol):
-    """The standalone script that shows a finding."""
+    """Standalone scripts that may show a finding, the one that reads best first."""
 
     def __call__(
-        self, case: Case, *, signature: str, finding: Finding | None, torch_version: str = ""
-    ) -> str:
-        """Python source that needs torch only, found with ``torch_version`` or else the installed one."""
+        self, case: Case, *, signature: str, findings: Sequence[Finding], torch_version: str = ""
+    ) -> Iterable[str]:
+        """Python sources that need torch only; raises :class:`UsageError` where none can be written.
+
+        ``torch_version`` is what the finding was seen with, by default the installed one.
+        """
 
 
 class ScriptOutcome(Protocol):
@@ -27,7 +31,11 @@ class ScriptOutcome(Protocol):
 
     @property
     def fails(self) -> bool:
-        """Whether the script showed the finding."""
+        """Whether the script ended with an error."""
+
+    @property
+    def output(self) -> str:
+        """What it printed, which tells the finding from another error."""
 
 
 class ScriptCheck(Protocol):
@@ -39,11 +47,23 @@ class ScriptCheck(Protocol):
         """Raises nothing for a script that fails: that is its purpose."""
 
 
+def scripts_of(entry: CorpusEntry, render: ScriptRender) -> Iterable[str]:
+    """Scripts that may show the finding of ``entry``; raises :class:`UsageError` where there are none."""
+    return render(
+        entry.case, signature=entry.signature, findings=entry.findings, torch_version=entry.torch
+    )
+
+
 def script_of(entry: CorpusEntry, render: ScriptRender) -> str:
-    """The script; a finding is worth keeping even where none can be made of it."""
+    """The script that reads best; a finding is worth keeping even where none can be made of it."""
     try:
-        return render(entry.case, signature=entry.signature, finding=next(iter(entry.findings), None))
+        return next(iter(scripts_of(entry, render)))
     except UsageError as error:
         return f"{NO_SCRIPT}: {error}\n"
     except Exception as error:
         return f"{NO_SCRIPT}: {error!r}\n"
+
+
+def shown_by(outcome: ScriptOutcome, entry: CorpusEntry) -> Shown:
+    """Whether a script of ``entry`` that ran showed its finding, or failed for another reason."""
+    return shown(outcome, entry.signature, entry.findings[0].observed if entry.findings else "")

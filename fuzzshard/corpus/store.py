@@ -16,8 +16,12 @@ from fuzzshard.errors import InvalidEntry, UsageError
 CASE_FILE = "case.json"
 SCRIPT_FILE = "repro.py"
 UNSHRUNK_FILE = "unshrunk.json"
+REPORT_FILE = "report.md"
 FINDINGS_FOLDER = "findings"
 INCONCLUSIVE_FOLDER = "inconclusive"
+
+NO_SCRIPT = "# No reproducer could be generated"
+"""How the file of a script begins that says why there is none."""
 
 
 def entry_files(paths: Iterable[Path]) -> list[Path]:
@@ -57,6 +61,15 @@ def _files_below(folder: Path) -> list[Path]:
 
 def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
+
+
+def saved_script(file: Path) -> str | None:
+    """The script beside the entry in ``file``, or None where there is none to run."""
+    script = file.with_name(SCRIPT_FILE)
+    if file.name != CASE_FILE or not script.is_file():
+        return None
+    text = script.read_text()
+    return None if text.startswith(NO_SCRIPT) else text
 
 
 def save_unshrunk(corpus: Path, entry: CorpusEntry, script: str) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 from pathlib import Path
 from typing import Literal
 
@@ -12,9 +11,10 @@ from fuzzshard.corpus.entry import CorpusEntry, read_entry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.outcome import obstacle
 from fuzzshard.corpus.replay import shown_path
-from fuzzshard.corpus.scripts import NO_SCRIPT, ScriptCheck, ScriptRender, script_of
-from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE, UNSHRUNK_FILE
+from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender, scripts_of, shown_by
+from fuzzshard.corpus.store import CASE_FILE, NO_SCRIPT, SCRIPT_FILE, UNSHRUNK_FILE
 from fuzzshard.errors import InvalidEntry
+from fuzzshard.reproducer.shown import Shown
 
 
 class Condition(enum.StrEnum):
@@ -61,8 +61,8 @@ def verify(file: Path, render: ScriptRender) -> Verified:
         return Verified(path, Condition.MISSING, f"no {SCRIPT_FILE}; write it with fuzzshard repro -o")
     if saved.startswith(NO_SCRIPT):
         return Verified(path, Condition.UNSCRIPTED, saved.strip().removeprefix("# "))
-    if saved != script_of(entry, _as_of(entry, render)):
-        return Verified(path, Condition.STALE, f"{SCRIPT_FILE} is not the script that this version writes")
+    if saved not in scripts_of(entry, render):
+        return Verified(path, Condition.STALE, f"{SCRIPT_FILE} is not a script that this version writes")
     return Verified(path, Condition.OK)
 
 
@@ -73,15 +73,10 @@ def run_script(
     path, entry = shown_path(file), read_entry(file)
     if reason := obstacle(entry, device, num_ranks):
         return Verified(path, Condition.OK, f"not run: {reason}")
-    fails = check(file.with_name(SCRIPT_FILE), entry.case.mesh.size).fails
-    said = "shows the finding" if fails else "does not show the finding"
+    said = shown_by(check(file.with_name(SCRIPT_FILE), entry.case.mesh.size), entry)
     if SCRIPT_FILE in entry.notes:
         return Verified(path, Condition.OK, f"{said}; the entry says: {entry.notes[SCRIPT_FILE]}")
-    wrong = Expected.NOTHING if fails else Expected.FINDING
+    wrong = Expected.NOTHING if said is Shown.YES else Expected.FINDING
     condition = Condition.UNSHOWN if expected(entry, torch, device) is wrong else Condition.OK
     return Verified(path, condition, said)
 
-
-def _as_of(entry: CorpusEntry, render: ScriptRender) -> ScriptRender:
-    """Scripts name the torch that the finding was seen with."""
-    return functools.partial(render, torch_version=entry.torch)

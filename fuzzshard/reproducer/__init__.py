@@ -6,6 +6,6 @@ No torch import here.
 """
 
 from fuzzshard.reproducer.check import ScriptResult, check
-from fuzzshard.reproducer.script import script
+from fuzzshard.reproducer.script import script, scripts
 
-__all__ = ["ScriptResult", "check", "script"]
+__all__ = ["ScriptResult", "check", "script", "scripts"]

@@ -6,6 +6,8 @@ import dataclasses
 from typing import Literal
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import has_precision
+from fuzzshard.case.schedule import Cast, CorruptState
 from fuzzshard.errors import UsageError
 from fuzzshard.oracles.association import adds_in_another_order
 from fuzzshard.verdict import MISSING, TENSOR_ORACLES, UNEXPECTED, Finding
@@ -13,6 +15,8 @@ from fuzzshard.verdict import MISSING, TENSOR_ORACLES, UNEXPECTED, Finding
 Kind = Literal[
     "compare",
     "relation",
+    "presence",
+    "type",
     "registration",
     "communication",
     "hooks",
@@ -24,6 +28,20 @@ Kind = Literal[
     "desync",
 ]
 
+Values = Literal["seeded", "named"]
+"""How parameters and inputs get values. ``seeded``: as anyone would write it, from ``torch.manual_seed``.
+``named``: the very values that the finding was seen with, which its bound is for.
+"""
+
+VALUES: tuple[Values, ...] = ("seeded", "named")
+
+LEAST_MARGIN = 1e3
+"""How many times larger than its bound a difference must be for values of another seed to show it: rounding
+moves them by another amount, of the same order."""
+
+ROUNDING = {"float32": 1e-6, "float64": 1e-15}
+"""What sums in another order may differ by where the finding was compared bit for bit."""
+
 LARGEST_BITWISE_MESH = 2
 """Sums of two terms are the same in any order (the bitwise rung of the ladder)."""
 
@@ -34,9 +52,11 @@ class Aim:
 
     A ``relation`` compares with the same engine, as :mod:`fuzzshard.case.relations` changes the case.
     ``error`` is an error that the case expects and that does not come, ``warning`` one that does or does not.
+    ``presence`` is of a gradient that is there or not, ``type`` the shape and dtype of a tensor.
 
     ``oracles`` are compared after op ``op``, or after every op if it is None; with a ``name`` only that
     tensor. The difference may be ``bound``, in the unit of the tensor; None means that no bound is known.
+    It was ``error``. ``values`` that are ``seeded`` make a script that looks at one tensor.
     """
 
     kind: Kind
@@ -46,6 +66,8 @@ class Aim:
     name: str = ""
     bound: float | None = 0.0
     expected: str = ""
+    error: float = 0.0
+    values: Values = "named"
 
     @property
     def trains_reference(self) -> bool:
@@ -53,14 +75,28 @@ class Aim:
         return self.kind in ("compare", "relation")
 
     def watches(self, oracle: str, index: int) -> bool:
-        """Whether what ``oracle`` looks at is compared after op ``index``."""
-        return self.trains_reference and oracle in self.oracles and self.op in (None, index)
+        """Whether what ``oracle`` looks at is wanted after op ``index``."""
+        return oracle in self.oracles and self.op in (None, index)
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the values are those of ``torch.manual_seed``."""
+        return self.values == "seeded"
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether sums in another order do no harm: the difference is far above what rounding explains."""
+        return self.kind == "compare" and self.seeded and self.error > 0
 
 
-def aim_of(case: Case, signature: str, finding: Finding | None) -> Aim:
-    """Raises :class:`UsageError` where the signature alone does not say what is expected."""
+def aim_of(case: Case, signature: str, finding: Finding | None, values: Values = "named") -> Aim:
+    """Raises :class:`UsageError` where the signature alone does not say what is expected.
+
+    Also where ``values`` of another seed need not show the ``finding``.
+    """
     if finding is not None:
-        return _from_finding(case, finding)
+        aim = _from_finding(case, finding)
+        return _seeded(case, aim, finding) if values == "seeded" else aim
     kind, _, rest = signature.partition("/")
     engine, _, oracle = rest.partition("/")
     if kind in ("crash", "death", "desync"):
@@ -113,6 +149,43 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
     if finding.engine == "reference":
         raise UsageError("the finding is about the case itself, not about an engine", "mend the case")
     return Aim("compare", engine, (finding.oracle,), op, finding.name if alone else "", bound)
+
+
+def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
+    """The aim of a script with values of its own: at one tensor, whether it is there, or its type."""
+    if case.init == "meta" or case.dtypes or any(isinstance(op, Cast) for op in case.schedule):
+        raise UsageError("the values of this case are copied into its model", "use the named ones")
+    if any(isinstance(op, CorruptState) and op.how == "rebuild" for op in case.schedule):
+        raise UsageError("the model of this case is built anew with other values", "use the named ones")
+    seeded = dataclasses.replace(aim, values="seeded", name=finding.name or aim.name)
+    if aim.kind == "registration" and _class(finding.observed) != _class(finding.expected):
+        return dataclasses.replace(seeded, expected=_class(finding.expected))
+    if aim.kind == "relation":
+        return seeded
+    if aim.kind != "compare":
+        return dataclasses.replace(seeded, name=aim.name)
+    if finding.detail in (MISSING, UNEXPECTED) and _is_attribute(aim):
+        return dataclasses.replace(seeded, kind="presence", expected=finding.detail)
+    if finding.expected.startswith("a tensor of shape") and aim.oracles[0] in ("output", "loss"):
+        return dataclasses.replace(seeded, kind="type", expected=finding.expected)
+    if finding.error is None:
+        return seeded
+    if has_precision(case) and finding.rung != "precision":
+        raise UsageError("nobody has measured what low precision explains here", "replay the case")
+    rounding = aim.bound or ROUNDING[case.dtype]
+    if aim.bound is None or not finding.error > LEAST_MARGIN * rounding:
+        raise UsageError("the difference is not far above its bound", "use the named values")
+    return dataclasses.replace(seeded, error=finding.error, bound=aim.bound)
+
+
+def _class(text: str) -> str:
+    """``"DTensor[2, 2] float32 S(0) on mesh [2]"`` -> ``"DTensor"``."""
+    return text.partition("[")[0]
+
+
+def _is_attribute(aim: Aim) -> bool:
+    """Whether what is missing can be read from a parameter or an input."""
+    return aim.engine != "fsdp1" and aim.oracles[0] in ("gradient", "input_gradient")
 
 
 _SOMETIMES_ALLOWED = {

@@ -7,9 +7,11 @@ from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.expected import recording_lines, warning_lines
 from fuzzshard.reproducer.program import Program
-from fuzzshard.reproducer.scope import indented
+from fuzzshard.reproducer.scope import at, indented
+from fuzzshard.reproducer.seeded import model_lines
 from fuzzshard.reproducer.wrapping import around_lines, engine_lines
 from fuzzshard.reproducer.writer import Writer
+from fuzzshard.verdict import MISSING
 
 
 class Alone(Writer):
@@ -18,7 +20,9 @@ class Alone(Writer):
     def __init__(self, case: Case, aim: Aim) -> None:
         called = {"ddp": "ddp", "fsdp1": "fsdp"}.get(aim.engine, "model")
         super().__init__(case, aim, Program(case, aim, called=called, model="model"))
-        self.uses |= {"registration": {"describe"}, "replicas": {"snapshot"}}.get(aim.kind, set())
+        self.uses |= {"replicas": {"snapshot"}}.get(aim.kind, set())
+        if aim.kind == "registration" and not self._is_of_class:
+            self.uses.add("describe")
         self._delays = self.delays()
 
     def main(self) -> str:
@@ -35,7 +39,8 @@ class Alone(Writer):
         """Builds the engine's model, by a function if that happens more than once."""
         called, engine = self.program.scope.called, self.aim.engine
         rebuilds = self.program.rebuilds
-        lines = engine_lines(self.case, engine, "model", seeds=rebuilds)
+        made = model_lines(self.case, "model") if self.aim.seeded else None
+        lines = engine_lines(self.case, engine, "model", seeds=rebuilds, made=made)
         lines += around_lines(self.case, engine, "model", called)
         if not rebuilds:
             return lines
@@ -48,6 +53,23 @@ class Alone(Writer):
     def verdict(self) -> list[str]:
         """What is looked at in the end."""
         match self.aim.kind:
+            case "presence":
+                lines = self._presence()
+            case "type":
+                shape, _, dtype = self.aim.expected.removeprefix("a tensor of shape ").rpartition(", ")
+                one = self.program.watch.one()
+                lines = [
+                    f"expected, observed = ({shape}, {dtype}), (list({one}.shape), {one}.dtype)",
+                    'assert observed == expected, f"rank {rank}: expected {expected}, observed {observed}"',
+                ]
+            case "registration" if self._is_of_class:
+                sharded = self.aim.expected == "DTensor"
+                text = f"rank {{rank}}: {self.aim.name}: expected a {self.aim.expected}, observed a"
+                lines = [
+                    f"observed = {at('model', self.aim.name)}",
+                    f'text = f"{text} {{type(observed).__name__}}"',
+                    f"assert {'' if sharded else 'not '}isinstance(observed, DTensor), text",
+                ]
             case "registration":
                 text = f"rank {{rank}}: {self.aim.name}: expected {{expected}}, observed {{observed}}"
                 lines = [
@@ -80,6 +102,18 @@ class Alone(Writer):
             case _:
                 lines = []
         return [*lines, *helpers.END]
+
+    @property
+    def _is_of_class(self) -> bool:
+        """Whether it is the class of a parameter that is wrong."""
+        return self.aim.expected in ("DTensor", "Tensor", "Parameter")
+
+    def _presence(self) -> list[str]:
+        """A gradient that must be there, or must not."""
+        one, who = self.program.watch.one(), f"rank {{rank}}: {self.aim.name}"
+        if self.aim.expected == MISSING:
+            return [f'assert {one} is not None, f"{who}: expected a gradient, observed None"']
+        return [f'assert {one} is None, f"{who}: expected no gradient, observed\\n{{{one}}}"']
 
     @property
     def _first(self) -> str:

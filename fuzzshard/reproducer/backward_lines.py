@@ -8,17 +8,28 @@ from fuzzshard.case.schedule import Op, SetFlag
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.helpers import averaging_lines
 from fuzzshard.reproducer.module_ops import Flags
-from fuzzshard.reproducer.scope import Scope
+from fuzzshard.reproducer.scope import Scope, indented
 from fuzzshard.reproducer.setup import assignment
 from fuzzshard.reproducer.sync import SyncPlan
 
 
 class BackwardLines:
-    """Writes backwards; ``flags`` are set by whoever writes the other ops."""
+    """Writes backwards; ``flags`` are set by whoever writes the other ops.
+
+    With ``reference`` it is the gradients of the reference that are averaged, and no others.
+    """
 
     def __init__(
-        self, scope: Scope, ops: Sequence[Op], forwards: ForwardLines, sync: SyncPlan, flags: Flags
+        self,
+        scope: Scope,
+        ops: Sequence[Op],
+        forwards: ForwardLines,
+        sync: SyncPlan,
+        flags: Flags,
+        *,
+        reference: bool,
     ) -> None:
+        self.reference = reference
         self.scope, self.case, self.forwards, self.sync, self.flags = scope, scope.case, forwards, sync, flags
         self.losses, self.watch = forwards.losses, forwards.watch
         self._averages = [i for i, names in sync.unsynced.items() if not names]
@@ -36,6 +47,8 @@ class BackwardLines:
         if index not in self.losses.skipped:
             taken = [self.forwards.loss(i) for i in self.losses.taken[index]]
             loss = taken[0] if len(taken) == 1 else f"torch.stack([{', '.join(taken)}]).sum()"
+            if len(taken) > 1 and self.scope.aim.seeded:
+                loss = f"({' + '.join(taken)})"
             if stops:
                 return [f"{loss}.backward()"]
             lines = [*self._differentiate(index, loss), *self.scope.wait("after_backward")]
@@ -49,11 +62,17 @@ class BackwardLines:
         unsynced = self.sync.unsynced[index]
         if not self.by_hand or (self.sync.plain and unsynced):
             return [f"{loss}.backward()"]
-        if self.sync.plain and len(self._averages) == 1:
-            return [f"{loss}.backward()", *averaging_lines(self.case)]
         if self.sync.plain:
-            self.scope.uses.add("average")
-            return [f"{loss}.backward()", "average(by_hand)"]
+            parameters = "model.parameters()" if self.reference else "by_hand"
+            divisor = next(iter(self.sync.divisors.get(index, {}).values()), None)
+            if len(self._averages) == 1 or divisor is not None:
+                lines = averaging_lines(self.case, divisor, parameters)
+            else:
+                self.scope.uses.add("average")
+                lines = [f"average({parameters})"]
+            if self.reference:
+                lines = ["if model is reference:  # the engine does this by itself", *indented(lines)]
+            return [f"{loss}.backward()", *lines]
         self.scope.uses.add("backward")
         return list(self._backward_call(index, loss))
 

@@ -36,28 +36,46 @@ class ScriptResult:
     seconds: float
 
 
-def check(path: Path, num_ranks: int, *, preload: Sequence[Path] = (), timeout: float = 120) -> ScriptResult:
-    """Runs the script at ``path`` on ``num_ranks`` fresh ranks of this Python's torchrun.
+def check(
+    path: Path,
+    num_ranks: int,
+    *,
+    preload: Sequence[Path] = (),
+    timeout: float = 120,
+    python: Path | None = None,
+) -> ScriptResult:
+    """Runs the script at ``path`` on ``num_ranks`` fresh ranks of this Python's torchrun, or of another's.
 
     ``preload`` are files whose ``apply()`` patches torch in every rank first. A run that takes longer
     than ``timeout`` seconds is killed and counts as failing. Nothing is left running, whatever happens.
     torchrun picks a free port before it binds it; a run that lost its port to somebody is repeated.
     """
     for _ in range(ATTEMPTS):
-        result = _run(path, num_ranks, preload, timeout)
+        result = _run(path, num_ranks, preload, timeout, python)
         if not (result.fails and _PORT_LOST.search(result.output)):
             break
     return result
 
 
-def _run(path: Path, num_ranks: int, preload: Sequence[Path], timeout: float) -> ScriptResult:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+def _run(
+    path: Path, num_ranks: int, preload: Sequence[Path], timeout: float, python: Path | None
+) -> ScriptResult:
+    torchrun = [
+        str(python or sys.executable),
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+    ]
     command = [*torchrun, str(num_ranks)]
     if preload:
         command += ["-m", "fuzzshard.reproducer.launch"]
         command += [word for file in preload for word in ("--preload", str(file))] + ["--"]
-    path_variable = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path_variable}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    if python is None:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    else:
+        environment.pop("PYTHONPATH", None)  # packages of this Python are not meant for another
     began = time.monotonic()
     process = subprocess.Popen(
         [*command, str(path)],

@@ -13,6 +13,7 @@ from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.mesh import MeshNames
 from fuzzshard.reproducer.program import Program
 from fuzzshard.reproducer.scope import ENGINE_CLASSES
+from fuzzshard.reproducer.seeded import model_lines, tolerance
 from fuzzshard.reproducer.setup import checkpoint_lines
 from fuzzshard.reproducer.wrapping import around_lines, build_call, engine_lines
 from fuzzshard.reproducer.writer import Writer
@@ -24,7 +25,7 @@ class Compare(Writer):
     def __init__(self, case: Case, aim: Aim) -> None:
         root = "inner" if aim.engine in ENGINE_CLASSES else "model"
         super().__init__(case, aim, Program(case, aim, called="model", model=root))
-        if has_precision(case) and aim.kind == "compare":
+        if has_precision(case) and aim.kind == "compare" and not aim.tolerant:
             raise UsageError("no script emulates mixed precision on a plain model", "replay the case")
         if self.program.rebuilds:
             raise UsageError("no script builds both models anew", "replay the case")
@@ -46,12 +47,14 @@ class Compare(Writer):
     def main(self) -> str:
         """Everything that runs."""
         around = around_lines(self.case, self.aim.engine, "model", "model")
+        made = ["model = copy.deepcopy(reference)"] if self.aim.seeded else None
+        model = engine_lines(self.case, self.aim.engine, "model", made=made)
         return "\n".join(
             [
                 *self.start(),
-                *self.truth(),
+                *self.truth(made or []),
                 *self._delays,
-                *engine_lines(self.case, self.aim.engine, "model"),
+                *(model[1:] if made else model),
                 *around,
                 *self.unmanaged_lines(),
                 f"observed = {self._train('model', self.by_hand('model'))}",
@@ -59,12 +62,16 @@ class Compare(Writer):
             ]
         )
 
-    def truth(self) -> list[str]:
-        """Trains what the engine is compared with: the reference averages all gradients by hand."""
+    def truth(self, copied: list[str]) -> list[str]:
+        """Trains what the engine is compared with: the reference averages all gradients by hand.
+
+        ``copied`` are statements for after it is made and before it is trained.
+        """
         plain = self.program.sync.plain
         everything = "list(reference.parameters())" if plain else self.program.scope.parameters("reference")
         return [
-            f"reference = {build_call(self.case)}",
+            *(model_lines(self.case, "reference") if copied else [f"reference = {build_call(self.case)}"]),
+            *copied,
             *checkpoint_lines(self.case, "reference", reference=True),
             f"expected = {self._train('reference', everything)}",
         ]
@@ -74,6 +81,8 @@ class Compare(Writer):
 
     def verdict(self) -> list[str]:
         """The comparison; with a bound, of the one tensor that it bounds."""
+        if self.aim.seeded:
+            return self._seeded_verdict()
         tolerance = f"rtol=0, atol={self.aim.bound or 0}"
         comment = []
         if self.aim.bound is None:
@@ -99,19 +108,41 @@ class Compare(Writer):
             *helpers.END,
         ]
 
+    def _seeded_verdict(self) -> list[str]:
+        """The comparison of one tensor, which the functions that train return, or a dict with it."""
+        atol = tolerance(self.case, self.aim, plain=self.program.sync.plain and self.program.sync.exactly)
+        tolerances = f"rtol=0, atol={atol:g}{', check_dtype=False' if has_precision(self.case) else ''}"
+        comment = ["# A difference of up to atol could be rounding: sums in another order."] if atol else []
+        lines, key = [], f'"{self.aim.name}"'
+        if not self.program.watch.watched:
+            lines.append(f"expected, observed = expected[{key}], observed[{key}]")
+        if self.shards and (self.case.tensor_parallel or self.aim.oracles[0] not in ("output", "loss")):
+            offloads = any(group.offload is not None for group in self.case.wrap)
+            for variable in ["expected"] * (self.aim.kind == "relation") + ["observed"]:
+                full = f"{variable}{'.to(device)' if offloads else ''}.full_tensor()"
+                lines += [f"if isinstance({variable}, DTensor):", f"    {variable} = {full}"]
+        return [
+            *lines,
+            f'both = f"rank {{rank}}, {self.aim.name}: expected\\n{{expected}}\\nobserved\\n{{observed}}\\n"',
+            *comment,
+            f"torch.testing.assert_close(observed, expected, {tolerances}, msg=lambda m: both + m)",
+            *helpers.END,
+        ]
+
 
 class Relate(Compare):
     """Compares the engine with itself, as the relation of the case changes it."""
 
-    def truth(self) -> list[str]:
+    def truth(self, copied: list[str]) -> list[str]:
         """Trains what the engine is compared with: itself, otherwise."""
         changed = variant(self.case)
         if changed is None or any(c.implementation == "utils" for c in self.case.checkpoints):
             raise UsageError(f"no script can be written for the relation {self.case.relation!r}", "replay")
         other = changed.mesh != self.case.mesh
+        made = [*model_lines(self.case, "reference"), *copied] if copied else None
         return [
             *([MeshNames(changed).make()] if other else []),
-            *engine_lines(changed, self.aim.engine, "reference"),
+            *engine_lines(changed, self.aim.engine, "reference", made=made),
             *self.unmanaged_lines(),
             f"expected = {self._train('reference', self.by_hand('reference'))}",
             *([self.mesh.make()] if other else []),

@@ -118,7 +118,7 @@ def expecting(case: Case, aim: Aim, lines: list[str]) -> list[str]:
 
 
 def _communication(aim: Aim) -> list[str]:
-    message = f'f"rank {{rank}}: expected {aim.expected} {aim.name}, observed {{calls}}"'
+    message = f'text = f"rank {{rank}}: expected {aim.expected} {aim.name}, observed {{calls}}"'
     if counts := _COUNTS.fullmatch(aim.expected):
         fewest, most = counts[1], counts[2] or counts[1]
         right = f"len(calls) == {most}" if fewest == most else f"{fewest} <= len(calls) <= {most}"
@@ -131,7 +131,7 @@ def _communication(aim: Aim) -> list[str]:
         )
     else:
         right = f"{{dtype for _, dtype in calls}} == {set(aim.expected.split(' and '))}"
-    return [f"assert {right}, {message}"]
+    return [message, f"assert {right}, text"]
 
 
 def _hooks(aim: Aim) -> list[str]:

@@ -42,8 +42,11 @@ class ForwardLines:
 
     def lines(self, index: int, op: Forward) -> list[str]:
         """The inputs that are new, the call, the loss, and what is looked at then."""
-        lines = self.inputs.definitions(op, self.scope.uses)
-        if self._dropout:
+        seeded = self.scope.aim.seeded
+        lines = self.inputs.seeded() if seeded else self.inputs.definitions(op, self.scope.uses)
+        if self._dropout and seeded:
+            lines.append(f"torch.manual_seed({1000 * (index + 1)} + rank)")
+        elif self._dropout:
             self.scope.uses.add("seed_of")
             lines.append(f'torch.manual_seed(seed_of({self.case.seed}, "dropout", {index}, rank))')
         body = self._body(index, op, self._call(op))
@@ -78,6 +81,8 @@ class ForwardLines:
         used = range(len(outputs)) if op.outputs is None else op.outputs
         terms = [self.term(op, i, outputs[i]) for i in used]
         loss = self.watch.loss(index)
+        if len(terms) > 1 and self.scope.aim.seeded:
+            return [f"out = {call}", *waits, f"{loss} = {' + '.join(terms)}"]
         if len(terms) > 1:
             listed = ["terms = [", *(f"    {term}," for term in terms), "]"]
             return [f"out = {call}", *waits, *listed, f"{loss} = torch.stack(terms).sum()"]
@@ -99,14 +104,14 @@ class ForwardLines:
             self.scope.uses.add("unsharded")
             output = f"unsharded({output})"
         match self.case.loss:
-            case "sum":
-                return f"{output}.sum()"
             case "mean_square":
                 return f"{output}.square().mean()"
-            case "dot":
+            case "dot" if not self.scope.aim.seeded:
                 where = output if has_precision(self.case) or self.case.dtypes else "device"
                 name = self.inputs.name("target", op, index)
                 return f"({output} * values({self._shape(op, index)}, {name}).to({where})).sum()"
+            case _:
+                return f"{output}.sum()"
 
     def _shape(self, op: Forward, index: int) -> tuple[int, ...]:
         value = facts(self.case).output_values[op.target][index]

@@ -99,13 +99,13 @@ END = [
 interpreter that is shutting down this ends in ``std::terminate`` (seen with torch 2.13, 1 exit in 50)."""
 
 
-def averaging_lines(case: Case) -> list[str]:
-    """Averages the gradients of ``by_hand``, a list."""
+def averaging_lines(case: Case, divisor: float | None = None, parameters: str = "by_hand") -> list[str]:
+    """Averages the gradients of ``parameters``, or divides their sums by ``divisor``."""
     names = MeshNames(case)
     return [
-        "for grad in [p.grad for p in by_hand if p.grad is not None]:",
+        f"for grad in [p.grad for p in {parameters} if p.grad is not None]:",
         f"    dist.all_reduce(grad{names.group_argument})",
-        f"    grad /= {names.data_size}",
+        f"    grad /= {names.data_size if divisor is None else divisor}",
     ]
 
 

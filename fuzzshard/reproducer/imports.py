@@ -6,7 +6,16 @@ import ast
 from collections.abc import Iterable, Iterator
 
 _STANDARD = (
-    *("import collections", "import dataclasses", "import os", "import re", "import tempfile", "import time"),
+    *(
+        "import collections",
+        "import contextlib",
+        "import copy",
+        "import dataclasses",
+        "import os",
+        "import re",
+        "import tempfile",
+        "import time",
+    ),
     *("import warnings", "from datetime import timedelta"),
 )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule import Forward, Op
+from fuzzshard.reproducer.seeded import input_expression, seed_line
 
 Batch = tuple[str, int]
 
@@ -21,6 +22,7 @@ class InputNames:
         self.cast = ""
         """The dtype that everything was cast to last, if it was."""
         self._rank = 0 if case.inputs.same_on_ranks else "rank"
+        self._forwards = [op for op in ops if isinstance(op, Forward)]
 
     @property
     def leading(self) -> tuple[int, ...]:
@@ -61,6 +63,18 @@ class InputNames:
                 made = f"values({(*self.leading, spec.size)}, {name})"
             made += "" if self.case.inputs.on_host else ".to(device)"
             lines.append(f"{variable} = {made}{'.requires_grad_()' if spec.requires_grad else ''}")
+        return lines
+
+    def seeded(self) -> list[str]:
+        """Statements that draw the tensors of all batches, in the first call; none later."""
+        lines = [] if self._defined else [seed_line(self.case)]
+        for key in dict.fromkeys((op.target, op.batch) for op in self._forwards):
+            if key not in self._defined:
+                self._defined[key] = None
+                lines += [
+                    f"{variable} = {input_expression(self.case, spec, self.leading)}"
+                    for variable, spec in zip(self._variables(key), self._specs(key[0]), strict=True)
+                ]
         return lines
 
     def differentiable(self) -> list[tuple[str, str]]:

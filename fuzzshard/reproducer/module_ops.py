@@ -18,6 +18,24 @@ from fuzzshard.reproducer.optimizer import mixes_kinds
 from fuzzshard.reproducer.scope import ENGINE_CLASSES, Scope, at, indented, on_ranks
 from fuzzshard.reproducer.setup import flat_requires_grad_lines, requires_grad_lines
 
+WITH, END_WITH = "with no_sync", "end of no_sync"
+"""Where the context manager begins and ends, until :func:`with_blocks` writes it."""
+
+
+def with_blocks(lines: list[str]) -> list[str]:
+    """``lines`` with a ``with`` statement from every :data:`WITH` to its end."""
+    result, inside = [], False
+    for line in lines:
+        if line.startswith(WITH):
+            result.append(f"with {line.removeprefix(WITH).strip()}:")
+            inside = True
+        elif line == END_WITH:
+            inside = False
+            result += ["    pass"] if result[-1].startswith("with ") else []
+        else:
+            result.append(f"    {line}" if inside else line)
+    return [*result, "    pass"] if result and result[-1].startswith("with ") else result
+
 
 def path_lines(scope: Scope, op: SetPath) -> list[str]:
     """Chooses among alternatives; found by its class where a wrapper would get the attribute."""
@@ -149,6 +167,11 @@ class Flags:
     def _no_sync(self, *, leave: bool) -> list[str]:
         """Enters or leaves the context manager, which the schedule does in straight lines."""
         called = self.scope.called
+        if self.scope.aim.seeded and leave:
+            return [END_WITH]
+        if self.scope.aim.seeded:
+            both = f" if {called} is not reference else contextlib.nullcontext()"
+            return [f"{WITH} {called}.no_sync(){both if self.scope.aim.trains_reference else ''}"]
         enter = [f"no_sync = {called}.no_sync()", "no_sync.__enter__()"]
         lines = ["no_sync.__exit__(None, None, None)"] if leave else enter
         if not self.scope.aim.trains_reference:

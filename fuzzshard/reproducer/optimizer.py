@@ -6,15 +6,19 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import units
-from fuzzshard.reproducer.scope import Scope
+from fuzzshard.reproducer.scope import Scope, at
 from fuzzshard.reproducer.setup import assignment
+
+_FEW = 3
 
 
 def optimizer_lines(scope: Scope) -> list[str]:
     """Makes the optimizer; what the case leaves at torch's default is not said."""
     case = scope.case
     lines, parameters = [], f"{scope.model}.parameters()"
-    if excluded := _excluded(scope):
+    if names := named_one_by_one(scope):
+        parameters = f"[{', '.join(at(scope.model, name) for name in names)}]"
+    elif excluded := _excluded(scope):
         lines = assignment("excluded", excluded)
         parameters = "[p for n, p in params.items() if n not in excluded]"
     if mixes_kinds(scope):
@@ -63,6 +67,15 @@ def mixes_kinds(scope: Scope) -> bool:
     return len({owner is None for owner in owners}) > 1 or len(offloaded) > 1 or bool(case.tensor_parallel)
 
 
-def uses_parameters(case: Case) -> bool:
-    """Whether the optimizer is made of named parameters."""
-    return bool(case.optimizer.exclude)
+def named_one_by_one(scope: Scope) -> list[str]:
+    """The parameters that the optimizer gets, where a script can name all of them; empty elsewhere."""
+    excluded = set(_excluded(scope))
+    if not scope.aim.seeded or not excluded or scope.has_flat_parameters:
+        return []
+    kept = [fqn for fqn in facts(scope.case).parameters if fqn not in excluded]
+    return kept if len(kept) <= _FEW else []
+
+
+def uses_parameters(scope: Scope) -> bool:
+    """Whether the optimizer is made of a dict of named parameters."""
+    return bool(scope.case.optimizer.exclude) and not named_one_by_one(scope)

@@ -36,7 +36,7 @@ from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.losses import losses
 from fuzzshard.reproducer.optimizer import optimizer_lines, uses_parameters
-from fuzzshard.reproducer.scope import Scope
+from fuzzshard.reproducer.scope import Scope, at, merged
 from fuzzshard.reproducer.setup import freeze_lines
 from fuzzshard.reproducer.state_ops import States
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
@@ -74,10 +74,13 @@ class Program:
             self.watch,
             inlines=self.sync.plain and aim.kind not in _STOPS_AT_OP,
         )
-        self.backwards = BackwardLines(self.scope, self.ops, self.forwards, self.sync, self._flags)
+        self.backwards = BackwardLines(
+            self.scope, self.ops, self.forwards, self.sync, self._flags, reference=self.averages_reference
+        )
         self._progress = Progress(case)
         self._taken = False
-        self.lines = self._setup() + [line for i in range(len(self.ops)) for line in self._advance(i)]
+        ops = merged([line for i in range(len(self.ops)) for line in self._advance(i)])
+        self.lines = self._setup() + module_ops.with_blocks(ops)
 
     @property
     def uses(self) -> set[str]:
@@ -86,8 +89,14 @@ class Program:
 
     @property
     def by_hand(self) -> bool:
-        """Whether some gradients are averaged by hand."""
-        return bool(self.sync.names and self.losses.taken)
+        """Whether a list says whose gradients are averaged by hand."""
+        return bool(self.sync.names and self.losses.taken) and not self.averages_reference
+
+    @property
+    def averages_reference(self) -> bool:
+        """Whether gradients are averaged by hand for the reference, all of them, and for no other model."""
+        engine_does = self.aim.engine != "fully_shard" or None not in self.facts.owners.values()
+        return self.aim.seeded and self.aim.kind == "compare" and self.sync.plain and engine_does
 
     @property
     def rebuilds(self) -> bool:
@@ -108,7 +117,7 @@ class Program:
         if self.aim.kind != "compare":
             owners &= {None} if self.aim.engine == "fully_shard" else set()
         reads = {i for i in self.losses.taken if self.aim.watches("gradient", i)}
-        plan = sync_plan(self.case, self.last, owners, self.losses.taken, reads)
+        plan = sync_plan(self.case, self.last, owners, self.losses.taken, reads, tolerant=self.aim.tolerant)
         return (
             dataclasses.replace(plan, plain=False) if self.case.tensor_parallel and None in owners else plan
         )
@@ -127,7 +136,9 @@ class Program:
         """What is made of a model's parameters, at the beginning and when they were replaced."""
         lines = []
         watched = {"gradient", "local_gradient", "parameter", "resume"} & set(self.aim.oracles)
-        if watched or self.aim.kind == "replicas" or uses_parameters(self.case):
+        if parameter := self.watch.parameter:
+            lines.append(f"{parameter} = {at(self.scope.model, self.aim.name)}")
+        if (watched and not self.watch.watched) or self.aim.kind == "replicas" or uses_parameters(self.scope):
             lines.append(f"params = {self.scope.parameters(self.scope.model)}")
         needed = Step | ZeroGrad | SaveState | LoadState | CorruptState
         return lines + (optimizer_lines(self.scope) if any(isinstance(o, needed) for o in self.ops) else [])

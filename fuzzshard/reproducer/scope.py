@@ -25,6 +25,19 @@ def indented(lines: list[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
+def merged(lines: list[str]) -> list[str]:
+    """``lines`` where an ``if`` that follows another one of the same condition goes on with its body."""
+    result: list[str] = []
+    condition = ""
+    for line in lines:
+        if line.startswith("if ") and line == condition:
+            continue
+        if not line.startswith(" "):
+            condition = line if line.startswith("if ") else ""
+        result.append(line)
+    return result
+
+
 def on_ranks(ranks: Ranks, lines: list[str]) -> list[str]:
     """``lines``, for some ranks only."""
     return lines if ranks == "all" or not lines else ["if dist.get_rank() > 0:", *indented(lines)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
+from collections.abc import Iterator, Sequence
 
 from fuzzshard.case.case import Case
-from fuzzshard.reproducer.aim import Aim, aim_of
+from fuzzshard.errors import UsageError
+from fuzzshard.reproducer.aim import VALUES, Aim, Values, aim_of
 from fuzzshard.reproducer.alone import Alone
 from fuzzshard.reproducer.compare import Compare, Relate
 from fuzzshard.reproducer.imports import import_block
@@ -14,17 +17,53 @@ from fuzzshard.reproducer.writer import Writer
 from fuzzshard.verdict import Finding
 
 
+def scripts(
+    case: Case, *, signature: str, findings: Sequence[Finding], torch_version: str = ""
+) -> Iterator[str]:
+    """Scripts that may show a finding, the one that reads best first: run them, and keep the first that does.
+
+    First with values as anyone would write them, then with those that the finding was seen with; for the
+    primary one of ``findings``, then for others, which the same cause has broken. Raises :class:`UsageError`
+    where none can be written.
+    """
+    first_of_each = {finding.oracle: finding for finding in reversed(findings)}
+    offered: list[Finding | None] = [
+        finding for finding in findings if finding is first_of_each[finding.oracle]
+    ]
+    written = set()
+    obstacle: UsageError | None = None
+    for finding, values in itertools.product(offered or [None], VALUES):
+        try:
+            text = script(
+                case, signature=signature, finding=finding, torch_version=torch_version, values=values
+            )
+        except UsageError as error:
+            obstacle = error
+            continue
+        if text not in written:
+            written.add(text)
+            yield text
+    if obstacle and not written:
+        raise obstacle
+
+
 def script(
-    case: Case, *, signature: str = "", finding: Finding | None = None, torch_version: str = ""
+    case: Case,
+    *,
+    signature: str = "",
+    finding: Finding | None = None,
+    torch_version: str = "",
+    values: Values = "named",
 ) -> str:
     """The text of a standalone ``repro.py``: exits 1 where ``case`` shows ``finding``, else 0.
 
     With a finding it looks at the very tensors and the op that the finding names, and requires what the
     finding's rung requires. From a ``signature`` alone it looks at everything of that kind; with
-    neither it compares all tensors. ``torch_version`` is that of the finding, by default the installed
+    neither it compares all tensors. ``values`` that are seeded may not show it.
+    ``torch_version`` is that of the finding, by default the installed
     one. Raises :class:`UsageError` where nothing but replaying the case shows the finding.
     """
-    aim = aim_of(case, signature, finding)
+    aim = aim_of(case, signature, finding, values)
     version = torch_version or importlib.metadata.version("torch")
     writer = _writer(case, aim)
     header = story(aim, signature, finding, case.mesh.size, version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from fuzzshard.reproducer.aim import Aim
-from fuzzshard.verdict import Finding
+from fuzzshard.verdict import MISSING, Finding
 
 _WIDTH = 108
 
@@ -28,12 +28,12 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
     match aim.kind:
         case "relation":
             what = f"{_thing(finding)} under {aim.engine}"
-            return f"{what} depends on what must not matter: {_observed(finding)}."
+            return f"{what} depends on what must not matter{'' if aim.seeded else ': ' + _observed(finding)}."
         case "error" | "warning":
             return f"Under {aim.engine}: observed {observed}, expected {expected}."
         case "communication" | "hooks":
             where = f" ({aim.name})" if aim.name else ""
-            return f"{aim.engine} in op {aim.op}{where}: observed {observed}, expected {expected}."
+            return f"{aim.engine} in the last op here{where}: observed {observed}, expected {expected}."
         case "raise":
             verb = "raises" if finding.oracle == "exception" else "kills its process:"
             return f"{aim.engine} {verb} {observed}."
@@ -45,8 +45,17 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
             return f"Under {aim.engine} the ranks do not issue the same collectives."
         case "replicas":
             return f"Under {aim.engine} the ranks end with different parameters."
+        case "presence":
+            wanted = (
+                "has no gradient and should" if aim.expected == MISSING else "has a gradient and should not"
+            )
+            return f"Under {aim.engine} {finding.name} {wanted}: observed {observed}, expected {expected}."
+        case "type":
+            return f"{_thing(finding)} under {aim.engine}: observed {observed}, expected {expected}."
         case "compare":
             what = f"{_thing(finding)} under {aim.engine} is not that of {_TRUTH}"
+    if aim.seeded and finding.error is not None:
+        return f"{what}."  # the numbers are those of other values
     return f"{what}: observed {observed}, expected {expected}."
 
 

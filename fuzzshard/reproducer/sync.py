@@ -37,7 +37,7 @@ class SyncPlan:
     of the roots that it goes through. ``through``: by backward, the roots whose modules its forwards
     called by themselves: it finalises them even if it brings them no gradient. ``plain``: gradients may
     add up in ``.grad`` and be averaged there, because nothing reads them, or adds to them what is
-    averaged already, in between.
+    averaged already, in between. ``exactly``: they are then added in the order in which engines add them.
     """
 
     unsynced: Mapping[int, tuple[str, ...]]
@@ -46,12 +46,23 @@ class SyncPlan:
     roots: Mapping[str, Owner]
     through: Mapping[int, frozenset[int]]
     plain: bool
+    exactly: bool = True
 
 
 def sync_plan(
-    case: Case, last: int, by_hand: Collection[Owner], taken: Mapping[int, list[int]], reads: set[int]
+    case: Case,
+    last: int,
+    by_hand: Collection[Owner],
+    taken: Mapping[int, list[int]],
+    reads: set[int],
+    *,
+    tolerant: bool = False,
 ) -> SyncPlan:
-    """For ops up to ``last``; by backward, ``taken`` are its forwards; ``.grad`` is read after ``reads``."""
+    """For ops up to ``last``; by backward, ``taken`` are its forwards; ``.grad`` is read after ``reads``.
+
+    Where a comparison is ``tolerant``, what is averaged already may be averaged again: it stays what it is
+    but for rounding.
+    """
     owners = {name: owner for name, owner in facts(case).owners.items() if owner in by_hand}
     flags = SyncFlags(case)
     groups = root_groups(case)
@@ -60,7 +71,7 @@ def sync_plan(
     unsynced: dict[int, tuple[str, ...]] = {}
     divisors: dict[int, dict[str, float]] = {}
     usual = case.mesh.data_size
-    plain, averaged, local = True, False, False
+    plain, exactly, averaged, local = True, True, False, False
     for index, op in enumerate(case.schedule[: last + 1]):
         match op:
             case SetFlag():
@@ -73,8 +84,10 @@ def sync_plan(
                 factors = {n: f for n, owner in owners.items() if (f := flags.divisors[owner]) != usual}
                 divisors |= {index: factors} if factors else {}
                 everything, nothing = len(names) == len(owners), not names
-                plain &= not averaged and (everything or nothing)
-                plain &= not (names and (several or index in reads)) and not factors
+                exactly &= not averaged
+                plain &= (tolerant or not averaged) and (everything or nothing)
+                plain &= not (names and (several or index in reads))
+                plain &= not factors or (not averaged and _is_one_factor(factors, owners))
                 averaged, local = averaged or nothing, bool(names)
             case Step() | ClipGradNorm():
                 plain &= not local
@@ -86,9 +99,14 @@ def sync_plan(
             case _:
                 pass
     if not several or not any(unsynced.values()):
-        return SyncPlan(unsynced, divisors, tuple(owners), {}, {}, plain)
+        return SyncPlan(unsynced, divisors, tuple(owners), {}, {}, plain, exactly)
     through = {index: _roots_called(case, groups, forwards) for index, forwards in taken.items()}
-    return SyncPlan(unsynced, divisors, tuple(owners), roots, through, plain)
+    return SyncPlan(unsynced, divisors, tuple(owners), roots, through, plain, exactly)
+
+
+def _is_one_factor(factors: Mapping[str, float], names: Collection[str]) -> bool:
+    """Whether all gradients are divided by the same."""
+    return len(factors) == len(names) and len(set(factors.values())) == 1
 
 
 def _roots_called(case: Case, groups: Sequence[int], forwards: list[int]) -> frozenset[int]:

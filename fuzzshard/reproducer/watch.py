@@ -11,7 +11,7 @@ from fuzzshard.case.schedule import Forward, Op
 from fuzzshard.errors import UsageError
 from fuzzshard.model.expressions import result_expression
 from fuzzshard.reproducer.inputs import InputNames
-from fuzzshard.reproducer.scope import Scope
+from fuzzshard.reproducer.scope import Scope, at
 
 _STATES = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq", "step")}
 
@@ -40,6 +40,13 @@ class Watch:
     def lines(self, index: int, oracles: tuple[str, ...]) -> list[str]:
         """Keeps or returns what the aim looks at after op ``index``."""
         keeps = self.aim.op is None
+        if not self.aim.trains_reference:
+            return []
+        if self.watched:
+            wanted = any(self.aim.watches(oracle, index) for oracle in oracles)
+            if wanted and self.scope.engine == "fsdp1" and self.aim.oracles[0] in ("gradient", "parameter"):
+                return self._gathered()
+            return [f"return {self.one()}"] if wanted else []
         lines = []
         for oracle in oracles:
             if not self.aim.watches(oracle, index):
@@ -53,6 +60,47 @@ class Watch:
             elif pairs:
                 lines.append("return {" + ", ".join(f'"{name}": {value}' for name, value in pairs) + "}")
         return lines
+
+    @property
+    def watched(self) -> bool:
+        """Whether the script looks at one tensor, which an expression names."""
+        aim = self.aim
+        if not aim.seeded or aim.op is None or not aim.oracles or not aim.name:
+            return False
+        oracle = aim.oracles[0]
+        if oracle in ("gradient", "local_gradient", "parameter"):
+            return (
+                not self.sums
+                if self.scope.engine != "fsdp1"
+                else oracle != "local_gradient" and aim.error > 0
+            )
+        return oracle in ("registered_parameter", "output", "loss", "input_gradient")
+
+    @property
+    def parameter(self) -> str:
+        """The variable of the parameter that is looked at from the start; empty if there is none."""
+        is_held = (
+            self.scope.engine != "fsdp1"
+            and self.watched
+            and self.aim.oracles[0] in ("gradient", "local_gradient", "parameter")
+        )
+        return self.aim.name.rpartition(".")[2] if is_held else ""
+
+    def one(self) -> str:
+        """The expression for the one tensor."""
+        name, index = self.aim.name, self.aim.op
+        assert index is not None
+        match self.aim.oracles[0]:
+            case "gradient" | "local_gradient":
+                return f"{self.parameter}.grad"
+            case "parameter":
+                return self.parameter
+            case "registered_parameter":
+                return at(self.scope.model, name)
+            case "input_gradient":
+                return dict(self.inputs.differentiable())[name] + ".grad"
+            case oracle:
+                return dict(self._pairs(index, oracle))[name]
 
     def loss(self, index: int) -> str:
         """The variable of the loss of the forward at ``index``."""
@@ -114,11 +162,32 @@ class Watch:
     def _corrupts(self, index: int) -> bool:
         return self.ops[index].__struct_config__.tag == "corrupt_state"
 
+    @property
+    def _flat_gradients(self) -> bool:
+        return self.scope.engine == "fsdp1" and not self.case.fsdp1.use_orig_params
+
+    def _gathered(self) -> list[str]:
+        """What FSDP1 has of one parameter; the gradient of a flat one as what a step makes of it."""
+        called, gradient = self.scope.called, self.aim.oracles[0] == "gradient"
+        value, arguments, lines = at(self.scope.model, self.aim.name), called, []
+        if gradient and self._flat_gradients:
+            lines = [
+                "# FSDP1 gathers parameters and no flat gradients: a step of length 1 shows these.",
+                f"torch.optim.SGD({called}.parameters(), lr=1.0).step()",
+            ]
+        elif gradient:
+            value, arguments = f"{value}.grad", f"{called}, with_grads=True"
+        return [
+            *lines,
+            f"with FullyShardedDataParallel.summon_full_params({arguments}):",
+            f"    return {value}.detach().clone()",
+        ]
+
     def _whole(self, index: int, oracle: str) -> str:
         """What FSDP1 has of parameters, gathered from its shards."""
         if oracle in ("local_gradient", "resume") and not (oracle == "resume" and self._corrupts(index)):
             raise UsageError(f"FSDP1 has no way to gather {oracle} for a script", "replay the case")
-        if oracle == "gradient" and not self.case.fsdp1.use_orig_params:
+        if oracle == "gradient" and self._flat_gradients:
             raise UsageError("FSDP1 gathers no gradients of flat parameters for a script", "replay the case")
         self.scope.uses |= {"whole"}
         value = f"whole({self.scope.called}{', gradients=True' if oracle == 'gradient' else ''})"

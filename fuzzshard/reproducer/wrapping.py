@@ -13,21 +13,23 @@ from fuzzshard.reproducer.scope import ENGINE_CLASSES, at
 from fuzzshard.reproducer.setup import assignment, call_lines, checkpoint_lines, freeze_lines
 
 
-def engine_lines(case: Case, engine: str, model: str, *, seeds: bool = False) -> list[str]:
+def engine_lines(
+    case: Case, engine: str, model: str, *, seeds: bool = False, made: list[str] | None = None
+) -> list[str]:
     """Builds ``model`` and parallelises it in place; what an engine puts around it comes later.
 
-    With ``seeds`` the values are those of the variable ``seed``.
+    With ``seeds`` the values are those of the variable ``seed``. ``made`` are other statements that build it.
     """
     if engine != "fully_shard":
         lines = [
-            f"{model} = {build_call(case, seeds=seeds)}",
+            *(made or [f"{model} = {build_call(case, seeds=seeds)}"]),
             *checkpoint_lines(case, model, reference=False),
         ]
         if engine == "replicate":
             lines += call_lines("replicate", [model, *_ddp_arguments(case)])
         return lines
     meta = case.init == "meta"
-    lines = [f"{model} = {build_call(case, meta=meta, seeds=seeds)}"]
+    lines = list(made or [f"{model} = {build_call(case, meta=meta, seeds=seeds)}"])
     if case.tensor_parallel:
         lines += _tensor_parallel_lines(case, model)
     lines += checkpoint_lines(case, model, reference=False)

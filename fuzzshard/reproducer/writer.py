@@ -34,11 +34,12 @@ class Writer:
             self.uses.add("parameter_groups")
         seed_of = bool(self.uses & {"seed_of", "ids"})
         found = [model_source(case), *([helpers.seed_source()] if seed_of else [])]
-        found.append(helpers.values_source(case, seed_of=seed_of, casts=program.casts))
-        averaging = textwrap.indent("\n".join(helpers.averaging_lines(case)), "    ")
+        if not self.aim.seeded:
+            found.append(helpers.values_source(case, seed_of=seed_of, casts=program.casts))
+        averaging = textwrap.indent("\n".join(helpers.averaging_lines(case, None, "parameters")), "    ")
         sources = {
             "ids": helpers.IDS,
-            "average": f"def average(by_hand):\n{averaging}",
+            "average": f"def average(parameters):\n{averaging}",
             "backward": helpers.backward_source(
                 case,
                 roots=bool(program.sync.roots),
@@ -55,6 +56,8 @@ class Writer:
             **state_ops.SOURCES,
         }
         found += [source for name, source in sources.items() if name in self.uses]
+        if self.aim.seeded:
+            return [source.strip() for source in found]
         freezes = freeze_lines(case, "model", after_wrap=False)
         found.append(helpers.build_source(case, freezes, seeds=program.rebuilds))
         if case.init == "meta" and self.shards:

@@ -281,38 +281,41 @@ def is_wrapped(case: Case) -> bool:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def script(case: Case, *, signature: str, finding: object) -> str:
-        return f"print({signature!r}, {case.seed})\n"
+    def scripts(case: Case, *, signature: str, **_: object) -> list[str]:
+        return [f"print({signature!r}, {case.seed})\n"]
 
-    monkeypatch.setattr("fuzzshard.reproducer.script", script, raising=False)
-    monkeypatch.setattr("fuzzshard.reproducer.check", lambda *_, **__: SimpleNamespace(fails=True, output=""))
+    shows = SimpleNamespace(fails=True, output="AssertionError: observed is not expected")
+    monkeypatch.setattr("fuzzshard.reproducer.scripts", scripts)
+    monkeypatch.setattr("fuzzshard.reproducer.check", lambda *_, **__: shows)
 
 
 @pytest.mark.usefixtures("scripted")
 def test_repro_prints_the_script_or_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = save(tmp_path)
-    assert fuzzshard("repro", folder) == 0
+    assert fuzzshard("repro", folder, "--anew") == 0
     script = capsys.readouterr().out
     assert script == "print('divergence/fully_shard/gradient', 0)\n"
-    assert fuzzshard("repro", folder, "-o", tmp_path / "bug.py") == 0
+    assert fuzzshard("repro", folder, "--anew", "-o", tmp_path / "bug.py") == 0
     assert capsys.readouterr().out == ""
     assert (tmp_path / "bug.py").read_text() == script
 
 
 @pytest.mark.usefixtures("scripted")
-@pytest.mark.parametrize(("fails", "code"), [(True, 1), (False, 0)])
+@pytest.mark.parametrize(
+    ("output", "code"), [("AssertionError: 1 is not 2", 1), ("ImportError: no fully_shard", 3), ("", 0)]
+)
 def test_repro_check_runs_the_script_on_the_ranks_it_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, code: int
 ) -> None:
     asked: list[int] = []
 
     def check(path: Path, num_ranks: int, **_: object) -> SimpleNamespace:
         assert path.read_text().startswith("print(")
         asked.append(num_ranks)
-        return SimpleNamespace(fails=fails, output="")
+        return SimpleNamespace(fails=bool(output), output=output)
 
     monkeypatch.setattr("fuzzshard.reproducer.check", check, raising=False)
-    assert fuzzshard("repro", save(tmp_path), "--check") == code
+    assert fuzzshard("repro", save(tmp_path), "--anew", "--check") == code
     assert asked == [2]
 
 
@@ -346,10 +349,10 @@ def test_shrink_makes_an_entry_of_a_bare_case(
 def test_shrink_saves_a_finding_that_no_script_can_show(
     tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def script(case: Case, *, signature: str, finding: object) -> str:
+    def scripts(case: Case, **_: object) -> list[str]:
         raise UsageError("a script cannot", "replay the case")
 
-    monkeypatch.setattr("fuzzshard.reproducer.script", script)
+    monkeypatch.setattr("fuzzshard.reproducer.scripts", scripts)
     folder = save(tmp_path)
     judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
     assert fuzzshard("shrink", folder, "--device", "cpu") == 0

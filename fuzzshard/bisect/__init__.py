@@ -1,0 +1,1 @@
+"""Which versions of torch show a finding: its script, run under each one in an environment of its own."""

@@ -1,0 +1,110 @@
+"""An environment for each version of torch, made once and kept in a folder that the user can name."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+READY = ".ready"
+"""Written last: an environment without it was interrupted, and is made anew."""
+
+_REASON_LENGTH = 300
+
+
+class CannotInstall(Exception):
+    """Why there is no environment for a version, in one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where packages come from, as pip's and uv's options of the same names, and for which Python.
+
+    ``python`` is a path or, with uv, a version; empty means the one that runs fuzzshard.
+    """
+
+    index_url: str = ""
+    extra_index_url: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    constraint: tuple[str, ...] = ()
+    python: str = ""
+
+    def arguments(self) -> list[str]:
+        """For ``pip install`` and ``uv pip install`` alike."""
+        words = ["--index-url", self.index_url] if self.index_url else []
+        for option in ("extra_index_url", "find_links", "constraint"):
+            for value in getattr(self, option):
+                words += [f"--{option.replace('_', '-')}", value]
+        return words
+
+    @property
+    def key(self) -> str:
+        """Tells environments of one version apart that were installed from other places."""
+        python = self.python or ".".join(map(str, sys.version_info[:2]))
+        return hashlib.sha256("\0".join([python, *self.arguments()]).encode()).hexdigest()[:8]
+
+
+def default_cache() -> Path:
+    """Below the XDG cache folder."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "fuzzshard" / "bisect"
+
+
+def environment(version: str, cache: Path, source: Source) -> Path:
+    """The Python of an environment with ``torch==version`` in it; raises :class:`CannotInstall`.
+
+    Uses uv where there is one, else venv and pip, which are slower and download more.
+    """
+    folder = cache / f"torch-{version}-{source.key}"
+    python = folder / "bin" / "python"
+    if (folder / READY).exists():
+        return python
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        for command in _commands(folder, python, version, source):
+            _run(command)
+    except OSError as error:
+        raise CannotInstall(f"{error.strerror}: {error.filename}") from None
+    except CannotInstall:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    (folder / READY).touch()
+    return python
+
+
+def find_uv() -> str | None:
+    """uv, on the PATH or beside this Python."""
+    return shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+
+
+def _commands(folder: Path, python: Path, version: str, source: Source) -> list[list[str]]:
+    """numpy goes along: torch warns at every start without it."""
+    packages = [*source.arguments(), f"torch=={version}", "numpy"]
+    base = source.python or sys.executable
+    if uv := find_uv():
+        made = [uv, "venv", "--quiet", "--python", base, str(folder)]
+        return [made, [uv, "pip", "install", "--quiet", "--python", str(python), *packages]]
+    made = [base, "-m", "venv", str(folder)]
+    return [made, [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]]
+
+
+def _run(command: list[str]) -> None:
+    result = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+    )
+    if result.returncode:
+        raise CannotInstall(_reason(result.stderr or result.stdout))
+
+
+def _reason(output: str) -> str:
+    """What an installer printed, as one line without the frames that uv draws."""
+    lines = [re.sub(r"^\W*(?:error|cause)\W+|^\W+", "", line, flags=re.I) for line in output.splitlines()]
+    lines = [line for line in lines if line and not line.lower().startswith("warning")]
+    text = " ".join(lines) or "the installer failed and did not say why"
+    return text if len(text) <= _REASON_LENGTH else text[:_REASON_LENGTH].rstrip() + " ..."

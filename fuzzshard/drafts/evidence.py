@@ -1,0 +1,168 @@
+"""What is run for a draft: the script, changes of the case, and what else can say which side is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, EngineName
+from fuzzshard.case.dtypes import finer, is_low_precision
+from fuzzshard.corpus.entry import CorpusEntry, Culprit
+from fuzzshard.errors import FuzzshardError
+from fuzzshard.reproducer.check import check
+from fuzzshard.reproducer.shown import Shown, shown
+from fuzzshard.shrink.culprits import culprits
+from fuzzshard.verdict import Finding, Status, Verdict
+
+ENVIRONMENT_SECONDS = 120.0
+
+_OF_RANK = re.compile(r"\[rank(\d+)\]:")
+_OF_TORCHRUN = re.compile(r"[EWI]\d{4} [\d:.]+ \d+ .*torch/distributed/")
+"""How lines of glog begin, which torchrun writes when a rank fails."""
+
+_PEERS: dict[str, EngineName] = {
+    "fully_shard": "ddp",
+    "ddp": "fully_shard",
+    "replicate": "ddp",
+    "fsdp1": "ddp",
+}
+"""By engine, another one that should do the same."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ScriptRuns:
+    """How often the script showed the finding, and what the first run that did so printed."""
+
+    runs: int = 0
+    shown: int = 0
+    output: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """Everything that was run. ``repeats``: whether the case still shows the finding, None if nobody ran it.
+
+    ``peer`` is an engine that agrees with the reference on the same case, ``exactly`` the finding of the
+    case in higher precision.
+    """
+
+    script: ScriptRuns = ScriptRuns()
+    repeats: bool | None = None
+    culprits: tuple[Culprit, ...] = ()
+    peer: str = ""
+    exactly: Finding | None = None
+    environment: str = ""
+
+
+class Judge(Protocol):
+    """What is needed of a :class:`fuzzshard.world.World`."""
+
+    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+        """Runs ``case`` on live ranks."""
+
+
+def run_script(text: str, entry: CorpusEntry, runs: int, *, preload: tuple[Path, ...] = ()) -> ScriptRuns:
+    """Runs the script on fresh ranks, as its reader will."""
+    observed = entry.findings[0].observed if entry.findings else ""
+    outputs = []
+    with tempfile.TemporaryDirectory(prefix="fuzzshard-report-") as folder:
+        script = Path(folder) / "repro.py"
+        script.write_text(text)
+        for _ in range(runs):
+            result = check(script, entry.case.mesh.size, preload=preload)
+            if shown(result, entry.signature, observed) is Shown.YES:
+                outputs.append(readable(result.output, folder))
+    return ScriptRuns(runs, len(outputs), next(iter(outputs), ""))
+
+
+def readable(output: str, folder: str) -> str:
+    """What the first rank that fails printed, without torchrun's own account and paths of this machine."""
+    text = output.replace(f"{folder}/", "").replace(sys.prefix, "...").replace(str(Path.home()), "~")
+    lines = [line.rstrip() for line in text.splitlines() if not _OF_TORCHRUN.match(line)]
+    ranks = sorted({int(found[1]) for line in lines if (found := _OF_RANK.match(line))})
+    if not ranks:
+        return "\n".join(lines).strip()
+    own = [line for line in lines if line.startswith(f"[rank{ranks[0]}]:") or not _OF_RANK.match(line)]
+    others = f"\n(rank {', '.join(map(str, ranks[1:]))} likewise)" if ranks[1:] else ""
+    return "\n".join(own).strip() + others
+
+
+def collect_env() -> str:
+    """``torch.utils.collect_env`` of this Python, which is the one that runs the scripts."""
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "torch.utils.collect_env"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ENVIRONMENT_SECONDS,
+            check=True,
+        )
+    except (subprocess.SubprocessError, OSError) as error:
+        return f"torch.utils.collect_env did not end well: {type(error).__name__}"
+    return result.stdout.replace(str(Path.home()), "~").strip()
+
+
+def judged(world: Judge, num_ranks: int, entry: CorpusEntry) -> Evidence:
+    """Runs the case and its neighbours; what the entry knows is not run again."""
+    engine = entry.findings[0].engine if entry.findings else ""
+
+    def status(case: Case) -> Status:
+        verdict = _run(world, case)
+        return Status.REJECTED if verdict is None or engine in verdict.notes else verdict.status
+
+    again = _run(world, entry.case)
+    repeats = again is not None and again.signature == entry.signature
+    if not repeats:
+        return Evidence(repeats=False, culprits=entry.culprits)
+    found = entry.culprits or culprits(entry.case, status, num_ranks)
+    return Evidence(
+        repeats=True,
+        culprits=found,
+        peer=_agreeing_peer(world, entry, engine),
+        exactly=_in_higher_precision(world, entry),
+    )
+
+
+def _agreeing_peer(world: Judge, entry: CorpusEntry, engine: str) -> str:
+    peer = _PEERS.get(engine)
+    if peer is None or entry.case.tensor_parallel or entry.case.relation:
+        return ""
+    verdict = _run(world, replace(entry.case, engines=(peer,), expect=()))
+    agrees = verdict is not None and verdict.status is Status.PASS and peer not in verdict.notes
+    return peer if agrees else ""
+
+
+def _in_higher_precision(world: Judge, entry: CorpusEntry) -> Finding | None:
+    """The same finding in float64, where rounding is smaller by nine orders of magnitude."""
+    first = entry.findings[0]
+    if entry.case.dtype == "float64" or is_low_precision(entry.case) or first.error is None:
+        return None
+    verdict = _run(world, finer(entry.case))
+    same = verdict is not None and verdict.signature == entry.signature
+    return verdict.findings[0] if verdict is not None and same else None
+
+
+def _run(world: Judge, case: Case) -> Verdict | None:
+    """None where this machine cannot run the case."""
+    with contextlib.suppress(FuzzshardError):
+        return world.run(case)
+    return None
+
+
+def versions_known(entry: CorpusEntry) -> Iterator[tuple[str, str]]:
+    """Versions of torch, and whether the finding is there."""
+    if entry.torch:
+        yield entry.torch, "bad, found here"
+    public = entry.torch.partition("+")[0]
+    yield from ((version, "bad") for version in entry.bad_on if version not in (entry.torch, public))
+    yield from ((version, "good") for version in entry.good_on)

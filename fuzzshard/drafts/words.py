@@ -1,0 +1,188 @@
+"""The sentences of a draft: its title, what goes wrong and for whom, and why one side must be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from fuzzshard.case.feature_names import FEATURES
+from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.drafts.evidence import Evidence
+from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status
+
+_TAGS = {"fully_shard": "FSDP2", "fsdp1": "FSDP1", "ddp": "DDP", "replicate": "replicate"}
+
+_NAMES = {
+    "fully_shard": "`fully_shard`",
+    "fsdp1": "`FullyShardedDataParallel`",
+    "ddp": "`DistributedDataParallel`",
+    "replicate": "`replicate`",
+}
+
+_TELLING = (
+    *("op:", "offload:", "prefetch:", "precision:", "compile:", "checkpoint:", "reuse:", "tensor:", "fsdp1:"),
+    *("reshard:int", "reshard:false", "shard:", "wrap:list_group", "wrap:root_not_wrapped", "option:"),
+    *("mesh:hsdp", "mesh:axis_of_one", "freeze:", "edge:unused", "edge:method", "edge:iadd", "schedule:"),
+    *("optimizer:exclude", "dim:uneven", "returns:", "input:"),
+)
+"""Beginnings of the features that a title may name, the most telling first."""
+
+_TITLE_LENGTH = 120
+
+
+def engine_name(engine: str) -> str:
+    """An engine by the name that its users know."""
+    return _NAMES.get(engine, engine)
+
+
+def conditions(entry: CorpusEntry, cause: Collection[str]) -> list[str]:
+    """What it takes, in words; the most telling first."""
+    ordered = [name for prefix in _TELLING for name in FEATURES if name in cause and name.startswith(prefix)]
+    sizes = [g.reshard_after_forward for g in entry.case.wrap if type(g.reshard_after_forward) is int]
+    words = FEATURES | {"reshard:int": f"reshard_after_forward={sizes[0]}"} if sizes else FEATURES
+    return list(dict.fromkeys(words[name] for name in ordered))
+
+
+def title(entry: CorpusEntry, cause: Collection[str]) -> str:
+    """What goes wrong, and under which condition."""
+    first = entry.findings[0]
+    tag = _TAGS.get(first.engine, first.engine)
+    told = conditions(entry, cause)
+    condition = f" ({told[0]})" if told else ""
+    text = f"[{tag}] {_headline(entry, first)}"
+    return _cut(text, _TITLE_LENGTH - len(condition)) + condition
+
+
+def _headline(entry: CorpusEntry, first: Finding) -> str:
+    one_line = " ".join(first.observed.split())
+    match first.oracle:
+        case "exception":
+            return one_line
+        case "exit":
+            return f"ranks die: {one_line}" if entry.status is Status.CRASH else f"ranks hang: {one_line}"
+        case "deadline":
+            return "ranks wait for each other for ever"
+        case "warning" | "expectation":
+            return one_line
+        case "communication":
+            return f"{first.name} are {one_line} where {first.expected} are due"
+        case "hooks":
+            return "post-backward hooks do not run within the backward"
+        case "collectives":
+            return "ranks do not issue the same collectives"
+        case "replicas":
+            return "replicas drift apart"
+        case "registration":
+            return f"registered parameter is a {_kind(first.observed)}, not a {_kind(first.expected)}"
+    what = _WHAT.get(first.oracle, first.oracle)
+    if first.detail == MISSING:
+        return f"{what} is None where plain training has one"
+    if first.detail == UNEXPECTED:
+        return f"{what} is there where plain training has none"
+    if first.expected.startswith("a tensor of shape"):
+        return f"{what} has the wrong shape or dtype"
+    return f"{what} is silently wrong"
+
+
+_WHAT = {
+    "output": "output",
+    "loss": "loss",
+    "input_gradient": "gradient of an input",
+    "gradient": "gradient of a parameter",
+    "local_gradient": "gradient that is accumulated without synchronisation",
+    "resume": "saved and loaded state",
+    "parameter": "parameter after the optimizer step",
+    "state_dict": "state dict",
+    "registered_parameter": "parameter after forward",
+    "buffer": "buffer",
+}
+
+
+def _kind(text: str) -> str:
+    return text.partition("[")[0]
+
+
+def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
+    """One paragraph: what goes wrong, and for whom."""
+    first = entry.findings[0]
+    observed, expected = (" ".join(text.split()).rstrip(".") for text in (first.observed, first.expected))
+    who = f"Training with {engine_name(first.engine)} on {_ranks(entry)}"
+    what = {
+        "exception": f"{who} raises `{_cut(observed, 400)}`.",
+        "exit": f"{who} loses a rank: {observed}.",
+        "deadline": f"{who} hangs: {observed}.",
+    }.get(
+        first.oracle,
+        f"{who}: the {_headline(entry, first)}. Expected {_named(first)}: `{_cut(expected, 300)}`; "
+        f"observed `{_cut(observed, 300)}`.",
+    )
+    told = conditions(entry, cause)
+    if not told:
+        return what
+    listed = "; ".join(told)
+    loud = entry.status in (Status.CRASH, Status.HANG)
+    silent = "" if loud or first.oracle == "warning" else " Nothing is raised, so training goes on with it."
+    return f"{what}{silent} It concerns whoever uses this together: {listed}."
+
+
+def _named(first: Finding) -> str:
+    return f"for `{first.name}`" if first.name else "here"
+
+
+def _ranks(entry: CorpusEntry) -> str:
+    size = entry.case.mesh.size
+    axes = f" (mesh {entry.mesh})" if " x " in entry.mesh else ""
+    return f"{size} rank{'s' * (size > 1)}{axes}"
+
+
+def reasons(entry: CorpusEntry, evidence: Evidence) -> Iterator[str]:
+    """Which side is wrong, and why we know; only what was run or what a document says."""
+    first = entry.findings[0]
+    engine = engine_name(first.engine)
+    yield f"{engine} is wrong: {_rule(entry, first)}"
+    if first.error is not None and first.bound:
+        ratio = first.error / first.bound
+        yield (
+            f"The difference is {first.error:.3g}. Rounding explains {first.bound:.3g} there, measured "
+            f"by running the reference again with every sum of gradients off by as much as another order "
+            f"could make it: the difference is {ratio:.1e} times that."
+        )
+    elif first.error is not None:
+        yield f"The difference is {first.error:.3g}."
+    if evidence.exactly is not None and evidence.exactly.error is not None:
+        bound = f", where rounding explains {evidence.exactly.bound:.1e}" if evidence.exactly.bound else ""
+        yield f"In float64 the difference is still {evidence.exactly.error:.3g}{bound}: it is no rounding."
+    if evidence.peer:
+        peer = engine_name(evidence.peer)
+        yield f"Vote: {peer} on the same model, data and schedule agrees with the reference."
+
+
+def _rule(entry: CorpusEntry, first: Finding) -> str:
+    """The rule that is broken, and where it comes from."""
+    reference = "the plain module on every rank, with its gradients averaged by an explicit all-reduce"
+    match first.oracle:
+        case "exception" | "exit" | "deadline":
+            return f"{reference}, runs the same schedule to its end, and no documented refusal is in its way."
+        case "registration":
+            return (
+                "which class of parameter, placement and mesh is registered after each op follows from the "
+                "docstrings of `fully_shard`, `reshard` and `set_reshard_after_backward`."
+            )
+        case "communication" | "hooks":
+            return "collectives and hooks of each op follow from the documented policies of wrapped modules."
+        case "collectives" | "replicas":
+            return "ranks are compared with each other, so no reference is needed."
+        case "warning" | "expectation":
+            return f"the documentation demands {' '.join(first.expected.split()).rstrip('.')}."
+    if first.rung == "relation":
+        return f"it is compared with itself, with `{entry.case.relation}` otherwise, which must not matter."
+    why = {
+        "bitwise": "both sides add the same two terms, so they must agree bit for bit.",
+        "exact": "all values are small integers times powers of two, so nothing is rounded in any order.",
+    }.get(first.rung, "they may differ by rounding only.")
+    if first.bound == 0 and first.rung in ("bounded", "precision"):
+        why = "what is compared here is computed the same way on both sides, so the bits must be equal."
+    return f"it is compared with {reference}; {why}"
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 4].rstrip() + " ..."

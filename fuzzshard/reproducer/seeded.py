@@ -1,0 +1,57 @@
+"""Values as anyone would write them, from ``torch.manual_seed``: the model of a script and its inputs.
+
+They are not the values of the case: most findings do not depend on values at all, and a script is run before
+it is saved. The comparison of those that do allows for what the other values change (:func:`tolerance`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from fuzzshard.case.case import Case, TensorSpec
+from fuzzshard.case.schedule import Backward
+from fuzzshard.oracles.association import adds_in_another_order
+from fuzzshard.reproducer.aim import LARGEST_BITWISE_MESH, ROUNDING, Aim
+from fuzzshard.reproducer.setup import freeze_lines
+
+
+def model_lines(case: Case, variable: str) -> list[str]:
+    """Makes the plain model."""
+    cast = "" if case.dtype == "float32" else f", torch.{case.dtype}"
+    return [
+        "torch.manual_seed(0)",
+        f"{variable} = Model().to(device{cast})",
+        *freeze_lines(case, variable, after_wrap=False),
+    ]
+
+
+def seed_line(case: Case) -> str:
+    """Before the inputs are drawn."""
+    return "torch.manual_seed(1)" if case.inputs.same_on_ranks else "torch.manual_seed(1 + rank)"
+
+
+def input_expression(case: Case, spec: TensorSpec, leading: tuple[int, ...]) -> str:
+    """Draws one input."""
+    where = "" if case.inputs.on_host else ", device=device"
+    if spec.kind == "ids":
+        return f"torch.randint({spec.size}, {leading}{where})"
+    shape = ", ".join(map(str, (*leading, spec.size)))
+    dtype = "" if case.dtype == "float32" else f", dtype=torch.{case.dtype}"
+    grad = ", requires_grad=True" if spec.requires_grad else ""
+    return f"torch.randn({shape}{dtype}{where}{grad})"
+
+
+def tolerance(case: Case, aim: Aim, *, plain: bool) -> float:
+    """What the engine may differ by: nothing, or halfway (in digits) from rounding to the finding's error.
+
+    Nothing where both sides add the same numbers in the same order, and where nothing was reduced yet. Not
+    ``plain`` gradients are averaged in another order than the engine does.
+    """
+    reduces = any(isinstance(op, Backward) for op in case.schedule[: (aim.op or 0) + 1])
+    same_order = case.mesh.size <= LARGEST_BITWISE_MESH and not adds_in_another_order(case) and plain
+    if not aim.bound and (same_order or not (reduces or case.tensor_parallel)):
+        return 0.0
+    if not aim.error:
+        return aim.bound or 0.0
+    rounding = aim.bound or ROUNDING[case.dtype]
+    return float(10.0 ** math.floor(math.log10(math.sqrt(rounding * aim.error))))

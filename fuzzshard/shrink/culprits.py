@@ -1,0 +1,161 @@
+"""The smallest changes of a minimal case that make its finding go away: they say what it takes.
+
+Every candidate is one edit away: an option at another of its values, a wrap plan that says the same
+otherwise, or what a pass of the reducer offers. Only changes that a sentence can say count.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+import types
+import typing
+from collections.abc import Callable, Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.codec import encode
+from fuzzshard.case.describe import describe
+from fuzzshard.case.dims import get_dims, set_dims
+from fuzzshard.case.edit import with_item
+from fuzzshard.case.graph import Part
+from fuzzshard.corpus.entry import Culprit
+from fuzzshard.shrink.passes import Edit, change_item, put
+from fuzzshard.shrink.repair import repaired
+from fuzzshard.shrink.tiers import TIERS
+from fuzzshard.verdict import Status
+
+ENOUGH = 4
+"""Changes that are looked for: the first ones say the most."""
+
+_NO_CAUSE = ("seed", "engines", "observe", "relation", "values", "loss", "flag", "ranks")
+"""Fields that say what is looked at, with what numbers, or what an op is."""
+
+
+def culprits(
+    case: Case,
+    judge: Callable[[Case], Status],
+    num_ranks: int,
+    *,
+    max_runs: int = 150,
+    max_seconds: float = 120.0,
+    enough: int = ENOUGH,
+) -> tuple[Culprit, ...]:
+    """Changes after which ``case`` passes, the smallest first; ``judge`` runs a case on ``num_ranks``."""
+    began, found = time.monotonic(), []
+    subjects: set[str] = set()
+    offered = (pair for pair in single_changes(case) if pair[1].mesh.size <= num_ranks)
+    for phrase, candidate in itertools.islice(offered, max_runs):
+        if time.monotonic() - began > max_seconds:
+            break
+        if _subject(phrase) not in subjects and judge(candidate) is Status.PASS:
+            subjects.add(_subject(phrase))
+            found.append(Culprit(change=phrase, outcome=Status.PASS))
+            if len(found) == enough:
+                break
+    return tuple(found)
+
+
+def _subject(phrase: str) -> str:
+    """What a phrase changes: one other value of an option is enough."""
+    new, _, old = phrase.partition(" in place of ")
+    return new.partition("=")[0] if "=" in new else old or new
+
+
+def single_changes(case: Case) -> Iterator[tuple[str, Case]]:
+    """Valid cases that differ from ``case`` in one thing, each with its phrase; options come first."""
+    seen, said = {encode(case)}, set()
+    edits = itertools.chain(_options(case), _plans(case), _sizes(case), _of_passes(case))
+    for edit in edits:
+        candidate = repaired(edit(case))
+        if candidate is None or encode(candidate) in seen:
+            continue
+        seen.add(encode(candidate))
+        phrases = describe(case, candidate)
+        if len(phrases) == 1 and phrases[0] not in said:
+            said.add(phrases[0])
+            yield phrases[0], candidate
+
+
+def _options(case: Case) -> Iterator[Edit]:
+    """Every option at every other value that its type names."""
+    for field in ("wrap", "freezes", "checkpoints", "tensor_parallel", "schedule"):
+        for index, part in enumerate(getattr(case, field)):
+            for name, value in _other_values(part):
+                yield change_item(field, index, **{name: value})
+    for index, group in enumerate(case.wrap):
+        if (precision := group.precision) is not None:
+            for name, value in _other_values(precision):
+                yield change_item("wrap", index, precision=replace(precision, **{name: value}))
+    for field in ("fsdp1", "optimizer", "inputs"):
+        part = getattr(case, field)
+        for name, value in _other_values(part):
+            yield put(**{field: replace(part, **{name: value})})
+    for name, value in _other_values(case):
+        yield put(**{name: value})
+
+
+def _other_values(part: Part) -> Iterator[tuple[str, object]]:
+    for name, values in _choices(type(part)).items():
+        present = getattr(part, name)
+        for value in values:
+            if name not in _NO_CAUSE and (value != present or type(value) is not type(present)):
+                yield name, value
+
+
+@functools.cache
+def _choices(part: type[Part]) -> dict[str, tuple[object, ...]]:
+    """By field, the values that its type names one by one."""
+    hints = typing.get_type_hints(part)
+    names = [field.name for field in msgspec.structs.fields(part)]
+    return {name: found for name in names if len(found := tuple(_named_values(hints[name]))) > 1}
+
+
+def _named_values(hint: object) -> Iterator[object]:
+    origin = typing.get_origin(hint)
+    if hint is bool:
+        yield from (True, False)
+    elif hint is type(None):
+        yield None
+    elif origin is typing.Literal:
+        yield from typing.get_args(hint)
+    elif origin in (types.UnionType, typing.Union):
+        for each in typing.get_args(hint):
+            yield from _named_values(each)
+
+
+def _plans(case: Case) -> Iterator[Edit]:
+    """Each module of a list group by itself, and a root that is wrapped."""
+    for index, group in enumerate(case.wrap):
+        if len(group.modules) > 1:
+            alone = [replace(group, modules=(path,)) for path in group.modules]
+            yield put(wrap=(*case.wrap[:index], *alone, *case.wrap[index + 1 :]))
+            yield put(wrap=with_item(case.wrap, index, replace(group, modules=group.modules[::-1])))
+    if case.wrap and not any("" in group.modules for group in case.wrap):
+        yield put(wrap=(*case.wrap, WrapGroup(modules=("",))))
+
+
+def _sizes(case: Case) -> Iterator[Edit]:
+    """Other meshes, and widths that the shard axis divides or does not."""
+    for shard in (1, 2, 4):
+        yield put(mesh=replace(case.mesh, shard=shard))
+    if case.mesh.replicate is not None:
+        yield put(mesh=replace(case.mesh, replicate=None))
+        yield put(mesh=replace(case.mesh, replicate=2 if case.mesh.replicate == 1 else 1))
+    dims = get_dims(case)
+    for value, factor in itertools.product(sorted(set(dims.values())), (1, 2)):
+        wide = case.mesh.shard * factor
+        yield functools.partial(_resized, keys=tuple(k for k, v in dims.items() if v == value), size=wide)
+
+
+def _resized(case: Case, keys: tuple[tuple[str, str], ...], size: int) -> Case:
+    return set_dims(case, dict.fromkeys(keys, size))
+
+
+def _of_passes(case: Case) -> Iterator[Edit]:
+    for tier in TIERS:
+        for each in tier:
+            yield from each.edits(case)

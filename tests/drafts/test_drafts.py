@@ -1,0 +1,160 @@
+"""Drafts of issues, from entries and evidence made by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fuzzshard import cli
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry, Culprit, make_entry, read_entry
+from fuzzshard.corpus.store import save_unshrunk
+from fuzzshard.doctor import clean_case
+from fuzzshard.drafts.draft import MOST_CHARACTERS, draft
+from fuzzshard.drafts.duplicates import cause, duplicates
+from fuzzshard.drafts.evidence import Evidence, ScriptRuns, readable
+from fuzzshard.verdict import Finding, Status, Verdict
+
+FINDING = Finding(
+    oracle="gradient",
+    engine="fully_shard",
+    observed="0.5 at [0]",
+    expected="1.0 at [0]",
+    op=1,
+    name="linear0.weight",
+    rung="bounded",
+    error=0.5,
+    bound=1e-6,
+)
+VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,), rung="bounded")
+INFO = {"torch": "2.13.0", "device": "cpu"}
+SCRIPT = "# torchrun --standalone --nproc-per-node 2 repro.py\nimport torch\n\n\ndef train():\n    pass\n"
+ENTRY = msgspec.structs.replace(
+    make_entry(clean_case(2), VERDICT, INFO, confirmed=Confirmation(runs=3, reproduced=3)),
+    bad_on=("2.12.0",),
+    good_on=("2.15.0",),
+)
+EVIDENCE = Evidence(
+    script=ScriptRuns(3, 3, "AssertionError: rank 0"),
+    repeats=True,
+    culprits=(
+        Culprit(change="with reshard_after_forward=True in place of 2", outcome="PASS"),
+        Culprit(change="without step", outcome="PASS"),
+    ),
+    peer="ddp",
+    exactly=msgspec.structs.replace(FINDING, bound=1e-15),
+    environment="PyTorch version: 2.13.0",
+)
+
+
+def text(entry: CorpusEntry = ENTRY, evidence: Evidence = EVIDENCE, script: str | None = SCRIPT) -> str:
+    return draft(Path("corpus/findings/one"), entry, script, evidence, {"reshard:int"}, [])
+
+
+def test_a_draft_has_everything_that_a_maintainer_asks_for() -> None:
+    said = text()
+    for wanted in (
+        "# [FSDP2] gradient of a parameter is silently wrong",
+        "### 🐛 Describe the bug",
+        "### Versions",
+        "torchrun --standalone --nproc-per-node 2 repro.py",
+        "it works **with reshard_after_forward=True in place of 2**",
+        "- without step",
+        "AssertionError: rank 0",
+        "Rounding explains 1e-06 there",
+        "5.0e+05 times that",
+        "In float64 the difference is still 0.5",
+        "Vote: `DistributedDataParallel`",
+        "| gradient | `linear0.weight` |",
+        "<- here",
+        "3 of 3 runs of the case on fresh ranks, 3 of 3 runs of the script",
+        "| 2.13.0 | bad, found here |",
+        "| 2.12.0 | bad |",
+        "| 2.15.0 | good |",
+        "PyTorch version: 2.13.0",
+    ):
+        assert wanted in said, wanted
+
+
+def test_the_script_in_a_draft_is_the_one_that_ran() -> None:
+    assert SCRIPT.rstrip() in text()
+
+
+def test_a_draft_fits_into_an_issue() -> None:
+    printed = ScriptRuns(1, 1, "x\n" * 90_000)
+    long = dataclasses.replace(EVIDENCE, environment="flags\n" * 40_000, script=printed)
+    said = text(evidence=long, script=SCRIPT + "# a line of a very long script\n" * 800)
+    assert len(said) <= MOST_CHARACTERS
+    assert "### Versions" in said
+
+
+def test_a_draft_without_runs_says_so() -> None:
+    said = text(evidence=Evidence(), script=None)
+    assert "was not looked for" in said
+    assert "No script can be written" in said
+    assert "collect_env" in said
+
+
+@pytest.mark.parametrize(
+    ("oracle", "status", "wanted"),
+    [
+        ("exception", Status.CRASH, "raises `IndexError: list index out of range`"),
+        ("registration", Status.DIVERGENCE, "docstrings of `fully_shard`"),
+        ("communication", Status.DIVERGENCE, "documented policies"),
+        ("replicas", Status.DIVERGENCE, "ranks are compared with each other"),
+        ("deadline", Status.HANG, "hangs"),
+    ],
+)
+def test_every_kind_of_finding_has_its_words(oracle: str, status: Status, wanted: str) -> None:
+    observed = "IndexError: list index out of range"
+    finding = Finding(oracle=oracle, engine="fully_shard", observed=observed, expected="no error")
+    entry = make_entry(clean_case(2), Verdict(status=status, findings=(finding,)), INFO)
+    assert wanted in text(entry)
+
+
+def test_output_is_that_of_the_first_rank_that_fails() -> None:
+    printed = (
+        "[rank1]: AssertionError: rank 1\n[rank0]: AssertionError: rank 0\n"
+        "E1121 21:00:00.000000 77 site-packages/torch/distributed/elastic/api.py:1] failed (exitcode: 1)\n"
+    )
+    assert readable(printed, "/nowhere") == "[rank0]: AssertionError: rank 0\n(rank 1 likewise)"
+
+
+def saved(corpus: Path, seed: int) -> Path:
+    case = msgspec.structs.replace(clean_case(2), seed=seed)
+    return save_unshrunk(corpus, make_entry(case, VERDICT, INFO), SCRIPT)
+
+
+def test_entries_of_the_same_signature_may_be_duplicates(tmp_path: Path) -> None:
+    one, two = saved(tmp_path, 1) / "case.json", saved(tmp_path, 2)
+    entry = read_entry(one)
+    (other,) = duplicates(one, entry, cause(one, entry))
+    assert (other.name, other.same_signature) == (two.name, True)
+
+
+def fuzzshard(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([str(argument) for argument in arguments])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def test_the_command_writes_the_draft_beside_the_entry_or_where_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved(tmp_path / "corpus", 1)
+    assert fuzzshard("report", folder, "--no-run") == 0
+    assert "read it before you send it" in capsys.readouterr().out
+    assert (folder / "report.md").read_text().startswith("# [FSDP2]")
+    assert fuzzshard("report", folder, "--no-run", "-o", tmp_path / "draft.md") == 0
+    assert (tmp_path / "draft.md").read_text() == (folder / "report.md").read_text()
+
+
+def test_what_is_no_finding_has_no_draft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = saved(tmp_path, 1)
+    assert fuzzshard("report", folder / "unshrunk.json") == 2
+    assert fuzzshard("report", folder, "--runs", "0") == 2
+    assert fuzzshard("report", tmp_path / "nowhere") == 2
+    assert all(line.startswith("fuzzshard: ") for line in capsys.readouterr().err.splitlines())

@@ -1,0 +1,109 @@
+"""Scripts with values of ``torch.manual_seed``: they say of stock torch that nothing is wrong with it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from small_cases import SMALL
+
+from fuzzshard.case.case import Case, EngineName
+from fuzzshard.case.facts import facts
+from fuzzshard.case.schedule import Backward, Forward, Step
+from fuzzshard.errors import UsageError
+from fuzzshard.reproducer import script, scripts
+from fuzzshard.strategies import draw_cases
+from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status
+from fuzzshard.world import World
+
+GRADIENT = Finding(
+    oracle="gradient",
+    engine="fully_shard",
+    observed="1.5 at [0, 2] of [4, 4]",
+    expected="0.75 at [0, 2] of [4, 4]",
+    op=1,
+    name="linear0.weight",
+    rung="bounded",
+    error=0.75,
+    bound=1e-6,
+)
+
+
+def claims(case: Case, engine: str) -> Iterator[Finding]:
+    """Findings that one could have in a case, all of them false on stock torch."""
+    fqns = list(facts(case).parameters)
+    for index, op in enumerate(case.schedule):
+        oracle = {Forward: "output", Backward: "gradient", Step: "parameter"}.get(type(op))
+        if oracle is None:
+            continue
+        where = getattr(op, "target", "") or "the root"
+        name = f"output 0 of {where}" if oracle == "output" else fqns[index % len(fqns)]
+        yield msgspec.structs.replace(GRADIENT, oracle=oracle, engine=engine, op=index, name=name)
+
+
+def drawn(count: int, seed: int, engines: tuple[EngineName, ...]) -> Iterator[tuple[Case, EngineName]]:
+    for engine in engines:
+        for case in draw_cases(seed, count, world_size=2, engines=(engine,)):
+            yield case, engine
+
+
+def check_claims(run_script, world: World, count: int, seed: int, engines: tuple[EngineName, ...]) -> int:
+    """The number of seeded scripts that ran; each of them must pass."""
+    chosen, ran = random.Random(seed), 0
+    for case, engine in drawn(count, seed, engines):
+        verdict = world.run(case)
+        if engine in verdict.notes or verdict.status is not Status.PASS:
+            continue
+        finding = chosen.choice(list(claims(case, engine)))
+        try:
+            text = script(case, finding=finding, values="seeded")
+        except UsageError:
+            continue
+        result = run_script(text, case.mesh.size)
+        assert not result.fails, f"{seed=} {finding}\n{text}\n{result.output}"
+        ran += 1
+    return ran
+
+
+def test_seeded_scripts_of_drawn_cases_pass_on_stock_torch(run_script, two_ranks: World) -> None:
+    assert check_claims(run_script, two_ranks, 3, 5, ("fully_shard", "ddp")) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [6, 7])
+def test_many_seeded_scripts_of_drawn_cases_pass_on_stock_torch(run_script, two_ranks: World, seed) -> None:
+    engines: tuple[EngineName, ...] = ("fully_shard", "ddp", "fsdp1", "replicate")
+    assert check_claims(run_script, two_ranks, 30, seed, engines) > 30
+
+
+@pytest.mark.parametrize(("detail", "code"), [(MISSING, False), (UNEXPECTED, True)])
+def test_a_script_says_whether_a_gradient_is_there(run_script, detail: str, *, code: bool) -> None:
+    finding = msgspec.structs.replace(GRADIENT, error=None, detail=detail)
+    text = script(SMALL, finding=finding, values="seeded")
+    assert "reference" not in text
+    assert run_script(text, 2).fails == code
+
+
+def test_the_named_values_come_second_and_alone_where_the_difference_is_small() -> None:
+    first, second = scripts(SMALL, signature="divergence/fully_shard/gradient", findings=[GRADIENT])
+    assert "torch.manual_seed" in first
+    assert "def values" in second
+    close = msgspec.structs.replace(GRADIENT, error=1e-4)
+    (only,) = scripts(SMALL, signature="divergence/fully_shard/gradient", findings=[close])
+    assert only.count("atol=1e-06") == 1
+
+
+def test_the_tolerance_is_far_from_rounding_and_from_the_difference() -> None:
+    text = script(SMALL, finding=GRADIENT, values="seeded")
+    assert "rtol=0, atol=0.0001" in text
+
+
+def test_another_finding_of_the_same_run_gives_the_script_where_the_first_one_cannot() -> None:
+    hidden = msgspec.structs.replace(GRADIENT, engine="reference")
+    with pytest.raises(UsageError):
+        list(scripts(SMALL, signature="divergence/fully_shard/gradient", findings=[hidden]))
+    loss = msgspec.structs.replace(GRADIENT, oracle="loss", op=0, name="loss")
+    found = list(scripts(SMALL, signature="divergence/fully_shard/gradient", findings=[hidden, loss]))
+    assert "return loss" in found[0]
