@@ -44,6 +44,7 @@ ORACLES = (
     "input_gradient",
     "gradient",
     "local_gradient",
+    "unreduced_gradient",
     "resume",
     "parameter",
     "state_dict",
@@ -53,6 +54,7 @@ ORACLES = (
     "warning",
     "communication",
     "hooks",
+    "leak",
     "collectives",
     "replicas",
 )

@@ -157,6 +157,10 @@ class Engine(abc.ABC):
         """
         return {"gradient": {fqn: parameter.grad for fqn, parameter in self.trained.items()}}
 
+    def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
+        """What a rank keeps of sharded parameters' gradients to reduce later, where that can be seen."""
+        return {}
+
     def call_target(self, path: str) -> Callable[..., Any]:
         """What a forward of ``path`` calls: a module, or the method of one that has another than forward."""
         module: Any = self.model.get_submodule(path) if path else self.module

@@ -36,7 +36,7 @@ def rounding_floor(case: Case, difference: Difference, engine: str = "") -> torc
     expected = difference.expected
     assert expected is not None
     key = difference.key
-    if key.oracle == "gradient":
+    if key.oracle in ("gradient", "unreduced_gradient"):
         unit = _gradient_unit(case, key, expected.dtype, engine)
     elif not expected.is_floating_point() or _is_exact_yet(case, key):
         unit = 0.0

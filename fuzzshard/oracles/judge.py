@@ -9,7 +9,7 @@ import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import is_low_precision
-from fuzzshard.case.schedule import Backward, SetDivideFactor, SetFlag
+from fuzzshard.case.schedule import Backward, SetDivideFactor, SetFlag, Step
 from fuzzshard.case.sync_flags import SyncFlags
 from fuzzshard.case.units import computes_frozen_as_trainable
 from fuzzshard.oracles.association import MOST_TERMS, accumulates, adds_in_another_order, reorders_from
@@ -24,14 +24,15 @@ MOST_FINDINGS = 12
 
 def bitwise_applies(case: Case, engine: str, device: str = "cpu") -> bool:
     """Whether all values of ``engine`` must be bitwise those of the reference although they are not exact."""
-    return bitwise_until(case, engine, device) >= len(case.schedule)
+    return bitwise_until(case, engine, "gradient", device) >= len(case.schedule)
 
 
-def bitwise_until(case: Case, engine: str, device: str = "cpu") -> int:
+def bitwise_until(case: Case, engine: str, oracle: str, device: str = "cpu") -> int:
     """The first op from which on ``engine`` may round otherwise than the reference does; else the end.
 
     A sum of two terms has one rounding whatever the order, so up to mesh size 2 the reductions are equal. On
-    larger meshes whatever comes before the first one is; within a rank sums may be reordered
+    larger meshes what is reduced is equal before the first reduction, and everything else before the step
+    that follows it. Within a rank sums may be reordered
     (:func:`fuzzshard.oracles.association.reorders_from`).
     """
     if engine == "fsdp1" and computes_frozen_as_trainable(case):
@@ -39,7 +40,15 @@ def bitwise_until(case: Case, engine: str, device: str = "cpu") -> int:
     offloaded = case.fsdp1.offload or any(group.offload for group in case.wrap)
     if device == "cuda" and (_scales_terms(case) or offloaded):
         return 0  # the optimizer of offloaded parameters runs on the CPU, which rounds otherwise
-    return min(reorders_from(case, engine), _first_reduction(case))
+    reduced = _first_reduction(case)
+    if oracle not in REDUCED:
+        steps = (i for i, op in enumerate(case.schedule) if i > reduced and isinstance(op, Step))
+        reduced = next(steps, len(case.schedule))
+    return min(reorders_from(case, engine), reduced)
+
+
+REDUCED = ("gradient", "local_gradient")
+"""The oracles that look at sums over the mesh before an optimizer has used them."""
 
 
 def _first_reduction(case: Case) -> int:

@@ -32,6 +32,7 @@ from fuzzshard.oracles.communication import communication_findings
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.hooks import fsdp1_hook_findings, fully_shard_hook_findings
 from fuzzshard.oracles.judge import (
+    bitwise_applies,
     bitwise_until,
     exact_applies,
     is_exact,
@@ -201,24 +202,23 @@ class Experiment:
         if not self._anywhere(any(differing.values())):
             return [], "bitwise"
         device = self.mesh.device.type
-        until = {name: bitwise_until(self.case, name, device) for name in differing}
-        rungs = {name: "bitwise" for name in differing if until[name] >= len(self.case.schedule)}
+        rungs = {name: "bitwise" for name in differing if bitwise_applies(self.case, name, device)}
         rest = [name for name in differing if name not in rungs]
         exact = rest and self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly())
         for name in rest:
             rungs[name] = "exact" if exact and exact_applies(self.case, name) else loose_rung(self.case)
-        loose = {
-            name: [d for d in found if d.key.op >= until[name]]
-            for name, found in differing.items()
-            if rungs[name] == loose_rung(self.case)
-        }
+        loose: dict[str, list[Difference]] = {}
+        strict = dict(differing)
+        for name in (name for name in differing if rungs[name] == loose_rung(self.case)):
+            until = {d.key: bitwise_until(self.case, name, d.key.oracle, device) for d in differing[name]}
+            loose[name] = [d for d in differing[name] if d.key.op >= until[d.key]]
+            strict[name] = [d for d in differing[name] if d.key.op < until[d.key]]
         bound = self._noise_bound(loose) if loose else None
         findings: list[Finding] = []
-        for name, found in differing.items():
+        for name, found in strict.items():
             culprit = vote(name, self.traces, differing)
-            strict = [d for d in found if name not in loose or d.key.op < until[name]]
             rung = "bitwise" if name in loose else rungs[name]
-            findings += tensor_findings(name, strict, rung, None, culprit, self.mesh.rank)
+            findings += tensor_findings(name, found, rung, None, culprit, self.mesh.rank)
             if bound is not None and name in loose:
                 limit = bound.of(name)
                 findings += tensor_findings(name, loose[name], rungs[name], limit, culprit, self.mesh.rank)

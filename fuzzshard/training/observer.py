@@ -46,6 +46,7 @@ class Observer:
                 self.observe_registration(index)
                 self._inputs(index)
                 self._gradients(index)
+                self._unreduced(index)
             case Step():
                 self.observe_registration(index)
                 self._trained(index)
@@ -109,6 +110,10 @@ class Observer:
         for oracle, gradients in self.trainer.engine.gradients().items():
             for fqn, gradient in gradients.items():
                 self.trace.record(Key(index, oracle, fqn), gradient, self.trainer.engine.flat_range(fqn))
+
+    def _unreduced(self, index: int) -> None:
+        for fqn, gradient in self.trainer.engine.unreduced_gradients().items():
+            self.trace.record(Key(index, "unreduced_gradient", fqn), gradient)
 
     def _inputs(self, index: int) -> None:
         for (target, batch), tensors in self.trainer.feed.batches.items():

@@ -127,5 +127,6 @@ def test_what_a_compiler_or_tensor_parallelism_computes_is_never_in_order() -> N
 
 def test_on_many_ranks_bits_are_equal_until_the_first_reduction() -> None:
     schedule = (NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP)
-    assert bitwise_until(make_case(schedule=schedule, mesh=4), "fully_shard") == 5
-    assert bitwise_until(make_case(schedule=schedule, mesh=2), "fully_shard") == len(schedule)
+    assert bitwise_until(make_case(schedule=schedule, mesh=4), "fully_shard", "gradient") == 5
+    assert bitwise_until(make_case(schedule=schedule, mesh=4), "fully_shard", "unreduced_gradient") == 6
+    assert bitwise_until(make_case(schedule=schedule, mesh=2), "fully_shard", "gradient") == len(schedule)
