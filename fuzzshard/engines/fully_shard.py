@@ -21,7 +21,7 @@ from fuzzshard.case.schedule import Cast, CorruptState, Forward, Reshard, SetDiv
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines import fully_shard_options as options
 from fuzzshard.engines.base import Engine
-from fuzzshard.engines.fully_shard_state import param_groups, unreduced_gradient
+from fuzzshard.engines.fully_shard_state import GroupState, group_state, param_groups, unreduced_gradient
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.engines.tensor_parallel import parallelize_tensors
@@ -175,6 +175,13 @@ class FullyShard(Engine):
     @override
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
         return {fqn: unreduced_gradient(part) for fqn, part in self._parts.items()}
+
+    @override
+    def group_states(self) -> dict[int, GroupState]:
+        names = {id(part): fqn for fqn, part in self._parts.items()}
+        states = [group_state(group, names) for group in param_groups(self.model)]
+        owners = self.facts.owners
+        return {owner: s for s in states if (owner := owners[next(iter(s.unsharded))]) is not UNMANAGED}
 
     @override
     def before_change(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -40,3 +41,37 @@ def unsharded_elements(fsdp_param: Any) -> int:
     """How many elements of memory the unsharded parameter takes now; its storage is freed when sharded."""
     tensors = [*fsdp_param.all_gather_outputs, *fsdp_param._unsharded_inner_tensors]
     return sum(tensor.untyped_storage().size() // tensor.itemsize for tensor in tensors)
+
+
+class GroupState(NamedTuple):
+    """What one ``FSDPParamGroup`` holds between two ops.
+
+    ``unsharded`` has the elements of memory that its unsharded parameters take, by FQN. ``gathers`` says that
+    an all-gather was issued and is not used yet, ``keeps_buffer`` that the output of one is kept although it
+    was copied out; ``reduces`` that inputs or events of reductions are kept, ``partial`` that a sum over
+    shards waits for its all-reduce, ``idle`` that no hook left the group within a forward or backward.
+    """
+
+    unsharded: dict[str, int]
+    gathers: bool
+    keeps_buffer: bool
+    reduces: bool
+    partial: bool
+    idle: bool
+
+
+def group_state(group: Any, names: Mapping[int, str]) -> GroupState:
+    """The state of ``group``; ``names`` are FQNs by the id of the ``FSDPParam``."""
+    shared = group.comm_ctx
+    states = getattr(shared, "reduce_scatter_states", None)
+    if states is None:  # one state at most, before torch 2.12
+        states = [s] if (s := getattr(shared, "reduce_scatter_state", None)) is not None else []
+    kept = (*states, group._post_reduce_event, group._all_reduce_state)
+    return GroupState(
+        unsharded={names[id(part)]: unsharded_elements(part) for part in group.fsdp_params},
+        gathers=group._all_gather_result is not None,
+        keeps_buffer=getattr(shared, "all_gather_state", None) is not None,
+        reduces=any(state is not None for state in kept),
+        partial=group._partial_reduce_output is not None,
+        idle=group._training_state.name == "IDLE",
+    )

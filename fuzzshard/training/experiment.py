@@ -25,6 +25,7 @@ from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.refusals import refusal
 from fuzzshard.engines.registry import ENGINES, not_applicable, surroundings
 from fuzzshard.engines.replicate import Replicate
+from fuzzshard.oracles.after_run import leak_findings
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.anchor import PrecisionBound, unrounded
 from fuzzshard.oracles.bound import NoiseBound
@@ -104,6 +105,8 @@ class Experiment:
         findings, rung = self._judge(differing)
         findings += self.unexpected
         findings += uncorrupted(self.case, reference, self.mesh.rank)
+        for name in engines:
+            findings += leak_findings(self.case, name, self.traces[name], self.mesh.global_rank)
         if FullyShard.name in engines:
             trace = self.traces[FullyShard.name]
             findings += registration_findings(self.case, trace, self.mesh.rank)

@@ -19,6 +19,7 @@ from fuzzshard.case.schedule import (
     Unshard,
 )
 from fuzzshard.engines.base import plain_name
+from fuzzshard.training.remains import hook_counts, remains
 from fuzzshard.training.states import optimizer_states
 from fuzzshard.training.trace import Key, Observation, Trace
 
@@ -34,6 +35,17 @@ class Observer:
         self.trace = trace
         self.copies: dict[str, tuple[int, Observation]] = {}
         """What was last recorded of each registered parameter, and its version."""
+        self._engine, self._hooks = trainer.engine, hook_counts(trainer.engine)
+
+    def forget(self) -> None:
+        """The model's tensors are others now, and its modules may be."""
+        self.copies.clear()
+        if self.trainer.engine is not self._engine:
+            self._engine, self._hooks = self.trainer.engine, hook_counts(self.trainer.engine)
+
+    def observe_remains(self) -> None:
+        """Records what the run has left behind."""
+        self.trace.remains = remains(self.trainer, self._hooks)
 
     def observe(self, index: int, op: Op) -> None:
         """Records what the op at ``index`` may have changed."""
