@@ -11,6 +11,7 @@ checkpoint is loaded into the same layout.
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
+from typing import Literal, NamedTuple
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule import SetFlag
@@ -23,8 +24,14 @@ from fuzzshard.training.remains import Remains
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
-Leak = tuple[str, str, str]
-"""The name of what is left, what is there, and what should be."""
+
+class Leak(NamedTuple):
+    """One thing that is left: its kind, its name, what is there, and what should be."""
+
+    kind: Literal["memory", "buffer", "reduction", "gather", "state", "hook", "layout"]
+    name: str
+    observed: str
+    expected: str
 
 
 def leak_findings(case: Case, engine: str, trace: Trace, rank: int) -> list[Finding]:
@@ -36,21 +43,22 @@ def leak_findings(case: Case, engine: str, trace: Trace, rank: int) -> list[Find
         Finding(
             oracle="leak",
             engine=engine,
-            observed=observed,
-            expected=expected,
+            observed=leak.observed,
+            expected=leak.expected,
             op=len(case.schedule) - 1,
-            name=name,
+            name=leak.name,
             rank=rank,
+            detail=leak.kind,
         )
-        for name, observed, expected in leaks[:MOST_FINDINGS]
+        for leak in leaks[:MOST_FINDINGS]
     ]
 
 
 def _of_any_engine(remains: Remains) -> Iterator[Leak]:
     for name, (before, after) in remains.hooks.items():
-        yield name, f"{after} after the run", f"{before}, as before it"
+        yield Leak("hook", name, f"{after} after the run", f"{before}, as before it")
     for name, (state, parameter) in remains.states.items():
-        yield name, str(state), f"{parameter}, as its parameter"
+        yield Leak("layout", name, str(state), f"{parameter}, as its parameter")
 
 
 def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterator[Leak]:
@@ -63,6 +71,9 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
         prediction = model.advance()
         certain &= prediction is not None and prediction.gathers_certain
     flags = {op.flag for op in case.schedule if isinstance(op, SetFlag)}
+    states = remains.groups.values()
+    if all(held.idle for held in states) and any(held.keeps_buffer for held in states):
+        yield Leak("buffer", "the last all-gather", "its output, which was copied out", "freed after forward")
     for index, held in remains.groups.items():
         group = model.groups[index]
         if registration.groups[index].state == SHARDED:
@@ -75,17 +86,16 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
 def _unsharded(held: GroupState) -> Iterator[Leak]:
     for fqn, elements in held.unsharded.items():
         if elements:
-            yield f"unsharded {fqn}", f"memory of {elements} elements", "freed"
+            yield Leak("memory", f"unsharded {fqn}", f"memory of {elements} elements", "freed")
 
 
 def _communication(held: GroupState, group: Group, flags: Set[str]) -> Iterator[Leak]:
     name = _name(group)
-    if held.keeps_buffer:
-        yield f"all-gather of {name}", "its output, which was copied out", "freed"
     if held.reduces and "is_last_backward" not in flags:
-        yield f"reduction of {name}", "its input or event", "freed at the end of the last backward"
+        expected = "freed at the end of the last backward"
+        yield Leak("reduction", f"reduction of {name}", "its input or event", expected)
     if held.partial and "requires_all_reduce" not in flags:
-        yield f"reduction of {name}", "a sum over shards that was not all-reduced", "none"
+        yield Leak("reduction", f"reduction of {name}", "a sum over shards that was not all-reduced", "none")
 
 
 def _hooks(held: GroupState, group: Group) -> Iterator[Leak]:
@@ -93,9 +103,10 @@ def _hooks(held: GroupState, group: Group) -> Iterator[Leak]:
     name = _name(group)
     if held.gathers != group.gathering:
         words = {True: "issued and never used", False: "none"}
-        yield f"all-gather of {name}", words[held.gathers], words[group.gathering]
+        yield Leak("gather", f"all-gather of {name}", words[held.gathers], words[group.gathering])
     if held.idle != (group.phase is Phase.IDLE):
-        yield f"state of {name}", "idle" if held.idle else "within a forward or backward", group.phase.value
+        observed = "idle" if held.idle else "within a forward or backward"
+        yield Leak("state", f"state of {name}", observed, group.phase.value)
 
 
 def _name(group: Group) -> str:

@@ -15,6 +15,7 @@ from fuzzshard.case.schedule import Backward, Step
 from fuzzshard.case.units import computes_frozen_as_trainable
 from fuzzshard.oracles.association import reorders_from
 from fuzzshard.oracles.compare import Difference
+from fuzzshard.oracles.factor import allowed_deviation
 from fuzzshard.training.trace import Key, Trace, cut
 
 TERMWISE_FACTOR = 4.0
@@ -22,6 +23,9 @@ TERMWISE_FACTOR = 4.0
 
 FEEDBACK_FACTOR = 16.0
 """Slack of the scale a noise twin measures: two samples of a maximum underestimate it."""
+
+GRADIENTS = ("gradient", "local_gradient", "unreduced_gradient", "input_gradient")
+"""The oracles that compare gradients."""
 
 ROUNDING_FACTOR = 4.0
 """Rounding units by which a value may differ once a reduction has been rounded differently."""
@@ -125,7 +129,27 @@ class NoiseBound:
         """Whether noise explains the difference, and the error and bound where it exceeds most."""
         if not difference.comparable:
             return False, float("inf"), 0.0
-        return within(difference, self.bound(difference))
+        bound = self.bound(difference)
+        if (allowed := self.wrong_factor(difference)) is not None:
+            assert difference.expected is not None
+            bound = bound.minimum(allowed * difference.expected.double().abs())
+        return within(difference, bound)
+
+    def wrong_factor(self, difference: Difference) -> float | None:
+        """How far from one a factor may be, where a gradient has another one throughout."""
+        observed, expected = difference.observed, difference.expected
+        if difference.key.oracle not in GRADIENTS or not difference.comparable or not self.twins:
+            return None
+        assert observed is not None
+        assert expected is not None
+        runs = (run.tensors[difference.key].tensor for run in self.rounded_otherwise)
+        others = (cut(tensor, difference.pieces) for tensor in runs if tensor is not None)
+        return allowed_deviation(observed, expected, others)
+
+    @property
+    def rounded_otherwise(self) -> Sequence[Trace]:
+        """Runs that differ from the reference by rounding alone."""
+        return self.twins
 
     def is_termwise(self, difference: Difference) -> bool:
         """Whether only the reduction over the mesh may round each element differently."""

@@ -176,6 +176,8 @@ def _detail(difference: Difference, error: float, limit: float, rung: str, bound
         return MISSING
     if difference.expected is None:
         return UNEXPECTED
+    if bound is not None and bound.wrong_factor(difference) is not None:
+        return ""
     factor = GRAY_FACTOR
     if bound is not None and rung == "precision":
         factor = TERMWISE_GRAY_FACTOR if bound.is_termwise(difference) else PRECISION_GRAY_FACTOR
