@@ -40,6 +40,7 @@ TENSOR_ORACLES = (
     "input_gradient",
     "gradient",
     "local_gradient",
+    "unreduced_gradient",
     "resume",
     "parameter",
     "state_dict",
@@ -58,6 +59,7 @@ ORACLES = (
     "warning",
     "communication",
     "hooks",
+    "leak",
     "collectives",
     "replicas",
 )
@@ -109,8 +111,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
         A lost collective shows as a hang, a SIGABRT or a reset connection, by chance; all three have
         the signature ``desync/<engine>``. A tensor that is missing, or there where none should be, is
-        another kind than a wrong value, and another error than the expected one than none at all. Empty when
-        there is no finding.
+        another kind than a wrong value, and another error than the expected one than none at all; leaks are
+        told apart by what is left. Empty when there is no finding.
         """
         if not self.findings:
             return ""
@@ -125,6 +127,6 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             case "exception":
                 return f"crash/{first.engine}/{first.detail}"
             case _:
-                told_apart = first.oracle == "expectation" or first.detail in (MISSING, UNEXPECTED)
+                told_apart = first.oracle in ("expectation", "leak") or first.detail in (MISSING, UNEXPECTED)
                 kind = f"/{first.detail}" if first.detail and told_apart else ""
                 return f"divergence/{first.engine}/{first.oracle}{kind}"

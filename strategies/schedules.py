@@ -35,6 +35,9 @@ from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
+FINAL_FORWARD = 40
+"""How many schedules in a hundred end with a forward that nothing follows."""
+
 _SYNC_FLAGS: tuple[Flag, ...] = ("requires_gradient_sync", "requires_all_reduce")
 
 
@@ -253,7 +256,10 @@ class _Run:
         return self.tape.pick(self.wrapped), self.tape.chance(30)
 
     def finished(self) -> tuple[Op, ...]:
-        """The schedule; where only losses are compared, engines freeze something before the last one."""
+        """The schedule, often with a last forward, which shows whether what the last step changed is used.
+
+        Where only losses are compared, engines freeze something before the last one of training.
+        """
         case = self.subject.case
         if "losses_only" in self.swarm and not case.checkpoints and not case.dtypes:
             last = max(i for i, op in enumerate(self.ops) if isinstance(op, Forward))
@@ -261,6 +267,8 @@ class _Run:
             target = self.tape.pick(frozen) if frozen else ""
             toggle = SetRequiresGrad(target=target, value=True, engines_only=True)
             self.ops.insert(last, toggle)
+        if self.tape.chance(FINAL_FORWARD):
+            self.ops.append(Forward(batch=self.batch + 1, grad=False))
         return tuple(self.ops)
 
     def zero_grad(self) -> None:

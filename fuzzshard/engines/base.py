@@ -17,6 +17,7 @@ from fuzzshard.case.graph import BatchNorm, Block
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import ClipGradNorm, Reshard, SetDivideFactor, SetFlag, Unshard
 from fuzzshard.engines.clipping import clip_grad_norm
+from fuzzshard.engines.fully_shard_state import GroupState
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.model.build import build_model
 
@@ -156,6 +157,14 @@ class Engine(abc.ABC):
         ``gradient`` is reduced over the mesh, ``local_gradient`` also has this rank's unreduced part in it.
         """
         return {"gradient": {fqn: parameter.grad for fqn, parameter in self.trained.items()}}
+
+    def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
+        """What a rank keeps of sharded parameters' gradients to reduce later, where that can be seen."""
+        return {}
+
+    def group_states(self) -> dict[int, GroupState]:
+        """What each wrap group with parameters holds between two ops, where the engine shows it."""
+        return {}
 
     def call_target(self, path: str) -> Callable[..., Any]:
         """What a forward of ``path`` calls: a module, or the method of one that has another than forward."""

@@ -21,6 +21,7 @@ from fuzzshard.case.schedule import Cast, CorruptState, Forward, Reshard, SetDiv
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines import fully_shard_options as options
 from fuzzshard.engines.base import Engine
+from fuzzshard.engines.fully_shard_state import GroupState, group_state, param_groups, unreduced_gradient
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.engines.tensor_parallel import parallelize_tensors
@@ -100,6 +101,12 @@ class FullyShard(Engine):
                 mesh=self.mesh.data_mesh,
                 **options.arguments(group, ignored if self.case.ignored else set()),
             )
+        parts = {part.sharded_param: part for group in param_groups(model) for part in group.fsdp_params}
+        self._parts = {
+            fqn: parts[self.parameter(fqn)]
+            for fqn, owner in self.facts.owners.items()
+            if owner is not UNMANAGED
+        }
         options.set_prefetches(self.case, model)
         options.register_methods(self.case, self.facts, model)
         if self.case.init == "meta":
@@ -164,6 +171,17 @@ class FullyShard(Engine):
         if self._must_wait:
             torch.cuda.synchronize(self.mesh.device)
         return super().gradients()
+
+    @override
+    def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
+        return {fqn: unreduced_gradient(part) for fqn, part in self._parts.items()}
+
+    @override
+    def group_states(self) -> dict[int, GroupState]:
+        names = {id(part): fqn for fqn, part in self._parts.items()}
+        states = [group_state(group, names) for group in param_groups(self.model)]
+        owners = self.facts.owners
+        return {owner: s for s in states if (owner := owners[next(iter(s.unsharded))]) is not UNMANAGED}
 
     @override
     def before_change(self) -> None:

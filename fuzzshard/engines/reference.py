@@ -15,7 +15,7 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.schedule import SetDivideFactor, SetFlag
-from fuzzshard.case.sync_flags import SyncFlags
+from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.nested import tensors_in
@@ -107,6 +107,14 @@ class Reference(Engine):
     def after_backward(self) -> None:
         self.master_weights.register_masters()
         self.sync.after_backward(self.trained, self._reached)
+
+    @override
+    def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
+        """Nothing under tensor parallelism, where a rank's own gradient may be a part of that sum."""
+        if self.case.tensor_parallel:
+            return {}
+        managed = (fqn for fqn, owner in self.facts.owners.items() if owner is not UNMANAGED)
+        return {fqn: self.sync.unreduced.get(fqn) for fqn in managed}
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:

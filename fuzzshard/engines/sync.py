@@ -49,6 +49,9 @@ class ExplicitSync:
         self.mesh, self.owners, self.flags, self.dtypes = mesh, owners, flags, dtypes
         self.roots = root_groups(flags.case)
         self.local: dict[str, torch.Tensor] = {}
+        """What has not been averaged over the whole mesh yet."""
+        self.unreduced: dict[str, torch.Tensor] = {}
+        """What has not even been added up over the shards of one replica."""
         self._reduced: dict[str, torch.Tensor | None] = {}
 
     def before_backward(self, parameters: dict[str, torch.nn.Parameter]) -> None:
@@ -66,12 +69,15 @@ class ExplicitSync:
         """
         news = {fqn: g for fqn in self.owners if (g := self._take(fqn, parameters)) is not None}
         for fqn, new in news.items():
-            total = self.local[fqn] + new if fqn in self.local else new
-            self.local[fqn] = self._to_reduce_dtype(fqn, total) if self.dtypes.accumulate else total
+            for held in (self.local, self.unreduced):
+                total = held[fqn] + new if fqn in held else new
+                held[fqn] = self._to_reduce_dtype(fqn, total) if self.dtypes.accumulate else total
         roots = {UNMANAGED, *reached, *(self._root(self.owners[fqn]) for fqn in news)}
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]
             parameter.grad = self._reduced[fqn]
+            if self._root(owner) in roots and self.flags.reduce[owner]:
+                self.unreduced.pop(fqn, None)
             if fqn in self.local and self._root(owner) in roots and self.flags.synced(owner):
                 local = self._to_reduce_dtype(fqn, self.local.pop(fqn))
                 average = self.average(local, parameter.grad, self.flags.divisors[owner]).to(parameter.dtype)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.oracles.compare import Difference
-from fuzzshard.oracles.judge import bitwise_applies, loose_rung, tensor_findings, vote
+from fuzzshard.oracles.judge import bitwise_until, loose_rung, tensor_findings, vote
 from fuzzshard.oracles.registration import registration_findings
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
@@ -26,10 +26,12 @@ def findings_alone(
     """Of the engines in ``differing``, up to where their traces end."""
     findings = []
     for engine, found in differing.items():
-        bitwise = bitwise_applies(case, engine, device)
-        certain = [d for d in found if bitwise or not d.comparable]
-        rung = "bitwise" if bitwise else loose_rung(case)
-        findings += tensor_findings(engine, certain, rung, None, vote(case, engine, traces, differing), rank)
+        culprit = vote(case, engine, traces, differing)
+        until = {d.key: bitwise_until(case, engine, d.key.oracle, device) for d in found}
+        strict = [d for d in found if d.key.op < until[d.key]]
+        findings += tensor_findings(engine, strict, "bitwise", None, culprit, rank)
+        incomparable = [d for d in found if d.key.op >= until[d.key] and not d.comparable]
+        findings += tensor_findings(engine, incomparable, loose_rung(case), None, culprit, rank)
     if "fully_shard" in differing:
         findings += registration_findings(case, traces["fully_shard"], rank)
     return findings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 from msgspec.structs import replace
@@ -38,6 +39,12 @@ class PrecisionBound(NoiseBound):
     """
 
     truth: Trace = dataclasses.field(default_factory=Trace)
+
+    @property
+    @override
+    def rounded_otherwise(self) -> Sequence[Trace]:
+        """Also the truth: the reference differs from it by rounding alone."""
+        return [*self.twins, self.truth]
 
     @override
     def bound(self, difference: Difference) -> torch.Tensor:

@@ -1,42 +1,89 @@
-"""Whether engines may add the terms of some gradient in different orders."""
+"""From which op on engines may add the terms of some gradient in different orders.
+
+A sum of two terms has one rounding whatever their order; three that are grouped otherwise may round
+otherwise. Autograd adds up the contributions to a value as they arrive, the newest reader's first.
+``fully_shard`` puts nodes at module boundaries: what arrives there is added up before it goes on.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
+from fuzzshard.case.autograd import Node, Tape, Value
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Alias, Block, Call, walk
+from fuzzshard.case.facts import Facts, facts
+from fuzzshard.case.graph import RMSNorm
+from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, ZeroGrad
+
+MOST_TERMS = 2
+"""Terms whose sum is the same in any order."""
 
 
 def accumulates(case: Case) -> bool:
-    """Whether several backwards add up in one gradient; what the optimizer does not hold is never zeroed."""
+    """Whether several backwards add up in one gradient."""
+    return _accumulates_at(case) < len(case.schedule)
+
+
+def _accumulates_at(case: Case) -> int:
+    """The first backward that adds to a gradient; what the optimizer does not hold is never zeroed."""
     kept = bool(case.optimizer.exclude)
-    ops = (op for op in case.schedule if isinstance(op, Backward) or (isinstance(op, ZeroGrad) and not kept))
-    return any(isinstance(a, Backward) and isinstance(b, Backward) for a, b in itertools.pairwise(ops))
+    ops = [
+        (index, op)
+        for index, op in enumerate(case.schedule)
+        if isinstance(op, Backward) or (isinstance(op, ZeroGrad) and not kept)
+    ]
+    pairs = itertools.pairwise(ops)
+    again = (b for (_, a), (b, op) in pairs if isinstance(a, Backward) and isinstance(op, Backward))
+    return next(again, len(case.schedule))
 
 
 def adds_in_another_order(case: Case, engine: str = "") -> bool:
-    """Whether some gradient is a sum that engines may associate differently, or that ``engine`` may.
+    """Whether some gradient is a sum that engines may associate differently, or that ``engine`` may."""
+    return reorders_from(case, engine) < len(case.schedule)
+
+
+@functools.lru_cache(maxsize=512)
+def reorders_from(case: Case, engine: str = "") -> int:
+    """The first op whose sums some engine may associate differently, or that ``engine`` may; else the end.
 
     The gradients of several backwards ``fully_shard`` adds up as the reference does, one after another:
     unreduced ones on every rank, then the reduced sums; not where it reduces over shards only for a while.
+    DDP adds to the sum that was reduced before, but leaves autograd's own sums alone.
 
     So is a norm that is clipped: of shards first, then of their norms. A compiled backward orders its sums
     itself. Tensor-parallel ranks each add up a part of what one matrix product adds up, in forward already.
     """
-    clips = any(isinstance(op, ClipGradNorm) for op in case.schedule)
-    if case.compile is not None or case.tensor_parallel or clips:
-        return True
-    pending = any(
-        isinstance(a, Forward) and a.grad and isinstance(b, Forward) and b.grad
-        for a, b in itertools.pairwise(op for op in case.schedule if isinstance(op, Forward | Backward))
-    )
-    modules = facts(case).modules.values()
-    reused = bool(case.ties) or any(isinstance(m, Alias) for _, m in walk(case.model))
-    accumulated = accumulates(case) and not (engine == "fully_shard" and not _reduces_in_parts(case))
-    return accumulated or pending or reused or any(isinstance(m, Block) and _branches(m) for m in modules)
+    if case.compile is not None or case.tensor_parallel:
+        return 0
+    if engine == "ddp":
+        return _accumulates_at(case)
+    ends = [len(case.schedule), _regroups_at(case)]
+    ends += [index for index, op in enumerate(case.schedule) if isinstance(op, ClipGradNorm)]
+    if engine != "fully_shard" or _reduces_in_parts(case):
+        ends.append(_accumulates_at(case))
+    return min(ends)
+
+
+def _regroups_at(case: Case) -> int:
+    """The first backward whose sums within one rank a sharding engine may associate differently.
+
+    That of several forwards reduces the gradients of each, where plain autograd adds them up first.
+    """
+    regrouped = _regrouped(case)
+    pending, differs = 0, False
+    for index, op in enumerate(case.schedule):
+        if isinstance(op, Forward) and op.grad:
+            pending += 1
+            differs |= next(regrouped)
+        elif isinstance(op, Backward) and pending:
+            if differs or pending > 1:
+                return index
+            pending = 0
+    return len(case.schedule)
 
 
 def _reduces_in_parts(case: Case) -> bool:
@@ -45,8 +92,91 @@ def _reduces_in_parts(case: Case) -> bool:
     return partial and case.mesh.replicate is not None
 
 
-def _branches(block: Block) -> bool:
-    """Whether a value or a child of ``block`` is used more than once."""
-    read = [a for node in block.nodes for a in node.args] + list(block.outputs)
-    called = [node.module for node in block.nodes if isinstance(node, Call)]
-    return len(set(read)) < len(read) or len(set(called)) < len(called)
+class _Boundaries:
+    """Puts a node at the inputs of every wrapped module, as ``fully_shard`` does, and counts the calls."""
+
+    def __init__(self, case: Case, found: Facts) -> None:
+        self.found = found
+        self.wrapped = {module for group in case.wrap for module in group.modules}
+        self.called: Counter[str] = Counter()
+        self.nodes: set[int] = set()
+        self.readers: dict[int, list[int]] = {}
+        self.tape = Tape(case, found, self)
+
+    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
+        """An RMS norm reads its input twice: on the CPU it is made of other functions."""
+        self.called[path] += grad
+        if grad and path in self.wrapped:
+            args = [arg if arg is None else self._boundary(arg) for arg in args]
+        if grad and isinstance(self.found.modules[path], RMSNorm):
+            self.read(args, len(self.tape.nodes))
+        return args
+
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
+        """Nothing: to return a value is not to read it."""
+
+    def _boundary(self, value: Node) -> Node:
+        made = self.tape.node((value,))
+        self.nodes.add(made.number)
+        return made
+
+    def read(self, values: Iterable[Value], reader: int) -> None:
+        """Notes that ``reader`` reads the values."""
+        for value in values:
+            if value is not None:
+                self.readers.setdefault(value.number, []).append(reader)
+
+    def terms(self, value: int, *, grouped: bool) -> Iterator[Sum]:
+        """What adds up to the gradient of ``value``, in the order in which it arrives: the newest first.
+
+        ``grouped`` has the terms of one boundary added up before they arrive.
+        """
+        for reader in sorted(self.readers.get(value, ()), reverse=True):
+            if reader not in self.nodes:
+                yield reader
+            elif not grouped:
+                yield from self.terms(reader, grouped=False)
+            elif self.readers.get(reader):
+                yield _sum(self.terms(reader, grouped=True))
+
+
+Sum = int | tuple[object, ...]
+"""A term, by the node it comes from, or a sum of two."""
+
+
+def _sum(terms: Iterable[Sum]) -> Sum:
+    """The terms added up one after another; the sum of two is the same either way round."""
+    return functools.reduce(lambda total, term: tuple(sorted((total, term), key=repr)), terms)
+
+
+def _regrouped(case: Case) -> Iterator[bool]:
+    """For every forward with gradients, whether boundaries regroup a sum that it contributes to.
+
+    Whatever requires a gradient at some time counts; an output that enters the loss is read by it. A group
+    whose module is called twice reduces twice, over the mesh before the two are added.
+    """
+    found = facts(case)
+    progress = Progress(case)
+    for op in case.schedule:
+        if isinstance(op, Forward) and op.grad:
+            seen = _Boundaries(case, found)
+            outputs = seen.tape.forward(op.target, grad=True, paths=progress.paths, frozen=(), training=False)
+            for node in seen.tape.nodes:
+                seen.read(node.inputs, node.number)
+            seen.read(outputs, len(seen.tape.nodes))
+            yield _reduces_twice(case, seen) or any(
+                _sum(seen.terms(value, grouped=True)) != _sum(seen.terms(value, grouped=False))
+                for value in seen.readers.keys() - seen.nodes
+                if any(True for _ in seen.terms(value, grouped=False))
+            )
+        progress.advance()
+
+
+def _reduces_twice(case: Case, seen: _Boundaries) -> bool:
+    """Whether some parameter is used in two calls of a module of its group."""
+    reads = Counter(fqn for node in seen.tape.nodes for fqn in node.parameters)
+    again = [max(seen.called[module] for module in group.modules) > 1 for group in case.wrap]
+    owners = seen.found.owners
+    return any(
+        count > 1 and (owner := owners[fqn]) is not None and again[owner] for fqn, count in reads.items()
+    )

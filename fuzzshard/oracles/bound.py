@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 
@@ -12,8 +13,9 @@ from fuzzshard.case.dtypes import policies
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule import Backward, Step
 from fuzzshard.case.units import computes_frozen_as_trainable
-from fuzzshard.oracles.association import adds_in_another_order
+from fuzzshard.oracles.association import reorders_from
 from fuzzshard.oracles.compare import Difference
+from fuzzshard.oracles.factor import allowed_deviation
 from fuzzshard.training.trace import Key, Trace, cut
 
 TERMWISE_FACTOR = 4.0
@@ -22,28 +24,30 @@ TERMWISE_FACTOR = 4.0
 FEEDBACK_FACTOR = 16.0
 """Slack of the scale a noise twin measures: two samples of a maximum underestimate it."""
 
+GRADIENTS = ("gradient", "local_gradient", "unreduced_gradient", "input_gradient")
+"""The oracles that compare gradients."""
+
 ROUNDING_FACTOR = 4.0
 """Rounding units by which a value may differ once a reduction has been rounded differently."""
 
 
-def rounding_floor(case: Case, difference: Difference) -> torch.Tensor:
+def rounding_floor(case: Case, difference: Difference, engine: str = "") -> torch.Tensor:
     """The bound that needs no twin: a few rounding units, none before the first backward of a plain forward.
 
-    For a gradient of the first step, of each element, where only the reduction reorders; later, when
-    rounding has been through the optimizer and the model, of the largest element of the tensor.
+    For a gradient of the first step, of each element, where ``engine`` reorders only the reduction; later,
+    when rounding has been through the optimizer and the model, of the largest element of the tensor.
     """
     expected = difference.expected
     assert expected is not None
     key = difference.key
-    if key.oracle == "gradient":
-        unit = _gradient_unit(case, key.name, expected.dtype)
+    if key.oracle in ("gradient", "unreduced_gradient"):
+        unit = _gradient_unit(case, key, expected.dtype, engine)
     elif not expected.is_floating_point() or _is_exact_yet(case, key):
         unit = 0.0
     else:
         unit = torch.finfo(expected.dtype).eps
     size = expected.double().abs().nan_to_num(nan=0.0, posinf=0.0)
-    termwise = key.oracle == "gradient" and key.op < _first(case, Step) and not adds_in_another_order(case)
-    if not termwise:
+    if not _is_termwise(case, key, engine):
         size = size.max() if size.numel() else size.sum()
     return ROUNDING_FACTOR * unit * size
 
@@ -56,14 +60,20 @@ def _is_exact_yet(case: Case, key: Key) -> bool:
     return plain and key.op <= _first(case, Backward)
 
 
-def _gradient_unit(case: Case, fqn: str, dtype: torch.dtype) -> float:
+def _is_termwise(case: Case, key: Key, engine: str) -> bool:
+    """Whether only the reduction over the mesh may round each element differently."""
+    ordered = key.op < min(_first(case, Step), reorders_from(case, engine))
+    return key.oracle == "gradient" and ordered
+
+
+def _gradient_unit(case: Case, key: Key, dtype: torch.dtype, engine: str) -> float:
     """A rounding unit of the dtype that a gradient is reduced in, or was added up in before that."""
-    owner = facts(case).owners.get(fqn)
+    owner = facts(case).owners.get(key.name)
     policy = None if owner is None else policies(case)[owner]
     if policy is None:
         return torch.finfo(dtype).eps
     used = [policy.reduce or policy.param]
-    if adds_in_another_order(case):
+    if key.op >= reorders_from(case, engine):
         used.append(policy.param)
     return max(torch.finfo(dtype).eps, *(torch.finfo(getattr(torch, d)).eps for d in used if d), 0.0)
 
@@ -105,8 +115,13 @@ class NoiseBound:
     case: Case
     reference: Trace
     twins: Sequence[Trace]
+    engine: str = ""
 
-    def with_twin(self, twin: Trace) -> NoiseBound:
+    def of(self, engine: str) -> Self:
+        """The bound for one engine: some add in an order that others do not."""
+        return dataclasses.replace(self, engine=engine)
+
+    def with_twin(self, twin: Trace) -> Self:
         """This bound, widened by what another twin shows."""
         return dataclasses.replace(self, twins=[*self.twins, twin])
 
@@ -114,17 +129,36 @@ class NoiseBound:
         """Whether noise explains the difference, and the error and bound where it exceeds most."""
         if not difference.comparable:
             return False, float("inf"), 0.0
-        return within(difference, self.bound(difference))
+        bound = self.bound(difference)
+        if (allowed := self.wrong_factor(difference)) is not None:
+            assert difference.expected is not None
+            bound = bound.minimum(allowed * difference.expected.double().abs())
+        return within(difference, bound)
+
+    def wrong_factor(self, difference: Difference) -> float | None:
+        """How far from one a factor may be, where a gradient has another one throughout."""
+        observed, expected = difference.observed, difference.expected
+        if difference.key.oracle not in GRADIENTS or not difference.comparable or not self.twins:
+            return None
+        assert observed is not None
+        assert expected is not None
+        runs = (run.tensors[difference.key].tensor for run in self.rounded_otherwise)
+        others = (cut(tensor, difference.pieces) for tensor in runs if tensor is not None)
+        return allowed_deviation(observed, expected, others)
+
+    @property
+    def rounded_otherwise(self) -> Sequence[Trace]:
+        """Runs that differ from the reference by rounding alone."""
+        return self.twins
 
     def is_termwise(self, difference: Difference) -> bool:
         """Whether only the reduction over the mesh may round each element differently."""
-        first = difference.key.op < _first(self.case, Step)
-        return difference.key.oracle == "gradient" and first and not adds_in_another_order(self.case)
+        return _is_termwise(self.case, difference.key, self.engine)
 
     def bound(self, difference: Difference) -> torch.Tensor:
         """What each element may differ by."""
         key = difference.key
-        floor = rounding_floor(self.case, difference)
+        floor = rounding_floor(self.case, difference, self.engine)
         moved = []
         for twin in self.twins:
             truth, other = self.reference.tensors[key].tensor, twin.tensors[key].tensor

@@ -9,9 +9,10 @@ import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import is_low_precision
-from fuzzshard.case.schedule import SaveState, SetDivideFactor
+from fuzzshard.case.schedule import Backward, SaveState, SetDivideFactor, SetFlag, Step
+from fuzzshard.case.sync_flags import SyncFlags
 from fuzzshard.case.units import computes_frozen_as_trainable
-from fuzzshard.oracles.association import accumulates, adds_in_another_order
+from fuzzshard.oracles.association import MOST_TERMS, accumulates, adds_in_another_order, reorders_from
 from fuzzshard.oracles.bound import NoiseBound, distance
 from fuzzshard.oracles.compare import Difference, agree, same_bits
 from fuzzshard.training.trace import Trace
@@ -22,20 +23,44 @@ MOST_FINDINGS = 12
 
 
 def bitwise_applies(case: Case, engine: str, device: str = "cpu") -> bool:
-    """Whether bitwise equality with the reference is required of ``engine`` although values are not exact.
+    """Whether all values of ``engine`` must be bitwise those of the reference although they are not exact."""
+    return bitwise_until(case, engine, "gradient", device) >= len(case.schedule)
 
-    A sum of two terms has one rounding whatever the order, so up to mesh size 2 the reductions are equal,
-    when gradients are reduced once. Engines may add three or more terms in another order than plain
-    autograd does: the contributions to a value or a module that is used several times, because
-    ``fully_shard`` puts autograd nodes at module boundaries; and the gradients of several backwards, but
-    for ``fully_shard``.
+
+def bitwise_until(case: Case, engine: str, oracle: str, device: str = "cpu") -> int:
+    """The first op from which on ``engine`` may round otherwise than the reference does; else the end.
+
+    A sum of two terms has one rounding whatever the order, so up to mesh size 2 the reductions are equal. On
+    larger meshes what is reduced is equal before the first reduction, and everything else before the step
+    that follows it. Within a rank sums may be reordered
+    (:func:`fuzzshard.oracles.association.reorders_from`).
     """
-    if computes_frozen_as_trainable(case):
-        return False
+    if engine == "fsdp1" and computes_frozen_as_trainable(case):
+        return 0
     offloaded = case.fsdp1.offload or any(group.offload for group in case.wrap)
     if device == "cuda" and (_scales_terms(case) or offloaded):
-        return False  # the optimizer of offloaded parameters runs on the CPU, which rounds otherwise
-    return case.mesh.size <= 2 and not adds_in_another_order(case, engine)
+        return 0  # the optimizer of offloaded parameters runs on the CPU, which rounds otherwise
+    reduced = _first_reduction(case)
+    if oracle not in REDUCED:
+        steps = (i for i, op in enumerate(case.schedule) if i > reduced and isinstance(op, Step))
+        reduced = next(steps, len(case.schedule))
+    return min(reorders_from(case, engine), reduced)
+
+
+REDUCED = ("gradient", "local_gradient")
+"""The oracles that look at sums over the mesh before an optimizer has used them."""
+
+
+def _first_reduction(case: Case) -> int:
+    """The first backward that adds up three terms or more over the mesh: none on a smaller one."""
+    end = len(case.schedule)
+    flags = SyncFlags(case)
+    for index, op in enumerate(case.schedule):
+        if isinstance(op, SetFlag):
+            flags.set(op)
+        elif isinstance(op, Backward) and case.mesh.size > MOST_TERMS and any(flags.reduce.values()):
+            return index
+    return end
 
 
 def _scales_terms(case: Case) -> bool:
@@ -151,6 +176,8 @@ def _detail(difference: Difference, error: float, limit: float, rung: str, bound
         return MISSING
     if difference.expected is None:
         return UNEXPECTED
+    if bound is not None and bound.wrong_factor(difference) is not None:
+        return ""
     factor = GRAY_FACTOR
     if bound is not None and rung == "precision":
         factor = TERMWISE_GRAY_FACTOR if bound.is_termwise(difference) else PRECISION_GRAY_FACTOR

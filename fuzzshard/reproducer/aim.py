@@ -104,6 +104,8 @@ def aim_of(case: Case, signature: str, finding: Finding | None, values: Values =
     oracle = oracle.partition("/")[0]
     engine = engine or ("fully_shard" if "fully_shard" in case.engines else case.engines[0])
     match oracle:
+        case "unreduced_gradient" | "leak":
+            raise UsageError("no script looks at what an engine holds within", "replay the case")
         case "registration" | "communication" | "hooks" | "warning" | "expectation":
             raise UsageError("a script for this signature needs the finding", "pass the finding of its entry")
         case "collectives":
@@ -139,6 +141,8 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
             return Aim("collectives", engine)
         case "replicas":
             return Aim("replicas", engine)
+        case "unreduced_gradient" | "leak":
+            raise UsageError("no script looks at what an engine holds within", "replay the case")
     if finding.rung == "relation":
         return Aim("relation", engine, (finding.oracle,), op)
     bounded = finding.rung in ("bounded", "precision")

@@ -26,6 +26,7 @@ from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.refusals import refusal
 from fuzzshard.engines.registry import ENGINES, not_applicable, surroundings
 from fuzzshard.engines.replicate import Replicate
+from fuzzshard.oracles.after_run import leak_findings
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.alone import findings_alone
 from fuzzshard.oracles.anchor import PrecisionBound, unrounded
@@ -35,6 +36,7 @@ from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.hooks import fsdp1_hook_findings, fully_shard_hook_findings
 from fuzzshard.oracles.judge import (
     bitwise_applies,
+    bitwise_until,
     exact_applies,
     is_exact,
     loose_rung,
@@ -112,6 +114,8 @@ class Experiment:
         findings, rung = self._judge(differing)
         findings += self.unexpected
         findings += uncorrupted(self.case, reference, self.mesh.rank)
+        for name in engines:
+            findings += leak_findings(self.case, name, self.traces[name], self.mesh.global_rank)
         if FullyShard.name in engines:
             trace = self.traces[FullyShard.name]
             findings += registration_findings(self.case, trace, self.mesh.rank)
@@ -220,26 +224,34 @@ class Experiment:
         if not self._anywhere(any(differing.values())):
             return [], "bitwise"
         device = self.mesh.device.type
-        rungs = {n: "bitwise" for n in differing if bitwise_applies(self.case, n, device)}
+        rungs = {name: "bitwise" for name in differing if bitwise_applies(self.case, name, device)}
         rest = [name for name in differing if name not in rungs]
         exact = rest and self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly())
         for name in rest:
             rungs[name] = "exact" if exact and exact_applies(self.case, name) else loose_rung(self.case)
-        loose = {n: found for n, found in differing.items() if rungs[n] == loose_rung(self.case)}
+        loose: dict[str, list[Difference]] = {}
+        strict = dict(differing)
+        for name in (name for name in differing if rungs[name] == loose_rung(self.case)):
+            until = {d.key: bitwise_until(self.case, name, d.key.oracle, device) for d in differing[name]}
+            loose[name] = [d for d in differing[name] if d.key.op >= until[d.key]]
+            strict[name] = [d for d in differing[name] if d.key.op < until[d.key]]
         bound = self._noise_bound(loose) if loose else None
         findings: list[Finding] = []
-        for name, found in differing.items():
+        for name, found in strict.items():
             culprit = vote(self.case, name, self.traces, differing)
-            limit = bound if name in loose else None
-            findings += tensor_findings(name, found, rungs[name], limit, culprit, self.mesh.rank)
+            rung = "bitwise" if name in loose else rungs[name]
+            findings += tensor_findings(name, found, rung, None, culprit, self.mesh.rank)
+            if bound is not None and name in loose:
+                limit = bound.of(name)
+                findings += tensor_findings(name, loose[name], rungs[name], limit, culprit, self.mesh.rank)
         return findings, min(rungs.values(), key=("exact", "bitwise", "bounded", "precision").index)
 
     def _noise_bound(self, differing: dict[str, list[Difference]]) -> NoiseBound:
         """Twins run one by one, and only while some difference is not explained without another."""
         bound = self._bound_without_twins()
-        found = [d for differences_of in differing.values() for d in differences_of]
         for seed in NOISE_SEEDS[loose_rung(self.case)]:
-            if not self._anywhere(not all(bound.excess(d)[0] for d in found)):
+            explained = (bound.of(n).excess(d)[0] for n, found in differing.items() for d in found)
+            if not self._anywhere(not all(explained)):
                 break
             bound = bound.with_twin(self._trace(NoiseTwin(self.case, self.mesh, self.dtype, seed)))
         return bound
@@ -247,7 +259,7 @@ class Experiment:
     def _bound_without_twins(self) -> NoiseBound:
         reference = self.traces["reference"]
         if is_low_precision(self.case):
-            return PrecisionBound(self.case, reference, [], self._truth())
+            return PrecisionBound(self.case, reference, [], truth=self._truth())
         return NoiseBound(self.case, reference, [])
 
     def _runs_exactly(self) -> bool:

@@ -19,6 +19,7 @@ from fuzzshard.case.schedule import (
     Unshard,
 )
 from fuzzshard.engines.base import plain_name
+from fuzzshard.training.remains import hook_counts, remains
 from fuzzshard.training.states import optimizer_states
 from fuzzshard.training.trace import Key, Observation, Trace
 
@@ -34,6 +35,17 @@ class Observer:
         self.trace = trace
         self.copies: dict[str, tuple[int, Observation]] = {}
         """What was last recorded of each registered parameter, and its version."""
+        self._engine, self._hooks = trainer.engine, hook_counts(trainer.engine)
+
+    def forget(self) -> None:
+        """The model's tensors are others now, and its modules may be."""
+        self.copies.clear()
+        if self.trainer.engine is not self._engine:
+            self._engine, self._hooks = self.trainer.engine, hook_counts(self.trainer.engine)
+
+    def observe_remains(self) -> None:
+        """Records what the run has left behind."""
+        self.trace.remains = remains(self.trainer, self._hooks)
 
     def observe(self, index: int, op: Op) -> None:
         """Records what the op at ``index`` may have changed."""
@@ -46,6 +58,7 @@ class Observer:
                 self.observe_registration(index)
                 self._inputs(index)
                 self._gradients(index)
+                self._unreduced(index)
             case Step():
                 self.observe_registration(index)
                 self._trained(index)
@@ -109,6 +122,10 @@ class Observer:
         for oracle, gradients in self.trainer.engine.gradients().items():
             for fqn, gradient in gradients.items():
                 self.trace.record(Key(index, oracle, fqn), gradient, self.trainer.engine.flat_range(fqn))
+
+    def _unreduced(self, index: int) -> None:
+        for fqn, gradient in self.trainer.engine.unreduced_gradients().items():
+            self.trace.record(Key(index, "unreduced_gradient", fqn), gradient)
 
     def _inputs(self, index: int) -> None:
         for (target, batch), tensors in self.trainer.feed.batches.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Shard
@@ -11,6 +11,9 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from fuzzshard.training.collectives import Collective
 from fuzzshard.training.hooks import PostBackward
+
+if TYPE_CHECKING:
+    from fuzzshard.training.remains import Remains
 
 
 class Key(NamedTuple):
@@ -67,13 +70,17 @@ class Registration:
 
 @dataclasses.dataclass
 class Trace:
-    """Everything recorded of one run. ``skipped`` are backwards whose loss required no gradient."""
+    """Everything recorded of one run. ``skipped`` are backwards whose loss required no gradient.
+
+    ``remains`` is what the run has left behind, if it went to its end.
+    """
 
     tensors: dict[Key, Observation] = dataclasses.field(default_factory=dict)
     registrations: dict[Key, Registration] = dataclasses.field(default_factory=dict)
     collectives: list[Collective] = dataclasses.field(default_factory=list)
     post_backwards: list[PostBackward] = dataclasses.field(default_factory=list)
     skipped: list[int] = dataclasses.field(default_factory=list)
+    remains: Remains | None = None
 
     def record(self, key: Key, tensor: torch.Tensor | None, flat: tuple[int, int] | None = None) -> None:
         """Keeps a copy of ``tensor``; of a DTensor, of the local shard, which may be offloaded from its mesh.

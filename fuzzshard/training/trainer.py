@@ -90,6 +90,8 @@ class Trainer:
                 self.progress.advance(skipped=skipped)
                 if self.observer is not None:
                     self.observer.observe(index, op)
+            if self.observer is not None:
+                self.observer.observe_remains()
         finally:
             self.states.remove()
 
@@ -154,7 +156,7 @@ class Trainer:
         """The model's tensors are others now: what was kept of the old ones says nothing about them."""
         self.states.taken = {}
         if self.observer is not None:
-            self.observer.copies.clear()
+            self.observer.forget()
 
     def _concerns(self, ranks: Ranks) -> bool:
         return names_rank(ranks, self.engine.mesh.global_rank)

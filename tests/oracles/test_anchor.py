@@ -45,7 +45,7 @@ def test_what_adds_up_in_another_order_rounds_in_the_dtype_of_the_computation() 
 
 
 def precision_bound(key: Key, reference: torch.Tensor, truth: torch.Tensor) -> PrecisionBound:
-    return PrecisionBound(CASE, trace({key: reference}), [], trace({key: truth}))
+    return PrecisionBound(CASE, trace({key: reference}), [], truth=trace({key: truth}))
 
 
 def test_an_engine_may_be_off_as_the_reference_is_from_the_truth() -> None:

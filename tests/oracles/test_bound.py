@@ -18,6 +18,7 @@ from fuzzshard.training.trace import Key, Piece, Trace
 
 CASE = make_case(mesh=4)
 FIRST_FORWARD, FIRST_BACKWARD, FIRST_STEP, LATER_BACKWARD = 0, 1, 2, 5
+SECOND_BACKWARD = 3
 EPS = torch.finfo(torch.float32).eps
 NAN, INF = float("nan"), float("inf")
 
@@ -128,9 +129,11 @@ def test_later_tensors_are_bounded_by_what_any_element_of_a_twin_moved() -> None
 
 def test_a_gradient_that_adds_several_terms_is_bounded_by_the_largest_move() -> None:
     case = make_case(schedule=(FORWARD, BACKWARD, AGAIN, BACKWARD, STEP, ZERO), mesh=4)
-    key = gradient(FIRST_BACKWARD)
+    key = gradient(SECOND_BACKWARD)
     bound = noise_bound(key, floats(1.0, 1.0), floats(1.0, 1.25), case=case)
-    assert bound.excess(difference(key, floats(1.5, 1.0), floats(1.0, 1.0)))[0]
+    changed = difference(key, floats(1.5, 1.0), floats(1.0, 1.0))
+    assert bound.excess(changed)[0]
+    assert not bound.of("fully_shard").excess(changed)[0]
 
 
 def test_a_tensor_that_no_twin_moves_keeps_its_floor() -> None:

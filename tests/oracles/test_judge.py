@@ -4,11 +4,9 @@ import msgspec
 import pytest
 import torch
 from cases import (
-    AGAIN,
     BACKWARD,
     FORWARD,
     STEP,
-    TWO_STEPS,
     call,
     chain,
     children,
@@ -16,14 +14,12 @@ from cases import (
     make_case,
     tensor_op,
 )
-from stock_cases import STOCK
 from traces import difference, floats, gradient, trace
 
-from fuzzshard.case.case import Case, Checkpoint, Tie
-from fuzzshard.case.graph import Alias, BatchNorm, Block, Linear
+from fuzzshard.case.case import Case, Checkpoint
+from fuzzshard.case.graph import BatchNorm, Block, Linear
 from fuzzshard.case.schedule import Forward, SaveState
 from fuzzshard.oracles.allowed import is_allowed
-from fuzzshard.oracles.association import adds_in_another_order
 from fuzzshard.oracles.bound import NoiseBound
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import (
@@ -45,29 +41,6 @@ TIED = chain(a=Linear(out=5), b=Linear(out=5))
 @pytest.mark.parametrize(("mesh", "expected"), [(1, True), (2, True), (3, False), (4, False)])
 def test_bitwise_equality_is_due_where_a_sum_has_two_terms_at_most(mesh: int, expected: bool) -> None:
     assert bitwise_applies(make_case(mesh=mesh), "fully_shard") is expected
-
-
-REORDERED = {
-    "microbatches": make_case(schedule=(FORWARD, BACKWARD, AGAIN, BACKWARD, STEP)),
-    "two pending forwards": make_case(schedule=(FORWARD, AGAIN, BACKWARD, STEP)),
-    "tied weights": make_case(TIED, ties=(Tie(parameter="b.weight", source="a.weight"),)),
-    "an alias": make_case(chain(a=Linear(out=5), b=Alias(target="a"))),
-    "a module called twice": STOCK["reuse: a module called twice"].case,
-    "a value read twice": STOCK["graph: an addition"].case,
-}
-
-
-@pytest.mark.parametrize("case", REORDERED.values(), ids=REORDERED.keys())
-def test_sums_of_three_terms_may_be_added_in_another_order(case: Case) -> None:
-    assert adds_in_another_order(case)
-    assert not bitwise_applies(case, "ddp")
-
-
-def test_one_backward_a_step_adds_in_one_order() -> None:
-    assert not adds_in_another_order(make_case())
-    assert not adds_in_another_order(
-        make_case(schedule=(FORWARD, Forward(batch=1, grad=False), *TWO_STEPS[1:]))
-    )
 
 
 def test_values_without_rounding_are_exact() -> None:

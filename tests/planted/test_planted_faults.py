@@ -47,6 +47,7 @@ from fuzzshard.world import World, WorldConfig
 
 FAULTS = Path(__file__).parent / "faults"
 FORWARD_AT, BACKWARD_AT, STEP_AT = 0, 1, 2
+ONE_STEP = (FORWARD, BACKWARD, STEP)
 BEFORE_THE_FIRST_OP = -1
 
 
@@ -194,7 +195,39 @@ DIVERGENCES = {
         "divergence/ddp/local_gradient",
         2,
         "a.bias",
-        "bounded",
+    ),
+    "accumulates_with_fewer_bits": Planted(
+        in_precision(
+            Precision(param="bfloat16", reduce="float32"),
+            schedule=(NO_SYNC, FORWARD, BACKWARD, AGAIN, BACKWARD, SYNC, FORWARD, BACKWARD, STEP),
+            mesh=3,
+        ),
+        f"{DIVERGED}/unreduced_gradient",
+        4,
+        "a.bias",
+    ),
+    "keeps_unsharded_gradient": Planted(
+        make_case(schedule=ONE_STEP), f"{DIVERGED}/unreduced_gradient/unexpected", BACKWARD_AT, "a.weight"
+    ),
+    "keeps_unsharded_memory": Planted(
+        make_case(schedule=ONE_STEP), f"{DIVERGED}/leak/memory", STEP_AT, "unsharded a.bias", "invariant"
+    ),
+    "keeps_reduction_inputs": Planted(
+        make_case(schedule=ONE_STEP), f"{DIVERGED}/leak/reduction", STEP_AT, "reduction of a", "invariant"
+    ),
+    "leaves_a_hook": Planted(
+        make_case(schedule=ONE_STEP),
+        f"{DIVERGED}/leak/hook",
+        STEP_AT,
+        "_forward_hooks of a",
+        "invariant",
+    ),
+    "misplaced_optimizer_state": Planted(
+        make_case(schedule=ONE_STEP, optimizer=ADAM),
+        f"{DIVERGED}/leak/layout",
+        STEP_AT,
+        "exp_avg of a.bias",
+        "invariant",
     ),
     "offloaded_gradient_lost": Planted(
         make_case(wrap=(WrapGroup(modules=(ROOT,), offload="unpinned"),)),
@@ -302,7 +335,6 @@ DIVERGENCES = {
         "divergence/fsdp1/local_gradient",
         2,
         "a.bias",
-        "bounded",
     ),
     "fsdp1_warns_needlessly": Planted(
         make_case(engines=("fsdp1",), fsdp1=FSDP1(debug="detail")),

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from fuzzshard.case.features import ALL_FEATURES, features
+from fuzzshard.case.schedule import Forward
 from fuzzshard.case.upstream_rows import UPSTREAM_ROWS
 from fuzzshard.case.validate import validate
 from fuzzshard.strategies import draw_cases
@@ -199,6 +200,12 @@ def test_nearly_every_pair_is_drawn_many_times(sample):
     counts = count_pairs(sample)
     possible = set(itertools.combinations(sorted(CORE), 2)) - impossible_pairs()
     assert sum(counts[pair] >= 20 for pair in possible) / len(possible) >= 0.99
+
+
+def test_many_schedules_end_with_a_forward_that_uses_what_the_last_step_changed(sample):
+    ends = [case.schedule[-1] for case in sample.cases]
+    share = sum(isinstance(op, Forward) and not op.grad for op in ends) / len(ends)
+    assert 0.3 < share < 0.6, f"seed {sample.seed}: {share:.3f}"
 
 
 @pytest.mark.parametrize(("triple", "bound"), TRIPLES.items(), ids=lambda value: str(value))

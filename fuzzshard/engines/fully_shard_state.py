@@ -1,0 +1,77 @@
+"""What ``fully_shard`` holds besides what is registered: the one place that knows its private names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+
+def param_groups(model: nn.Module) -> list[Any]:
+    """The ``FSDPParamGroup`` s below ``model``; a module had one at most before torch 2.12."""
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state: Any = module._get_fsdp_state()
+            several = hasattr(state, "_fsdp_param_groups")
+            for group in state._fsdp_param_groups if several else [state._fsdp_param_group]:
+                if group is not None:
+                    found[id(group)] = group
+    return list(found.values())
+
+
+def unreduced_gradient(fsdp_param: Any) -> torch.Tensor | None:
+    """What backwards have left on this rank to be reduced later.
+
+    ``unsharded_accumulated_grad`` where it adds up in another dtype than it is computed in, else ``.grad`` of
+    the unsharded parameter. Both at once is a mistake, which their sum shows.
+    """
+    unsharded = getattr(fsdp_param, "_unsharded_param", None)
+    computed: torch.Tensor | None = None if unsharded is None else unsharded.grad
+    accumulated: torch.Tensor | None = fsdp_param.unsharded_accumulated_grad
+    if accumulated is None or computed is None:
+        return computed if accumulated is None else accumulated
+    return accumulated + computed
+
+
+def unsharded_elements(fsdp_param: Any) -> int:
+    """How many elements of memory the unsharded parameter takes now; its storage is freed when sharded."""
+    tensors = [*fsdp_param.all_gather_outputs, *fsdp_param._unsharded_inner_tensors]
+    return sum(tensor.untyped_storage().size() // tensor.itemsize for tensor in tensors)
+
+
+class GroupState(NamedTuple):
+    """What one ``FSDPParamGroup`` holds between two ops.
+
+    ``unsharded`` has the elements of memory that its unsharded parameters take, by FQN. ``gathers`` says that
+    an all-gather was issued and is not used yet, ``keeps_buffer`` that the output of one is kept although it
+    was copied out; ``reduces`` that inputs or events of reductions are kept, ``partial`` that a sum over
+    shards waits for its all-reduce, ``idle`` that no hook left the group within a forward or backward.
+    """
+
+    unsharded: dict[str, int]
+    gathers: bool
+    keeps_buffer: bool
+    reduces: bool
+    partial: bool
+    idle: bool
+
+
+def group_state(group: Any, names: Mapping[int, str]) -> GroupState:
+    """The state of ``group``; ``names`` are FQNs by the id of the ``FSDPParam``."""
+    shared = group.comm_ctx
+    states = getattr(shared, "reduce_scatter_states", None)
+    if states is None:  # one state at most, before torch 2.12
+        states = [s] if (s := getattr(shared, "reduce_scatter_state", None)) is not None else []
+    kept = (*states, group._post_reduce_event, group._all_reduce_state)
+    return GroupState(
+        unsharded={names[id(part)]: unsharded_elements(part) for part in group.fsdp_params},
+        gathers=group._all_gather_result is not None,
+        keeps_buffer=getattr(shared, "all_gather_state", None) is not None,
+        reduces=any(state is not None for state in kept),
+        partial=group._partial_reduce_output is not None,
+        idle=group._training_state.name == "IDLE",
+    )

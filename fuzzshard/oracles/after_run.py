@@ -1,0 +1,113 @@
+"""What must not be left behind by a run: memory, pending communication, hooks, misplaced optimizer states.
+
+Sharded parameters have no unsharded memory: ``fully_shard`` frees it when it reshards (its docstring), and
+the last backward waits for all reductions (``set_is_last_backward``). What may be left follows from the
+schedule: groups that stay unsharded (:mod:`fuzzshard.oracles.registration`), all-gathers that were
+issued ahead (:mod:`fuzzshard.oracles.fully_shard_model`), sums over shards that wait for their all-reduce.
+An optimizer's states lie where their parameter does: they are made like it (``torch.zeros_like``), and a
+checkpoint is loaded into the same layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from typing import Literal, NamedTuple
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.schedule import SetFlag
+from fuzzshard.engines.fully_shard_state import GroupState
+from fuzzshard.oracles.fully_shard_model import FullyShardModel
+from fuzzshard.oracles.group_model import Group, Phase
+from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.oracles.registration import SHARDED, RegistrationModel
+from fuzzshard.training.remains import Remains
+from fuzzshard.training.trace import Trace
+from fuzzshard.verdict import Finding
+
+
+class Leak(NamedTuple):
+    """One thing that is left: its kind, its name, what is there, and what should be."""
+
+    kind: Literal["memory", "buffer", "reduction", "gather", "state", "hook", "layout"]
+    name: str
+    observed: str
+    expected: str
+
+
+def leak_findings(case: Case, engine: str, trace: Trace, rank: int) -> list[Finding]:
+    """What the run of ``engine`` has left; nothing is said of a run that an expected error has ended."""
+    if trace.remains is None:
+        return []
+    leaks = [*_of_any_engine(trace.remains), *_of_groups(case, trace, trace.remains, rank)]
+    return [
+        Finding(
+            oracle="leak",
+            engine=engine,
+            observed=leak.observed,
+            expected=leak.expected,
+            op=len(case.schedule) - 1,
+            name=leak.name,
+            rank=rank,
+            detail=leak.kind,
+        )
+        for leak in leaks[:MOST_FINDINGS]
+    ]
+
+
+def _of_any_engine(remains: Remains) -> Iterator[Leak]:
+    for name, (before, after) in remains.hooks.items():
+        yield Leak("hook", name, f"{after} after the run", f"{before}, as before it")
+    for name, (state, parameter) in remains.states.items():
+        yield Leak("layout", name, str(state), f"{parameter}, as its parameter")
+
+
+def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterator[Leak]:
+    """What ``fully_shard`` holds; other engines show nothing of the kind."""
+    if not remains.groups:
+        return
+    registration, model, certain = RegistrationModel(case, rank), FullyShardModel(case, rank), True
+    for index in range(len(case.schedule)):
+        registration.advance(index, index in trace.skipped)
+        prediction = model.advance()
+        certain &= prediction is not None and prediction.gathers_certain
+    flags = {op.flag for op in case.schedule if isinstance(op, SetFlag)}
+    states = remains.groups.values()
+    if all(held.idle for held in states) and any(held.keeps_buffer for held in states):
+        yield Leak("buffer", "the last all-gather", "its output, which was copied out", "freed after forward")
+    for index, held in remains.groups.items():
+        group = model.groups[index]
+        if registration.groups[index].state == SHARDED:
+            yield from _unsharded(held)
+        yield from _communication(held, group, flags)
+        if certain:
+            yield from _hooks(held, group)
+
+
+def _unsharded(held: GroupState) -> Iterator[Leak]:
+    for fqn, elements in held.unsharded.items():
+        if elements:
+            yield Leak("memory", f"unsharded {fqn}", f"memory of {elements} elements", "freed")
+
+
+def _communication(held: GroupState, group: Group, flags: Set[str]) -> Iterator[Leak]:
+    name = _name(group)
+    if held.reduces and "is_last_backward" not in flags:
+        expected = "freed at the end of the last backward"
+        yield Leak("reduction", f"reduction of {name}", "its input or event", expected)
+    if held.partial and "requires_all_reduce" not in flags:
+        yield Leak("reduction", f"reduction of {name}", "a sum over shards that was not all-reduced", "none")
+
+
+def _hooks(held: GroupState, group: Group) -> Iterator[Leak]:
+    """What the model of the hooks knows; it has to follow every one of them for that."""
+    name = _name(group)
+    if held.gathers != group.gathering:
+        words = {True: "issued and never used", False: "none"}
+        yield Leak("gather", f"all-gather of {name}", words[held.gathers], words[group.gathering])
+    if held.idle != (group.phase is Phase.IDLE):
+        observed = "idle" if held.idle else "within a forward or backward"
+        yield Leak("state", f"state of {name}", observed, group.phase.value)
+
+
+def _name(group: Group) -> str:
+    return ", ".join(module or "the root" for module in group.spec.modules)

@@ -1,0 +1,98 @@
+"""What a run leaves behind in an engine: hooks, states of the optimizer, and what a sharding engine holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from fuzzshard.engines.base import Engine
+from fuzzshard.engines.fully_shard_state import GroupState
+
+if TYPE_CHECKING:
+    from fuzzshard.training.trainer import Trainer
+
+_OF_MODULES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+class Layout(NamedTuple):
+    """How a tensor is laid out over the ranks, and what this rank has of it."""
+
+    placements: tuple[str, ...]
+    mesh: tuple[int, ...]
+    shape: tuple[int, ...]
+    local_shape: tuple[int, ...]
+    dtype: str
+    device: str
+
+    def __str__(self) -> str:
+        where = f", {', '.join(self.placements)} on mesh {list(self.mesh)}" if self.placements else ""
+        return f"{list(self.local_shape)} of {list(self.shape)} {self.dtype} on {self.device}{where}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Remains:
+    """What there is after the last op.
+
+    ``hooks`` are those of modules and parameters, before the run and after it, where their numbers differ.
+    ``states`` are optimizer states and their parameters, where their layouts differ. ``pending`` says that
+    forwards still wait for a backward.
+    """
+
+    hooks: Mapping[str, tuple[int, int]]
+    states: Mapping[str, tuple[Layout, Layout]]
+    groups: Mapping[int, GroupState]
+    pending: bool
+
+
+def hook_counts(engine: Engine) -> dict[str, int]:
+    """How many hooks every module and every parameter has, by kind."""
+    found = {}
+    for path, module in engine.model.named_modules():
+        for kind in _OF_MODULES:
+            found[f"{kind} of {path or 'the root'}"] = len(getattr(module, kind))
+    for fqn, parameter in engine.optimized().items():
+        for kind in _OF_TENSORS:
+            found[f"{kind} of {fqn}"] = len(getattr(parameter, kind, None) or ())
+    return found
+
+
+def remains(trainer: Trainer, hooks: Mapping[str, int]) -> Remains:
+    """What the run of ``trainer`` has left; ``hooks`` were there when its engine was made."""
+    engine = trainer.engine
+    after = hook_counts(engine)
+    names = sorted(hooks.keys() | after.keys())
+    counts = {name: (hooks.get(name, 0), after.get(name, 0)) for name in names}
+    layouts = {}
+    for fqn, parameter in engine.optimized().items():
+        for kind, state in trainer.optimizer.state.get(parameter, {}).items():
+            if isinstance(state, torch.Tensor) and state.dim():
+                layouts[f"{kind} of {fqn}"] = (layout(state), layout(parameter))
+    return Remains(
+        hooks={name: pair for name, pair in counts.items() if pair[0] != pair[1]},
+        states={name: pair for name, pair in layouts.items() if pair[0] != pair[1]},
+        groups=engine.group_states(),
+        pending=bool(trainer.pending),
+    )
+
+
+def layout(tensor: torch.Tensor) -> Layout:
+    """The layout of ``tensor``."""
+    placements: tuple[str, ...] = ()
+    mesh: tuple[int, ...] = ()
+    local = tensor
+    if isinstance(tensor, DTensor):
+        placements, mesh = tuple(map(str, tensor.placements)), tuple(tensor.device_mesh.shape)
+        local = tensor.to_local()
+    return Layout(
+        placements,
+        mesh,
+        tuple(tensor.shape),
+        tuple(local.shape),
+        str(tensor.dtype).removeprefix("torch."),
+        local.device.type,
+    )

@@ -1,0 +1,132 @@
+"""From which op on engines may add in another order."""
+
+from __future__ import annotations
+
+import pytest
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    TWO_STEPS,
+    call,
+    chain,
+    children,
+    groups,
+    make_case,
+    tensor_op,
+)
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Mesh, Tie
+from fuzzshard.case.graph import Alias, Block, Linear, RMSNorm
+from fuzzshard.case.schedule import ClipGradNorm, Forward, SetFlag
+from fuzzshard.oracles.association import accumulates, adds_in_another_order, reorders_from
+from fuzzshard.oracles.judge import bitwise_until
+
+END = len(TWO_STEPS)
+FIRST_BACKWARD, SECOND_BACKWARD = 1, 3
+NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+
+
+def adding(*values: str) -> Block:
+    """Three modules that read ``x``, and the sum of values: ``x``, or what module a, b or c made of it."""
+    nodes = [call(f"h{name}", name, "x") for name in "abc"]
+    for index, value in enumerate(values[1:]):
+        nodes.append(tensor_op(f"s{index}", "add", f"s{index - 1}" if index else values[0], value))
+    return Block(
+        children=children(a=Linear(out=5), b=Linear(out=5), c=Linear(out=5)),
+        nodes=tuple(nodes),
+        outputs=(nodes[-1].name,),
+    )
+
+
+INNER = Block(
+    children=children(p=Linear(out=5), q=Linear(out=5)),
+    nodes=(call("hp", "p", "x"), call("hq", "q", "x"), tensor_op("s", "add", "hp", "hq")),
+    outputs=("s",),
+)
+"""A block that reads its input twice."""
+
+
+def around(*order: str) -> Case:
+    """``INNER`` and a linear read the same value, in this order; ``INNER`` is wrapped."""
+    nodes = tuple(call(f"h{name}", name, "x") for name in order)
+    return make_case(
+        Block(
+            children=children(inner=INNER, last=Linear(out=5)),
+            nodes=(*nodes, tensor_op("y", "add", "hinner", "hlast")),
+            outputs=("y",),
+        ),
+        wrap=groups("inner", ROOT),
+    )
+
+
+def test_a_boundary_regroups_a_sum_only_where_something_newer_arrives_before_it() -> None:
+    assert reorders_from(around("inner", "last")) == FIRST_BACKWARD
+    assert reorders_from(around("last", "inner")) == END
+    unwrapped = replace(around("inner", "last"), wrap=groups(ROOT))
+    assert reorders_from(unwrapped) == END
+
+
+def test_three_readers_add_up_in_one_order_where_each_has_its_own_boundary() -> None:
+    assert reorders_from(make_case(adding("ha", "hb", "hc"))) == END
+    assert reorders_from(make_case(adding("x", "ha", "hb", "hc"))) == END
+
+
+def test_a_norm_reads_its_input_twice() -> None:
+    model = Block(
+        children=children(n=RMSNorm(), a=Linear(out=5)),
+        nodes=(call("hn", "n", "x"), call("ha", "a", "x"), tensor_op("y", "add", "hn", "ha")),
+        outputs=("y",),
+    )
+    assert reorders_from(make_case(model)) == FIRST_BACKWARD
+    assert reorders_from(make_case(model, wrap=groups("a", ROOT))) == END
+
+
+TIED = chain(a=Linear(out=5), b=Linear(out=5))
+TIE = (Tie(parameter="b.weight", source="a.weight"),)
+
+
+def test_a_parameter_that_is_used_twice_is_reduced_once_unless_its_group_is_called_twice() -> None:
+    assert reorders_from(make_case(TIED, ties=TIE, wrap=groups(ROOT))) == END
+    alias = chain(a=Linear(out=5), b=Alias(target="a"))
+    assert reorders_from(make_case(alias, wrap=groups(ROOT))) == END
+    assert reorders_from(make_case(alias, wrap=groups("a", ROOT))) == FIRST_BACKWARD
+
+
+SCHEDULES = {
+    "microbatches": ((FORWARD, BACKWARD, AGAIN, BACKWARD, STEP), "ddp", SECOND_BACKWARD),
+    "microbatches of fully_shard": ((FORWARD, BACKWARD, AGAIN, BACKWARD, STEP), "fully_shard", 5),
+    "two pending forwards": ((FORWARD, AGAIN, BACKWARD, STEP), "fully_shard", 2),
+    "two pending forwards of ddp": ((FORWARD, AGAIN, BACKWARD, STEP), "ddp", 4),
+    "a forward without gradients": ((Forward(grad=False), FORWARD, BACKWARD, STEP), "fully_shard", 4),
+    "a clipped norm": ((FORWARD, BACKWARD, ClipGradNorm(max_norm=1.0), STEP), "fully_shard", 2),
+}
+
+
+@pytest.mark.parametrize(("schedule", "engine", "expected"), SCHEDULES.values(), ids=SCHEDULES.keys())
+def test_the_op_from_which_on_sums_are_reordered(schedule: tuple, engine: str, expected: int) -> None:
+    assert reorders_from(make_case(schedule=schedule), engine) == expected
+
+
+def test_reductions_over_replicas_alone_are_other_sums() -> None:
+    partial = SetFlag(flag="requires_all_reduce", value=False)
+    case = make_case(
+        schedule=(partial, FORWARD, BACKWARD, AGAIN, BACKWARD, STEP), mesh=Mesh(replicate=2, shard=1)
+    )
+    assert accumulates(case)
+    assert reorders_from(case, "fully_shard") == 4
+
+
+def test_what_a_compiler_or_tensor_parallelism_computes_is_never_in_order() -> None:
+    assert reorders_from(make_case(compile="eager", wrap=groups(ROOT))) == 0
+    assert adds_in_another_order(make_case(compile="eager", wrap=groups(ROOT)))
+
+
+def test_on_many_ranks_bits_are_equal_until_the_first_reduction() -> None:
+    schedule = (NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP)
+    assert bitwise_until(make_case(schedule=schedule, mesh=4), "fully_shard", "gradient") == 5
+    assert bitwise_until(make_case(schedule=schedule, mesh=4), "fully_shard", "unreduced_gradient") == 6
+    assert bitwise_until(make_case(schedule=schedule, mesh=2), "fully_shard", "gradient") == len(schedule)
