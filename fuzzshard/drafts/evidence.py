@@ -25,7 +25,9 @@ from fuzzshard.verdict import Finding, Status, Verdict
 
 ENVIRONMENT_SECONDS = 120.0
 
-_OF_RANK = re.compile(r"\[rank(\d+)\]:")
+_RAISED_ON = re.compile(r"\[rank(\d+)\]: Traceback")
+_ACCOUNT = "ChildFailedError:"
+"""How the error ends with which torchrun tells of ranks that failed."""
 _OF_TORCHRUN = re.compile(r"[EWI]\d{4} [\d:.]+ \d+ .*torch/distributed/")
 """How lines of glog begin, which torchrun writes when a rank fails."""
 
@@ -85,15 +87,24 @@ def run_script(text: str, entry: CorpusEntry, runs: int, *, preload: tuple[Path,
 
 
 def readable(output: str, folder: str) -> str:
-    """What the first rank that fails printed, without torchrun's own account and paths of this machine."""
+    """What the first rank that fails printed, without torchrun's own account and paths of this machine.
+
+    Of a rank that a signal killed only torchrun's account says so; it stays then, but for the host's name.
+    """
     text = output.replace(f"{folder}/", "").replace(sys.prefix, "...").replace(str(Path.home()), "~")
     lines = [line.rstrip() for line in text.splitlines() if not _OF_TORCHRUN.match(line)]
-    ranks = sorted({int(found[1]) for line in lines if (found := _OF_RANK.match(line))})
+    ranks = sorted({int(found[1]) for line in lines if (found := _RAISED_ON.match(line))})
+    account = next((i for i, line in enumerate(lines) if _ACCOUNT in line), len(lines))
+    own = [i for i, line in enumerate(lines[:account]) if line == "Traceback (most recent call last):"]
+    printed = lines[: own[-1] if own else account]
     if not ranks:
-        return "\n".join(lines).strip()
-    own = [line for line in lines if line.startswith(f"[rank{ranks[0]}]:") or not _OF_RANK.match(line)]
+        killed = [line for line in lines[account:] if not line.lstrip().startswith(("host", "time"))]
+        return "\n".join([*dict.fromkeys(printed), *killed]).strip()
+    first = f"[rank{ranks[0]}]:"
+    warned = dict.fromkeys(line for line in printed if not line.startswith("[rank"))
+    raised = [line for line in printed if line.startswith(first)]
     others = f"\n(rank {', '.join(map(str, ranks[1:]))} likewise)" if ranks[1:] else ""
-    return "\n".join(own).strip() + others
+    return "\n".join([*filter(None, warned), *raised]).strip() + others
 
 
 def collect_env() -> str:

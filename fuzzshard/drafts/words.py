@@ -19,10 +19,11 @@ _NAMES = {
 }
 
 _TELLING = (
-    *("op:", "offload:", "prefetch:", "precision:", "compile:", "checkpoint:", "reuse:", "tensor:", "fsdp1:"),
-    *("reshard:int", "reshard:false", "shard:", "wrap:list_group", "wrap:root_not_wrapped", "option:"),
-    *("mesh:hsdp", "mesh:axis_of_one", "freeze:", "edge:unused", "edge:method", "edge:iadd", "schedule:"),
-    *("optimizer:exclude", "dim:uneven", "returns:", "input:"),
+    *("op:", "schedule:no_", "schedule:partial_sync", "offload:", "prefetch:", "precision:", "compile:"),
+    *("checkpoint:", "reuse:", "tensor:", "fsdp1:", "reshard:int", "reshard:false", "shard:"),
+    *("wrap:list_group", "wrap:root_not_wrapped", "option:", "mesh:hsdp", "mesh:axis_of_one", "freeze:"),
+    *("edge:unused", "edge:method", "edge:iadd", "schedule:", "optimizer:exclude", "dim:uneven"),
+    *("returns:", "input:"),
 )
 """Beginnings of the features that a title may name, the most telling first."""
 
@@ -46,10 +47,14 @@ def title(entry: CorpusEntry, cause: Collection[str]) -> str:
     """What goes wrong, and under which condition."""
     first = entry.findings[0]
     tag = _TAGS.get(first.engine, first.engine)
-    told = conditions(entry, cause)
-    condition = f" ({told[0]})" if told else ""
-    text = f"[{tag}] {_headline(entry, first)}"
-    return _cut(text, _TITLE_LENGTH - len(condition)) + condition
+    text = _cut(f"[{tag}] {_headline(entry, first)}", _TITLE_LENGTH)
+    told = ""
+    for each in conditions(entry, cause):
+        longer = f"{told}, {each}" if told else each
+        if len(f"{text} ({longer})") > _TITLE_LENGTH:
+            break
+        told = longer
+    return f"{text} ({told})" if told else text
 
 
 def _headline(entry: CorpusEntry, first: Finding) -> str:

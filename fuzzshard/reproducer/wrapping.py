@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import MLP, Alias, Attention, Block, walk
+from fuzzshard.case.graph import MLP, Alias, Attention, BatchNorm, Block, walk
 from fuzzshard.case.units import unit_modules
 from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.reproducer.mesh import MeshNames
@@ -97,8 +97,9 @@ def around_lines(case: Case, engine: str, model: str, variable: str) -> list[str
 
 
 def _ddp_arguments(case: Case) -> list[str]:
-    """Unused parameters are found, and buffers are left alone, as the other engines do."""
-    arguments = ["find_unused_parameters=True", "broadcast_buffers=False"]
+    """Unused parameters are found, and buffers, if there are any, left alone, as the other engines do."""
+    has_buffers = any(isinstance(module, BatchNorm) for module in facts(case).modules.values())
+    arguments = ["find_unused_parameters=True", *["broadcast_buffers=False"] * has_buffers]
     if not (names := MeshNames(case)).flat:
         arguments.append(names.process_group)
     if case.inputs.on_host:

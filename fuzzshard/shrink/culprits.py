@@ -31,8 +31,11 @@ from fuzzshard.verdict import Status
 ENOUGH = 4
 """Changes that are looked for: the first ones say the most."""
 
-_NO_CAUSE = ("seed", "engines", "observe", "relation", "values", "loss", "flag", "ranks")
-"""Fields that say what is looked at, with what numbers, or what an op is."""
+_NO_CAUSE = (
+    *("seed", "engines", "observe", "relation", "values", "loss", "same_on_ranks"),
+    *("flag", "value", "ranks", "engines_only"),
+)
+"""Fields that say what is looked at, with what numbers, or what an op is. Equal inputs hide causes."""
 
 
 def culprits(

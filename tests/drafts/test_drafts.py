@@ -115,11 +115,25 @@ def test_every_kind_of_finding_has_its_words(oracle: str, status: Status, wanted
 
 
 def test_output_is_that_of_the_first_rank_that_fails() -> None:
+    trace = "Traceback (most recent call last):\n"
     printed = (
-        "[rank1]: AssertionError: rank 1\n[rank0]: AssertionError: rank 0\n"
+        "repro.py:3: FutureWarning\nrepro.py:3: FutureWarning\n"
+        f"[rank1]: {trace}[rank1]: AssertionError: rank 1\n"
+        f"[rank0]: {trace}[rank0]: AssertionError: rank 0\n"
         "E1121 21:00:00.000000 77 site-packages/torch/distributed/elastic/api.py:1] failed (exitcode: 1)\n"
+        f"{trace}  torch/distributed/run.py\nChildFailedError:\n  host : here\n"
     )
-    assert readable(printed, "/nowhere") == "[rank0]: AssertionError: rank 0\n(rank 1 likewise)"
+    said = f"repro.py:3: FutureWarning\n[rank0]: {trace}[rank0]: AssertionError: rank 0\n(rank 1 likewise)"
+    assert readable(printed, "/nowhere") == said
+
+
+def test_of_a_rank_that_died_torchrun_says_so_without_the_name_of_the_host() -> None:
+    printed = (
+        "Traceback (most recent call last):\n  torch/distributed/run.py\n"
+        "ChildFailedError:\n  host      : here\n  traceback : Signal 11 (SIGSEGV) received by PID 7\n"
+    )
+    said = "ChildFailedError:\n  traceback : Signal 11 (SIGSEGV) received by PID 7"
+    assert readable(printed, "/nowhere") == said
 
 
 def saved(corpus: Path, seed: int) -> Path:
