@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import threading
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,10 +28,11 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import encode_entry, make_entry, read_entry
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
-from fuzzshard.errors import InvalidEntry
+from fuzzshard.errors import InvalidEntry, UsageError
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 
+CAUSES_FILE = "causes.toml"
 PASSED, REFUSED, KNOWN, UNEXPLAINED = "pass", "documented refusal", "known finding", "UNEXPLAINED"
 
 
@@ -60,7 +62,27 @@ def load_known(corpus: Path) -> Registry:
         unshrunk = file.with_name(UNSHRUNK_FILE)
         found = codec.decode(unshrunk.read_bytes()) if unshrunk.exists() else entry.case
         registry.known.append(Known(entry.signature, file.parent, cause_of(entry.case, found), hits=0))
+    share_causes(registry, corpus / CAUSES_FILE)
     return registry
+
+
+def share_causes(registry: Registry, file: Path) -> None:
+    """Narrows the causes of entries down that ``file`` says have one: to what all of them share.
+
+    One cause has several smallest cases, such as one for every way in which a parameter gets no gradient.
+    Raises :class:`UsageError` for entries that share nothing: that would explain everything.
+    """
+    if not file.exists():
+        return
+    for name, entries in tomllib.loads(file.read_text()).items():
+        together = [known for known in registry.known if known.path.name in entries]
+        for signature in {known.signature for known in together}:
+            alike = [known for known in together if known.signature == signature]
+            shared = frozenset.intersection(*(known.cause for known in alike))
+            if not shared:
+                raise UsageError(f"{file}: the entries of {name!r} share no feature", "split them")
+            for known in alike:
+                known.cause = shared
 
 
 def explain(found: Found, registry: Registry) -> str:
