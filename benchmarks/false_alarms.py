@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
-from examination import Examination, Unexplained, load_known, shorten
+from examination import Examination, Unexplained, shorten
 from rich.console import Console
 from rich.table import Table
 
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.saved import load_known
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED
 from fuzzshard.guidance import Guidance, guided
 from fuzzshard.strategies import case_stream

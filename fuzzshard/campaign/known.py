@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Collection
 from pathlib import Path
 
-import msgspec
-
-from fuzzshard.case import codec
 from fuzzshard.case.case import ALL_ENGINES, Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Call, Child, Linear
 from fuzzshard.case.schedule import Backward, Forward, Step
-from fuzzshard.corpus.entry import Confirmation, read_entry
-from fuzzshard.corpus.store import UNSHRUNK_FILE, entry_files
-from fuzzshard.errors import FuzzshardError
+from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.verdict import Verdict
 
 MAX_PARKED = 8
@@ -165,28 +159,3 @@ class Registry:
             known.gone = True
             self.known.remove(known)
             self._gone.append(known)
-
-
-def load_known(corpus: Path, *, preload: Collection[str] | None = None, unconfirmed: bool = True) -> Registry:
-    """The findings saved below ``corpus``, as a campaign knows those that it has made itself.
-
-    With ``preload``, those of them that need no other preloaded files. Files that cannot be read are left
-    out: replaying says what is wrong with them.
-    """
-    registry = Registry()
-    for file in entry_files([corpus]) if corpus.exists() else ():
-        try:
-            entry = read_entry(file)
-            unshrunk = file.with_name(UNSHRUNK_FILE)
-            found = codec.decode(unshrunk.read_bytes()) if unshrunk.exists() else entry.case
-            cause = cause_of(entry.case, found)
-        except (FuzzshardError, msgspec.MsgspecError):
-            continue
-        elsewhere = preload is not None and not set(entry.preload) <= set(preload)
-        if not entry.status.is_finding or elsewhere or (entry.confirmed is None and not unconfirmed):
-            continue
-        confirmed = entry.confirmed or Confirmation()
-        registry.known.append(
-            Known(entry.signature, file.parent, cause, hits=0, confirmed=confirmed, saved_before=True)
-        )
-    return registry

@@ -17,10 +17,11 @@ from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, CorpusLoaded, Event
 from fuzzshard.campaign.keep import Keeper
-from fuzzshard.campaign.known import Registry, load_known
+from fuzzshard.campaign.known import Registry
 from fuzzshard.campaign.options import CampaignOptions, world_config
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.quarantine import Quarantine
+from fuzzshard.campaign.saved import load_known
 from fuzzshard.campaign.signals import signals_call
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.campaign.worker import Shared, Worker, WorldHandle

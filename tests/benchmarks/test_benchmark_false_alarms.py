@@ -1,5 +1,6 @@
 import itertools
 import threading
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,20 +11,21 @@ from examination import (
     UNEXPLAINED,
     Examination,
     explain,
-    load_known,
     note_kind,
     summarise,
 )
 from msgspec.structs import replace
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.known import Found, Registry
+from fuzzshard.campaign.known import Found, Known, Registry
 from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.saved import load_known, share_causes
 from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, TensorSpec
 from fuzzshard.case.graph import Block, Call, Child, Linear
 from fuzzshard.case.schedule import Backward, Forward
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import only_case, save_shrunk
+from fuzzshard.errors import UsageError
 from fuzzshard.verdict import Finding, Status, Verdict
 
 SMALL = Case(
@@ -71,6 +73,35 @@ def test_a_case_with_the_cause_of_a_saved_finding_is_explained_by_it(tmp_path):
 
 def test_a_case_that_lacks_a_feature_of_the_saved_finding_is_not_explained_by_it(tmp_path):
     assert explain(Found(0, SMALL, DIVERGES), load_known(corpus_with(tmp_path, CHECKPOINTED))) == UNEXPLAINED
+
+
+def test_entries_of_one_cause_ask_for_what_they_share(tmp_path):
+    both = replace(CHECKPOINTED, values="dyadic", dtype="float64")
+    for name, case in (("one", CHECKPOINTED), ("two", both)):
+        save_shrunk(tmp_path / name, make_entry(case, DIVERGES, {"torch": "2.13", "device": "cpu"}), "")
+    alone = load_known(tmp_path).known
+    (tmp_path / "causes.toml").write_text('"recomputation" = ["one", "two"]')
+    together = load_known(tmp_path).known
+    assert [known.cause for known in together] == [alone[0].cause & alone[1].cause] * 2
+    assert "checkpoint:module" in together[1].cause
+    assert "values:dyadic" in alone[1].cause - together[1].cause
+
+
+def test_entries_that_share_nothing_have_not_one_cause(tmp_path):
+    registry = Registry()
+    for name, cause in (("one", {"reuse:alias"}), ("two", {"op:clip"})):
+        registry.known.append(Known("a signature", tmp_path / name, frozenset(cause)))
+    file = tmp_path / "causes.toml"
+    file.write_text('"anything" = ["one", "two"]')
+    with pytest.raises(UsageError, match="'anything' share no feature"):
+        share_causes(registry, file)
+
+
+def test_the_causes_of_the_saved_findings_name_entries_that_are_there():
+    findings = Path(__file__).parents[2] / "corpus" / "findings"
+    named = {e for entries in tomllib.loads((findings / "causes.toml").read_text()).values() for e in entries}
+    assert named <= {folder.name for folder in findings.iterdir()}
+    assert load_known(findings).known
 
 
 def test_a_corpus_that_does_not_exist_explains_nothing(tmp_path):
