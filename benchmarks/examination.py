@@ -103,7 +103,7 @@ class Examination:
         try:
             while (taken := cases.take()) is not None:
                 verdict = self.take(runner, world.info, *taken)
-                cases.tell(Feedback(taken[1], verdict.status is Status.PASS, verdict.seconds))
+                cases.tell(Feedback(taken[1], verdict.status is Status.PASS))
         except Stopped:
             pass
 

@@ -224,7 +224,7 @@ class Hunt:
                 index, case = taken
                 verdict = judge(runner, case)
                 new_points = len(world.take_points())
-                cases.tell(Feedback(case, verdict.status is Status.PASS, verdict.seconds, new_points))
+                cases.tell(Feedback(case, verdict.status is Status.PASS, new_points))
                 row.cases = index + 1
                 row.seconds = time.monotonic() - began
                 if verdict.status is Status.INFRA:

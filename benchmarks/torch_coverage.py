@@ -95,11 +95,8 @@ def _file(path: str, report: dict[str, Any], source: list[str]) -> FileCoverage:
 
 def function_lines(source: str) -> set[int]:
     """The lines in the bodies of functions."""
-    functions = (
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
+    nodes = ast.walk(ast.parse(source))
+    functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return {line for f in functions for line in range(f.body[0].lineno, (f.end_lineno or f.lineno) + 1)}
 
 
@@ -118,7 +115,7 @@ def run_stream(
                 index, case = taken
                 verdict = judge(world, case)
                 new = reached.add(world.take_points())
-                cases.tell(Feedback(case, verdict.status is Status.PASS, verdict.seconds, new))
+                cases.tell(Feedback(case, verdict.status is Status.PASS, new))
                 if index + 1 in MILESTONES or index + 1 == count:
                     growth.append((index + 1, len(reached.points)))
     finally:

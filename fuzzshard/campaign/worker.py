@@ -118,7 +118,7 @@ class Worker:
             idle_since = time.perf_counter()
             new_points = self._shared.reached.add(self._handle.take_points())
             passed = verdict.status is Status.PASS
-            self._shared.cases.tell(Feedback(drawn, passed, verdict.seconds, new_points))
+            self._shared.cases.tell(Feedback(drawn, passed, new_points))
             self._emit(self._shared.tally.add(index, case, verdict))
             if verdict.status is Status.INFRA:
                 count = self._shared.control.count_infra(verdict)

@@ -21,6 +21,9 @@ GUIDING: tuple[str, ...] = tuple(f for f in ALL_FEATURES if not f.startswith(_IN
 """The features whose conjunctions count."""
 _INDEX = {feature: index for index, feature in enumerate(GUIDING)}
 
+SIZE_EXPONENT = 2.25
+"""What the number of a case's features counts against it: see :meth:`Conjunctions.rarity`."""
+
 Indices = npt.NDArray[np.intp]
 
 
@@ -53,13 +56,14 @@ class Conjunctions:
         return int(self._counts[(i * len(GUIDING) + j) * len(GUIDING) + k])
 
     def rarity(self, present: Indices) -> float:
-        """The score of a case: the sum of ``1 / sqrt(1 + count)`` over its conjunctions, per feature squared.
+        """The score of a case: the sum of ``1 / sqrt(1 + count)`` over its conjunctions, by its size.
 
         Without the division cases with many features would always win, in which features hide one another;
-        with the mean over triples (a division by the cube) those with the fewest would.
+        divided by the cube of their number, which makes it the mean over triples, those with the fewest.
         """
         lost = self._lost[_cells(present)]
-        return (len(lost) - float(lost.sum())) / max(len(present), 1) ** 2
+        size: float = max(len(present), 1) ** SIZE_EXPONENT
+        return (len(lost) - float(lost.sum())) / size
 
 
 def _cells(present: Indices) -> Indices:

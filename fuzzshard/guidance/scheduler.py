@@ -6,24 +6,24 @@ import dataclasses
 from collections.abc import Sequence
 from random import Random
 
-FLOOR = 0.6
+FLOOR = 0.8
 """The part of all choices that does not depend on earnings: no source starves, so any may come back."""
-FIRST_SHARE = 0.5
+FIRST_SHARE = 0.7
 """Of that, what goes to the first source (the strategies); the others have equal parts of the rest."""
 MEMORY = 0.99
 """How much of what a source has earned still counts after its next case: novelty becomes rarer with time."""
-_FIRST_SECONDS = 1.0
-"""Every source begins as if it had brought in something in that time, so that each is tried."""
+_FIRST_COST = 1.0
+"""Every source begins as if it had brought in something at that cost, so that each is tried."""
 
 
 @dataclasses.dataclass
 class _Earnings:
     novelty: float = 1.0
-    seconds: float = _FIRST_SECONDS
+    cost: float = _FIRST_COST
 
 
 class Scheduler:
-    """A bandit over named sources: by novelty per second, with exponential forgetting and a floor."""
+    """A bandit over named sources, by novelty for what it costs, with exponential forgetting and a floor."""
 
     def __init__(self, sources: Sequence[str]) -> None:
         first, *others = sources
@@ -39,12 +39,12 @@ class Scheduler:
 
     def shares(self) -> dict[str, float]:
         """How often each source is chosen; they sum to 1."""
-        rates = {source: earned.novelty / earned.seconds for source, earned in self._earnings.items()}
+        rates = {source: earned.novelty / earned.cost for source, earned in self._earnings.items()}
         total = sum(rates.values())
         return {source: self._floors[source] + (1 - FLOOR) * rate / total for source, rate in rates.items()}
 
-    def reward(self, source: str, novelty: float, seconds: float) -> None:
-        """What a candidate of ``source`` brought in, and how long a run it cost."""
+    def reward(self, source: str, novelty: float, cost: float) -> None:
+        """What a candidate of ``source`` brought in, and what part of the time of a run it cost."""
         earned = self._earnings[source]
         earned.novelty = MEMORY * earned.novelty + novelty
-        earned.seconds = MEMORY * earned.seconds + seconds
+        earned.cost = MEMORY * earned.cost + cost

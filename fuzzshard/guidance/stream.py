@@ -36,7 +36,6 @@ class Feedback:
 
     case: Case
     passed: bool
-    seconds: float
     new_points: int = 0
 
 
@@ -71,7 +70,7 @@ class _Running:
 
 
 class GuidedStream:
-    """An endless stream of distinct cases. It depends on the seed and on what it is told, in which order.
+    """An endless stream of distinct cases. It depends on the seed and on what it is told when.
 
     Advance it and tell it from one thread. Novelty is counted when a case is handed out: whether it passes or
     is refused, trying the same again brings less.
@@ -119,14 +118,14 @@ class GuidedStream:
     def learn(self, feedback: Feedback) -> None:
         """Rewards the source of a case and its parent; a case that passed may become a parent itself.
 
-        All sources that competed share the time that the run took; the one that won has what it brought in.
+        All sources that competed share the cost of the run; the one that won has what it brought in.
         """
         running = self._running.pop(feedback.case, None)
         if running is None:
             return
         chosen = running.chosen
         novelty = running.novelty * (1 + feedback.new_points)
-        share = max(feedback.seconds, 0.001) / len(running.sources)
+        share = cost(chosen.case) / len(running.sources)
         for source in running.sources:
             self.scheduler.reward(source, 0.0, share)
         self.scheduler.reward(chosen.source, novelty, 0.0)
@@ -154,6 +153,14 @@ class GuidedStream:
     def _drawn(self) -> _Candidate:
         case = next(case for case in self._fresh if hash(case) not in self._given)
         return _Candidate(case, guiding_features(case), FRESH)
+
+
+def cost(case: Case) -> float:
+    """About how long a run takes, in runs of twenty ops under one engine and the reference.
+
+    An estimate and no clock, so that a seed gives the same campaign on any machine.
+    """
+    return len(case.schedule) * (1 + len(case.engines)) / 40
 
 
 class Unguided:

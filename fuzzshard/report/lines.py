@@ -129,6 +129,8 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
         f"coverage: {event.features_seen} of {event.features_total} features, {event.pairs_seen} pairs"
         f"{_unseen(event.features_unseen)}"
     )
+    if event.points_reached:
+        yield f"          {event.points_reached} lines and branches of torch"
     for message, count in event.refusals:
         yield f"{count:6} x {message}"
     for finding in event.findings:

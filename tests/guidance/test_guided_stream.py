@@ -19,7 +19,7 @@ def run(stream, count, *, passes=lambda case: True, points=lambda case: 0):
     cases = []
     for case in itertools.islice(stream, count):
         cases.append(case)
-        stream.learn(Feedback(case, passes(case), 0.1, points(case)))
+        stream.learn(Feedback(case, passes(case), points(case)))
     return cases
 
 
@@ -48,7 +48,7 @@ def test_a_guided_stream_does_not_depend_on_the_hashes_of_the_process():
         "digest = hashlib.sha256()\n"
         "for case in itertools.islice(stream, 20):\n"
         "    digest.update(encode(case))\n"
-        "    stream.learn(Feedback(case, True, 0.1))\n"
+        "    stream.learn(Feedback(case, True))\n"
         "print(digest.hexdigest())\n"
     )
     outputs = {
@@ -94,7 +94,7 @@ def test_a_case_that_reaches_new_code_enters_the_pool_with_a_bonus():
     stream = GuidedStream(fresh(), SEED, world_size=WORLD)
     target = run(stream, 10, points=lambda case: 0)[-1]
     case = next(stream)
-    stream.learn(Feedback(case, True, 0.1, new_points=40))
+    stream.learn(Feedback(case, True, new_points=40))
     assert stream.pool.entries[-1].case == case != target
     assert stream.pool.entries[-1].bonus == max(entry.bonus for entry in stream.pool.entries) > 1
 
@@ -102,7 +102,7 @@ def test_a_case_that_reaches_new_code_enters_the_pool_with_a_bonus():
 def test_what_is_told_about_an_unknown_case_is_ignored():
     stream = GuidedStream(fresh(), SEED, world_size=WORLD)
     (stranger,) = draw_cases(99, 1, world_size=WORLD)
-    stream.learn(Feedback(stranger, True, 0.1))
+    stream.learn(Feedback(stranger, True))
     assert not stream.pool.entries
     assert sum(stream.scheduler.shares().values()) > 0.99
 
