@@ -22,7 +22,7 @@ ALONE = make_case(schedule=ONE_STEP, wrap=groups(ROOT))
 def left(case: Case, *, pending: bool = False, **state: object) -> list[str]:
     """The kinds of leaks where the only group of a case is left in a state."""
     remains = Remains({}, {}, {0: CLEAN._replace(**state)}, pending)
-    return [f.detail for f in leak_findings(case, "fully_shard", Trace(remains=remains), 0)]
+    return [f.detail for f in leak_findings(case, "fully_shard", Trace(remains=remains), Trace(), 0)]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_hooks_and_misplaced_states_are_leaks_of_any_engine() -> None:
         {},
         False,
     )
-    found = leak_findings(ALONE, "ddp", Trace(remains=remains), 0)
+    found = leak_findings(ALONE, "ddp", Trace(remains=remains), Trace(), 0)
     assert [(f.detail, f.name, f.op) for f in found] == [
         ("hook", "_forward_hooks of a", 2),
         ("layout", "exp_avg of a.bias", 2),
@@ -72,4 +72,13 @@ def test_hooks_and_misplaced_states_are_leaks_of_any_engine() -> None:
 
 
 def test_a_run_that_an_expected_error_ended_is_not_judged() -> None:
-    assert leak_findings(ALONE, "fully_shard", Trace(), 0) == []
+    assert leak_findings(ALONE, "fully_shard", Trace(), Trace(), 0) == []
+
+
+def test_a_model_that_outlives_its_run_is_a_leak_unless_the_plain_model_does_too() -> None:
+    clean = Remains({}, {}, {}, False)
+    trace = Trace(remains=clean, survivors=("module a", "a.weight"), grown=8192)
+    kinds = [f.detail for f in leak_findings(ALONE, "ddp", trace, Trace(), 0)]
+    assert kinds == ["survivor", "device memory"]
+    assert leak_findings(ALONE, "ddp", trace, Trace(survivors=("module a",)), 0) == []
+    assert leak_findings(ALONE, "fsdp1", trace, Trace(), 0) == []

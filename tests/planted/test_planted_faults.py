@@ -222,6 +222,9 @@ DIVERGENCES = {
         "_forward_hooks of a",
         "invariant",
     ),
+    "keeps_every_model": Planted(
+        make_case(schedule=ONE_STEP), f"{DIVERGED}/leak/survivor", STEP_AT, "the model", "invariant"
+    ),
     "misplaced_optimizer_state": Planted(
         make_case(schedule=ONE_STEP, optimizer=ADAM),
         f"{DIVERGED}/leak/layout",
