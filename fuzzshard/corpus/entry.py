@@ -117,7 +117,7 @@ def make_entry(
         status=verdict.status,
         rung=verdict.rung,
         torch=info["torch"],
-        device="cuda" if info["device"].startswith("cuda") else "cpu",
+        device=device_kind(info),
         mesh=mesh_text(case.mesh),
         preload=preload,
         confirmed=confirmed,
@@ -127,6 +127,11 @@ def make_entry(
         stacks=verdict.stacks,
         case=case,
     )
+
+
+def device_kind(info: Mapping[str, str]) -> Literal["cpu", "cuda"]:
+    """What kind of device the ranks have that say ``info`` of themselves."""
+    return "cuda" if info["device"].startswith("cuda") else "cpu"
 
 
 def mesh_text(mesh: Mesh) -> str:

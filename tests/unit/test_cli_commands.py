@@ -168,6 +168,7 @@ def test_ctrl_c_anywhere_else_exits_with_130_and_says_nothing(
         (["run", "--max-time", "soon"], "write 90s, 10m or 2h"),
         (["run", "--engine", "fsdp9"], "fsdp9"),
         (["run", "--max-cases", "many"], "many"),
+        (["run", "--confirm", "0"], "--confirm"),
         (["show", "--unknown"], "--unknown"),
         (["explode"], "explode"),
     ],
