@@ -42,7 +42,7 @@ from fuzzshard.case import codec
 from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import CorpusEntry, device_kind
 from fuzzshard.corpus.store import SCRIPT_FILE
-from fuzzshard.errors import InfraError
+from fuzzshard.errors import InfraError, InvalidEntry
 from fuzzshard.verdict import Finding, Status
 
 
@@ -216,8 +216,11 @@ class Worker:
     def _revisit(self, known: Known) -> None:
         """Asks whether a known finding is still there, if this kind of device can tell."""
         shared = self._shared
-        entry = shared.keeper.entry(known.path)
-        if entry.device != device_kind(self._handle.info):
+        try:
+            entry = shared.keeper.entry(known.path)
+        except InvalidEntry:  # somebody moved it, in a campaign of weeks
+            entry = None
+        if entry is None or entry.device != device_kind(self._handle.info):
             shared.quarantine.unclear(known)
             return
         self._emit(PhaseChanged(phase="revisiting"))
