@@ -20,6 +20,9 @@ _SAID_ELSEWHERE = frozenset(
     ("seed", "model", "inputs", "mesh", "schedule", "wrap", "freezes", "optimizer", "fsdp1", "ties")
 )
 
+_LABELS = {"shard_dim": "shard_placement_fn dim", "out": "out_features", "seq": "sequence length"}
+"""Fields that torch calls otherwise."""
+
 _MODULE_NAMES = {
     "linear": "Linear",
     "layer_norm": "LayerNorm",
@@ -43,7 +46,7 @@ def describe(old: Case, new: Case) -> list[str]:
     phrases = [
         *_mesh(old.mesh, new.mesh),
         *_wraps(old.wrap, new.wrap),
-        *_schedule(old.schedule, new.schedule),
+        *_schedule(old.schedule, new.schedule, _has_no_sync(old)),
         *_freezes(old.freezes, new.freezes),
         *_fields(old.optimizer, new.optimizer, "", skip=("kind",)),
         *_fields(old.fsdp1, new.fsdp1, ""),
@@ -59,7 +62,7 @@ def describe(old: Case, new: Case) -> list[str]:
 
 
 def _in_place_of(name: str, new: object, old: object, where: str = "") -> str:
-    return f"with {name}={_value(new)} in place of {_value(old)}{where}"
+    return f"with {_LABELS.get(name, name)}={_value(new)}{where} in place of {_value(old)}"
 
 
 def _value(value: object) -> str:
@@ -128,8 +131,19 @@ def _freezes(old: Sequence[Freeze], new: Sequence[Freeze]) -> Iterator[str]:
     yield from (f"with {_named(target)} frozen" for target in after if target not in before)
 
 
-def _schedule(old: Sequence[Op], new: Sequence[Op]) -> Iterator[str]:
+def _has_no_sync(case: Case) -> bool:
+    """Whether the engines have a context manager in place of flags."""
+    return set(case.engines) <= {"ddp", "fsdp1"}
+
+
+def _schedule(old: Sequence[Op], new: Sequence[Op], no_sync: bool) -> Iterator[str]:
     """Ops that changed in place, or how many there are now of those that went or came."""
+
+    def op_words(op: Op) -> str:
+        if no_sync and isinstance(op, SetFlag):
+            return f"the {'end' if op.value else 'begin'} of no_sync()"
+        return _op_words(op)
+
     if len(old) == len(new):
         changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
         if len(changed) > 1 and Counter(old) == Counter(new):
@@ -150,7 +164,7 @@ def _schedule(old: Sequence[Op], new: Sequence[Op]) -> Iterator[str]:
             yield f"with {words}" if not was else f"with {now} {words} in place of {was}"
 
 
-def op_words(op: Op) -> str:
+def _op_words(op: Op) -> str:
     """An op as a noun."""
     match op:
         case Forward(target=target, grad=grad):

@@ -378,7 +378,7 @@ def test_ctrl_c_leaves_the_smallest_case_so_far_on_disk_and_shrinking_goes_on_fr
     assert runs == 8
     so_far = read_entry(folder / "case.json").case
     assert size_order(so_far) < size_order(clean_case(2))
-    assert fuzzshard("shrink", folder, "--device", "cpu") == 0
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--time", "60s") == 0
     entry = read_entry(folder / "case.json")
     assert size_order(entry.case) < size_order(so_far)
     assert entry.confirmed is not None
