@@ -125,21 +125,21 @@ class Quarantine:
         return None
 
     def still_there(self, known: Known) -> list[Event]:
-        """The finding's own case shows it: the cause is too wide. The next look takes twice the patience."""
+        """The finding's own case shows it: the cause is too wide."""
+        self.unclear(known)
         with self._lock:
             ward = self._ward(known)
-            ward.revisiting, ward.quiet = False, 0
-            ward.patience *= 2
             if not ward.active:
                 return []
             ward.active = False
             return [self._refuse(known, ward, "cases that have its cause pass, and its own case does not")]
 
     def unclear(self, known: Known) -> None:
-        """The finding's own case could not be run."""
+        """The finding is not known to be gone; the next look takes twice the patience."""
         with self._lock:
             ward = self._ward(known)
             ward.revisiting, ward.quiet = False, 0
+            ward.patience *= 2
 
     def summary(self) -> tuple[KnownFinding, ...]:
         """What this campaign has met of each finding, and what became of it."""

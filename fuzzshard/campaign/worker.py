@@ -40,9 +40,9 @@ from fuzzshard.campaign.revisit import revisit
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case import codec
 from fuzzshard.case.order import leaf_count
-from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.entry import CorpusEntry, device_kind
 from fuzzshard.corpus.store import SCRIPT_FILE
-from fuzzshard.errors import InfraError
+from fuzzshard.errors import InfraError, InvalidEntry
 from fuzzshard.guidance import Feedback
 from fuzzshard.guidance.reached import Point, Reached
 from fuzzshard.verdict import Finding, Status
@@ -224,9 +224,16 @@ class Worker:
         return Known(found.verdict.signature, path, cause, confirmed=judged.confirmation)
 
     def _revisit(self, known: Known) -> None:
+        """Asks whether a known finding is still there, if this kind of device can tell."""
         shared = self._shared
+        try:
+            entry = shared.keeper.entry(known.path)
+        except InvalidEntry:  # somebody moved it, in a campaign of weeks
+            entry = None
+        if entry is None or entry.device != device_kind(self._handle.info):
+            shared.quarantine.unclear(known)
+            return
         self._emit(PhaseChanged(phase="revisiting"))
-        entry = shared.keeper.entry(known.path)
         for event in revisit(self._world, known, entry, shared.registry, shared.quarantine):
             self._emit(event)
         self._emit(PhaseChanged(phase="running"))

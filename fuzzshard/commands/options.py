@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter, Token, validators
 
 from fuzzshard.errors import UsageError
 from fuzzshard.world.config import WorldConfig
@@ -36,6 +36,7 @@ Duration = Annotated[float | None, Parameter(converter=_convert_duration, metava
 Device = Literal["auto", "cpu", "cuda"]
 Guidance = Literal["none", "features", "coverage"]
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
+Confirm = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Preload = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
 
 DEFAULT_CORPUS = Path("corpus")

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fuzzshard.case.case import ALL_ENGINES, EngineName
-from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Guidance, Json, Preload
+from fuzzshard.commands.options import DEFAULT_CORPUS, Confirm, Device, Duration, Guidance, Json, Preload
 
 
 def run(
@@ -24,7 +24,7 @@ def run(
     engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = ALL_ENGINES,
     preload: Preload = (),
     shrink: bool = True,
-    confirm: int = 3,
+    confirm: Confirm = 3,
     quarantine: bool = True,
     guidance: Guidance = "none",
     as_json: Json = False,

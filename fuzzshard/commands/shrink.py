@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fuzzshard.case.validate import validate
-from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Preload, world_config
+from fuzzshard.commands.options import DEFAULT_CORPUS, Confirm, Device, Duration, Preload, world_config
 from fuzzshard.corpus.entry import read_entry
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
 from fuzzshard.corpus.store import CASE_FILE, only_case
@@ -26,7 +26,7 @@ def shrink(
     device: Device = "auto",
     world_size: int | None = None,
     preload: Preload = (),
-    confirm: int = 3,
+    confirm: Confirm = 3,
 ) -> int:
     """Reduce a case that shows a finding to a minimal one that shows the same.
 

@@ -128,7 +128,7 @@ def make_entry(
         status=verdict.status,
         rung=verdict.rung,
         torch=info["torch"],
-        device="cuda" if info["backend"] == "nccl" else "cpu",
+        device=device_kind(info),
         mesh=mesh_text(case.mesh),
         preload=preload,
         confirmed=confirmed,
@@ -155,6 +155,11 @@ def _new_lifecycle(entry: CorpusEntry) -> CorpusEntry:
         lifecycle=Lifecycle.FLAKY if entry.flaky else Lifecycle.OPEN,
         bad_on=(release(entry.torch),) if entry.torch else (),
     )
+
+
+def device_kind(info: Mapping[str, str]) -> Literal["cpu", "cuda"]:
+    """What kind of device the ranks have that say ``info`` of themselves."""
+    return "cuda" if info["backend"] == "nccl" else "cpu"
 
 
 def mesh_text(mesh: Mesh) -> str:

@@ -17,6 +17,7 @@ from fuzzshard.campaign.events import (
     PhaseChanged,
     ShrinkProgress,
 )
+from fuzzshard.corpus.entry import Confirmation
 
 
 class Progress:
@@ -63,7 +64,9 @@ class Progress:
                 self.num_hits += 1
             case FindingSaved():
                 self.num_findings += not event.duplicate
-                self.last_finding = f"{event.signature}  {event.path}"
+                rate = Confirmation(runs=event.runs, reproduced=event.reproduced)
+                flaky = f" ({rate.text()})" if rate.flaky else ""
+                self.last_finding = f"{event.signature}{flaky}  {event.path}"
             case FindingFlaky():
                 self.num_flaky += 1
             case ShrinkProgress(world=world):

@@ -8,6 +8,7 @@ import msgspec
 from fake_campaign import PASS, campaign, divergence, make_case, numbered
 
 from fuzzshard.campaign.events import AnyEvent
+from fuzzshard.report.lines import event_lines
 from fuzzshard.report.panel import CampaignPanel
 from fuzzshard.report.progress import Progress
 from fuzzshard.report.sinks import make_sink
@@ -55,6 +56,37 @@ def test_plain_lines_tell_how_to_replay_a_finding(tmp_path):
 
 def test_plain_lines_do_not_say_every_case(tmp_path):
     assert len(plain(tmp_path, lambda case: PASS, max_cases=300).splitlines()) < 30
+
+
+def test_plain_lines_and_the_panel_name_a_flaky_finding_with_its_rate(tmp_path):
+    runs: list[int] = []
+
+    def every_second_time(case):
+        runs.append(case.seed)
+        return divergence() if case.seed == 2 and runs.count(2) % 2 else PASS
+
+    progress = Progress()
+    ran = campaign(tmp_path / "a", every_second_time, sink=progress.update, max_cases=4)
+    text = "\n".join(line for event in ran.events for line in event_lines(event))
+    assert "confirmed: flaky, 5 of 10 runs (PASS in 5)" in text
+    assert "finding divergence/fully_shard/gradient (flaky, 5 of 10 runs (PASS in 5)), once" in text
+    assert progress.last_finding.startswith("divergence/fully_shard/gradient (flaky, 5 of 10 runs)")
+
+
+def test_plain_lines_tell_of_known_findings_quarantine_and_what_is_gone(tmp_path):
+    corpus = tmp_path / "corpus"
+    special = numbered(lambda i: make_case(i, norm=i % 5 == 0, ranks=3 if i % 5 == 0 else 2))
+
+    def with_a_norm(case):
+        return divergence() if len(case.model.children) > 1 else PASS
+
+    text = plain(corpus, with_a_norm, cases=special, max_cases=200)
+    assert "QUARANTINE of divergence/fully_shard/gradient" in text
+    assert re.search(r"\d+ times, \d+ cases held back and \d+ let through", text)
+    text = plain(corpus, lambda case: PASS, cases=special, max_cases=50)
+    assert "1 findings are known from the corpus" in text
+    assert "GONE divergence/fully_shard/gradient: PASS in 10 runs of its own case" in text
+    assert "known finding divergence/fully_shard/gradient, not seen, gone" in text
 
 
 def test_a_case_that_could_not_be_saved_is_printed_whole(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from fake_campaign import PASS, Ran, campaign, divergence, make_case, numbered
@@ -112,6 +114,18 @@ def test_a_fix_of_a_finding_that_the_corpus_has_is_noticed(tmp_path):
     assert ran.log.count("run 0") == 1 + gone.runs
     assert [(known.gone, known.hits) for known in ran.finished.findings] == [(True, 0)]
     assert ran.code == 0
+
+
+def test_a_finding_whose_entry_is_away_is_not_called_gone(tmp_path):
+    folder = Path(saved_finding(tmp_path))
+
+    def cases(seed: int, /, **_: object) -> Iterator[Case]:
+        shutil.rmtree(folder)
+        return one_in(5)(seed)
+
+    ran = campaign(tmp_path, lambda case: PASS, cases=cases, max_cases=100)
+    assert ran.code == 0
+    assert not ran.of(FindingGone)
 
 
 def test_a_finding_that_is_still_there_is_looked_at_ever_more_rarely(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
+from fuzzshard.campaign.judge import confirm
 from fuzzshard.case.case import Mesh
-from fuzzshard.corpus.entry import read_entry
+from fuzzshard.corpus.entry import Confirmation, encode_entry, read_entry
 from fuzzshard.corpus.store import entry_files
+from fuzzshard.doctor import clean_case
+from fuzzshard.verdict import Status
+from fuzzshard.world import World, WorldConfig
 
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 WRONG_GRADIENT = FAULTS / "wrong_gradient.py"
@@ -182,3 +188,52 @@ def test_a_campaign_saves_a_minimal_case_of_a_planted_fault(corpus: Path) -> Non
 def test_a_saved_finding_is_the_same_under_its_fault_and_fixed_without(corpus: Path) -> None:
     assert replayed(corpus, "--preload", WRONG_GRADIENT) == (1, "SAME")
     assert replayed(corpus) == (0, "FIXED")
+
+
+def test_a_campaign_notices_that_a_finding_of_its_corpus_is_fixed(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus, tmp_path / "corpus")
+    (file,) = entry_files([tmp_path / "corpus"])
+    file.write_bytes(encode_entry(msgspec.structs.replace(read_entry(file), preload=())))
+    with campaign(tmp_path / "corpus", "--engine", "fully_shard", "--no-shrink") as running:
+        gone = running.read_until("finding_gone")
+        running.process.send_signal(signal.SIGINT)
+        finished = running.finish()
+    assert (gone["path"], gone["observed"]) == (str(file.parent), ["PASS"])
+    assert [known["path"] for known in finished["findings"] if known["gone"]] == [str(file.parent)]
+
+
+FLAKY = """
+import pathlib
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+import torch.distributed as dist
+
+STARTS = pathlib.Path(__file__).with_suffix(".starts")
+
+def apply():
+    if dist.get_rank() == 0:
+        with STARTS.open("a") as file:
+            file.write("x")
+    dist.barrier()
+    if len(STARTS.read_text()) % 2:
+        return
+    finalize_backward = FSDPParamGroup.finalize_backward
+
+    def wrong(self):
+        finalize_backward(self)
+        for param in self.fsdp_params:
+            param.sharded_param.grad._local_tensor.mul_(2)
+
+    FSDPParamGroup.finalize_backward = wrong
+"""
+
+
+def test_a_finding_of_every_second_world_is_flaky_with_its_rate(tmp_path: Path) -> None:
+    preload = tmp_path / "flaky.py"
+    preload.write_text(FLAKY)
+    with World(WorldConfig(size=2, preload=(str(preload),))) as world:
+        assert world.run(clean_case(2)).status is Status.PASS
+        world.restart()
+        verdict = world.run(clean_case(2))
+        assert verdict.status is Status.DIVERGENCE
+        seen = confirm(world, clean_case(2), verdict, runs=2)
+    assert seen == Confirmation(runs=10, reproduced=5, others={"PASS": 5})

@@ -168,6 +168,7 @@ def test_ctrl_c_anywhere_else_exits_with_130_and_says_nothing(
         (["run", "--max-time", "soon"], "write 90s, 10m or 2h"),
         (["run", "--engine", "fsdp9"], "fsdp9"),
         (["run", "--max-cases", "many"], "many"),
+        (["run", "--confirm", "0"], "--confirm"),
         (["show", "--unknown"], "--unknown"),
         (["explode"], "explode"),
     ],
@@ -380,7 +381,7 @@ def test_ctrl_c_leaves_the_smallest_case_so_far_on_disk_and_shrinking_goes_on_fr
     assert runs == 8
     so_far = read_entry(folder / "case.json").case
     assert size_order(so_far) < size_order(clean_case(2))
-    assert fuzzshard("shrink", folder, "--device", "cpu") == 0
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--time", "60s") == 0
     entry = read_entry(folder / "case.json")
     assert size_order(entry.case) < size_order(so_far)
     assert entry.confirmed is not None
