@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cases import make_case
 
-from fuzzshard import pytest_entries
+from fuzzshard import pytest_entries, strategies, testing
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
 
@@ -19,7 +19,8 @@ pytest_plugins = ("pytester",)
 DOCS = Path(__file__).parents[2] / "docs"
 INSTALLED = any(point.name == "fuzzshard" for point in importlib.metadata.entry_points(group="pytest11"))
 PLUGIN = () if INSTALLED else ("-p", "fuzzshard.pytest_plugin")
-LOADED = (pytest_entries,)
+LOADED = (pytest_entries, strategies, testing)
+"""A run in this process forgets what it imports; loaded before it, that is not imported again and again."""
 
 
 def commands(text: str) -> list[str]:
