@@ -42,7 +42,7 @@ class UnexpectedOutcome(Exception):
         self.replayed = replayed
 
 
-class Session:
+class CorpusRun:
     """What the entries of one pytest run share: where they lie, the device, and the world they run in.
 
     Raises :class:`UsageError` for a path that is not there and for a device that this machine lacks.
@@ -103,10 +103,10 @@ class EntryItem(pytest.Item):
 
     def __init__(self, *, entry: CorpusEntry | InvalidEntry, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        from fuzzshard.pytest_plugin import SESSION_KEY
+        from fuzzshard.pytest_plugin import RUN_KEY
 
         self.entry = entry
-        self.session_state = self.config.stash[SESSION_KEY]
+        self.corpus_run = self.config.stash[RUN_KEY]
         self.add_marker("fuzzshard")
         if isinstance(entry, CorpusEntry):
             self._mark(entry)
@@ -116,7 +116,7 @@ class EntryItem(pytest.Item):
         self.extra_keyword_matches.update((entry.signature, *entry.case.engines))
         if entry.lifecycle is not None:
             self.extra_keyword_matches.add(str(entry.lifecycle))
-        state = self.session_state
+        state = self.corpus_run
         if reason := obstacle(entry, state.device, state.num_ranks):
             self.add_marker(pytest.mark.skip(reason=reason))
             return
@@ -129,7 +129,7 @@ class EntryItem(pytest.Item):
         """Runs the case in the shared world."""
         if isinstance(self.entry, InvalidEntry):
             raise self.entry
-        state = self.session_state
+        state = self.corpus_run
         world = state.world.with_ranks(self.entry.case.mesh.size)
         replayed = replay_entry(world, self.entry, state.device, state.deadline)
         match replayed.outcome:
@@ -173,9 +173,9 @@ class EntryItem(pytest.Item):
                 findings=verdict.findings,
                 notes=verdict.notes,
                 stacks=verdict.stacks,
-                torch=self.session_state.torch,
-                device=self.session_state.device,
-                preload=self.session_state.world.config.preload,
+                torch=self.corpus_run.torch,
+                device=self.corpus_run.device,
+                preload=self.corpus_run.world.config.preload,
                 confirmed=None,
             )
             yield drawn(seen, self._shown_path())

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from fuzzshard.pytest_entries import EntryFile, Session
+    from fuzzshard.pytest_entries import CorpusRun, EntryFile
 
 _OPTION = "--fuzzshard-corpus"
-SESSION_KEY: pytest.StashKey[Session] = pytest.StashKey()
+RUN_KEY: pytest.StashKey[CorpusRun] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,16 +57,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if not roots:
         return
     from fuzzshard.errors import FuzzshardError
-    from fuzzshard.pytest_entries import MARKERS, Session
+    from fuzzshard.pytest_entries import MARKERS, CorpusRun
 
     try:
-        session = Session(config, roots)
+        run = CorpusRun(config, roots)
     except (FuzzshardError, ValueError) as error:
         raise pytest.UsageError(f"fuzzshard: {error}") from None
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    config.stash[SESSION_KEY] = session
-    config.add_cleanup(session.close)
+    config.stash[RUN_KEY] = run
+    config.add_cleanup(run.close)
     _add_paths(config, given, roots)
 
 
@@ -74,34 +74,39 @@ def _add_paths(config: pytest.Config, given: list[Path], roots: list[Path]) -> N
     """Adds the corpus to what is collected.
 
     Asked for on the command line it is collected in any case, and alone where no other path is given. From a
-    configuration file (``addopts`` or ``fuzzshard_corpus``) it comes along with a run of all tests.
+    configuration file (``addopts`` or ``fuzzshard_corpus``) it comes along with a run of all tests. Who
+    gives a path inside a corpus means that part of it.
     """
-    paths_are_given = config.args_source is pytest.Config.ArgsSource.ARGS
     typed = any(str(word).startswith(_OPTION) for word in config.invocation_params.args)
-    if typed and not paths_are_given:
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        start = config.invocation_params.dir
+        paths = [start / word.partition("::")[0] for word in config.args]
+        parts = [root for root in given if any(path.is_relative_to(root) for path in paths)]
+        config.args += [str(root) for root in given if typed and root not in parts]
+    elif typed:
         config.args[:] = map(str, given)
-    elif typed or not paths_are_given:
-        config.args += [str(root) for root in (roots if not paths_are_given else given)]
+    else:
+        config.args += map(str, roots)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """The versions and the device that the cases run on."""
-    session = config.stash.get(SESSION_KEY, None)
-    return session.header() if session else None
+    run = config.stash.get(RUN_KEY, None)
+    return run.header() if run else None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The scripts of a corpus are not tests, whatever ``python_files`` says."""
-    session = config.stash.get(SESSION_KEY, None)
-    if session and collection_path.suffix == ".py" and session.holds(collection_path):
+    run = config.stash.get(RUN_KEY, None)
+    if run and collection_path.suffix == ".py" and run.holds(collection_path):
         return True
     return None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> EntryFile | None:
     """One collector for each entry below the corpora that were asked for."""
-    session = parent.config.stash.get(SESSION_KEY, None)
-    if session is None or not session.is_entry(file_path):
+    run = parent.config.stash.get(RUN_KEY, None)
+    if run is None or not run.is_entry(file_path):
         return None
     from fuzzshard.pytest_entries import EntryFile
 

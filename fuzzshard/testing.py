@@ -16,17 +16,22 @@ tests of this process, and end with it.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from fuzzshard.campaign.judge import judge, same_finding
+from fuzzshard.campaign.known import cause_of
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
+from fuzzshard.case.features import features
 from fuzzshard.commands.options import world_config
-from fuzzshard.corpus.entry import make_entry
+from fuzzshard.corpus.entry import make_entry, read_entry
+from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
+from fuzzshard.corpus.store import UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import InfraError
 from fuzzshard.report.text import drawn
 from fuzzshard.verdict import Status, Verdict
@@ -45,6 +50,7 @@ def assert_parity(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     deadline: float | None = None,
     preload: Sequence[Path] = (),
+    known: Path | None = None,
 ) -> Verdict:
     """Runs ``case`` and raises ``AssertionError`` if sharding changes what is trained.
 
@@ -56,8 +62,12 @@ def assert_parity(
     what differs, or the finding did not come back. None of the three is a reason to fail a test. A test that
     wants cases that trained to the end only says ``assume(verdict.status is Status.PASS)``.
 
+    A finding that the corpus ``known`` explains is returned too: an entry there that is not fixed has its
+    signature, and the case has all features that make that entry's finding (:func:`cause_of`).
+
     ``deadline`` in seconds is how long a case may take before it is a hang; by default it is learned. The
-    files in ``preload`` are run by every rank first. Raises :class:`fuzzshard.errors.InvalidCase` and
+    files in ``preload`` are run by every rank first. Raises :class:`fuzzshard.errors.InvalidEntry` for a
+    broken entry in ``known``, :class:`fuzzshard.errors.InvalidCase` and
     :class:`fuzzshard.errors.UsageError` for what cannot run here, and
     :class:`fuzzshard.errors.InfraError` where ranks fail for a reason that is not torch's.
     """
@@ -76,7 +86,7 @@ def assert_parity(
             raise
     if verdict.status is Status.INFRA:
         raise InfraError(verdict.message, "run fuzzshard doctor")
-    if verdict.status.is_finding:
+    if verdict.status.is_finding and not (known and _explains(known, case, verdict)):
         raise AssertionError(_explained(case, verdict, world))
     return verdict
 
@@ -88,6 +98,25 @@ def _judged(world: World, case: Case, deadline: float | None) -> Verdict:
         return verdict
     gone = f"{verdict.signature} did not come back on fresh ranks"
     return Verdict(status=Status.INCONCLUSIVE, message=gone)
+
+
+def _explains(corpus: Path, case: Case, verdict: Verdict) -> bool:
+    """Whether an entry of ``corpus`` says that the finding is known."""
+    present = features(case)
+    return any(cause <= present for cause in _causes(corpus.resolve()).get(verdict.signature, ()))
+
+
+@functools.cache
+def _causes(corpus: Path) -> dict[str, list[frozenset[str]]]:
+    """By signature, the features that make each finding in ``corpus`` that is not fixed."""
+    causes: dict[str, list[frozenset[str]]] = {}
+    for file in entry_files([corpus]):
+        entry = read_entry(file)
+        if entry.signature and entry.lifecycle is not Lifecycle.FIXED:
+            unshrunk = file.with_name(UNSHRUNK_FILE)
+            found = read_entry(unshrunk).case if unshrunk.exists() else entry.case
+            causes.setdefault(entry.signature, []).append(cause_of(entry.case, found))
+    return causes
 
 
 def _explained(case: Case, verdict: Verdict, world: World) -> str:

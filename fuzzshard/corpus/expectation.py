@@ -83,3 +83,9 @@ def with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) 
         notes={**entry.notes, **verdict.notes, "was": was},
         stacks=verdict.stacks,
     )
+
+
+def known_versions(entry: CorpusEntry) -> str:
+    """``"bad on 2.12.0, 2.13.0, good on 2.14.0"``."""
+    lists = (("bad on", entry.bad_on), ("good on", entry.good_on))
+    return ", ".join(f"{name} {', '.join(versions)}" for name, versions in lists if versions)

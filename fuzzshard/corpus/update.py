@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import CorpusEntry, encode_entry, read_entry
-from fuzzshard.corpus.expectation import with_finding, with_observation
+from fuzzshard.corpus.expectation import known_versions, with_finding, with_observation
 from fuzzshard.corpus.outcome import Outcome
 from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.scripts import ScriptRender, script_of
@@ -32,7 +32,7 @@ def update(result: ReplayResult, device: str, render: ScriptRender) -> str:
         save_shrunk(result.path, after, script_of(after, render))
         return f"now {after.signature}"
     write_atomic(file, encode_entry(after))
-    return f"{after.lifecycle}, {_known(after)}"
+    return f"{after.lifecycle}, {known_versions(after)}"
 
 
 def _after(entry: CorpusEntry, result: ReplayResult, device: str) -> CorpusEntry:
@@ -46,9 +46,3 @@ def _after(entry: CorpusEntry, result: ReplayResult, device: str) -> CorpusEntry
         case Outcome.FIXED | Outcome.PASS:
             return with_observation(entry, result.torch, present=False)
     return entry
-
-
-def _known(entry: CorpusEntry) -> str:
-    """``"bad on 2.12.0, 2.13.0, good on 2.14.0"``."""
-    lists = (("bad on", entry.bad_on), ("good on", entry.good_on))
-    return ", ".join(f"{name} {', '.join(versions)}" for name, versions in lists if versions)

@@ -20,6 +20,7 @@ from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Part
 from fuzzshard.case.order import off_default
 from fuzzshard.corpus.entry import CorpusEntry, Culprit, mesh_text
+from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command
 from fuzzshard.report.dag import draw_forward
 from fuzzshard.report.module_tree import model_name, module_tree, shape_text
@@ -208,6 +209,10 @@ def _verdict(entry: CorpusEntry) -> Table:
         "verdict": f"{entry.status}, judged by the {entry.rung} rung" if entry.rung else str(entry.status),
         "seen with": f"torch {entry.torch} on {entry.device}, {entry.mesh}",
     }
+    if entry.lifecycle is not None:
+        pairs["lifecycle"] = ", ".join(filter(None, (str(entry.lifecycle), known_versions(entry))))
+    if entry.issue:
+        pairs["issue"] = entry.issue
     if entry.confirmed is not None:
         pairs["confirmed"] = f"{entry.confirmed.text()} in fresh worlds"
     return _pairs(pairs)

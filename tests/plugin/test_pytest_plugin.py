@@ -324,7 +324,12 @@ def test_junit_has_a_test_case_for_each_entry(pytester: pytest.Pytester, world: 
 def test_the_corpus_runs_alone_unless_paths_are_given(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(): pass")
     run_corpus(pytester, "-k", "not open").assert_outcomes(passed=2, deselected=1)
-    run_corpus(pytester, ".", "-k", "not open").assert_outcomes(passed=3, deselected=1)
+    run_corpus(pytester, pytester.path, "-k", "not open").assert_outcomes(passed=3, deselected=1)
+
+
+@pytest.mark.usefixtures("corpus", "world")
+def test_a_node_id_runs_that_entry_alone(pytester: pytest.Pytester) -> None:
+    run_corpus(pytester, "corpus/regressions/pair.json::pair").assert_outcomes(passed=1)
 
 
 @pytest.mark.usefixtures("corpus", "world")

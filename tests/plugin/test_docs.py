@@ -1,0 +1,47 @@
+"""What the documentation shows works as it stands."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from cases import make_case
+
+from fuzzshard import pytest_entries, strategies, testing
+from fuzzshard.case import codec
+from fuzzshard.corpus.atomic import write_atomic
+
+pytest_plugins = ("pytester",)
+
+DOCS = Path(__file__).parents[2] / "docs"
+INSTALLED = any(point.name == "fuzzshard" for point in importlib.metadata.entry_points(group="pytest11"))
+PLUGIN = () if INSTALLED else ("-p", "fuzzshard.pytest_plugin")
+LOADED = (pytest_entries, strategies, testing)
+"""A run in this process forgets what it imports; loaded before it, that is not imported again and again."""
+
+
+def commands(text: str) -> list[str]:
+    """The pytest command lines in a page or a workflow."""
+    return re.findall(r"^(?:\s*run: )?pytest (.*?)(?:\s+# .*)?$", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", ["ci.md", "github-actions.yml"])
+def test_every_command_collects_the_corpus(pytester: pytest.Pytester, page: str) -> None:
+    write_atomic(pytester.path / "corpus" / "resharded.json", codec.encode(make_case()))
+    (pytester.path / "tests").mkdir()
+    lines = commands((DOCS / page).read_text())
+    assert lines
+    for line in lines:
+        words = shlex.split(line)
+        result = pytester.runpytest_inprocess(*PLUGIN, *words, "--collect-only", "-q")
+        result.stdout.fnmatch_lines(["corpus/resharded.json::resharded"])
+
+
+def test_the_example_of_a_test_is_one(pytester: pytest.Pytester) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (DOCS / "ci.md").read_text(), flags=re.DOTALL)
+    pytester.makepyfile(test_parity=example)
+    result = pytester.runpytest_inprocess("--collect-only", "-q")
+    result.stdout.fnmatch_lines(["test_parity.py::test_sharding_changes_nothing"])
