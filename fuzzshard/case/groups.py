@@ -88,7 +88,8 @@ def reached_roots(case: Case, found: Facts, target: str) -> frozenset[int]:
 def root_groups(case: Case) -> tuple[int, ...]:
     """For each wrap group the outermost group around it, which becomes its FSDP root; itself if none is."""
     within = [groups_within(case, index) for index in range(len(case.wrap))]
-    return tuple(max(j for j, inner in enumerate(within) if i in inner) for i in range(len(within)))
+    around = [[j for j, inner in enumerate(within) if i in inner] for i in range(len(within))]
+    return tuple(max(groups, default=i) for i, groups in enumerate(around))
 
 
 def groups_within(case: Case, index: int) -> tuple[int, ...]:

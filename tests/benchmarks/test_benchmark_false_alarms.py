@@ -78,7 +78,7 @@ def test_a_case_that_lacks_a_feature_of_the_saved_finding_is_not_explained_by_it
 def test_entries_of_one_cause_ask_for_what_they_share(tmp_path):
     both = replace(CHECKPOINTED, values="dyadic", dtype="float64")
     for name, case in (("one", CHECKPOINTED), ("two", both)):
-        save_shrunk(tmp_path / name, make_entry(case, DIVERGES, {"torch": "2.13", "device": "cpu"}), "")
+        save_shrunk(tmp_path / name, make_entry(case, DIVERGES, {"torch": "2.13", "backend": "gloo"}), "")
     alone = load_known(tmp_path).known
     (tmp_path / "causes.toml").write_text('"recomputation" = ["one", "two"]')
     together = load_known(tmp_path).known
@@ -126,7 +126,7 @@ def test_a_finding_is_summarised_by_what_differs_where():
 class FakeWorld:
     """Gives every case of a dtype the same verdict. Ranks of several worlds run at the same time."""
 
-    info = {"torch": "2.13", "device": "cpu"}
+    info = {"torch": "2.13", "backend": "gloo"}
 
     def __init__(self, verdicts, together=1):
         self.verdicts = verdicts

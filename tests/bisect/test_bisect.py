@@ -20,7 +20,7 @@ from fuzzshard.verdict import Finding, Status, Verdict
 
 FINDING = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2")
 VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
-INFO = {"torch": "2.13.0", "device": "cpu"}
+INFO = {"torch": "2.13.0", "backend": "gloo"}
 
 PRINTED = {
     "2.9.1": "ImportError: cannot import name 'fully_shard'",

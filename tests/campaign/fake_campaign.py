@@ -156,7 +156,7 @@ def campaign(
     tools = Tools(
         make_world=world,
         cases=cases or numbered(),
-        render=lambda case, *, signature, findings: [f"# shows {signature}\n"],
+        render=lambda case, *, signature, findings, torch_version: [f"# shows {signature}\n"],
         check=lambda path, num_ranks, *, preload=(), timeout=120: FakeScriptResult(script_fails),
     )
     asked = CampaignOptions(corpus=corpus, device="cpu", **options)  # type: ignore[arg-type]

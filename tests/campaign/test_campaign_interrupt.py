@@ -37,7 +37,7 @@ def verdict_of(case):
 tools = loop.Tools(
     make_world=lambda config: HangingWorld(verdict_of, []),
     cases=numbered(lambda i: make_case(i + 1, norm=i == 2)),
-    render=lambda case, *, signature, findings: [""],
+    render=lambda case, *, signature, findings, torch_version: [""],
     check=lambda path, num_ranks, *, preload=(), timeout=120: FakeScriptResult(True),
 )
 with make_sink(json=True) as sink:

@@ -72,7 +72,7 @@ def test_after_a_reduction_that_was_cut_short_the_table_is_of_the_smallest_case_
 
 def test_the_table_is_in_the_entry(tmp_path):
     result = judged()
-    info = {"torch": "2.13.0", "device": "cpu"}
+    info = {"torch": "2.13.0", "backend": "gloo"}
     entry = make_entry(result.case, result.verdict, info, culprits=result.culprits)
     file = tmp_path / "case.json"
     file.write_bytes(encode_entry(entry))

@@ -31,7 +31,7 @@ SMALL, MEDIUM, LARGE = linears(2), linears(3), linears(4)
 def entry(case: Case, oracle: str = "gradient", *, device: str = "cpu", **changes: object) -> CorpusEntry:
     finding = Finding(oracle=oracle, engine="fully_shard", observed="1", expected="2")
     verdict = Verdict(status=Status.DIVERGENCE, findings=(finding,))
-    made = make_entry(case, verdict, {"torch": "2.13.0", "device": device}, confirmed=WHOLE)
+    made = make_entry(case, verdict, {"torch": "2.13.0", "backend": "nccl" if device == "cuda" else "gloo"}, confirmed=WHOLE)
     return replace(made, **changes)
 
 

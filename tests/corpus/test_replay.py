@@ -31,7 +31,7 @@ class FakeWorld:
 
     def __init__(self, *verdicts: Verdict | Exception) -> None:
         self.verdicts = list(verdicts)
-        self.info = {"torch": "2.14.0", "device": "cpu"}
+        self.info = {"torch": "2.14.0", "device": "cpu", "backend": "gloo"}
         self.sizes: list[int] = []
         self.cases: list[Case] = []
         self.deadlines: list[float | None] = []

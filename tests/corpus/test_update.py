@@ -26,13 +26,13 @@ def divergence(oracle: str = "gradient") -> Verdict:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    entry = make_entry(clean_case(2), divergence(), {"torch": "2.13.0", "device": "cpu"})
+    entry = make_entry(clean_case(2), divergence(), {"torch": "2.13.0", "backend": "gloo"})
     entry = replace(entry, issue="https://github.com/x/y/issues/1", notes={"kept": "yes"})
     return save_unshrunk(tmp_path, entry, "print('old')\n")
 
 
-def render(*_: object, **__: object) -> str:
-    return "print('new')\n"
+def render(*_: object, **__: object) -> list[str]:
+    return ["print('new')\n"]
 
 
 def seen(folder: Path, outcome: Outcome, verdict: Verdict, torch: str = "2.14.0") -> str:

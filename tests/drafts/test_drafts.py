@@ -29,7 +29,7 @@ FINDING = Finding(
     bound=1e-6,
 )
 VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,), rung="bounded")
-INFO = {"torch": "2.13.0", "device": "cpu"}
+INFO = {"torch": "2.13.0", "backend": "gloo"}
 SCRIPT = "# torchrun --standalone --nproc-per-node 2 repro.py\nimport torch\n\n\ndef train():\n    pass\n"
 ENTRY = msgspec.structs.replace(
     make_entry(clean_case(2), VERDICT, INFO, confirmed=Confirmation(runs=3, reproduced=3)),

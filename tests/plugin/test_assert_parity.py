@@ -37,7 +37,7 @@ class FakeWorld:
 
     def __init__(self, *verdicts: Verdict | BaseException) -> None:
         self.config = WorldConfig(size=2)
-        self.info = {"torch": "2.13.0", "device": "cpu"}
+        self.info = {"torch": "2.13.0", "backend": "gloo"}
         self.verdicts = list(verdicts)
         self.restarts = 0
         self.closed = False
@@ -107,7 +107,7 @@ def test_a_finding_that_a_corpus_explains_does_not_fail_a_test_unless_it_is_fixe
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lifecycle: Lifecycle
 ) -> None:
     case = replace(make_case(), dtype="float64", seed=9)
-    entry = make_entry(replace(case, seed=3), DIVERGENCE, {"torch": "2.13.0", "device": "cpu"})
+    entry = make_entry(replace(case, seed=3), DIVERGENCE, {"torch": "2.13.0", "backend": "gloo"})
     save_unshrunk(tmp_path, replace(entry, lifecycle=lifecycle), "")
     judged_by(monkeypatch, *[DIVERGENCE] * 2)
     if lifecycle is Lifecycle.FIXED:
@@ -123,7 +123,7 @@ def test_a_finding_that_a_corpus_explains_does_not_fail_a_test_unless_it_is_fixe
 def test_another_signature_or_other_features_explain_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    entry = make_entry(make_case(), DIVERGENCE, {"torch": "2.13.0", "device": "cpu"})
+    entry = make_entry(make_case(), DIVERGENCE, {"torch": "2.13.0", "backend": "gloo"})
     save_unshrunk(tmp_path, replace(entry, **changes), "")
     judged_by(monkeypatch, *[DIVERGENCE] * 2)
     with pytest.raises(AssertionError):

@@ -71,7 +71,7 @@ PASS = Verdict(status=Status.PASS)
 
 
 def entry(num_ranks: int = 2, **changes: object) -> CorpusEntry:
-    made = make_entry(clean_case(num_ranks), DIVERGENCE, {"torch": TORCH, "device": "cpu"})
+    made = make_entry(clean_case(num_ranks), DIVERGENCE, {"torch": TORCH, "backend": "gloo"})
     return replace(made, **changes)
 
 

@@ -23,7 +23,7 @@ DIVERGENCE = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
 ENTRY = make_entry(
     clean_case(2),
     DIVERGENCE,
-    {"torch": "2.13.0", "device": "cpu"},
+    {"torch": "2.13.0", "backend": "gloo"},
     confirmed=Confirmation(runs=3, reproduced=2),
 )
 
@@ -144,7 +144,10 @@ def test_verify_runs_scripts_and_holds_them_against_the_lifecycle(
 ) -> None:
     entry = replace(ENTRY, lifecycle=lifecycle, bad_on=(), good_on=())
     write_atomic(finding_in(corpus) / "case.json", encode_entry(entry))
-    monkeypatch.setattr("fuzzshard.reproducer.check", lambda *_, **__: SimpleNamespace(fails=fails))
+    monkeypatch.setattr(
+        "fuzzshard.reproducer.check",
+        lambda *_, **__: SimpleNamespace(fails=fails, output="AssertionError: observed"),
+    )
     assert fuzzshard("verify", corpus / "findings", "--run", "--device", "cpu") == code
 
 
