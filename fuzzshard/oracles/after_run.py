@@ -44,8 +44,7 @@ model with two units do (measured with torch 2.13, without fuzzshard)."""
 def leak_findings(case: Case, engine: str, trace: Trace, reference: Trace, rank: int) -> list[Finding]:
     """What the run of ``engine`` has left; nothing is said of a run that an expected error has ended.
 
-    Autograd's graphs can keep a plain model too, where a forward has no backward: their hooks are no objects
-    that the garbage collector sees. An engine is not blamed for what ``reference`` shows as well.
+    An engine is not blamed for outliving its run where the plain model of ``reference`` does as well.
     """
     if trace.remains is None:
         return []
