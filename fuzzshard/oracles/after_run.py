@@ -37,9 +37,9 @@ class Leak(NamedTuple):
 
 
 KEEPS_ITSELF = ("fsdp1", "replicate")
-"""Engines whose models outlive every reference to them, on torch 2.13 as it is: under FSDP1 two modules of six
-of the smallest model with two units do (measured without fuzzshard), under ``replicate`` some parameters of
-some cases. Why is not known."""
+"""Engines whose models outlive every reference to them, on torch 2.13 as it is: under FSDP1 two modules of
+six of the smallest model with two units do (measured without fuzzshard), under ``replicate`` some parameters
+of some cases. Why is not known."""
 
 
 def leak_findings(case: Case, engine: str, trace: Trace, reference: Trace, rank: int) -> list[Finding]:
