@@ -258,6 +258,7 @@ class _Run:
     def finished(self) -> tuple[Op, ...]:
         """The schedule, often with a last forward, which shows whether what the last step changed is used.
 
+        Not for FSDP1, which may take it for another order of forwards than the first iteration's, and warn.
         Where only losses are compared, engines freeze something before the last one of training.
         """
         case = self.subject.case
@@ -267,7 +268,7 @@ class _Run:
             target = self.tape.pick(frozen) if frozen else ""
             toggle = SetRequiresGrad(target=target, value=True, engines_only=True)
             self.ops.insert(last, toggle)
-        if self.tape.chance(FINAL_FORWARD):
+        if self.tape.chance(FINAL_FORWARD) and "fsdp1" not in case.engines:
             self.ops.append(Forward(batch=self.batch + 1, grad=False))
         return tuple(self.ops)
 

@@ -50,7 +50,7 @@ from fuzzshard.training import hooks
 from fuzzshard.training.collectives import Recorder, record_into
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.expectations import ErrorMissing, Watch, describe
-from fuzzshard.training.survivors import SLACK, Survivors, allocated, recorded_bytes
+from fuzzshard.training.survivors import SLACK, Survivors, allocated, collect_garbage, recorded_bytes
 from fuzzshard.training.torch_coverage import tracing
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
@@ -87,6 +87,7 @@ class Experiment:
         self.traces: dict[str, Trace] = {}
         self.notes: dict[str, str] = {}
         self.unexpected: list[Finding] = []
+        self.survivors: dict[str, Survivors] = {}
 
     def run_bare(self) -> None:
         """Trains the reference and every engine, and looks at nothing."""
@@ -107,6 +108,9 @@ class Experiment:
             except EngineFailure as failure:
                 failure.findings = self._findings_before(name, trace)
                 raise
+        collect_garbage()
+        for name, survivors in self.survivors.items():
+            self.traces[name].survivors = survivors.names()
         if ranks_differ(self.case):
             return RankReport(findings=tuple(self.unexpected), notes=self.notes)
         engines = [name for name in self.traces if name != "reference"]
@@ -216,7 +220,7 @@ class Experiment:
             hooks.record_into(None, [])
         self.unexpected += watch.findings(trace.skipped if trace is not None else ())
         if trace is not None and trace.remains is not None and self.case.compile is None:
-            trace.survivors = survivors.names()
+            self.survivors[name] = survivors
         return True
 
     def _train_twice_if_memory_grows(self, name: str, trace: Trace) -> bool:

@@ -28,14 +28,19 @@ class Survivors:
         self._watched = [*modules, *parameters]
 
     def names(self) -> tuple[str, ...]:
-        """What is still there, once nothing of the run is needed any more."""
-        gc.collect()
+        """What is still there; whoever asks has collected garbage, once for all engines: it takes time."""
         return tuple(name for name, reference in self._watched if reference() is not None)
+
+
+def collect_garbage() -> None:
+    """Until nothing is left: what a graph of autograd held becomes garbage only when the graph is gone."""
+    while gc.collect():
+        pass
 
 
 def allocated(device: torch.device) -> int:
     """The bytes that tensors take on a CUDA device; the workspaces of cuBLAS are no tensors of anybody."""
-    gc.collect()
+    collect_garbage()
     torch.cuda.synchronize(device)
     torch._C._cuda_clearCublasWorkspaces()
     return torch.cuda.memory_allocated(device)

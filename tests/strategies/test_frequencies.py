@@ -203,7 +203,7 @@ def test_nearly_every_pair_is_drawn_many_times(sample):
 
 
 def test_many_schedules_end_with_a_forward_that_uses_what_the_last_step_changed(sample):
-    ends = [case.schedule[-1] for case in sample.cases]
+    ends = [case.schedule[-1] for case in sample.cases if "fsdp1" not in case.engines]
     share = sum(isinstance(op, Forward) and not op.grad for op in ends) / len(ends)
     assert 0.3 < share < 0.6, f"seed {sample.seed}: {share:.3f}"
 
