@@ -82,10 +82,12 @@ def ratios(timed: Sequence[dict[str, float]]) -> dict[str, float]:
 def figures(timed: Sequence[dict[str, float]]) -> dict[str, Any]:
     """Totals, and medians of the ratios of single cases, which a hiccup of the machine does not move."""
     related = [each for each in timed if each[UNRELATED] != each[PLAIN]]
+    traced = statistics.median(each[TRACED] / each[PLAIN] for each in timed)
     return {
+        f"slowdown by {SAMPLED}, by the median of a traced case": 1 + (traced - 1) / SAMPLED_COVERAGE,
         **{f"slowdown by {name}": value for name, value in ratios(timed).items()},
         f"median slowdown by {SAMPLED}": statistics.median(e[SAMPLED] / e[PLAIN] for e in timed),
-        f"median slowdown by {TRACED}": statistics.median(e[TRACED] / e[PLAIN] for e in timed),
+        f"median slowdown by {TRACED}": traced,
         "median slowdown by the relation, of a case that has one": (
             statistics.median(e[PLAIN] / e[UNRELATED] for e in related) if related else None
         ),

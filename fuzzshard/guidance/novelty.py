@@ -21,7 +21,7 @@ GUIDING: tuple[str, ...] = tuple(f for f in ALL_FEATURES if not f.startswith(_IN
 """The features whose conjunctions count."""
 _INDEX = {feature: index for index, feature in enumerate(GUIDING)}
 
-SIZE_EXPONENT = 2.25
+SIZE_EXPONENT = 2
 """What the number of a case's features counts against it: see :meth:`Conjunctions.rarity`."""
 
 Indices = npt.NDArray[np.intp]

@@ -7,6 +7,7 @@ run as it is drawn, so that what no feature describes is reached as often as the
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from random import Random
 from typing import Literal, Protocol
@@ -26,6 +27,10 @@ PLAIN_SHARE = 0.25
 """Of the cases, those that are run as the strategies draw them."""
 CANDIDATES = 8
 """How many candidates compete for a run."""
+COST_EXPONENT = 0.25
+"""How much the time that a candidate takes counts against it: time is what a campaign has, and cases what
+benchmarks count.
+"""
 MAX_IN_FLIGHT = 4096
 """Cases that wait for a verdict; one that has none by then (the campaign has dropped it) is forgotten."""
 
@@ -105,9 +110,13 @@ class GuidedStream:
             competing = [self._drawn()]
         else:
             competing = [self._candidate() for _ in range(self._num_candidates)]
-        scores = [self.conjunctions.rarity(each.present) for each in competing]
-        novelty = max(scores)
-        chosen = competing[scores.index(novelty)]
+        rarities = [self.conjunctions.rarity(each.present) for each in competing]
+        scores = [
+            rarity / cost(each.case) ** COST_EXPONENT
+            for rarity, each in zip(rarities, competing, strict=True)
+        ]
+        best = scores.index(max(scores))
+        chosen, novelty = competing[best], rarities[best]
         self.conjunctions.add(chosen.present)
         self._given.add(hash(chosen.case))
         self._running[chosen.case] = _Running(chosen, novelty, tuple(each.source for each in competing))
@@ -118,13 +127,15 @@ class GuidedStream:
     def learn(self, feedback: Feedback) -> None:
         """Rewards the source of a case and its parent; a case that passed may become a parent itself.
 
-        All sources that competed share the cost of the run; the one that won has what it brought in.
+        All sources that competed share the cost of the run; the one that won has what it brought in. Points
+        count by their logarithm: the first cases reach thousands, and are no better for it.
         """
         running = self._running.pop(feedback.case, None)
         if running is None:
             return
         chosen = running.chosen
-        novelty = running.novelty * (1 + feedback.new_points)
+        bonus = 1 + math.log2(1 + feedback.new_points)
+        novelty = running.novelty * bonus
         share = cost(chosen.case) / len(running.sources)
         for source in running.sources:
             self.scheduler.reward(source, 0.0, share)
@@ -134,7 +145,7 @@ class GuidedStream:
         if is_novel and chosen.parent is not None:
             chosen.parent.fruitful += 1
         if is_novel and feedback.passed and not chosen.case.expect:
-            self.pool.add(chosen.case, chosen.present, 1.0 + feedback.new_points)
+            self.pool.add(chosen.case, chosen.present, bonus)
 
     def _candidate(self) -> _Candidate:
         """From a source that the scheduler chooses; where that has nothing to offer, from the strategies."""
