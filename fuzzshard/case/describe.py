@@ -23,6 +23,8 @@ _SAID_ELSEWHERE = frozenset(
 _LABELS = {"shard_dim": "shard_placement_fn dim", "out": "out_features", "seq": "sequence length"}
 """Fields that torch calls otherwise."""
 
+_NO_SYNC = "no_sync()"
+
 _MODULE_NAMES = {
     "linear": "Linear",
     "layer_norm": "LayerNorm",
@@ -141,7 +143,7 @@ def _schedule(old: Sequence[Op], new: Sequence[Op], no_sync: bool) -> Iterator[s
 
     def op_words(op: Op) -> str:
         if no_sync and isinstance(op, SetFlag):
-            return f"the {'end' if op.value else 'begin'} of no_sync()"
+            return f"the {'end' if op.value else 'begin'} of {_NO_SYNC}"
         return _op_words(op)
 
     if len(old) == len(new):
@@ -156,6 +158,12 @@ def _schedule(old: Sequence[Op], new: Sequence[Op], no_sync: bool) -> Iterator[s
                 yield f"with {op_words(b)} in place of {op_words(a)}"
         return
     before, after = Counter(map(op_words, old)), Counter(map(op_words, new))
+    if no_sync and not any(isinstance(op, SetFlag) for op in new):
+        gone = [words for words in before if words.endswith(_NO_SYNC)]
+        if gone:
+            yield "without no_sync()"
+        for words in gone:
+            del before[words]
     for words in before | after:
         was, now = before[words], after[words]
         if now < was:

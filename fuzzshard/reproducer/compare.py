@@ -29,6 +29,8 @@ class Compare(Writer):
             raise UsageError("no script emulates mixed precision on a plain model", "replay the case")
         if self.program.rebuilds:
             raise UsageError("no script builds both models anew", "replay the case")
+        if aim.op is not None and not any(line.lstrip().startswith("return ") for line in self.program.lines):
+            raise UsageError(f"op {aim.op} has nothing of this kind to look at", "replay the case")
         if self.program.by_hand and not self.program.sync.plain and self.program.scope.renamed:
             self.uses.add("names")
         self._delays = self.delays()

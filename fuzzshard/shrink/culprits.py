@@ -71,6 +71,7 @@ def _subject(phrase: str) -> str:
 def single_changes(case: Case) -> Iterator[tuple[str, Case]]:
     """Valid cases that differ from ``case`` in one thing, each with its phrase; options come first."""
     seen, said = {encode(case)}, set()
+    alone = []  # one rank is right nearly always, which says little: last
     edits = itertools.chain(_options(case), _plans(case), _sizes(case), _of_passes(case))
     for edit in edits:
         candidate = repaired(edit(case))
@@ -78,9 +79,14 @@ def single_changes(case: Case) -> Iterator[tuple[str, Case]]:
             continue
         seen.add(encode(candidate))
         phrases = describe(case, candidate)
-        if len(phrases) == 1 and phrases[0] not in said:
-            said.add(phrases[0])
+        if len(phrases) != 1 or phrases[0] in said:
+            continue
+        said.add(phrases[0])
+        if candidate.mesh.size == 1:
+            alone.append((phrases[0], candidate))
+        else:
             yield phrases[0], candidate
+    yield from alone
 
 
 def _options(case: Case) -> Iterator[Edit]:

@@ -12,7 +12,7 @@ from small_cases import EVERYTHING, SMALL, chain
 from fuzzshard.case.case import Case, EngineName, Mesh, WrapGroup
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, Step, ZeroGrad
 from fuzzshard.errors import UsageError
-from fuzzshard.reproducer import script
+from fuzzshard.reproducer import script, scripts
 from fuzzshard.strategies import draw_cases
 from fuzzshard.verdict import Finding, Status, Verdict
 from fuzzshard.world import World, WorldConfig
@@ -77,7 +77,7 @@ def test_a_script_fails_with_the_fault_that_was_found_and_not_without(
     preload = FAULTS / f"{fault}.py"
     verdict = judge(case, preload)
     assert verdict.signature.startswith(signature), verdict
-    text = script(case, signature=verdict.signature, finding=verdict.findings[0])
+    text = next(iter(scripts(case, signature=verdict.signature, findings=verdict.findings)))
     broken = run_script(text, case.mesh.size, preload=[preload])
     assert broken.fails, text
     assert "AssertionError" in broken.output or "planted" in broken.output, broken.output

@@ -11,6 +11,7 @@ from small_cases import SMALL
 
 from fuzzshard.case.case import Case, EngineName
 from fuzzshard.case.facts import facts
+from fuzzshard.case.progress import ranks_differ
 from fuzzshard.case.schedule import Backward, Forward, Step
 from fuzzshard.errors import UsageError
 from fuzzshard.reproducer import script, scripts
@@ -54,7 +55,7 @@ def check_claims(run_script, world: World, count: int, seed: int, engines: tuple
     chosen, ran = random.Random(seed), 0
     for case, engine in drawn(count, seed, engines):
         verdict = world.run(case)
-        if engine in verdict.notes or verdict.status is not Status.PASS:
+        if engine in verdict.notes or verdict.status is not Status.PASS or ranks_differ(case):
             continue
         finding = chosen.choice(list(claims(case, engine)))
         try:
@@ -107,3 +108,9 @@ def test_another_finding_of_the_same_run_gives_the_script_where_the_first_one_ca
     loss = msgspec.structs.replace(GRADIENT, oracle="loss", op=0, name="loss")
     found = list(scripts(SMALL, signature="divergence/fully_shard/gradient", findings=[hidden, loss]))
     assert "return loss" in found[0]
+
+
+def test_an_op_with_nothing_to_look_at_gives_no_script() -> None:
+    nowhere = msgspec.structs.replace(GRADIENT, op=0)
+    with pytest.raises(UsageError):
+        script(SMALL, finding=nowhere, values="seeded")

@@ -63,3 +63,10 @@ def test_equal_cases_differ_in_nothing() -> None:
 def test_two_changes_are_two_phrases() -> None:
     changed = replace(CASE, dtype="float64", schedule=(FORWARD, BACKWARD, STEP, AGAIN))
     assert len(describe(CASE, changed)) > 1
+
+
+def test_flags_of_engines_without_flags_are_no_sync() -> None:
+    flags = (FLAG, FORWARD, BACKWARD, replace(FLAG, value=True), AGAIN, BACKWARD)
+    with_flags = replace(CASE, engines=("ddp",), schedule=flags)
+    plain = replace(with_flags, schedule=(FORWARD, BACKWARD, AGAIN, BACKWARD))
+    assert describe(with_flags, plain) == ["without no_sync()"]
