@@ -268,7 +268,7 @@ class _Run:
             target = self.tape.pick(frozen) if frozen else ""
             toggle = SetRequiresGrad(target=target, value=True, engines_only=True)
             self.ops.insert(last, toggle)
-        if self.tape.chance(FINAL_FORWARD) and "fsdp1" not in case.engines:
+        elif self.tape.chance(FINAL_FORWARD) and "fsdp1" not in case.engines:
             self.ops.append(Forward(batch=self.batch + 1, grad=False))
         return tuple(self.ops)
 

@@ -28,9 +28,7 @@ from fuzzshard.verdict import Finding
 class Leak(NamedTuple):
     """One thing that is left: its kind, its name, what is there, and what should be."""
 
-    kind: Literal[
-        "survivor", "device memory", "memory", "buffer", "reduction", "gather", "state", "hook", "layout"
-    ]
+    kind: Literal["survivor", "memory", "buffer", "reduction", "gather", "state", "hook", "layout"]
     name: str
     observed: str
     expected: str
@@ -78,8 +76,6 @@ def _outliving(trace: Trace) -> Iterator[Leak]:
             else ", ".join(trace.survivors)
         )
         yield Leak("survivor", "the model", f"{kept} outlive it", "freed with the last reference to it")
-    if trace.grown:
-        yield Leak("device memory", "memory", f"{trace.grown} bytes more after every run", "as before")
 
 
 def _of_any_engine(remains: Remains) -> Iterator[Leak]:

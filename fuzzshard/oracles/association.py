@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from fuzzshard.case.autograd import Node, Tape, Value
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.graph import RMSNorm
+from fuzzshard.case.graph import Conv1d, Conv2d, RMSNorm
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, ZeroGrad
 
@@ -55,9 +55,10 @@ def reorders_from(case: Case, engine: str = "") -> int:
     DDP adds to the sum that was reduced before, but leaves autograd's own sums alone.
 
     So is a norm that is clipped: of shards first, then of their norms. A compiled backward orders its sums
-    itself. Tensor-parallel ranks each add up a part of what one matrix product adds up, in forward already.
+    itself. Tensor-parallel ranks each add up a part of what one matrix product adds up, in forward already,
+    and a convolution may choose another kernel where the strides of its input leave it the choice.
     """
-    if case.compile is not None or case.tensor_parallel:
+    if case.compile is not None or case.tensor_parallel or (engine != "ddp" and _strides_are_free(case)):
         return 0
     if engine == "ddp":
         return _accumulates_at(case)
@@ -86,6 +87,20 @@ def _regroups_at(case: Case) -> int:
     return len(case.schedule)
 
 
+def _strides_are_free(case: Case) -> bool:
+    """Whether a convolution sees a dimension of size 1, whose stride means nothing and is not kept.
+
+    What passes a module boundary is a view with strides of its own there, and torch takes the memory format
+    of a convolution from strides (``determine_backend_memory_format``, aten/src/ATen/native/Convolution.cpp).
+    """
+    found = facts(case)
+    leading = 1 in (case.inputs.batch, case.inputs.seq)
+    return any(
+        isinstance(module, Conv1d | Conv2d) and (leading or found.width(path) == 1)
+        for path, module in found.modules.items()
+    )
+
+
 def _reduces_in_parts(case: Case) -> bool:
     """Whether gradients are reduced over shards in one backward and over replicas in another."""
     partial = any(isinstance(op, SetFlag) and op.flag == "requires_all_reduce" for op in case.schedule)
@@ -100,7 +115,7 @@ class _Boundaries:
         self.wrapped = {module for group in case.wrap for module in group.modules}
         self.called: Counter[str] = Counter()
         self.nodes: set[int] = set()
-        self.readers: dict[int, list[int]] = {}
+        self.readers: dict[int, list[Term]] = {}
         self.tape = Tape(case, found, self)
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
@@ -109,7 +124,7 @@ class _Boundaries:
         if grad and path in self.wrapped:
             args = [arg if arg is None else self._boundary(arg) for arg in args]
         if grad and isinstance(self.found.modules[path], RMSNorm):
-            self.read(args, len(self.tape.nodes))
+            self.read(args, len(self.tape.nodes), first=len(args))
         return args
 
     def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
@@ -120,28 +135,45 @@ class _Boundaries:
         self.nodes.add(made.number)
         return made
 
-    def read(self, values: Iterable[Value], reader: int) -> None:
-        """Notes that ``reader`` reads the values."""
-        for value in values:
+    def read(self, values: Iterable[Value], reader: int, *, first: int = 0) -> None:
+        """Notes that ``reader`` reads the values, as its arguments from the ``first`` on."""
+        for position, value in enumerate(values, first):
             if value is not None:
-                self.readers.setdefault(value.number, []).append(reader)
+                self.readers.setdefault(value.number, []).append((reader, position))
 
     def terms(self, value: int, *, grouped: bool) -> Iterator[Sum]:
-        """What adds up to the gradient of ``value``, in the order in which it arrives: the newest first.
+        """What adds up to the gradient of ``value``, in the order in which it arrives.
 
-        ``grouped`` has the terms of one boundary added up before they arrive.
+        ``grouped`` has the terms of one boundary added up before they arrive. From one that nothing reads
+        zeros arrive: they round nothing, but their strides may become those of the sum.
         """
-        for reader in sorted(self.readers.get(value, ()), reverse=True):
-            if reader not in self.nodes:
+        if not grouped:
+            yield from sorted(self._spread(value), key=_arrival)
+            return
+        for reader in sorted(self.readers.get(value, ()), key=_arrival):
+            if self.readers.get(reader[0]) and reader[0] in self.nodes:
+                yield _sum(self.terms(reader[0], grouped=True))
+            else:
                 yield reader
-            elif not grouped:
-                yield from self.terms(reader, grouped=False)
-            elif self.readers.get(reader):
-                yield _sum(self.terms(reader, grouped=True))
+
+    def _spread(self, value: int) -> Iterator[Term]:
+        """The terms of ``value`` and of all that it is handed on as."""
+        for reader in self.readers.get(value, ()):
+            if reader[0] in self.nodes:
+                yield from self._spread(reader[0])
+            else:
+                yield reader
 
 
-Sum = int | tuple[object, ...]
-"""A term, by the node it comes from, or a sum of two."""
+Term = tuple[int, int]
+"""A term, by the node that it comes from and the argument of it that it is the gradient of."""
+Sum = tuple[object, ...]
+"""A term, or a sum of two."""
+
+
+def _arrival(term: Term) -> Term:
+    """Sorts by when a term arrives: the newest node's first, of one node in the order of its arguments."""
+    return -term[0], term[1]
 
 
 def _sum(terms: Iterable[Sum]) -> Sum:

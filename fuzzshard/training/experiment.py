@@ -50,7 +50,7 @@ from fuzzshard.training import hooks
 from fuzzshard.training.collectives import Recorder, record_into
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.expectations import ErrorMissing, Watch, describe
-from fuzzshard.training.survivors import SLACK, Survivors, allocated, collect_garbage, recorded_bytes
+from fuzzshard.training.survivors import Survivors, collect_garbage
 from fuzzshard.training.torch_coverage import tracing
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
@@ -103,7 +103,7 @@ class Experiment:
                 continue
             trace = Trace()
             try:
-                if self._train_twice_if_memory_grows(name, trace):
+                if self._train(name, lambda: self._build(name), trace):  # noqa: B023
                     self.traces[name] = trace
             except EngineFailure as failure:
                 failure.findings = self._findings_before(name, trace)
@@ -219,28 +219,13 @@ class Experiment:
             record_into(None)
             hooks.record_into(None, [])
         self.unexpected += watch.findings(trace.skipped if trace is not None else ())
-        if trace is not None and trace.remains is not None and self.case.compile is None:
+        if trace is not None and trace.remains is not None and self._may_watch_survivors():
             self.survivors[name] = survivors
         return True
 
-    def _train_twice_if_memory_grows(self, name: str, trace: Trace) -> bool:
-        """Runs one engine; on CUDA again, without looking at it, where it leaves memory allocated.
-
-        What torch makes once and keeps does not grow a second time; what an engine leaves behind does.
-        """
-        if self.mesh.device.type != "cuda" or self.case.expect or ranks_differ(self.case):
-            return self._train(name, lambda: self._build(name), trace)
-        before = allocated(self.mesh.device)
-        done = self._train(name, lambda: self._build(name), trace)
-        grown = allocated(self.mesh.device) - before - recorded_bytes([trace])
-        for _ in range(2):
-            if not self._anywhere(done and grown > SLACK):
-                return done
-            before = allocated(self.mesh.device)
-            self._train(name, lambda: self._build(name), None)
-            grown = min(grown, allocated(self.mesh.device) - before)
-        trace.grown = grown if grown > SLACK else 0
-        return done
+    def _may_watch_survivors(self) -> bool:
+        """Not on CUDA, where small models under ``fully_shard`` outlive it on torch 2.11: why is unknown."""
+        return self.case.compile is None and self.mesh.device.type == "cpu"
 
     def _anywhere(self, here: bool) -> bool:
         """Whether ``here`` holds on any rank of the mesh; every rank asks the same questions in order."""

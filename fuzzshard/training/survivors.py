@@ -1,21 +1,11 @@
-"""What outlives an engine: modules and parameters that somebody still refers to, memory of the device."""
+"""What outlives an engine: modules and parameters that somebody still refers to."""
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterable
-
-import torch
 
 from fuzzshard.engines.base import Engine
-from fuzzshard.training.trace import Trace
-
-SLACK = 4096
-"""Bytes on a CUDA device by which a run may grow what is allocated: a few blocks of 512, which is what the
-caching allocator hands out, for what torch makes once and keeps."""
-
-_BLOCK = 512
 
 
 class Survivors:
@@ -36,22 +26,3 @@ def collect_garbage() -> None:
     """Until nothing is left: what a graph of autograd held becomes garbage only when the graph is gone."""
     while gc.collect():
         pass
-
-
-def allocated(device: torch.device) -> int:
-    """The bytes that tensors take on a CUDA device; the workspaces of cuBLAS are no tensors of anybody."""
-    collect_garbage()
-    torch.cuda.synchronize(device)
-    torch._C._cuda_clearCublasWorkspaces()
-    return torch.cuda.memory_allocated(device)
-
-
-def recorded_bytes(traces: Iterable[Trace]) -> int:
-    """The bytes on CUDA devices that observations take."""
-    storages = {}
-    for trace in traces:
-        for observation in trace.tensors.values():
-            if observation.tensor is not None and observation.tensor.is_cuda:
-                storage = observation.tensor.untyped_storage()
-                storages[storage.data_ptr()] = -(-storage.size() // _BLOCK) * _BLOCK
-    return sum(storages.values())

@@ -73,8 +73,7 @@ class Trace:
     """Everything recorded of one run. ``skipped`` are backwards whose loss required no gradient.
 
     ``remains`` is what the run has left behind, if it went to its end. ``survivors`` are modules and
-    parameters that were still there without their engine, ``grown`` the bytes that each such run adds to what
-    is allocated on a CUDA device.
+    parameters that were still there without their engine.
     """
 
     tensors: dict[Key, Observation] = dataclasses.field(default_factory=dict)
@@ -84,7 +83,6 @@ class Trace:
     skipped: list[int] = dataclasses.field(default_factory=list)
     remains: Remains | None = None
     survivors: tuple[str, ...] = ()
-    grown: int = 0
 
     def record(self, key: Key, tensor: torch.Tensor | None, flat: tuple[int, int] | None = None) -> None:
         """Keeps a copy of ``tensor``; of a DTensor, of the local shard, which may be offloaded from its mesh.

@@ -77,13 +77,3 @@ def test_a_hang_on_nccl_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
         verdict = world.run(case)
         assert (verdict.status, verdict.signature) == (Status.HANG, "desync/fully_shard")
         assert "in wait_for_ever" in verdict.stacks["rank 1"]
-
-
-def test_memory_that_every_run_leaves_allocated_is_found() -> None:
-    case = make_case(mesh=RANKS)
-    with World(
-        WorldConfig(size=RANKS, device="cuda", preload=(str(FAULTS / "keeps_every_model.py"),))
-    ) as world:
-        verdict = world.run(case)
-    assert verdict.signature == "divergence/fully_shard/leak/survivor"
-    assert "device memory" in {finding.detail for finding in verdict.findings}

@@ -13,6 +13,7 @@ from cases import (
     call,
     chain,
     children,
+    float_inputs,
     groups,
     make_case,
     tensor_op,
@@ -20,7 +21,7 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Mesh, Tie
-from fuzzshard.case.graph import Alias, Block, Linear, RMSNorm
+from fuzzshard.case.graph import Alias, Block, Conv1d, Linear, RMSNorm
 from fuzzshard.case.schedule import ClipGradNorm, Forward, SetFlag
 from fuzzshard.oracles.association import accumulates, adds_in_another_order, reorders_from
 from fuzzshard.oracles.judge import bitwise_until
@@ -130,3 +131,44 @@ def test_on_many_ranks_bits_are_equal_until_the_first_reduction() -> None:
     assert bitwise_until(make_case(schedule=schedule, mesh=4), "fully_shard", "gradient") == 5
     assert bitwise_until(make_case(schedule=schedule, mesh=4), "fully_shard", "unreduced_gradient") == 6
     assert bitwise_until(make_case(schedule=schedule, mesh=2), "fully_shard", "gradient") == len(schedule)
+
+
+def test_arguments_of_one_module_that_are_one_value_are_added_up_apart() -> None:
+    """Without a boundary its readers' gradients arrive one by one, with it one sum for each argument."""
+    inner = Block(
+        inputs=("p", "q"),
+        children=children(a=Linear(out=5)),
+        nodes=(tensor_op("c", "concat", "p", "q"), call("h", "a", "c"), tensor_op("s", "add", "h", "q")),
+        outputs=("s",),
+    )
+    model = Block(children=children(b=inner), nodes=(call("y", "b", "x", "x"),), outputs=("y",))
+    case = make_case(model, TWO_STEPS, wrap=groups("b"))
+    assert reorders_from(case, "fully_shard") == FIRST_BACKWARD
+    assert reorders_from(replace(case, wrap=groups("b.a")), "fully_shard") == END
+
+
+def test_zeros_from_a_boundary_that_nothing_reads_may_change_the_strides_of_a_sum() -> None:
+    inner = Block(
+        inputs=("p", "q"),
+        children=children(a=Linear(out=5)),
+        nodes=(call("h", "a", "p"),),
+        outputs=("h",),
+    )
+    nodes = (call("h", "c", "x"), call("y", "b", "h", "h"))
+    model = Block(children=children(c=Linear(out=5), b=inner), nodes=nodes, outputs=("y",))
+    case = make_case(model, TWO_STEPS, wrap=groups("b"))
+    assert reorders_from(case, "fully_shard") == FIRST_BACKWARD
+    assert reorders_from(replace(case, wrap=groups("b.a")), "fully_shard") == END
+
+
+@pytest.mark.parametrize(
+    ("batch", "seq", "width", "expected"), [(2, 3, 5, END), (1, 3, 5, 0), (2, 1, 5, 0), (2, 3, 1, 0)]
+)
+def test_a_convolution_whose_strides_are_free_is_never_in_order(
+    batch: int, seq: int, width: int, expected: int
+) -> None:
+    inputs = replace(float_inputs(width, seq=seq), batch=batch)
+    case = make_case(
+        chain(c=Conv1d(out=5), b=Linear(out=3)), TWO_STEPS, wrap=groups("c", ROOT), inputs=inputs
+    )
+    assert reorders_from(case, "fully_shard") == expected

@@ -72,7 +72,10 @@ BROKEN = (
         f"{DIVERGED}/output",
     ),
     Broken(
-        "G2", "explicit_unshard=False,reshard_after_backward=True", "microbatch_lost", f"{DIVERGED}/gradient"
+        "G2",
+        "explicit_unshard=False,reshard_after_backward=True",
+        "microbatch_lost",
+        f"{DIVERGED}/unreduced_gradient/missing",
     ),
     Broken("D1", "raf=True,checkpoint=False,dim=16", "tp_output_not_summed", f"{DIVERGED}/output", ops=2),
     Broken("D2", "unpinned/test", "offloaded_gradient_lost", f"{DIVERGED}/gradient", ops=3),
