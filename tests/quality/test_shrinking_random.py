@@ -43,6 +43,7 @@ def test_two_starting_cases_mostly_shrink_to_the_same_structure() -> None:
     same = tried = 0
     for seed in range(30):
         want, cases = wanted(seed)
+        cases = [case for case in cases if case.mesh.size > 1]  # shrinking never takes more ranks than it has
         if len(cases) < 2:
             continue
         one, other = (
