@@ -17,29 +17,40 @@ from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.engines.tensor_noise import add_rounding, can_round, signs
 from fuzzshard.oracles.association import adds_in_another_order
+from fuzzshard.training.trace import ROUNDING
 
 
 class _NoisySync(ExplicitSync):
-    """Adds to every average an error as large as another reduction order could make."""
+    """Adds to every average an error as large as another reduction order could make.
+
+    ``rounding`` keeps how large: what a gradient moves by is no bound where this and other noise cancel.
+    """
 
     def __init__(self, twin: NoiseTwin) -> None:
         super().__init__(twin.mesh, dict(twin.facts.owners), twin.flags, twin.gradient_dtypes())
         self.noise_seed = twin.noise_seed
+        self.rounding: dict[str, torch.Tensor] = {}
         self.unit = 0.0
         if adds_in_another_order(twin.case):
             dtypes = computing_dtypes(twin.case, twin.facts).values()
             self.unit = max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0)
 
     @override
-    def average(self, local: torch.Tensor, accumulated: torch.Tensor | None, divisor: float) -> torch.Tensor:
-        average = super().average(local, accumulated, divisor)
-        scale = super().average(local.abs(), None, divisor)
+    def average(
+        self, fqn: str, local: torch.Tensor, accumulated: torch.Tensor | None, divisor: float
+    ) -> torch.Tensor:
+        average = super().average(fqn, local, accumulated, divisor)
+        scale = super().average(fqn, local.abs(), None, divisor)
         if accumulated is not None:
             scale = scale + accumulated.abs()
         unit = self.mesh.size * max(self.unit, torch.finfo(average.dtype).eps) / 2
         # One sign pattern for each shape, so that the errors of several microbatches add up.
         generator = torch.Generator().manual_seed(abs(self.noise_seed))
-        error = (unit * scale + _underflow(average)) * signs(average, generator)
+        size = unit * scale + _underflow(average)
+        error = size * signs(average, generator)
+        if accumulated is not None and fqn in self.rounding:
+            size = size + self.rounding[fqn] * (accumulated != 0)  # what was zeroed has no error any more
+        self.rounding[fqn] = size
         return average + error if self.noise_seed > 0 else average - error
 
 
@@ -92,7 +103,14 @@ class NoiseTwin(Reference):
 
     @override
     def make_sync(self) -> ExplicitSync:
-        return _NoisySync(self)
+        self.noise = _NoisySync(self)
+        return self.noise
+
+    @override
+    def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
+        """Also how far any order of the reductions may move each element, for bounds of single elements."""
+        held = super().gradients()
+        return held | {ROUNDING: {fqn: self.noise.rounding.get(fqn) for fqn in held["gradient"]}}
 
     @override
     def make_master_weights(self, model: nn.Module) -> MasterWeights:

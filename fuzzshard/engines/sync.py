@@ -80,7 +80,8 @@ class ExplicitSync:
                 self.unreduced.pop(fqn, None)
             if fqn in self.local and self._root(owner) in roots and self.flags.synced(owner):
                 local = self._to_reduce_dtype(fqn, self.local.pop(fqn))
-                average = self.average(local, parameter.grad, self.flags.divisors[owner]).to(parameter.dtype)
+                divisor = self.flags.divisors[owner]
+                average = self.average(fqn, local, parameter.grad, divisor).to(parameter.dtype)
                 parameter.grad = average if parameter.grad is None else parameter.grad + average
 
     def _take(self, fqn: str, parameters: dict[str, torch.nn.Parameter]) -> torch.Tensor | None:
@@ -104,8 +105,10 @@ class ExplicitSync:
     def _root(self, owner: int | None) -> int | None:
         return UNMANAGED if owner is UNMANAGED else self.roots[owner]
 
-    def average(self, local: torch.Tensor, accumulated: torch.Tensor | None, divisor: float) -> torch.Tensor:
-        """The sum of ``local`` over the mesh, divided; ``accumulated`` is what it will be added to."""
+    def average(
+        self, fqn: str, local: torch.Tensor, accumulated: torch.Tensor | None, divisor: float
+    ) -> torch.Tensor:
+        """The sum of the ``local`` gradients of ``fqn``, divided; it will be added to ``accumulated``."""
         if self.mesh.size == 1:
             return local if divisor == 1 else local / divisor
         total = local.clone(memory_format=torch.contiguous_format)

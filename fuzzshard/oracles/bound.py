@@ -16,7 +16,7 @@ from fuzzshard.case.units import computes_frozen_as_trainable
 from fuzzshard.oracles.association import reorders_from
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.factor import allowed_deviation
-from fuzzshard.training.trace import Key, Trace, cut
+from fuzzshard.training.trace import ROUNDING, Key, Trace, cut
 
 TERMWISE_FACTOR = 4.0
 """Slack of the termwise bound: two engines may each be off by it, with opposite signs."""
@@ -106,10 +106,11 @@ class NoiseBound:
     """Bounds from the reference and its noise twins.
 
     Gradients before the first step are bounded element by element where only the reduction adds in
-    another order: the twin is off there by exactly n u mean|g_i|, the a-priori bound. Later, rounding
-    has fed back through parameters and activations, and a tensor may move by the largest amount that
-    any element of a twin moved. What no twin moves (the forward of the first step, say) must be
-    bitwise equal.
+    another order, by the a-priori bound n u mean|g_i|. What a twin moved there may be less: its errors of
+    reductions and of module inputs have random signs, and cancel in some elements. Later, rounding has
+    fed back through parameters and activations, and a tensor may move by the largest amount that any
+    element of a twin moved. What no twin moves (the forward of the first step, say) must be bitwise
+    equal.
     """
 
     case: Case
@@ -166,6 +167,9 @@ class NoiseBound:
             if other is None:
                 return floor
             moved.append(distance(other, truth))
+            rounding = twin.tensors.get(key._replace(oracle=ROUNDING))
+            if rounding is not None and rounding.tensor is not None and self.is_termwise(difference):
+                moved.append(rounding.tensor.double())
         if not moved or not moved[0].numel():
             return floor
         largest = torch.stack(moved).amax(0)

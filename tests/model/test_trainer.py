@@ -177,3 +177,18 @@ def test_a_noise_twin_starts_equal_and_moves_by_rounding_only() -> None:
     for found in moved:
         assert found.comparable
         torch.testing.assert_close(found.observed, found.expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_noise_twin_records_how_far_its_reductions_may_round_since_gradients_were_zeroed() -> None:
+    """On every element, whatever the other noise does to it; two reductions that add up round twice."""
+    unit = torch.finfo(torch.float32).eps / 2
+    case = one_rank(
+        schedule=(FORWARD, BACKWARD, AGAIN, BACKWARD, ZeroGrad(set_to_none=False), AGAIN, BACKWARD)
+    )
+    twin = Trace()
+    Trainer(case, NoiseTwin(case, ONE_RANK, torch.float32, 1), twin).run()
+    first, both, last = (tensor(twin, op, "rounding", "b.weight") for op in (1, 3, 6))
+    assert bool((first >= unit / 2 * gradient(twin, 1).abs()).all())
+    assert bool((both >= first + unit / 2 * gradient(twin, 1).abs()).all())
+    assert bool((last >= unit / 2 * gradient(twin, 6).abs()).all())
+    assert last.sum() < both.sum()

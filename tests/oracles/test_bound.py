@@ -14,7 +14,7 @@ from fuzzshard.oracles.bound import (
     rounding_floor,
     within,
 )
-from fuzzshard.training.trace import Key, Piece, Trace
+from fuzzshard.training.trace import ROUNDING, Key, Piece, Trace
 
 CASE = make_case(mesh=4)
 FIRST_FORWARD, FIRST_BACKWARD, FIRST_STEP, LATER_BACKWARD = 0, 1, 2, 5
@@ -109,6 +109,17 @@ def test_a_first_gradient_is_bounded_element_by_element() -> None:
     assert (explained, error) == (False, 3.0)
     assert where == pytest.approx(limit)
     assert not bound.excess(difference(key, floats(1.5, 1.0), floats(1.0, 1.0)))[0]
+
+
+def test_an_element_whose_noise_cancels_in_a_twin_is_bounded_by_the_rounding_of_its_reduction() -> None:
+    """The errors of a twin have random signs: that of a reduction and that of a boundary may be opposite."""
+    key = gradient(FIRST_BACKWARD)
+    rounding = {key: floats(1.0, 1.5), key._replace(oracle=ROUNDING): floats(0.5, 0.5)}
+    bound = NoiseBound(CASE, trace({key: floats(1.0, 1.0)}), [trace(rounding)])
+    first, second = (Piece(0, 2, 0),), (Piece(0, 2, 1),)
+    for pieces in (first, second):
+        assert bound.excess(difference(key, floats(2.5), floats(1.0), pieces))[0]
+        assert not bound.excess(difference(key, floats(4.0), floats(1.0), pieces))[0]
 
 
 def test_a_shard_is_bounded_by_its_own_piece_of_the_noise() -> None:
