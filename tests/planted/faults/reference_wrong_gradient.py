@@ -8,7 +8,7 @@ from fuzzshard.engines.sync import ExplicitSync
 def apply() -> None:
     average = ExplicitSync.average
 
-    def wrong(self, local, accumulated, divisor):
-        return average(self, local, accumulated, divisor) * dist.get_world_size()
+    def wrong(self, fqn, local, accumulated, divisor):
+        return average(self, fqn, local, accumulated, divisor) * dist.get_world_size()
 
     ExplicitSync.average = wrong
