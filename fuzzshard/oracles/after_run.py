@@ -1,7 +1,9 @@
 """What must not be left behind by a run: memory, pending communication, hooks, misplaced optimizer states.
 
 Sharded parameters have no unsharded memory: ``fully_shard`` frees it when it reshards (its docstring), and
-the last backward waits for all reductions (``set_is_last_backward``). What may be left follows from the
+the last backward waits for all reductions (``set_is_last_backward``). The output of an all-gather is kept
+until the next one is copied out, and the last of a forward is freed "to avoid holding onto memory after
+forward" (note on the overlap of all-gathers, ``_fsdp_param_group.py``). What may be left follows from the
 schedule: groups that stay unsharded (:mod:`fuzzshard.oracles.registration`), all-gathers that were
 issued ahead (:mod:`fuzzshard.oracles.fully_shard_model`), sums over shards that wait for their all-reduce.
 An optimizer's states lie where their parameter does: they are made like it (``torch.zeros_like``), and a
