@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzshard.case.graph import BatchNorm, walk
+from fuzzshard.case.check_states import has_own_statistics
 from fuzzshard.case.schedule import (
     Cast,
     CorruptState,
@@ -70,10 +70,7 @@ class Boundaries:
         tape = self.tape
         last = self.num_steps - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
-        own_buffers = not self.case.inputs.same_on_ranks and any(
-            isinstance(module, BatchNorm) for _, module in walk(self.case.model)
-        )
-        via = "dcp" if tape.chance(60) and not own_buffers else "state_dict"
+        via = "dcp" if tape.chance(60) and not has_own_statistics(self.case) else "state_dict"
         then = first + tape.below(last - first + 1)
         self.ops[first].append(SaveState(via=via))  # type: ignore[arg-type]
         assign = tape.chance(25) and not self.case.ties

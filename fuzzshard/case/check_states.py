@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import BatchNorm
+from fuzzshard.case.graph import BatchNorm, Dropout, walk
 from fuzzshard.case.schedule import Cast, CorruptState, LoadState, SaveState, SetRequiresGrad
 from fuzzshard.errors import InvalidCase
 
@@ -21,6 +20,14 @@ def check_states(case: Case) -> None:
 
 def _nothing_saved() -> InvalidCase:
     return InvalidCase("a state is loaded or corrupted before any was saved", "save first")
+
+
+def has_own_statistics(case: Case) -> bool:
+    """Whether every rank has statistics of its own: of its own inputs, or behind masks of its own."""
+    modules = [module for _, module in walk(case.model)]
+    dropped = any(isinstance(module, Dropout) and module.p > 0 for module in modules)
+    norms = any(isinstance(module, BatchNorm) for module in modules)
+    return norms and (dropped or not case.inputs.same_on_ranks)
 
 
 class _Checker:
@@ -50,11 +57,10 @@ class _Checker:
                 pass
 
     def _check_checkpoint(self) -> None:
-        modules = facts(self.case).modules.values()
-        if any(isinstance(m, BatchNorm) for m in modules) and not self.case.inputs.same_on_ranks:
+        if has_own_statistics(self.case):
             raise InvalidCase(
                 "a checkpoint holds one copy of the statistics of a batch norm, and every rank has its own",
-                'save via "state_dict", or give all ranks the same inputs',
+                'save via "state_dict", or give all ranks the same inputs and drop nothing out',
             )
         if any(isinstance(op, SetRequiresGrad) and op.ranks != "all" for op in self.case.schedule):
             raise InvalidCase(

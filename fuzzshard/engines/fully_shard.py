@@ -178,8 +178,10 @@ class FullyShard(Engine):
 
     @override
     def group_states(self) -> dict[int, GroupState]:
+        """Of the groups that manage what they should: others are for the registration oracle to tell."""
         names = {id(part): fqn for fqn, part in self._parts.items()}
-        states = [group_state(group, names) for group in param_groups(self.model)]
+        known = (g for g in param_groups(self.model) if all(id(part) in names for part in g.fsdp_params))
+        states = [group_state(group, names) for group in known]
         owners = self.facts.owners
         return {owner: s for s in states if (owner := owners[next(iter(s.unsharded))]) is not UNMANAGED}
 

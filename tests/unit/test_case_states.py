@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from cases import BACKWARD, FORWARD, STEP, ZERO, chain, make_case
+from cases import BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, make_case
+from msgspec.structs import replace
 
 from fuzzshard.case.case import Optimizer, Tie
-from fuzzshard.case.graph import BatchNorm, Linear
+from fuzzshard.case.graph import BatchNorm, Dropout, Linear
 from fuzzshard.case.schedule import Cast, CorruptState, LoadState, Op, SaveState, SetRequiresGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
@@ -56,6 +57,13 @@ def test_a_checkpoint_has_no_room_for_statistics_of_every_rank() -> None:
     validate(make_case(model, (*TRAIN, IN_MEMORY, LOAD)))
     with pytest.raises(InvalidCase, match="one copy of the statistics"):
         validate(make_case(model, (*TRAIN, ON_DISK, LOAD)))
+
+
+def test_masks_of_every_rank_make_statistics_of_every_rank() -> None:
+    inputs = replace(float_inputs(), same_on_ranks=True)
+    validate(make_case(chain(n=BatchNorm()), (*TRAIN, ON_DISK, LOAD), inputs=inputs))
+    with pytest.raises(InvalidCase, match="one copy of the statistics"):
+        validate(make_case(chain(d=Dropout(), n=BatchNorm()), (*TRAIN, ON_DISK, LOAD), inputs=inputs))
 
 
 def test_assigning_would_untie_parameters() -> None:
