@@ -14,9 +14,10 @@ from fuzzshard.bisect.environment import CannotInstall
 from fuzzshard.bisect.versions import in_order
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import CorpusEntry, encode_entry
+from fuzzshard.corpus.scripts import shown_by
 from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE
 from fuzzshard.reproducer.check import check
-from fuzzshard.reproducer.shown import Shown, last_error, shown
+from fuzzshard.reproducer.shown import Shown, last_error
 
 
 class Result(enum.StrEnum):
@@ -78,11 +79,10 @@ def _known(entry: CorpusEntry, version: str) -> Result | None:
 
 def _try(script: Path, entry: CorpusEntry, python: Path, runs: int) -> tuple[Result, str]:
     """Up to ``runs`` runs, until one shows the finding."""
-    observed = entry.findings[0].observed if entry.findings else ""
     outcome, detail = Result.GOOD, ""
     for number in range(1, runs + 1):
         run = check(script, entry.case.mesh.size, python=python)
-        match shown(run, entry.signature, observed):
+        match shown_by(run, entry):
             case Shown.YES:
                 return Result.BAD, f"run {number} of {runs}" if runs > 1 else ""
             case Shown.OTHERWISE:

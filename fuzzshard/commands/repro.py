@@ -12,9 +12,10 @@ from cyclopts import Parameter
 from fuzzshard.commands.options import Preload
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.scripts import scripts_of, shown_by
 from fuzzshard.corpus.store import only_case, saved_script
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
-from fuzzshard.reproducer.shown import Shown, last_error, shown
+from fuzzshard.reproducer.shown import Shown, last_error
 
 _EXIT = {Shown.YES: EXIT_FINDING, Shown.NO: EXIT_CLEAN, Shown.OTHERWISE: EXIT_INCONCLUSIVE}
 
@@ -69,10 +70,7 @@ def repro(
 def _scripts(entry: CorpusEntry) -> Iterable[str]:
     from fuzzshard import reproducer
 
-    found = reproducer.scripts(
-        entry.case, signature=entry.signature, findings=entry.findings, torch_version=entry.torch
-    )
-    return list(found)
+    return list(scripts_of(entry, reproducer.scripts))
 
 
 def _run(script: str, entry: CorpusEntry, preload: Preload) -> Shown:
@@ -82,7 +80,7 @@ def _run(script: str, entry: CorpusEntry, preload: Preload) -> Shown:
         target = Path(folder) / "repro.py"
         target.write_text(script)
         result = reproducer.check(target, entry.case.mesh.size, preload=preload)
-    verdict = shown(result, entry.signature, entry.findings[0].observed if entry.findings else "")
+    verdict = shown_by(result, entry)
     print(result.output.rstrip())
     why = f": {last_error(result.output)}" if verdict is Shown.OTHERWISE else ""
     print(f"the script {verdict}{why}")

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, EngineName
 from fuzzshard.case.dtypes import finer, is_low_precision
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
+from fuzzshard.corpus.scripts import shown_by
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.reproducer.check import check
-from fuzzshard.reproducer.shown import Shown, shown
+from fuzzshard.reproducer.shown import Shown
 from fuzzshard.shrink.culprits import culprits
 from fuzzshard.verdict import Finding, Status, Verdict
 
@@ -74,14 +75,13 @@ class Judge(Protocol):
 
 def run_script(text: str, entry: CorpusEntry, runs: int, *, preload: tuple[Path, ...] = ()) -> ScriptRuns:
     """Runs the script on fresh ranks, as its reader will."""
-    observed = entry.findings[0].observed if entry.findings else ""
     outputs = []
     with tempfile.TemporaryDirectory(prefix="fuzzshard-report-") as folder:
         script = Path(folder) / "repro.py"
         script.write_text(text)
         for _ in range(runs):
             result = check(script, entry.case.mesh.size, preload=preload)
-            if shown(result, entry.signature, observed) is Shown.YES:
+            if shown_by(result, entry) is Shown.YES:
                 outputs.append(readable(result.output, folder))
     return ScriptRuns(runs, len(outputs), next(iter(outputs), ""))
 

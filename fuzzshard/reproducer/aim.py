@@ -114,7 +114,7 @@ def aim_of(case: Case, signature: str, finding: Finding | None, values: Values =
             return Aim("replicas", engine)
         case _:
             oracles = (oracle,) if oracle else _judged_everywhere(engine)
-            return Aim("compare", engine, oracles, bound=0.0 if _is_bitwise(case) else None)
+            return Aim("compare", engine, oracles, bound=0.0 if adds_in_order(case) else None)
 
 
 def _from_finding(case: Case, finding: Finding) -> Aim:
@@ -214,5 +214,6 @@ def _judged_everywhere(engine: str) -> tuple[str, ...]:
     )
 
 
-def _is_bitwise(case: Case) -> bool:
+def adds_in_order(case: Case) -> bool:
+    """Whether both sides add the same numbers in the same order: no sum has three terms or more."""
     return case.mesh.size <= LARGEST_BITWISE_MESH and not adds_in_another_order(case)

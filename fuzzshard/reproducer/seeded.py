@@ -10,8 +10,7 @@ import math
 
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.schedule import Backward
-from fuzzshard.oracles.association import adds_in_another_order
-from fuzzshard.reproducer.aim import LARGEST_BITWISE_MESH, ROUNDING, Aim
+from fuzzshard.reproducer.aim import ROUNDING, Aim, adds_in_order
 from fuzzshard.reproducer.setup import freeze_lines
 
 
@@ -48,7 +47,7 @@ def tolerance(case: Case, aim: Aim, *, plain: bool) -> float:
     ``plain`` gradients are averaged in another order than the engine does.
     """
     reduces = any(isinstance(op, Backward) for op in case.schedule[: (aim.op or 0) + 1])
-    same_order = case.mesh.size <= LARGEST_BITWISE_MESH and not adds_in_another_order(case) and plain
+    same_order = adds_in_order(case) and plain
     if not aim.bound and (same_order or not (reduces or case.tensor_parallel)):
         return 0.0
     if not aim.error:

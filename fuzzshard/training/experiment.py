@@ -108,7 +108,8 @@ class Experiment:
             except EngineFailure as failure:
                 failure.findings = self._findings_before(name, trace)
                 raise
-        collect_garbage()
+        if self.survivors:
+            collect_garbage()
         for name, survivors in self.survivors.items():
             self.traces[name].survivors = survivors.names()
         if ranks_differ(self.case):
