@@ -6,7 +6,7 @@ import networkx
 
 from fuzzshard.case.graph import Block, Call, value_node
 
-_RETURN = "return"
+RETURN = "return"
 """A keyword, so no node can have this name."""
 
 
@@ -20,8 +20,8 @@ def forward_graph(block: Block) -> networkx.DiGraph[str]:
         no_grad = ", no_grad" if isinstance(node, Call) and not node.grad else ""
         graph.add_node(node.name, label=f"{node.name} = {function}({', '.join(node.args)}{no_grad})")
         graph.add_edges_from((value_node(arg), node.name) for arg in node.args)
-    graph.add_node(_RETURN, label=f"return {_returned(block)}")
-    graph.add_edges_from((value_node(output), _RETURN) for output in block.outputs)
+    graph.add_node(RETURN, label=f"return {_returned(block)}")
+    graph.add_edges_from((value_node(output), RETURN) for output in block.outputs)
     return graph
 
 

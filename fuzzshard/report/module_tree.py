@@ -35,7 +35,7 @@ from fuzzshard.case.leaves import Shape, leaf_parameters
 
 def module_tree(case: Case, facts: Facts) -> Tree:
     """Every registered module once, in registration order; an alias points to the module it names."""
-    return _Drawing(case, facts).tree("", "model", case.model)
+    return _tree(ModuleNotes(case, facts), "", "model", case.model)
 
 
 def model_name(path: str) -> str:
@@ -86,8 +86,8 @@ def _no_bias(bias: bool) -> str:
     return "" if bias else ", bias=False"
 
 
-class _Drawing:
-    """One tree in the making: the plan of the case, indexed by module and by parameter."""
+class ModuleNotes:
+    """What the plan of a case says about each of its modules, for drawings."""
 
     def __init__(self, case: Case, facts: Facts) -> None:
         self.facts = facts
@@ -103,35 +103,25 @@ class _Drawing:
             if isinstance(node, Call) and (found := resolve(case.model, join(path, node.module)))
         )
 
-    def tree(self, path: str, name: str, module: Module) -> Tree:
-        tree = Tree(self.line(path, name, module), guide_style="dim")
-        if isinstance(module, Block):
-            for child in module.children:
-                tree.children.append(self.tree(join(path, child.name), child.name, child.module))
-        return tree
+    def what(self, path: str, module: Module) -> str:
+        """``"Linear(4 → 2)"``."""
+        return describe(module, 0 if isinstance(module, Alias) else self.facts.width(path))
 
-    def line(self, path: str, name: str, module: Module) -> Text:
-        line = Text(name, style="bold", no_wrap=True, overflow="ignore")
-        if isinstance(module, Alias):
-            return line.append(f": {describe(module, 0)}", style="not bold italic")
-        width = self.facts.width(path)
-        line.append(f": {describe(module, width)}", style="not bold")
-        if not isinstance(module, Block):
-            for parameter, shape in leaf_parameters(module, width).items():
-                line.append(
-                    "  " + self.parameter(join(path, parameter), parameter, shape), style="not bold cyan"
-                )
-        for badge in self.badges(path):
-            line.append(f"  <{badge}>", style="not bold yellow")
-        return line
+    def parameters(self, path: str, module: Module) -> list[str]:
+        """``["weight [2, 4] frozen", "bias [2]"]``; a block has none of its own."""
+        if isinstance(module, Block | Alias):
+            return []
+        shapes = leaf_parameters(module, self.facts.width(path))
+        return [self._parameter(join(path, name), name, shape) for name, shape in shapes.items()]
 
-    def parameter(self, fqn: str, name: str, shape: Shape) -> str:
+    def _parameter(self, fqn: str, name: str, shape: Shape) -> str:
         if fqn in self.ties:
             return f"{name} = {model_name(self.ties[fqn])} (tied)"
         frozen = f" {self.freezes[fqn]}" if fqn in self.freezes else ""
         return f"{name} {shape_text(shape)}{frozen}"
 
     def badges(self, path: str) -> list[str]:
+        """Its wrap group, and what else sets it apart."""
         badges = []
         if path in self.groups:
             badges.append(f"group {self.groups[path]}")
@@ -144,3 +134,23 @@ class _Drawing:
         if path not in self.facts.called:
             badges.append("unused")
         return badges
+
+
+def _tree(notes: ModuleNotes, path: str, name: str, module: Module) -> Tree:
+    tree = Tree(_line(notes, path, name, module), guide_style="dim")
+    if isinstance(module, Block):
+        for child in module.children:
+            tree.children.append(_tree(notes, join(path, child.name), child.name, child.module))
+    return tree
+
+
+def _line(notes: ModuleNotes, path: str, name: str, module: Module) -> Text:
+    line = Text(name, style="bold", no_wrap=True, overflow="ignore")
+    if isinstance(module, Alias):
+        return line.append(f": {notes.what(path, module)}", style="not bold italic")
+    line.append(f": {notes.what(path, module)}", style="not bold")
+    for parameter in notes.parameters(path, module):
+        line.append(f"  {parameter}", style="not bold cyan")
+    for badge in notes.badges(path):
+        line.append(f"  <{badge}>", style="not bold yellow")
+    return line

@@ -29,22 +29,32 @@ from fuzzshard.report.module_tree import model_name
 
 def program(schedule: Sequence[Op]) -> list[str]:
     """One statement for each op; line ``i`` is the op that a finding calls ``op i``."""
-    pending: list[str] = []
+    taken = losses_taken(schedule)
     lines = []
     for index, op in enumerate(schedule):
         match op:
             case Forward(grad=True):
-                pending.append(f"loss{index}")
                 lines.append(f"loss{index} = {_forward(op)}")
             case Forward():
                 lines.append(f"with no_grad: {_forward(op)}")
-            case Backward(which=which):
-                taken = _take(pending, which)
-                losses = taken[0] if len(taken) == 1 else f"({' + '.join(taken)})"
-                lines.append(f"{losses}.backward()")
+            case Backward():
+                losses = " + ".join(f"loss{forward}" for forward in taken[index])
+                lines.append(f"{losses if len(taken[index]) == 1 else f'({losses})'}.backward()")
             case _:
                 lines.append(_statement(op))
     return lines
+
+
+def losses_taken(schedule: Sequence[Op]) -> dict[int, list[int]]:
+    """For each backward the forwards whose losses it takes, all by their index."""
+    pending: list[int] = []
+    taken: dict[int, list[int]] = {}
+    for index, op in enumerate(schedule):
+        if isinstance(op, Forward) and op.grad:
+            pending.append(index)
+        elif isinstance(op, Backward):
+            taken[index] = _take(pending, op.which)
+    return taken
 
 
 def _statement(op: Op) -> str:
@@ -94,7 +104,7 @@ def _forward(op: Forward) -> str:
     return f"loss({outputs}{model_name(op.target)}(batch {op.batch}))"
 
 
-def _take(pending: list[str], which: str) -> list[str]:
+def _take(pending: list[int], which: str) -> list[int]:
     """What a backward takes from the pending losses."""
     if which == "all":
         taken = pending.copy()

@@ -1,0 +1,209 @@
+"""One directory of a campaign, as its journal tells it: what all views of campaigns are made from."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from fuzzshard.campaign.events import (
+    FindingConfirmed,
+    FindingFlaky,
+    FindingFound,
+    FindingGone,
+    FindingSaved,
+)
+from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.errors import UsageError
+from fuzzshard.journal.history import History, Session
+from fuzzshard.journal.schema import JOURNAL_FILE
+
+SILENT_SECONDS = 600.0
+"""A session on another machine that has not written for as long counts as killed."""
+
+
+@dataclasses.dataclass
+class Sighting:
+    """What this directory's campaign saw of one finding, by the name of its folder. ``at`` is campaign time."""
+
+    signature: str
+    folder: Path
+    at: float | None = None
+    summary: str = ""
+    rate: Confirmation | None = None
+    hits: int = 0
+    flaky: bool = False
+    gone: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """All sessions in one directory, one after another.
+
+    ``first_seen`` has the time of each feature ``(a,)`` and pair ``(a, b)``; times are in seconds during which the
+    campaign ran. ``confirmations`` are the runs on fresh ranks of each finding as it was found.
+    """
+
+    path: Path
+    sessions: tuple[Session, ...]
+    verdicts: Counter[str]
+    first_seen: Mapping[tuple[str, ...], float]
+    sightings: tuple[Sighting, ...]
+    confirmations: tuple[Confirmation, ...]
+    gpu_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """How long the campaign has run."""
+        return sum(session.elapsed for session in self.sessions)
+
+    @property
+    def last(self) -> Session:
+        """The newest session."""
+        return self.sessions[-1]
+
+
+def journal_of(directory: Path) -> Path:
+    """The journal of a campaign; raises :class:`UsageError` for a directory without one."""
+    journal = directory / JOURNAL_FILE
+    if not journal.is_file():
+        raise UsageError(
+            f"{directory} is not the directory of a campaign: it has no {JOURNAL_FILE}",
+            "give the --corpus of a fuzzshard run",
+        )
+    return journal
+
+
+def read_node(directory: Path) -> Node:
+    """Reads a directory; raises :class:`InvalidJournal` for a journal that is damaged."""
+    with History(journal_of(directory)) as history:
+        return node_of(directory, history)
+
+
+def node_of(directory: Path, history: History) -> Node:
+    """What ``history`` says of the campaign in ``directory``."""
+    sessions = tuple(history.sessions())
+    begins = begin_times(sessions)
+    verdicts = history.rows(
+        "SELECT status, count(*) FROM case_run WHERE status IS NOT NULL GROUP BY session, status"
+    )
+    counts: Counter[str] = Counter()
+    for status, count in verdicts:
+        counts[status] += count
+    sightings, confirmations = _sightings(directory, history, sessions, begins)
+    return Node(
+        path=directory,
+        sessions=sessions,
+        verdicts=counts,
+        first_seen=_first_seen(history, begins),
+        sightings=sightings,
+        confirmations=confirmations,
+        gpu_seconds=_gpu_seconds(history, sessions),
+    )
+
+
+def begin_times(sessions: tuple[Session, ...]) -> dict[int, float]:
+    """For each session, by id, how long the campaign had run when it began."""
+    begins, total = {}, 0.0
+    for session in sessions:
+        begins[session.id] = total
+        total += session.elapsed
+    return begins
+
+
+def is_running(session: Session) -> bool:
+    """Whether a process still writes to ``session``; of another machine only its silence is known."""
+    if session.ended is not None:
+        return False
+    if session.host == socket.gethostname():
+        return session.pid == os.getpid() or psutil.pid_exists(session.pid)
+    return time.time() - (session.started + session.elapsed) < SILENT_SECONDS
+
+
+def _first_seen(history: History, begins: Mapping[int, float]) -> dict[tuple[str, ...], float]:
+    """A session that begins a campaign anew sees everything again; the first time counts."""
+    seen: dict[tuple[str, ...], float] = {}
+    for a, b, session, began in history.rows(
+        "SELECT one.name, other.name, session, began FROM first_seen "
+        "JOIN case_run ON case_run.id = first_seen.case_run "
+        "JOIN feature one ON one.id = a LEFT JOIN feature other ON other.id = b ORDER BY case_run.id"
+    ):
+        seen.setdefault((a,) if b is None else (a, b), begins[session] + began)
+    return seen
+
+
+def _sightings(
+    directory: Path, history: History, sessions: tuple[Session, ...], begins: Mapping[int, float]
+) -> tuple[tuple[Sighting, ...], tuple[Confirmation, ...]]:
+    """What became of each finding, in the order in which they were found."""
+    seen: dict[str, Sighting] = {}
+    confirmations: list[Confirmation] = []
+
+    def sighting(path: str, signature: str) -> Sighting:
+        name = Path(path).name
+        return seen.setdefault(name, Sighting(signature, directory / Path(path).parent.name / name))
+
+    kinds = ("finding_found", "finding_confirmed", "finding_saved", "finding_flaky", "finding_gone")
+    for campaign in dict.fromkeys(session.campaign for session in sessions):
+        for told in history.events(campaign, *kinds):
+            match told.event:
+                case FindingFound() as event:
+                    found = sighting(event.path, event.signature)
+                    found.at = begins[told.session] + told.elapsed if found.at is None else found.at
+                    found.summary, found.gone = event.summary, False
+                case FindingConfirmed() as event:
+                    confirmations.append(Confirmation(runs=event.runs, reproduced=event.reproduced))
+                case FindingSaved() as event:
+                    found = sighting(event.path, event.signature)
+                    if not event.duplicate:
+                        found.rate = Confirmation(
+                            runs=event.runs, reproduced=event.reproduced, others=event.others
+                        )
+                    found.hits += 1
+                case FindingFlaky() as event:
+                    confirmations.append(Confirmation(runs=event.runs, reproduced=0))
+                    found = sighting(event.path, event.signature)
+                    found.flaky, found.folder = True, directory / "inconclusive" / found.folder.name
+                case FindingGone() as event:
+                    sighting(event.path, event.signature).gone = True
+    for path, signature, count in history.rows(
+        "SELECT json_extract(body, '$.path') AS path, json_extract(body, '$.signature'), count(*) FROM event "
+        "WHERE kind = 'finding_hit' GROUP BY path"
+    ):
+        sighting(path, signature).hits += count
+    return _without_duplicates(seen), tuple(confirmations)
+
+
+def _without_duplicates(seen: Mapping[str, Sighting]) -> tuple[Sighting, ...]:
+    """A finding that was reduced to an entry that there was already is a hit of that one, and its folder is gone."""
+    return tuple(
+        each
+        for each in seen.values()
+        if each.rate is not None or each.hits or each.flaky or each.gone or each.folder.exists()
+    )
+
+
+class _Started(msgspec.Struct, frozen=True):
+    """Of a ``campaign_started``: the CUDA devices of each world, where the worlds were placed on devices."""
+
+    devices: tuple[tuple[int, ...], ...] = ()
+
+
+def _gpu_seconds(history: History, sessions: tuple[Session, ...]) -> float:
+    """The time of all sessions on CUDA, times the devices that each had; worlds may share devices."""
+    placed: dict[int, set[int]] = defaultdict(set)
+    for session, body in history.rows("SELECT session, body FROM event WHERE kind = 'campaign_started'"):
+        for devices in msgspec.json.decode(body, type=_Started).devices:
+            placed[session].update(devices)
+    return sum(
+        session.elapsed * (len(placed[session.id]) or session.world_size * session.worlds)
+        for session in sessions
+        if session.device == "cuda"
+    )
