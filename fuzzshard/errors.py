@@ -40,6 +40,12 @@ class InvalidEntry(FuzzshardError):
     exit_code = EXIT_USAGE
 
 
+class InvalidJournal(FuzzshardError):
+    """A journal that cannot be read: a damaged file, a newer format, a database of somebody else."""
+
+    exit_code = EXIT_USAGE
+
+
 class UsageError(FuzzshardError):
     """An option or an argument that does not make sense on this machine."""
 

@@ -49,6 +49,12 @@ class PhaseChanged(Event, frozen=True, kw_only=True, tag="phase_changed"):
     phase: Phase
 
 
+class CaseStarted(Event, frozen=True, kw_only=True, tag="case_started"):
+    """A world has taken a case and is about to run it."""
+
+    index: int
+
+
 class CaseJudged(Event, frozen=True, kw_only=True, tag="case_judged"):
     """A case of the stream has its verdict. Coverage is that of the campaign so far."""
 
@@ -61,6 +67,23 @@ class CaseJudged(Event, frozen=True, kw_only=True, tag="case_judged"):
     features_seen: int = 0
     features_total: int = 0
     pairs_seen: int = 0
+
+
+class CaseDetail(Event, frozen=True, kw_only=True, tag="case_detail"):
+    """What the journal keeps of a case beside its :class:`CaseJudged`, which follows.
+
+    Only the journal gets it: a JSONL stream that had the features of every case would be four times as long.
+    ``new_pairs`` of features and ``points`` of torch came up for the first time; ``new_points`` of those are
+    the case's own, the others were reached by what was run before it to confirm and to shrink. ``refused``
+    are the refusals it counts for, ``idle`` the seconds for which its world had waited.
+    """
+
+    features: tuple[str, ...]
+    new_pairs: tuple[tuple[str, str], ...] = ()
+    refused: tuple[str, ...] = ()
+    points: tuple[tuple[str, int, int], ...] = ()
+    new_points: int = 0
+    idle: float = 0.0
 
 
 class FindingFound(Event, frozen=True, kw_only=True, tag="finding_found"):
@@ -212,6 +235,7 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     ``counts`` are cases by status; ``refusals`` are notes and rejections by message, most frequent
     first; ``overhead`` is the mean time per case, in seconds, that a world stood idle between two cases.
     ``points_reached`` counts lines and branches of torch's own Python, with guidance by coverage.
+    It is ``complete`` when it ended by itself; if not, the same command goes on with it.
     """
 
     reason: str
@@ -229,12 +253,14 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     features_unseen: tuple[str, ...]
     pairs_seen: int
     points_reached: int = 0
+    complete: bool = False
 
 
 AnyEvent = (
     CampaignStarted
     | WorldStarted
     | PhaseChanged
+    | CaseStarted
     | CaseJudged
     | FindingFound
     | FindingHit

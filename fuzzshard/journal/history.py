@@ -1,0 +1,209 @@
+"""Reads a journal: what a session that goes on with another one needs, and what is shown of a campaign."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from fuzzshard.campaign.events import AnyEvent
+from fuzzshard.errors import InvalidJournal
+from fuzzshard.journal.schema import connect, one_line
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the command; the columns of the table, with ``options`` and ``info`` decoded."""
+
+    id: int
+    campaign: int
+    continues: int | None
+    started: float
+    options: dict[str, dict[str, Any]]
+    seed: int
+    stream_seed: int
+    version: str
+    host: str
+    pid: int
+    world_size: int
+    worlds: int
+    device: str
+    info: dict[str, str] | None
+    elapsed: float
+    idle: float
+    last_new: float
+    ended: float | None
+    reason: str | None
+    exit_code: int | None
+    complete: bool
+
+
+class CaseRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One case: judged, or without a ``status`` in flight or cut off."""
+
+    id: int
+    session: int
+    number: int
+    world: int
+    began: float
+    status: str | None
+    seconds: float | None
+    signature: str | None
+    message: str | None
+    features: frozenset[str]
+    new_points: int | None
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of the journal; ``elapsed`` is in seconds into its session."""
+
+    session: int
+    elapsed: float
+    event: AnyEvent
+
+
+class History:
+    """A journal that is open; every method raises :class:`fuzzshard.errors.InvalidJournal` for a damaged one.
+
+    A *campaign* is named by the id of its first session.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection | None = None) -> None:
+        self._path = path
+        self._owned = connection is None
+        self._connection = connection or connect(path, read_only=True)
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._owned:
+            self._connection.close()
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """The rows of any query, for what has no method here."""
+        with one_line(self._path):
+            return self._connection.execute(query, values).fetchall()
+
+    def sessions(self, campaign: int | None = None) -> list[Session]:
+        """All sessions, or those of one campaign, oldest first."""
+        columns = ", ".join(Session.__struct_fields__)
+        where = "" if campaign is None else f"WHERE campaign = {campaign:d}"
+        return [
+            self._decoded(dict(zip(Session.__struct_fields__, row, strict=True)))
+            for row in self.rows(f"SELECT {columns} FROM session {where} ORDER BY id")
+        ]
+
+    def _decoded(self, columns: dict[str, Any]) -> Session:
+        try:
+            for name in ("options", "info"):
+                columns[name] = columns[name] and msgspec.json.decode(columns[name])
+            return msgspec.convert(columns, Session, strict=False)
+        except msgspec.MsgspecError as error:
+            raise self._damaged(error) from None
+
+    def counts(self, campaign: int) -> Counter[str]:
+        """Judged cases by status."""
+        return Counter(
+            dict(
+                self.rows(
+                    "SELECT status, count(*) FROM case_run JOIN session ON session.id = case_run.session "
+                    "WHERE campaign = ? AND status IS NOT NULL GROUP BY status",
+                    campaign,
+                )
+            )
+        )
+
+    def refusals(self, campaign: int) -> Counter[str]:
+        """Refused cases by kind of message."""
+        return Counter(
+            dict(
+                self.rows(
+                    "SELECT message, sum(cases) FROM refusal JOIN session ON session.id = refusal.session "
+                    "WHERE campaign = ? GROUP BY message",
+                    campaign,
+                )
+            )
+        )
+
+    def features(self, campaign: int) -> set[str]:
+        """The features that some case had."""
+        return {a for a, b in self._seen(campaign) if b is None}
+
+    def pairs(self, campaign: int) -> set[tuple[str, str]]:
+        """The pairs of features that some case had, each sorted."""
+        return {(a, b) for a, b in self._seen(campaign) if b is not None}
+
+    def _seen(self, campaign: int) -> list[tuple[str, str | None]]:
+        return [
+            (a, b)
+            for a, b in self.rows(
+                "SELECT one.name, other.name FROM first_seen "
+                "JOIN case_run ON case_run.id = first_seen.case_run "
+                "JOIN session ON session.id = case_run.session "
+                "JOIN feature one ON one.id = a LEFT JOIN feature other ON other.id = b WHERE campaign = ?",
+                campaign,
+            )
+        ]
+
+    def points(self, campaign: int) -> set[tuple[str, int, int]]:
+        """The points of torch's own Python that were reached."""
+        return {
+            (file, start, stop)
+            for file, start, stop in self.rows(
+                "SELECT file, start, stop FROM point JOIN case_run ON case_run.id = point.case_run "
+                "JOIN session ON session.id = case_run.session WHERE campaign = ?",
+                campaign,
+            )
+        }
+
+    def case_runs(self, campaign: int) -> Iterator[CaseRun]:
+        """Every case in the order in which they started; a million of them take a while."""
+        names = dict(self.rows("SELECT id, name FROM feature"))
+        columns = ", ".join(f"case_run.{name}" for name in CaseRun.__struct_fields__)
+        with one_line(self._path):
+            for row in self._connection.execute(
+                f"SELECT {columns} FROM case_run JOIN session ON session.id = case_run.session "
+                "WHERE campaign = ? ORDER BY case_run.id",
+                (campaign,),
+            ):
+                fields = dict(zip(CaseRun.__struct_fields__, row, strict=True))
+                bits = int.from_bytes(fields["features"] or b"", "little")
+                present = frozenset(name for number, name in names.items() if bits >> number & 1)
+                yield CaseRun(**{**fields, "features": present})
+
+    def events(self, campaign: int, *kinds: str) -> Iterator[Told]:
+        """Its events in order, or those of some ``kinds`` (tags such as ``"finding_saved"``)."""
+        some = f"AND kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
+        for session, elapsed, body in self.rows(
+            "SELECT session, event.elapsed, body FROM event JOIN session ON session.id = event.session "
+            f"WHERE campaign = ? {some} ORDER BY event.id",
+            campaign,
+            *kinds,
+        ):
+            try:
+                event = msgspec.json.decode(body, type=AnyEvent)
+            except msgspec.MsgspecError as error:
+                raise self._damaged(error) from None
+            yield Told(session=session, elapsed=elapsed, event=event)
+
+    def count_by_folder(self, campaign: int, kind: str) -> Counter[str]:
+        """How many events of one kind name each folder of a finding; for kinds that come with every case."""
+        counts: Counter[str] = Counter()
+        for path, count in self.rows(
+            "SELECT json_extract(body, '$.path') AS path, count(*) FROM event "
+            "JOIN session ON session.id = event.session WHERE campaign = ? AND kind = ? GROUP BY path",
+            campaign,
+            kind,
+        ):
+            counts[Path(path).name] += count
+        return counts
+
+    def _damaged(self, error: Exception) -> InvalidJournal:
+        return InvalidJournal(f"{self._path} is damaged: {error}", "move it away or use another --corpus")

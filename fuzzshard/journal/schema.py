@@ -1,0 +1,165 @@
+"""The tables of a journal, and opening it.
+
+Write-ahead logging: a process that is killed loses at most the transaction that it was in, readers never
+wait, and with ``synchronous=NORMAL`` a power cut loses the last transactions but never the file
+(https://www.sqlite.org/wal.html). It needs shared memory, so the directory must not be on a network file
+system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from fuzzshard.case.features import ALL_FEATURES
+from fuzzshard.errors import InfraError, InvalidJournal
+
+FORMAT = 1
+"""``PRAGMA user_version``. A newer one is refused."""
+JOURNAL_FILE = "journal.sqlite"
+
+BUSY_SECONDS = 10.0
+"""How long to wait for somebody who holds the file, such as a backup."""
+
+_TABLES = """
+CREATE TABLE session (             -- one run of the command
+  id INTEGER PRIMARY KEY,
+  campaign INTEGER NOT NULL,       -- id of the first session of its campaign; its own where it begins one
+  continues INTEGER REFERENCES session(id),  -- the session that this one goes on with
+  started REAL NOT NULL,           -- unix seconds
+  options TEXT NOT NULL,           -- JSON: stream (what decides which cases are drawn) and limits
+  seed INTEGER NOT NULL,           -- of the campaign, as asked for or drawn
+  stream_seed INTEGER NOT NULL,    -- derived from the seed and the number of this session in its campaign
+  version TEXT NOT NULL,           -- of fuzzshard
+  host TEXT NOT NULL, pid INTEGER NOT NULL,
+  world_size INTEGER NOT NULL, worlds INTEGER NOT NULL, device TEXT NOT NULL,
+  info TEXT,                       -- JSON: torch, python, device, backend, platform, once a world is up
+  elapsed REAL NOT NULL DEFAULT 0, -- seconds, kept current
+  idle REAL NOT NULL DEFAULT 0,    -- seconds that worlds stood idle between two cases, kept current
+  last_new REAL NOT NULL DEFAULT 0, -- elapsed when a pair, a point or a finding was new, kept current
+  ended REAL,                      -- unix seconds; NULL while it runs and after a kill, like the next two
+  reason TEXT, exit_code INTEGER,
+  complete INTEGER NOT NULL DEFAULT 0  -- 1: a limit was reached or all cases were run; nothing to continue
+);
+CREATE TABLE feature (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
+CREATE TABLE case_run (
+  id INTEGER PRIMARY KEY,
+  session INTEGER NOT NULL REFERENCES session(id),
+  number INTEGER NOT NULL,         -- index in the stream of the session
+  world INTEGER NOT NULL,
+  began REAL NOT NULL,             -- seconds into the session
+  status TEXT,                     -- NULL: in flight, or cut off
+  seconds REAL, signature TEXT, message TEXT,
+  features BLOB,                   -- little-endian; bit k: the feature with id k
+  new_points INTEGER               -- points of torch's Python that it reached first
+);
+CREATE INDEX case_run_status ON case_run(session, status);
+CREATE TABLE first_seen (          -- growth of coverage, in the campaign
+  a INTEGER NOT NULL REFERENCES feature(id),
+  b INTEGER REFERENCES feature(id),  -- NULL: the single feature a
+  case_run INTEGER NOT NULL REFERENCES case_run(id)
+);
+CREATE TABLE point (               -- of torch's Python, reached first in the campaign: a line, or a branch
+  file TEXT NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL,
+  case_run INTEGER NOT NULL REFERENCES case_run(id)
+);
+CREATE TABLE refusal (             -- cases by what was refused, by kind of message
+  session INTEGER NOT NULL REFERENCES session(id), message TEXT NOT NULL, cases INTEGER NOT NULL,
+  PRIMARY KEY (session, message)
+) WITHOUT ROWID;
+CREATE TABLE event (               -- append-only; all but phases, progress of shrinking, and cases
+  id INTEGER PRIMARY KEY,
+  session INTEGER NOT NULL REFERENCES session(id),
+  world INTEGER NOT NULL, elapsed REAL NOT NULL,  -- seconds into the session
+  kind TEXT NOT NULL, body TEXT NOT NULL          -- the tag of the event; its JSON
+);
+CREATE INDEX event_kind ON event(session, kind);
+"""
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """Opens the journal at ``path``; without ``read_only`` one is made where there is none.
+
+    Raises :class:`InvalidJournal` for a file that is damaged, newer, or no journal, and :class:`InfraError`
+    for one that cannot be opened or written. Neither changes it.
+    """
+    with one_line(path):
+        connection = sqlite3.connect(
+            _uri(path, read_only), uri=True, timeout=BUSY_SECONDS, isolation_level=None
+        )
+        try:
+            has_tables = _check_format(connection, path)
+            if not read_only:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                if not has_tables:
+                    with transaction(connection):
+                        for statement in filter(str.strip, _TABLES.split(";\n")):
+                            connection.execute(statement)
+                        connection.execute(f"PRAGMA user_version = {FORMAT}")
+                with transaction(connection):
+                    names = [(name,) for name in ALL_FEATURES]
+                    connection.executemany("INSERT OR IGNORE INTO feature (name) VALUES (?)", names)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:  # SQLite itself rolls back where the disk is full
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def one_line(path: Path) -> Iterator[None]:
+    """Makes one line of whatever SQLite says about the journal at ``path``."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise InvalidJournal(
+                f"{path} is damaged: {error}",
+                "move it away (saved findings stay known) or use another --corpus; nothing was changed",
+            ) from None
+        raise InfraError(
+            f"cannot use the journal {path}: {error}",
+            "make room there or allow writing, and run the same command again: it goes on",
+        ) from None
+
+
+def _uri(path: Path, read_only: bool) -> str:
+    """A closed journal in a folder that cannot be written is read as it is: no lock can be put there."""
+    where = quote(str(path.resolve()))
+    if not read_only:
+        return f"file:{where}?mode=rwc"
+    closed = not path.with_name(f"{path.name}-wal").exists()
+    return f"file:{where}?mode=ro" + (
+        "&immutable=1" if closed and not os.access(path.parent, os.W_OK) else ""
+    )
+
+
+def _check_format(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the tables are there; raises :class:`InvalidJournal` for a format that is none of ours."""
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if found > FORMAT:
+        raise InvalidJournal(
+            f"{path} has format {found} and this fuzzshard knows {FORMAT}",
+            "install the fuzzshard that wrote it or use another --corpus",
+        )
+    if not found and tables:
+        raise InvalidJournal(f"{path} is no journal of a campaign", "use another --corpus")
+    return bool(tables)
