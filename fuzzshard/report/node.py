@@ -21,6 +21,7 @@ from fuzzshard.campaign.events import (
     FindingSaved,
 )
 from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.corpus.store import FINDINGS_FOLDER, INCONCLUSIVE_FOLDER
 from fuzzshard.errors import UsageError
 from fuzzshard.journal.history import History, Session
 from fuzzshard.journal.schema import JOURNAL_FILE
@@ -31,11 +32,15 @@ SILENT_SECONDS = 600.0
 
 @dataclasses.dataclass
 class Sighting:
-    """What this directory's campaign saw of one finding, by the name of its folder. ``at`` is campaign time."""
+    """What this directory's campaign saw of one finding, from the campaign time ``at`` on.
+
+    ``found``: it was no hit of one that the corpus had. ``rate`` is that of its minimal case, if there is one.
+    """
 
     signature: str
     folder: Path
-    at: float | None = None
+    at: float
+    found: bool = False
     summary: str = ""
     rate: Confirmation | None = None
     hits: int = 0
@@ -47,8 +52,8 @@ class Sighting:
 class Node:
     """All sessions in one directory, one after another.
 
-    ``first_seen`` has the time of each feature ``(a,)`` and pair ``(a, b)``; times are in seconds during which the
-    campaign ran. ``confirmations`` are the runs on fresh ranks of each finding as it was found.
+    ``first_seen`` has the time of each feature ``(a,)`` and pair ``(a, b)``; times are in seconds during
+    which the campaign ran. ``confirmations`` are the runs on fresh ranks of each finding as it was found.
     """
 
     path: Path
@@ -142,52 +147,49 @@ def _first_seen(history: History, begins: Mapping[int, float]) -> dict[tuple[str
 def _sightings(
     directory: Path, history: History, sessions: tuple[Session, ...], begins: Mapping[int, float]
 ) -> tuple[tuple[Sighting, ...], tuple[Confirmation, ...]]:
-    """What became of each finding, in the order in which they were found."""
+    """What became of each finding, in the order in which they were seen."""
     seen: dict[str, Sighting] = {}
     confirmations: list[Confirmation] = []
 
-    def sighting(path: str, signature: str) -> Sighting:
+    def sighting(path: str, signature: str, at: float) -> Sighting:
         name = Path(path).name
-        return seen.setdefault(name, Sighting(signature, directory / Path(path).parent.name / name))
+        known = seen.setdefault(name, Sighting(signature, directory / FINDINGS_FOLDER / name, at))
+        known.at = min(known.at, at)
+        return known
 
     kinds = ("finding_found", "finding_confirmed", "finding_saved", "finding_flaky", "finding_gone")
     for campaign in dict.fromkeys(session.campaign for session in sessions):
         for told in history.events(campaign, *kinds):
+            at = begins[told.session] + told.elapsed
             match told.event:
                 case FindingFound() as event:
-                    found = sighting(event.path, event.signature)
-                    found.at = begins[told.session] + told.elapsed if found.at is None else found.at
-                    found.summary, found.gone = event.summary, False
+                    found = sighting(event.path, event.signature, at)
+                    found.found, found.summary, found.gone = True, event.summary, False
                 case FindingConfirmed() as event:
                     confirmations.append(Confirmation(runs=event.runs, reproduced=event.reproduced))
                 case FindingSaved() as event:
-                    found = sighting(event.path, event.signature)
-                    if not event.duplicate:
-                        found.rate = Confirmation(
-                            runs=event.runs, reproduced=event.reproduced, others=event.others
-                        )
+                    found = sighting(event.path, event.signature, at)
                     found.hits += 1
+                    if not event.duplicate:
+                        rate = Confirmation(runs=event.runs, reproduced=event.reproduced, others=event.others)
+                        found.rate = rate
                 case FindingFlaky() as event:
                     confirmations.append(Confirmation(runs=event.runs, reproduced=0))
-                    found = sighting(event.path, event.signature)
-                    found.flaky, found.folder = True, directory / "inconclusive" / found.folder.name
+                    found = sighting(event.path, event.signature, at)
+                    found.flaky, found.folder = True, directory / INCONCLUSIVE_FOLDER / found.folder.name
                 case FindingGone() as event:
-                    sighting(event.path, event.signature).gone = True
-    for path, signature, count in history.rows(
-        "SELECT json_extract(body, '$.path') AS path, json_extract(body, '$.signature'), count(*) FROM event "
-        "WHERE kind = 'finding_hit' GROUP BY path"
+                    sighting(event.path, event.signature, at).gone = True
+    for path, signature, session, first, count in history.rows(
+        "SELECT json_extract(body, '$.path') AS path, json_extract(body, '$.signature'), session, "
+        "min(elapsed), count(*) FROM event WHERE kind = 'finding_hit' GROUP BY session, path ORDER BY session"
     ):
-        sighting(path, signature).hits += count
-    return _without_duplicates(seen), tuple(confirmations)
+        sighting(path, signature, begins[session] + first).hits += count
+    return tuple(each for each in seen.values() if _is_there(each)), tuple(confirmations)
 
 
-def _without_duplicates(seen: Mapping[str, Sighting]) -> tuple[Sighting, ...]:
-    """A finding that was reduced to an entry that there was already is a hit of that one, and its folder is gone."""
-    return tuple(
-        each
-        for each in seen.values()
-        if each.rate is not None or each.hits or each.flaky or each.gone or each.folder.exists()
-    )
+def _is_there(sighting: Sighting) -> bool:
+    """A finding that was reduced to an entry that there was already left no more than a hit of that one."""
+    return bool(sighting.hits or sighting.flaky or sighting.gone) or sighting.folder.exists()
 
 
 class _Started(msgspec.Struct, frozen=True):

@@ -11,17 +11,26 @@ from typing import Literal
 
 import msgspec
 
-from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, Event
+from fuzzshard.campaign.events import CampaignFinished, Event
 from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.errors import FuzzshardError
+from fuzzshard.errors import (
+    EXIT_CLEAN,
+    EXIT_FINDING,
+    EXIT_INCONCLUSIVE,
+    EXIT_INFRA,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    FuzzshardError,
+)
 from fuzzshard.report.node import Node, is_running, read_node
+from fuzzshard.report.seen_findings import SeenFinding, seen_findings
 from fuzzshard.verdict import Status
 
 STATS_FILE = "stats.json"
 SECONDS_BETWEEN = 10.0
 _MOST_SHARE = 0.02
-"""Of the time of a campaign that writing its figures may take; a journal of millions of cases is read more rarely."""
+"""Of the time of a campaign, for writing its figures: a journal of millions of cases is read more rarely."""
 
 State = Literal["running", "ended", "killed"]
 
@@ -30,9 +39,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one directory, or the sum of several that ran side by side.
 
     ``seconds`` is how long the campaign ran, the longest of several; rates add up. ``hangs`` and ``crashes``
-    count cases, ``findings`` distinct confirmed findings, ``inconclusive`` those that did not come back. ``stability`` is
-    the share of the confirming runs, of findings as they were found, that showed the finding again; ``flake_rate``
-    the share of those findings that stayed away in at least one. What cannot be known is null.
+    count cases, ``findings`` distinct confirmed findings, ``inconclusive`` those that did not come back.
+    ``stability`` is the share of the runs that confirm findings, as they were found, that showed them again;
+    ``flake_rate`` the share of findings that stayed away in at least one. What cannot be known is null.
     ``seconds_since_*`` is campaign time since a case last had a new feature, or a new pair of them.
     """
 
@@ -61,31 +70,29 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     seconds_since_new_pair: float
 
 
-def stats_of(nodes: Sequence[Node]) -> Stats:
-    """The sum of ``nodes``, of which there is at least one."""
+def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
+    """The sum of ``nodes``, of which there is at least one, and whose findings are ``findings``."""
     verdicts = sum((node.verdicts for node in nodes), Counter[str]())
     cases = verdicts.total()
     confirmations = [confirmation for node in nodes for confirmation in node.confirmations]
     runs = sum(confirmation.runs for confirmation in confirmations)
     seconds = max(node.seconds for node in nodes)
     gpu_seconds = sum(node.gpu_seconds for node in nodes)
-    state = state_of(nodes)
-    sightings = [sighting for node in nodes for sighting in node.sightings]
     seen = {key for node in nodes for key in node.first_seen}
     return Stats(
         updated=time.time(),
         directories=len(nodes),
-        state=state,
-        reason="; ".join(dict.fromkeys(filter(None, (node.last.reason for node in nodes if node.sessions)))),
-        exit_code=_worst(nodes),
+        state=state_of(nodes),
+        reason="; ".join(dict.fromkeys(node.last.reason for node in nodes if node.last.reason)),
+        exit_code=exit_code_of(nodes),
         sessions=sum(len(node.sessions) for node in nodes),
         seconds=seconds,
         cases=cases,
         cases_per_second=sum(node.verdicts.total() / node.seconds if node.seconds else 0.0 for node in nodes),
         verdicts={status.value: verdicts[status] for status in Status if verdicts[status]},
-        findings=len({_kind_of(s.folder.name, s.signature) for s in sightings if s.rate is not None}),
-        hits=sum(sighting.hits for sighting in sightings),
-        inconclusive=sum(sighting.flaky for sighting in sightings),
+        findings=sum(finding.confirmed for finding in findings),
+        hits=sum(finding.hits for finding in findings),
+        inconclusive=sum(finding.status == "inconclusive" for finding in findings),
         hangs=verdicts[Status.HANG],
         crashes=verdicts[Status.CRASH],
         flake_rate=_share(sum(c.flaky for c in confirmations), len(confirmations)),
@@ -97,3 +104,60 @@ def stats_of(nodes: Sequence[Node]) -> Stats:
         seconds_since_new_feature=min(_since(node, 1) for node in nodes),
         seconds_since_new_pair=min(_since(node, 2) for node in nodes),
     )
+
+
+def state_of(nodes: Sequence[Node]) -> State:
+    """Running where one of them is; killed where a session has no end and no process."""
+    if any(is_running(node.last) for node in nodes):
+        return "running"
+    return "ended" if all(node.last.ended is not None for node in nodes) else "killed"
+
+
+def exit_code_of(nodes: Sequence[Node]) -> int | None:
+    """The worst of the newest sessions: a finding, then what failed; None while one is open."""
+    codes = [node.last.exit_code for node in nodes]
+    order = (EXIT_FINDING, EXIT_INFRA, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_INCONCLUSIVE, EXIT_CLEAN)
+    return None if None in codes else next((code for code in order if code in codes), codes[0])
+
+
+class StatsWriter:
+    """An event sink that keeps ``stats.json`` in ``directory`` current; it reads the journal, so comes after it.
+
+    That the figures cannot be written must not end a campaign: it is said once, on stderr.
+    """
+
+    def __init__(self, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._due = 0.0
+        self._failed = False
+
+    def __call__(self, event: Event) -> None:
+        """Writes at the first event, at the last one, and now and then between."""
+        began = self._clock()
+        if self._failed or (began < self._due and not isinstance(event, CampaignFinished)):
+            return
+        try:
+            write_stats(self._directory)
+        except FuzzshardError as error:
+            self._failed = True
+            print(f"fuzzshard: {STATS_FILE} is not written any more: {error}", file=sys.stderr)
+        took = self._clock() - began
+        self._due = began + max(SECONDS_BETWEEN, took / _MOST_SHARE)
+
+
+def write_stats(directory: Path) -> Stats:
+    """Replaces ``stats.json`` in ``directory`` by what its journal says now."""
+    node = read_node(directory)
+    stats = stats_of([node], seen_findings([node]))
+    write_atomic(directory / STATS_FILE, msgspec.json.format(msgspec.json.encode(stats), indent=2) + b"\n")
+    return stats
+
+
+def _share(part: float, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _since(node: Node, size: int) -> float:
+    """Campaign time since the last feature (``size`` 1) or pair (2) that was new."""
+    return node.seconds - max((at for key, at in node.first_seen.items() if len(key) == size), default=0.0)

@@ -9,10 +9,18 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+
+from fuzzshard.journal.history import History
+from fuzzshard.report.node import Node, begin_times, journal_of
+from fuzzshard.report.seen_findings import SeenFinding
 
 Point = tuple[float, float]
 
+_BARS = 8
+"""Of a histogram, for each power of ten."""
 MOST_POINTS = 400
 """Of a curve; more cannot be told apart on a screen."""
 
@@ -45,7 +53,7 @@ class Timeline:
     """The series of one report.
 
     ``bins[i]`` counts verdicts from ``i * bin_seconds`` on. ``pairs`` is the number of pairs of features
-    seen by any node until then, ``pairs_by_node`` by each. ``restarts`` are the times at which a later session began.
+    seen by any node until then, ``pairs_by_node`` by each. At ``restarts`` a later session began.
     """
 
     seconds: float
@@ -53,9 +61,84 @@ class Timeline:
     bins: Sequence[Mapping[str, int]]
     pairs: Sequence[Point]
     pairs_by_node: Mapping[str, Sequence[Point]]
-    durations: Histogram
+    durations: Histogram | None
     marks: Sequence[Mark] = ()
     restarts: Sequence[float] = ()
+
+
+def read_timeline(nodes: Sequence[Node], findings: Iterable[SeenFinding]) -> Timeline:
+    """The series of ``nodes``; the journals count their cases, so that there may be millions."""
+    seconds = max(node.seconds for node in nodes)
+    width = bin_width(seconds)
+    bins = [Counter[str]() for _ in range(max(1, math.ceil(seconds / width)))]
+    for node in nodes:
+        with History(journal_of(node.path)) as history:
+            for index, status, count in _counts(history, node, width):
+                bins[min(index, len(bins) - 1)][status] += count
+    first: dict[tuple[str, ...], float] = {}
+    for node in nodes:
+        for key, at in _pairs(node).items():
+            first[key] = min(at, first.get(key, at))
+    return Timeline(
+        seconds=seconds,
+        bin_seconds=width,
+        bins=bins,
+        pairs=growth(first.values(), seconds),
+        pairs_by_node={str(node.path): growth(_pairs(node).values(), node.seconds) for node in nodes},
+        durations=_durations(nodes),
+        marks=[Mark(f.at, f.signature, f.anchor) for f in findings if f.confirmed],
+        restarts=[at for node in nodes for at in begin_times(node.sessions).values() if at]
+        if len(nodes) == 1
+        else [],
+    )
+
+
+def _counts(history: History, node: Node, width: float) -> list[tuple[int, str, int]]:
+    """(bin, status, number of cases) of one directory."""
+    return [
+        (index, status, count)
+        for session, begin in begin_times(node.sessions).items()
+        for index, status, count in history.rows(
+            "SELECT CAST((? + began) / ? AS INTEGER) AS bin, status, count(*) FROM case_run "
+            "WHERE session = ? AND status IS NOT NULL GROUP BY bin, status",
+            begin,
+            width,
+            session,
+        )
+    ]
+
+
+def _pairs(node: Node) -> dict[tuple[str, ...], float]:
+    return {key: at for key, at in node.first_seen.items() if len(key) == 2}
+
+
+def _durations(nodes: Sequence[Node]) -> Histogram | None:
+    """Bars of equal width on a logarithmic axis, eight for each power of ten."""
+    counts: Counter[int] = Counter()
+    for node in nodes:
+        with History(journal_of(node.path)) as history:
+            for low, count in _by_time(history):
+                counts[low] += count
+    if not counts:
+        return None
+    bars = range(min(counts), max(counts) + 1)
+    return Histogram([10 ** (k / _BARS) for k in (*bars, bars[-1] + 1)], [counts[k] for k in bars])
+
+
+def _by_time(history: History) -> list[tuple[int, int]]:
+    """(bar, number of cases); not every SQLite has logarithms, so it compares with the edges of the bars."""
+    (least, most) = history.rows("SELECT min(seconds), max(seconds) FROM case_run WHERE seconds > 0")[0]
+    if least is None:
+        return []
+    low, high = (math.floor(_BARS * math.log10(value)) for value in (least, most))
+    cases = " ".join(f"WHEN seconds < {10 ** ((k + 1) / _BARS)!r} THEN {k}" for k in range(low, high))
+    bar = f"CASE {cases} ELSE {high} END" if cases else f"{high}"
+    return [
+        (k, count)
+        for k, count in history.rows(
+            f"SELECT {bar} AS bar, count(*) FROM case_run WHERE seconds > 0 GROUP BY bar"
+        )
+    ]
 
 
 def growth(first_seen: Iterable[float], until: float) -> list[Point]:

@@ -1,4 +1,4 @@
-"""The forward of a case, drawn: modules within modules, values between them, and their wrap groups by colour."""
+"""The forward of a case, drawn: modules within modules, values between them, wrap groups by colour."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class _Forward:
         )
 
     def marks(self, path: str, more: Iterable[str]) -> tuple[list[str], str]:
-        """The tags of a module, and the classes for its colour: that of its group, else of its parameters'."""
+        """The tags of a module, and its classes: coloured by its group, else by that of its parameters."""
         tags = [*self.notes.badges(path), *more]
         tags = [tag for tag in dict.fromkeys(tags) if not tag.startswith("called ")]
         owners = {o for fqn, o in facts(self.case).owners.items() if o is not None and is_within(fqn, path)}

@@ -7,6 +7,7 @@ it crosses no box. Orders within layers follow the mean of the neighbours, and s
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -66,7 +67,7 @@ def _links(graph: networkx.DiGraph[str], layer_of: Mapping[str, int]) -> dict[_N
         between: list[_Node] = [(begin, end, i) for i in range(layer_of[begin] + 1, layer_of[end])]
         links.update({node: [] for node in between})
         chain: list[_Node] = [begin, *between, end]
-        for above, below in zip(chain, chain[1:], strict=False):
+        for above, below in itertools.pairwise(chain):
             links[above].append(below)
             links[below].append(above)
     return links
@@ -76,7 +77,7 @@ def _order(layers: list[list[_Node]], links: Mapping[_Node, Sequence[_Node]]) ->
     """Sorts each layer by the mean place of its neighbours in the layer before, down and up in turn."""
     for sweep in range(_SWEEPS):
         going = layers if sweep % 2 == 0 else layers[::-1]
-        for before, layer in zip(going, going[1:], strict=False):
+        for before, layer in itertools.pairwise(going):
             rank = {node: i for i, node in enumerate(before)}
             own = {node: float(i) for i, node in enumerate(layer)}
             wish = {
@@ -94,7 +95,7 @@ def _straighten(
     for sweep in range(_SWEEPS):
         for layer in layers if sweep % 2 == 0 else layers[::-1]:
             wishes = [statistics.fmean([xs[m] for m in links[node]] or [xs[node]]) for node in layer]
-            apart = [(widths[a] + widths[b]) / 2 + GAP_ACROSS for a, b in zip(layer, layer[1:], strict=False)]
+            apart = [(widths[a] + widths[b]) / 2 + GAP_ACROSS for a, b in itertools.pairwise(layer)]
             pushed, pulled = wishes.copy(), wishes.copy()
             for i, distance in enumerate(apart):
                 pushed[i + 1] = max(pushed[i + 1], pushed[i] + distance)

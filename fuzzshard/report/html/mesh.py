@@ -14,7 +14,7 @@ _CELL, _GAP, _LEFT, _TOP = 28.0, 10.0, 18.0, 20.0
 
 
 def draw_mesh(mesh: Mesh, accused: Collection[int] = ()) -> Markup:
-    """A row is one shard group, a column holds replicas; ranks that share a cell are one tensor-parallel group.
+    """A row is one shard group, a column holds replicas; ranks in one cell are a tensor-parallel group.
 
     Ranks in ``accused`` showed the finding. They are numbered as torch does, (pp, replicate, shard, tp) from
     the outermost axis to the innermost.

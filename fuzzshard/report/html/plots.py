@@ -10,10 +10,10 @@ from markupsafe import Markup
 from fuzzshard.report.html.frame import Frame, Tick
 from fuzzshard.report.html.scale import duration, number, ticks, time_ticks
 from fuzzshard.report.html.svg import Element, element, group, label, path, picture, tip
-from fuzzshard.report.timeline import Point, Timeline
+from fuzzshard.report.timeline import Histogram, Point, Timeline
 from fuzzshard.verdict import Status
 
-NARROW, WIDE = 400, 860
+NARROW, WIDE = 400, 1160
 HEIGHT = 230
 
 STACKED = (
@@ -31,7 +31,7 @@ def coverage_plot(timeline: Timeline, width: float = WIDE) -> Markup:
     """Pairs of features seen over time, with a mark where each finding was made."""
     seen = timeline.pairs[-1][1]
     heights = ticks(seen)
-    frame = Frame(width, HEIGHT + (60 if width == WIDE else 0), _span(timeline), heights[-1])
+    frame = Frame(width, HEIGHT + (80 if width == WIDE else 0), _span(timeline), heights[-1])
     nodes = timeline.pairs_by_node if len(timeline.pairs_by_node) > 1 else {}
     marks = [_mark(frame, timeline.pairs, mark.at, mark.title, mark.anchor) for mark in timeline.marks]
     return picture(
@@ -91,12 +91,11 @@ def verdicts_plot(timeline: Timeline) -> Markup:
     )
 
 
-def durations_plot(timeline: Timeline) -> Markup:
+def durations_plot(histogram: Histogram) -> Markup:
     """How long cases took, on a logarithmic axis, with the median and the 95th percentile."""
-    histogram = timeline.durations
     low, high = math.log10(histogram.edges[0]), math.log10(histogram.edges[-1])
     heights = ticks(max(histogram.counts))
-    frame = Frame(NARROW, HEIGHT, high - low, heights[-1])
+    frame = Frame(NARROW, HEIGHT, high - low, heights[-1], top=44)
     at = [math.log10(edge) - low for edge in histogram.edges]
     decades = [(float(k) - low, duration(10.0**k)) for k in range(math.ceil(low), math.floor(high) + 1)]
     bars = (
@@ -202,7 +201,7 @@ def _quantile(frame: Frame, at: float, text: str, row: int) -> Element:
     anchor = "end" if x > frame.width * 0.6 else "start"
     shift = -5 if anchor == "end" else 5
     return group(
-        element("line", x1=x, x2=x, y1=frame.top, y2=frame.base),
-        label(x + shift, frame.top + 8 + 15 * row, text, text_anchor=anchor),
+        element("line", x1=x, x2=x, y1=6 + 15 * row, y2=frame.base),
+        label(x + shift, 14 + 15 * row, text, text_anchor=anchor),
         class_="quantile",
     )

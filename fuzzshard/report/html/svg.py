@@ -5,7 +5,7 @@ Drawings are inline in the report and take their colours from its style sheet by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree
 
 from markupsafe import Markup
@@ -17,10 +17,8 @@ CHARACTER_WIDTH = 7.25
 
 
 def element(tag: str, *children: Element | None, text: str = "", **attributes: str | float) -> Element:
-    """``<tag ...>``; ``class_`` is the attribute ``class``, other underscores are hyphens, numbers are rounded."""
-    made = Element(
-        tag, {name.rstrip("_").replace("_", "-"): _value(value) for name, value in attributes.items()}
-    )
+    """``<tag ...>``; ``class_`` is ``class``, other underscores become hyphens, numbers are rounded."""
+    made = _with(Element(tag), attributes)
     made.text = text or None
     made.extend(child for child in children if child is not None)
     return made
@@ -28,12 +26,12 @@ def element(tag: str, *children: Element | None, text: str = "", **attributes: s
 
 def group(*children: Element | None, **attributes: str | float) -> Element:
     """``<g>``."""
-    return element("g", *children, **attributes)
+    return _with(element("g", *children), attributes)
 
 
 def label(x: float, y: float, text: str, **attributes: str | float) -> Element:
     """A line of text whose baseline begins at a point."""
-    return element("text", text=text, x=x, y=y, **attributes)
+    return _with(element("text", text=text, x=x, y=y), attributes)
 
 
 def tip(text: str) -> Element:
@@ -48,7 +46,7 @@ def moved(x: float, y: float, *children: Element | None) -> Element:
 
 def path(points: Iterable[tuple[float, float]], **attributes: str | float) -> Element:
     """A line through points."""
-    return element("path", d="M" + "L".join(f"{_value(x)} {_value(y)}" for x, y in points), **attributes)
+    return _with(element("path", d="M" + "L".join(f"{_value(x)} {_value(y)}" for x, y in points)), attributes)
 
 
 def picture(
@@ -67,12 +65,18 @@ def picture(
         role="img",
         aria_label=f"{title}. {description}",
     )
-    return Markup(ElementTree.tostring(drawn, encoding="unicode"))  # noqa: S704, ElementTree has escaped it
+    return Markup(ElementTree.tostring(drawn, encoding="unicode"))
 
 
 def text_width(text: str, size: float = 12) -> float:
     """About how wide ``text`` is in the report's monospaced font."""
     return len(text) * CHARACTER_WIDTH * size / 12
+
+
+def _with(made: Element, attributes: Mapping[str, str | float]) -> Element:
+    for name, value in attributes.items():
+        made.set(name.rstrip("_").replace("_", "-"), _value(value))
+    return made
 
 
 def _value(value: str | float) -> str:

@@ -1,0 +1,146 @@
+"""A finding as a card of the report: what it says, and its minimal case drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import pygments
+from markupsafe import Markup
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from fuzzshard.case.case import WrapGroup
+from fuzzshard.case.features import features
+from fuzzshard.corpus.entry import CorpusEntry, mesh_text
+from fuzzshard.corpus.expectation import known_versions
+from fuzzshard.corpus.store import replay_command, saved_script
+from fuzzshard.drafts.duplicates import cause
+from fuzzshard.drafts.words import title
+from fuzzshard.report.html.forward import draw_forward, group_colour
+from fuzzshard.report.html.mesh import draw_mesh
+from fuzzshard.report.html.scale import duration
+from fuzzshard.report.html.schedule import draw_schedule
+from fuzzshard.report.html.tree import Branch, module_branches
+from fuzzshard.report.module_tree import model_name
+from fuzzshard.report.program import program
+from fuzzshard.report.seen_findings import SeenFinding
+from fuzzshard.report.text import drawn
+from fuzzshard.reproducer.options import group_arguments
+from fuzzshard.verdict import Finding
+
+MOST_FINDINGS = 6
+"""Rows of observed against expected; one cause breaks many rules at once."""
+
+_FORMATTER = HtmlFormatter(nowrap=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class WrapCall:
+    """A call of ``fully_shard`` as it would be written, with the class of its colour."""
+
+    number: int
+    text: str
+    colour: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """An op of the schedule; ``mark`` says what was found at it."""
+
+    text: str
+    mark: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """The minimal case."""
+
+    forward: Markup
+    schedule: Markup
+    mesh: Markup
+    tree: Branch
+    wraps: list[WrapCall]
+    program: list[Statement]
+    features: list[str]
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """All that the template says of one finding; drawing and script are None where there is no entry."""
+
+    seen: SeenFinding
+    title: str
+    facts: dict[str, str]
+    findings: Sequence[Finding]
+    num_more: int
+    drawing: Drawing | None = None
+    script: Markup | None = None
+    script_lines: int = 0
+    entry: CorpusEntry | None = None
+
+
+def card(seen: SeenFinding) -> Card:
+    """The card of one finding."""
+    entry, file = seen.entry, seen.file
+    if entry is None or file is None:
+        summary = next((s.summary for s in seen.sightings if s.summary), "")
+        return Card(seen, summary or seen.signature, dict(_facts(seen)), (), 0)
+    script = saved_script(file)
+    return Card(
+        seen=seen,
+        title=title(entry, cause(file, entry)) if entry.findings else seen.signature,
+        facts=dict(_facts(seen)),
+        findings=entry.findings[:MOST_FINDINGS],
+        num_more=max(len(entry.findings) - MOST_FINDINGS, 0),
+        drawing=_drawing(seen, entry),
+        script=None if script is None else highlighted(script),
+        script_lines=0 if script is None else script.count("\n"),
+        entry=entry,
+    )
+
+
+def highlighted(python: str) -> Markup:
+    """Python with a ``<span>`` around each token that has a colour; the formatter escapes everything else."""
+    return Markup(pygments.highlight(python, PythonLexer(), _FORMATTER))
+
+
+def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
+    entry = seen.entry
+    if seen.rate is not None:
+        yield "came back in", seen.rate.text()
+    yield "first seen", f"after {duration(seen.at)}" + ("" if seen.new else ", known before")
+    yield "cases with it", f"{seen.hits:,}"
+    if len(seen.sightings) > 1:
+        yield "entries", f"{len(seen.sightings)} that show the same"
+    if entry is not None:
+        if entry.rung:
+            yield "judged by", f"the {entry.rung} rung"
+        yield "seen with", f"torch {entry.torch} on {entry.device}, {mesh_text(entry.case.mesh)}"
+        if versions := known_versions(entry):
+            yield "versions", versions
+        yield "replay", replay_command(seen.folder, entry)
+    yield "folder", str(seen.folder)
+
+
+def _drawing(seen: SeenFinding, entry: CorpusEntry) -> Drawing:
+    case = entry.case
+    marks = {f.op: f"{f.oracle} of {f.engine}" for f in reversed(entry.findings) if f.op >= 0}
+    statements = program(case.schedule)
+    return Drawing(
+        forward=draw_forward(case, {f.name for f in entry.findings if f.name}),
+        schedule=draw_schedule(case, marks),
+        mesh=draw_mesh(case.mesh, {f.rank for f in entry.findings}),
+        tree=module_branches(case),
+        wraps=[_wrap_call(i, wrap) for i, wrap in enumerate(case.wrap)],
+        program=[Statement(text, marks.get(i, "")) for i, text in enumerate(statements)],
+        features=sorted(features(case)),
+        text=drawn(entry, seen.folder),
+    )
+
+
+def _wrap_call(index: int, wrap: WrapGroup) -> WrapCall:
+    modules = ", ".join(map(model_name, wrap.modules))
+    listed = modules if len(wrap.modules) == 1 else f"[{modules}]"
+    return WrapCall(index, f"fully_shard({', '.join((listed, *group_arguments(wrap)))})", group_colour(index))

@@ -1,0 +1,127 @@
+"""The distinct findings of campaigns: what their journals saw of each, with the entry that is on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from fuzzshard.corpus.distinct import Stored, distinct
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry, read_entry
+from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
+from fuzzshard.errors import InvalidEntry
+from fuzzshard.report.node import Node, Sighting
+
+
+@dataclasses.dataclass(frozen=True)
+class SeenFinding:
+    """Entries that show the same (:func:`fuzzshard.corpus.distinct.distinct`), on any number of nodes.
+
+    ``file`` and ``entry`` are those of the one to keep, or None where nothing that can be read is on disk.
+    """
+
+    sightings: tuple[Sighting, ...]
+    file: Path | None = None
+    entry: CorpusEntry | None = None
+
+    @property
+    def signature(self) -> str:
+        """Of all of them."""
+        return self.sightings[0].signature
+
+    @property
+    def anchor(self) -> str:
+        """A name that is its own in a report."""
+        return f"finding-{self.sightings[0].folder.name}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the entry to show is, or was."""
+        return self.sightings[0].folder if self.file is None else self.file.parent
+
+    @property
+    def new(self) -> bool:
+        """Whether these campaigns made it; if not, the corpus had it before."""
+        return any(sighting.found for sighting in self.sightings)
+
+    @property
+    def at(self) -> float:
+        """The campaign time at which it was seen first."""
+        return min(sighting.at for sighting in self.sightings)
+
+    @property
+    def hits(self) -> int:
+        """The cases that it explains."""
+        return sum(sighting.hits for sighting in self.sightings)
+
+    @property
+    def rate(self) -> Confirmation | None:
+        """How often it came back on fresh ranks; None before it was confirmed."""
+        confirmed = self.entry.confirmed if self.entry is not None else None
+        return confirmed or next((s.rate for s in self.sightings if s.rate is not None), None)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether it counts: it came back at least once, here or in an earlier campaign."""
+        return self.status not in ("inconclusive", "unconfirmed")
+
+    @property
+    def status(self) -> str:
+        """inconclusive, unconfirmed, gone, or what the entry says: open, fixed, wontfix, flaky."""
+        if all(sighting.flaky for sighting in self.sightings):
+            return "inconclusive"
+        if all(sighting.gone for sighting in self.sightings):
+            return "gone"
+        if self.rate is None:
+            return "unconfirmed"
+        lifecycle = self.entry.lifecycle if self.entry is not None else None
+        return str(lifecycle or (Lifecycle.FLAKY if self.rate.flaky else Lifecycle.OPEN))
+
+
+def seen_findings(nodes: Iterable[Node]) -> list[SeenFinding]:
+    """All that some case of these campaigns showed, new ones first, in the order in which they were seen."""
+    found = list(_grouped(nodes))
+    return sorted(found, key=lambda finding: (not finding.confirmed, not finding.new, finding.at))
+
+
+def _grouped(nodes: Iterable[Node]) -> Iterator[SeenFinding]:
+    by_file: dict[Path, Sighting] = {}
+    stored: list[Stored] = []
+    for node in nodes:
+        for sighting in node.sightings:
+            file = sighting.folder / CASE_FILE
+            if (entry := _entry(file)) is None:
+                yield SeenFinding((sighting,))
+            else:
+                by_file[file] = sighting
+                stored.append(Stored(file, node.path, entry))
+    for same in distinct(stored):
+        sightings = tuple(by_file[item.file] for item in same.items)
+        yield SeenFinding(sightings, same.items[0].file, same.entry)
+
+
+def unseen_entries(nodes: Sequence[Node]) -> list[tuple[Path, CorpusEntry]]:
+    """The findings that the corpora of ``nodes`` have and that no case showed."""
+    seen = {sighting.folder for node in nodes for sighting in node.sightings}
+    return [
+        (file.parent, entry)
+        for node in nodes
+        for file in sorted(node.path.glob(f"{FINDINGS_FOLDER}/*/{CASE_FILE}"))
+        if file.parent not in seen and (entry := _entry(file)) is not None and entry.signature
+    ]
+
+
+def _entry(file: Path) -> CorpusEntry | None:
+    """The entry in ``file``; None for one that was moved away, or changed by hand, meanwhile."""
+    try:
+        return _read(file, file.stat().st_mtime_ns)
+    except (InvalidEntry, OSError):
+        return None
+
+
+@functools.lru_cache(maxsize=1000)
+def _read(file: Path, _modified: int) -> CorpusEntry:
+    """Figures are written every few seconds, and entries change rarely."""
+    return read_entry(file)

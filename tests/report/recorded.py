@@ -1,0 +1,89 @@
+"""Directories of campaigns, written by the journal's own writer from cases and events that a test makes up."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from fuzzshard.campaign.events import (
+    CampaignFinished,
+    CaseDetail,
+    CaseJudged,
+    CaseStarted,
+    Event,
+    WorldStarted,
+)
+from fuzzshard.journal.schema import JOURNAL_FILE, connect
+from fuzzshard.journal.writer import JournalWriter, SessionStart
+from fuzzshard.verdict import Status
+
+INFO = {"torch": "2.13.0", "python": "3.11", "device": "cpu", "backend": "gloo", "platform": "test"}
+
+
+def judged(
+    status: Status = Status.PASS, *, seconds: float = 0.1, features: Sequence[str] = (), at: float
+) -> list[Event]:
+    """The events of one case, which began at ``at``; its features are new if no earlier case had them."""
+    return [
+        CaseStarted(index=0, elapsed=at),
+        CaseDetail(features=tuple(sorted(features)), elapsed=at + seconds),
+        CaseJudged(index=0, status=status, seconds=seconds, elapsed=at + seconds),
+    ]
+
+
+def finished(at: float, *, reason: str = "all cases were run", exit_code: int = 0) -> CampaignFinished:
+    """The end of a session."""
+    return CampaignFinished(
+        elapsed=at,
+        reason=reason,
+        exit_code=exit_code,
+        seed=7,
+        cases=0,
+        cases_per_second=0.0,
+        overhead=0.0,
+        counts={},
+        findings=(),
+        unresolved=(),
+        refusals=(),
+        features_seen=0,
+        features_total=0,
+        features_unseen=(),
+        pairs_seen=0,
+        complete=True,
+    )
+
+
+def record(
+    directory: Path, events: Iterable[Event], *, device: str = "cpu", world_size: int = 2, worlds: int = 1
+) -> Path:
+    """Writes one session into the journal of ``directory``; what is new is what no case of it had before."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / JOURNAL_FILE
+    connection = connect(path)
+    start = SessionStart(
+        stream={}, limits={}, seed=7, stream_seed=7, world_size=world_size, worlds=worlds, device=device
+    )
+    writer = JournalWriter(path, connection, start)
+    writer.record(WorldStarted(info=INFO))
+    features: set[str] = set()
+    pairs: set[tuple[str, str]] = set()
+    index = 0
+    for event in events:
+        match event:
+            case CaseStarted():
+                event = replace(event, index=index)
+            case CaseDetail():
+                present = set(itertools.combinations(event.features, 2))
+                new = tuple(name for name in event.features if name not in features)
+                event = replace(event, new_pairs=tuple(sorted(present - pairs)))
+                features.update(new)
+                pairs |= present
+            case CaseJudged():
+                event = replace(event, index=index, new_features=new)
+                index += 1
+        writer.record(event)
+    writer.close()
+    return directory
