@@ -22,23 +22,34 @@ MAX_INFRA_IN_A_ROW = 5
 class Control:
     """Read by every world between runs; written by the coordinator and by whoever reaches a limit.
 
-    ``reason`` is why no more cases are taken. ``halted``: no more runs either. ``abandoned``: the
-    worlds were killed, so what their runs still return means nothing.
+    Time counts from the start of the campaign: its earlier sessions took ``before`` seconds, and in the last
+    ``quiet`` of them nothing new came. ``reason`` is why no more cases are taken. ``halted``: no more runs
+    either. ``abandoned``: the worlds were killed, so what their runs still return means nothing.
     """
 
-    def __init__(self, max_time: float | None) -> None:
-        self.started = time.monotonic()
+    def __init__(
+        self,
+        max_time: float | None,
+        *,
+        stop_after_no_new: float | None = None,
+        before: float = 0.0,
+        quiet: float = 0.0,
+    ) -> None:
+        self._started = time.monotonic() - before
         self.reason = ""
         self.halted = False
         self.abandoned = False
         self.infra_in_a_row = 0
         self._halted_at = math.inf
-        self._max_time = math.inf if max_time is None else max_time
+        # A session that is continued in overtime has an overtime of its own.
+        self._max_time = math.inf if max_time is None else max(max_time, before)
+        self._max_quiet = math.inf if stop_after_no_new is None else stop_after_no_new
+        self._last_new = before - quiet
         self._lock = threading.Lock()
 
     def elapsed(self) -> float:
         """Seconds since the campaign started."""
-        return time.monotonic() - self.started
+        return time.monotonic() - self._started
 
     def seconds_left(self) -> float:
         """Seconds until ``max_time``; negative in overtime."""
@@ -54,7 +65,13 @@ class Control:
         """Whether another case may be taken from the stream."""
         if not self.reason and self.seconds_left() <= 0:
             self.reason = "time is up"
+        if not self.reason and self.elapsed() - self._last_new >= self._max_quiet:
+            self.reason = f"nothing new for {self._max_quiet:g} s"
         return not self.reason
+
+    def note_new(self) -> None:
+        """A pair of features, a point of torch or a finding came that was not there before."""
+        self._last_new = self.elapsed()
 
     def running(self) -> bool:
         """Whether any run may start, be it to confirm or to shrink."""

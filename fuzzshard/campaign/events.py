@@ -21,8 +21,27 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     elapsed: float = 0.0
 
 
+class Continued(msgspec.Struct, frozen=True, kw_only=True):
+    """What a campaign goes on with: so many ``sessions``, the last of which ended as ``ended`` says.
+
+    ``cases``, with those that were held back, and ``elapsed`` count towards its limits. ``counts`` are judged
+    cases by status, ``findings`` distinct ones that it made; ``unfinished`` ones are confirmed first.
+    """
+
+    sessions: int
+    ended: str
+    cases: int
+    elapsed: float
+    counts: dict[str, int]
+    findings: int
+    unfinished: int
+
+
 class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
-    """Always the first event, before anything can fail: the seed and the limits."""
+    """Always the first event: the seed, the limits, and what it ``continues``.
+
+    ``note`` says why a campaign in the same directory that did not end is not continued.
+    """
 
     version: str
     seed: int
@@ -35,6 +54,9 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
     max_cases: int | None = None
     max_time: float | None = None
     max_findings: int | None = None
+    stop_after_no_new: float | None = None
+    continues: Continued | None = None
+    note: str = ""
 
 
 class WorldStarted(Event, frozen=True, kw_only=True, tag="world_started"):
@@ -87,7 +109,10 @@ class CaseDetail(Event, frozen=True, kw_only=True, tag="case_detail"):
 
 
 class FindingFound(Event, frozen=True, kw_only=True, tag="finding_found"):
-    """A finding that is not a hit of a known one. It is saved, unshrunk, at ``path``."""
+    """A finding that is not a hit of a known one. It is saved, unshrunk, at ``path``.
+
+    An ``index`` of -1: it was saved by a session that was cut off before it could say so.
+    """
 
     index: int
     status: Status

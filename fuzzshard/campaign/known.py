@@ -16,15 +16,22 @@ from fuzzshard.verdict import Verdict
 MAX_PARKED = 8
 """Cases per signature kept aside while another world works on that signature; more are only counted."""
 
+CUT_OFF = -1
+"""The index of a case whose finding is on disk, and whose verdict did not reach the journal."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A case of the stream with a finding; ``path`` is where it is saved, once it is."""
+    """A case of the stream with a finding; ``path`` is where it is saved, once it is.
+
+    ``smaller`` is what an earlier session had shrunk it to when it was cut off.
+    """
 
     index: int
     case: Case
     verdict: Verdict
     path: Path | None = None
+    smaller: Case | None = None
 
 
 _PLAIN = Case(
@@ -92,10 +99,21 @@ class Registry:
         """The known finding that explains ``found``, with the hit counted."""
         present = features(found.case)
         with self._lock:
-            for known in self.known:
-                if known.signature == found.verdict.signature and known.cause <= present:
-                    known.hits += 1
-                    return known
+            known = self._explaining(found, present)
+            if known is not None:
+                known.hits += 1
+            return known
+
+    def explains(self, found: Found) -> bool:
+        """Whether a known finding explains ``found``."""
+        present = features(found.case)
+        with self._lock:
+            return self._explaining(found, present) is not None
+
+    def _explaining(self, found: Found, present: frozenset[str]) -> Known | None:
+        for known in self.known:
+            if known.signature == found.verdict.signature and known.cause <= present:
+                return known
         return None
 
     def learn(self, known: Known, cause: frozenset[str]) -> None:
@@ -142,6 +160,14 @@ class Registry:
         """One more finding did not come back on fresh ranks."""
         with self._lock:
             self.num_flaky += 1
+
+    def count_made(self, path: Path) -> None:
+        """The saved finding at ``path`` is one that this campaign made, before it was continued."""
+        with self._lock:
+            for known in self.known:
+                if known.path == path:
+                    known.hits += 1
+                    known.saved_before = False
 
     def all(self, *, gone: bool = False) -> tuple[Known, ...]:
         """Every distinct finding, in the order in which they were settled; with ``gone`` those as well."""

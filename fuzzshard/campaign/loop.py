@@ -8,6 +8,7 @@ import os
 import queue
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -15,12 +16,21 @@ import msgspec
 
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, CorpusLoaded, Event
+from fuzzshard.campaign.events import (
+    CampaignFinished,
+    CampaignStarted,
+    CaseDetail,
+    Continued,
+    CorpusLoaded,
+    Event,
+)
 from fuzzshard.campaign.keep import Keeper
-from fuzzshard.campaign.known import Registry
+from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.options import CampaignOptions, world_config
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.quarantine import Quarantine
+from fuzzshard.campaign.restore import restore_counts, restore_findings, unfinished
+from fuzzshard.campaign.resume import Plan, plan_session, start_of
 from fuzzshard.campaign.saved import load_known
 from fuzzshard.campaign.signals import signals_call
 from fuzzshard.campaign.tally import Tally
@@ -39,6 +49,10 @@ from fuzzshard.errors import (
 )
 from fuzzshard.guidance import guided
 from fuzzshard.guidance.reached import Reached
+from fuzzshard.journal.history import History
+from fuzzshard.journal.lock import locked
+from fuzzshard.journal.schema import JOURNAL_FILE, connect
+from fuzzshard.journal.writer import JournalWriter
 from fuzzshard.reproducer import check, scripts
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
@@ -84,35 +98,68 @@ def run_campaign(options: CampaignOptions, sink: Callable[[Event], None], *, too
     The exit code is 0 for a clean campaign, 1 with at least one finding, 3 with inconclusive cases only,
     4 when the machine or the disk failed, 130 after Ctrl-C or SIGTERM. In each of these cases everything
     found is saved and the last event is :class:`CampaignFinished`. A second Ctrl-C ends it at once.
-    Raises :class:`fuzzshard.errors.UsageError` for options that this machine cannot serve.
+    A campaign in the same directory that did not end by itself is continued (:func:`plan_session`).
+    Raises, before any event, :class:`fuzzshard.errors.UsageError` for options that this machine cannot serve,
+    and other errors for a directory that is in use, cannot be written, or has a journal that cannot be read.
     """
     device, num_devices = resolve_device(options.device)
     config = world_config(options, device, num_devices)
-    return _Campaign(options, config, sink, tools).run()
+    path = options.corpus / JOURNAL_FILE
+    with locked(options.corpus), contextlib.closing(connect(path)) as connection:
+        history = History(path, connection)
+        plan = plan_session(history, options, config)
+        campaign = _Campaign(options, config, sink, tools, plan)
+        campaign.restore(history)
+        campaign.journal = JournalWriter(path, connection, start_of(plan, options, config))
+        return campaign.run()
 
 
 class _Campaign:
     """The coordinator. Worlds run in threads of their own and talk to it through one queue of events."""
 
     def __init__(
-        self, options: CampaignOptions, config: WorldConfig, sink: Callable[[Event], None], tools: Tools
+        self,
+        options: CampaignOptions,
+        config: WorldConfig,
+        sink: Callable[[Event], None],
+        tools: Tools,
+        plan: Plan,
     ) -> None:
         self.options = options
         self.config = config
         self.sink = sink
         self.tools = tools
-        self.seed = options.resolved_seed()
-        self.control = Control(options.max_time)
+        self.plan = plan
+        self.journal: JournalWriter | None = None
+        self.control = Control(
+            options.max_time,
+            stop_after_no_new=options.stop_after_no_new,
+            before=plan.elapsed,
+            quiet=plan.quiet,
+        )
         self.tally = Tally()
         self.registry = Registry()
-        self.quarantine = Quarantine(self.registry, self.seed, enabled=options.quarantine)
+        self.quarantine = Quarantine(self.registry, plan.stream_seed, enabled=options.quarantine)
         self.reached = Reached()
+        self.cases_before = 0
+        self.unfinished: deque[Found] = deque()
         self.worlds: list[WorldHandle] = []
         # A SimpleQueue, because a signal handler may put into it at any moment.
         self.queue: queue.SimpleQueue[Event | _Interrupt | _Ended] = queue.SimpleQueue()
         self.num_running = 0
         self.interrupted = False
         self.error: BaseException | None = None
+
+    def restore(self, history: History) -> None:
+        """What the corpus has already needs no shrinking again, nor what this campaign did before."""
+        saved = load_known(
+            self.options.corpus / FINDINGS_FOLDER, preload=self.config.preload, unconfirmed=False
+        )
+        self.registry.known.extend(saved.known)
+        if (campaign := self.plan.campaign) is not None:
+            self.cases_before = restore_counts(history, campaign, self.tally, self.reached)
+            restore_findings(history, campaign, self.registry, self.quarantine)
+            self.unfinished.extend(unfinished(history, campaign, self.options.corpus, self.config))
 
     def run(self) -> int:
         self._deliver_started()
@@ -121,22 +168,7 @@ class _Campaign:
         except FuzzshardError as error:
             self.error = error
             return self._deliver_finished()
-        self._load_known()
-        stream = self.tools.cases(
-            self.seed,
-            world_size=self.config.size,
-            engines=self.options.engines,
-            cuda=self.config.device == "cuda",
-        )
-        learner = guided(
-            self.options.guidance,
-            stream,
-            self.seed,
-            world_size=self.config.size,
-            cuda=self.config.device == "cuda",
-            worlds=self.options.worlds,
-        )
-        cases = Prefetch(learner, ahead=2 * self.options.worlds + 2, limit=self.options.max_cases)
+        cases = self._draw()
         shared = Shared(
             cases=cases,
             control=self.control,
@@ -146,6 +178,7 @@ class _Campaign:
             quarantine=self.quarantine,
             confirm=self.options.confirm,
             reached=self.reached,
+            unfinished=self.unfinished,
             shrinking=self.options.shrink,
             max_findings=self.options.max_findings,
         )
@@ -165,15 +198,30 @@ class _Campaign:
             self._interrupt()
         finally:
             self._abandon(cases)
+        for found in self.unfinished:
+            self.registry.leave_unresolved(found)
         return self._deliver_finished()
 
-    def _load_known(self) -> None:
-        """What the corpus has already needs no shrinking again."""
-        folder = self.options.corpus / FINDINGS_FOLDER
-        saved = load_known(folder, preload=self.config.preload, unconfirmed=False)
-        self.registry.known.extend(saved.known)
-        if saved.known:
-            self.sink(CorpusLoaded(known=len(saved.known), elapsed=self.control.elapsed()))
+    def _draw(self) -> Prefetch:
+        """The cases of this session, as many as the campaign still has to run."""
+        on_cuda = self.config.device == "cuda"
+        stream = self.tools.cases(
+            self.plan.stream_seed,
+            world_size=self.config.size,
+            engines=self.options.engines,
+            cuda=on_cuda,
+        )
+        learner = guided(
+            self.options.guidance,
+            stream,
+            self.plan.stream_seed,
+            world_size=self.config.size,
+            cuda=on_cuda,
+            worlds=self.options.worlds,
+        )
+        limit = self.options.max_cases
+        left = None if limit is None else max(0, limit - self.cases_before)
+        return Prefetch(learner, ahead=2 * self.options.worlds + 2, limit=left)
 
     def _run_world(self, number: int, shared: Shared) -> None:
         """The thread of one world."""
@@ -205,7 +253,7 @@ class _Campaign:
 
     def _handle(self, item: Event | _Interrupt | _Ended) -> None:
         if isinstance(item, Event):
-            self.sink(item)
+            self._deliver(item)
         elif isinstance(item, _Ended):
             self.num_running -= 1
             if isinstance(item.error, KeyboardInterrupt):
@@ -213,6 +261,17 @@ class _Campaign:
             elif item.error is not None and not self.control.abandoned:
                 self.error = self.error or item.error
                 self.control.halt(str(item.error))
+
+    def _deliver(self, event: Event) -> None:
+        """Writes an event down, and then tells it; what only the journal is for is told nobody else."""
+        assert self.journal is not None
+        try:
+            self.journal.record(event)
+        except FuzzshardError as error:
+            self.error = self.error or error
+            self.control.halt(str(error))
+        if not isinstance(event, CaseDetail):
+            self.sink(event)
 
     def _on_signal(self) -> None:
         """Called in the main thread, between any two of its instructions."""
@@ -237,10 +296,11 @@ class _Campaign:
 
     def _deliver_started(self) -> None:
         options = self.options
-        self.sink(
+        self._deliver(
             CampaignStarted(
+                elapsed=self.plan.elapsed,
                 version=__version__,
-                seed=self.seed,
+                seed=self.plan.seed,
                 corpus=str(options.corpus),
                 world_size=self.config.size,
                 worlds=options.worlds,
@@ -250,36 +310,61 @@ class _Campaign:
                 max_cases=options.max_cases,
                 max_time=options.max_time,
                 max_findings=options.max_findings,
+                stop_after_no_new=options.stop_after_no_new,
+                continues=self._continued() if self.plan.earlier else None,
+                note=self.plan.note,
             )
+        )
+        known = sum(known.saved_before for known in self.registry.all(gone=True))
+        if known:
+            self._deliver(CorpusLoaded(known=known, elapsed=self.control.elapsed()))
+
+    def _continued(self) -> Continued:
+        return Continued(
+            sessions=len(self.plan.earlier),
+            ended=self.plan.earlier[-1].reason or "killed",
+            cases=self.cases_before,
+            elapsed=self.plan.elapsed,
+            counts=dict(self.tally.counts),
+            findings=self.registry.num_new,
+            unfinished=len(self.unfinished),
         )
 
     def _deliver_finished(self) -> int:
         """The summary; raises the error of a campaign that ended by a fault of its own."""
-        elapsed, cases, tally = self.control.elapsed(), self.tally.cases, self.tally
-        exit_code = self._exit_code()
-        self.sink(
-            CampaignFinished(
-                elapsed=elapsed,
-                reason=self._reason(),
-                exit_code=exit_code,
-                seed=self.seed,
-                cases=cases,
-                cases_per_second=cases / elapsed,
-                overhead=tally.idle_seconds / max(cases, 1),
-                counts=dict(tally.counts),
-                findings=self.quarantine.summary(),
-                unresolved=tuple(map(str, self.registry.unresolved)),
-                refusals=tuple(tally.refusals.most_common(NUM_REFUSALS_SHOWN)),
-                features_seen=len(tally.features),
-                features_total=len(ALL_FEATURES),
-                features_unseen=tuple(sorted(set(ALL_FEATURES) - tally.features)),
-                pairs_seen=len(tally.pairs),
-                points_reached=len(self.reached.points),
-            )
-        )
+        assert self.journal is not None
+        finished = self._summary()
+        try:
+            self.journal.record(finished)
+        except FuzzshardError as error:
+            self.error = self.error or error
+            finished = self._summary()
+        self.sink(finished)
         if self.error is not None and not isinstance(self.error, FuzzshardError):
             raise self.error
-        return exit_code
+        return finished.exit_code
+
+    def _summary(self) -> CampaignFinished:
+        elapsed, cases, tally = self.control.elapsed(), self.tally.cases, self.tally
+        return CampaignFinished(
+            elapsed=elapsed,
+            reason=self._reason(),
+            exit_code=self._exit_code(),
+            seed=self.plan.seed,
+            cases=cases,
+            cases_per_second=cases / elapsed,
+            overhead=tally.idle_seconds / max(cases, 1),
+            counts=dict(tally.counts),
+            findings=self.quarantine.summary(),
+            unresolved=tuple(map(str, self.registry.unresolved)),
+            refusals=tuple(tally.refusals.most_common(NUM_REFUSALS_SHOWN)),
+            features_seen=len(tally.features),
+            features_total=len(ALL_FEATURES),
+            features_unseen=tuple(sorted(set(ALL_FEATURES) - tally.features)),
+            pairs_seen=len(tally.pairs),
+            points_reached=len(self.reached.points),
+            complete=self.error is None and not self.interrupted,
+        )
 
     def _reason(self) -> str:
         if self.error is not None:

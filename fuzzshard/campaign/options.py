@@ -16,10 +16,12 @@ from fuzzshard.world.config import SAMPLED_COVERAGE, WorldConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CampaignOptions:
-    """One campaign. Without any of the three limits it runs until it is interrupted.
+    """One campaign. Without any of the four limits it runs until it is interrupted.
 
     ``max_time`` is in seconds and bounds shrinking too. ``max_findings`` counts distinct findings that the
-    corpus did not have. ``confirm`` is how often a finding is run again, as found and when it is shrunk.
+    corpus did not have. ``stop_after_no_new`` is for how many seconds there may be no new pair of features,
+    point of torch or finding. ``fresh`` begins a new campaign where an earlier one could be continued.
+    ``confirm`` is how often a finding is run again, as found and when it is shrunk.
     ``quarantine`` says whether cases with the cause of a known finding are held back.
     ``seed=None`` draws a fresh one; 0 is a seed like any other. ``worlds`` sets of ``world_size`` ranks
     run cases at the same time. ``preload`` are Python files that every rank imports before torch is used.
@@ -30,6 +32,8 @@ class CampaignOptions:
     max_cases: int | None = None
     max_time: float | None = None
     max_findings: int | None = None
+    stop_after_no_new: float | None = None
+    fresh: bool = False
     seed: int | None = None
     world_size: int | None = None
     worlds: int = 1
@@ -42,7 +46,8 @@ class CampaignOptions:
     guidance: Guidance = "none"
 
     def __post_init__(self) -> None:
-        for name in ("max_cases", "max_time", "max_findings", "world_size", "worlds", "confirm"):
+        limits = ("max_cases", "max_time", "max_findings", "stop_after_no_new")
+        for name in (*limits, "world_size", "worlds", "confirm"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UsageError(f"{name} is {value}", f"use a positive {name} or leave it out")

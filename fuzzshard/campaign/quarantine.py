@@ -141,6 +141,18 @@ class Quarantine:
             ward.revisiting, ward.quiet = False, 0
             ward.patience *= 2
 
+    def restore(
+        self, known: Known, held_back: int, latest: FindingQuarantined | QuarantineRefused | None
+    ) -> None:
+        """Goes on where an earlier session of the campaign was: ``latest`` is what it said last of ``known``.
+
+        How often cases with the cause pass is measured anew.
+        """
+        with self._lock:
+            ward = self._wards[known.path] = Ward(known.cause, held_back=held_back)
+            ward.active = isinstance(latest, FindingQuarantined) and self._enabled
+            ward.refused = latest.reason if isinstance(latest, QuarantineRefused) else ""
+
     def summary(self) -> tuple[KnownFinding, ...]:
         """What this campaign has met of each finding, and what became of it."""
         with self._lock:

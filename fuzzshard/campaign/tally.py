@@ -6,10 +6,12 @@ import itertools
 import re
 import threading
 from collections import Counter
+from collections.abc import Collection, Iterator
 
-from fuzzshard.campaign.events import CaseJudged
+from fuzzshard.campaign.events import CaseDetail, CaseJudged
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import ALL_FEATURES, features
+from fuzzshard.guidance.reached import Point
 from fuzzshard.verdict import Status, Verdict
 
 MAX_REFUSALS = 500
@@ -32,16 +34,35 @@ class Tally:
         """The number of cases judged."""
         return self.counts.total()
 
-    def add(self, index: int, case: Case, verdict: Verdict) -> CaseJudged:
-        """Counts one case and says what it added."""
-        present = sorted(features(case))
+    def add(
+        self,
+        index: int,
+        case: Case,
+        verdict: Verdict,
+        *,
+        idle: float = 0.0,
+        points: Collection[Point] = (),
+        new_points: int = 0,
+    ) -> tuple[CaseDetail, CaseJudged]:
+        """Counts one case and says what it added; its world stood ``idle`` for so many seconds before it."""
+        present = tuple(sorted(features(case)))
         with self._lock:
             self.counts[verdict.status] += 1
-            self._count_refusals(verdict)
+            self.idle_seconds += idle
+            refused = tuple(self._count_refusals(verdict))
             new = tuple(f for f in present if f not in self.features)
-            self.features.update(present)
-            self.pairs.update(itertools.combinations(present, 2))
-            return CaseJudged(
+            new_pairs = tuple(p for p in itertools.combinations(present, 2) if p not in self.pairs)
+            self.features.update(new)
+            self.pairs.update(new_pairs)
+            detail = CaseDetail(
+                features=present,
+                new_pairs=new_pairs,
+                refused=refused,
+                points=tuple(points),
+                new_points=new_points,
+                idle=idle,
+            )
+            judged = CaseJudged(
                 index=index,
                 status=verdict.status,
                 seconds=verdict.seconds,
@@ -52,19 +73,17 @@ class Tally:
                 features_total=len(ALL_FEATURES),
                 pairs_seen=len(self.pairs),
             )
+        return detail, judged
 
-    def add_idle(self, seconds: float) -> None:
-        """Time that a world spent between two cases."""
-        with self._lock:
-            self.idle_seconds += seconds
-
-    def _count_refusals(self, verdict: Verdict) -> None:
+    def _count_refusals(self, verdict: Verdict) -> Iterator[str]:
         refused = [f"{engine}: {gist(note)}" for engine, note in verdict.notes.items()]
         if verdict.status in (Status.INFRA, Status.INCONCLUSIVE) or not refused:
             refused += [f"{verdict.status}: {gist(verdict.message)}"] if verdict.message else []
         for message in refused:
             known = message in self.refusals or len(self.refusals) < MAX_REFUSALS
-            self.refusals[message if known else "(other messages)"] += 1
+            counted = message if known else "(other messages)"
+            self.refusals[counted] += 1
+            yield counted
 
 
 def gist(message: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections import deque
@@ -14,6 +15,7 @@ import msgspec
 from fuzzshard.campaign.control import Control, ControlledWorld
 from fuzzshard.campaign.events import (
     CaseHeldBack,
+    CaseStarted,
     Event,
     FindingFlaky,
     FindingFound,
@@ -33,19 +35,20 @@ from fuzzshard.campaign.judge import (
     judge_clearly,
 )
 from fuzzshard.campaign.keep import Keeper
-from fuzzshard.campaign.known import Found, Known, Registry, cause_of
+from fuzzshard.campaign.known import CUT_OFF, Found, Known, Registry, cause_of
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.quarantine import Quarantine
 from fuzzshard.campaign.revisit import revisit
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case import codec
+from fuzzshard.case.case import Case
 from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import CorpusEntry, device_kind
 from fuzzshard.corpus.store import SCRIPT_FILE
 from fuzzshard.errors import InfraError, InvalidEntry
 from fuzzshard.guidance import Feedback
 from fuzzshard.guidance.reached import Point, Reached
-from fuzzshard.verdict import Finding, Status
+from fuzzshard.verdict import Finding, Status, Verdict
 
 
 class WorldHandle(Runner, Protocol):
@@ -77,6 +80,7 @@ class Shared:
     keeper: Keeper
     quarantine: Quarantine
     reached: Reached
+    unfinished: deque[Found] = dataclasses.field(default_factory=deque)
     confirm: int = CONFIRM_RUNS
     shrinking: bool = True
     max_findings: int | None = None
@@ -97,11 +101,19 @@ class Worker:
             self._emit(PhaseChanged(phase="starting"))
             self._world.restart()
             self._emit(WorldStarted(info=self._handle.info))
+            self._finish_earlier()
             self._take_cases()
         except Stopped:
             pass
         finally:
             self._emit(PhaseChanged(phase="stopped"))
+
+    def _finish_earlier(self) -> None:
+        """Goes on with what earlier sessions of the campaign found, and did not get done."""
+        unfinished = self._shared.unfinished
+        while unfinished:
+            with contextlib.suppress(IndexError):  # another world was faster
+                self._finish(unfinished.popleft())
 
     def _take_cases(self) -> None:
         self._emit(PhaseChanged(phase="running"))
@@ -111,15 +123,27 @@ class Worker:
             if (known := self._shared.quarantine.holds_back(index, drawn)) is not None:
                 self._emit(CaseHeldBack(index=index, path=str(known.path)))
                 continue
-            if idle_since is not None:
-                self._shared.tally.add_idle(time.perf_counter() - idle_since)
-            self._shared.reached.add(self._handle.take_points())  # by what was run to confirm and to shrink
+            idle = time.perf_counter() - idle_since if idle_since is not None else 0.0
+            self._emit(CaseStarted(index=index))
+            # Points that were reached by what was run to confirm and to shrink.
+            others = self._shared.reached.add(self._handle.take_points())
             case, verdict = judge_clearly(self._world, drawn)
             idle_since = time.perf_counter()
-            new_points = self._shared.reached.add(self._handle.take_points())
+            points = self._shared.reached.add(self._handle.take_points())
             passed = verdict.status is Status.PASS
-            self._shared.cases.tell(Feedback(drawn, passed, new_points))
-            self._emit(self._shared.tally.add(index, case, verdict))
+            self._shared.cases.tell(Feedback(drawn, passed, len(points)))
+            found = Found(index, case, verdict)
+            try:
+                if verdict.status.is_finding:
+                    found = self._first_look(found)
+            finally:
+                detail, judged = self._shared.tally.add(
+                    index, case, verdict, idle=idle, points=(*others, *points), new_points=len(points)
+                )
+                self._emit(detail)
+                self._emit(judged)
+            if detail.new_pairs or points:
+                self._shared.control.note_new()
             if verdict.status is Status.INFRA:
                 count = self._shared.control.count_infra(verdict)
                 self._emit(InfraTrouble(index=index, message=verdict.message, in_a_row=count))
@@ -128,11 +152,38 @@ class Worker:
             for event in self._shared.quarantine.judged(case, verdict):
                 self._emit(event)
             if verdict.status.is_finding:
-                self._follow_up(Found(index, case, verdict))
+                if found.path is not None:
+                    self._announce(found)
+                self._follow_up(found)
                 idle_since = None
             elif (known := self._shared.quarantine.due()) is not None:
                 self._revisit(known)
                 idle_since = None
+
+    def _first_look(self, found: Found) -> Found:
+        """Saves what nothing known explains, before its verdict is in the journal: no kill loses it."""
+        registry = self._shared.registry
+        if registry.explains(found) or registry.crowded(found.verdict.signature):
+            return found
+        return self._save(found)
+
+    def _finish(self, found: Found) -> None:
+        """Goes on with a finding where the session that found it was cut off."""
+        path, shared = found.path, self._shared
+        assert path is not None
+        entry = shared.keeper.entry(path)
+        confirmation = entry.confirmed
+        if found.index == CUT_OFF:
+            self._announce(found)
+        if confirmation is None:
+            self._follow_up(found)
+            return
+        judged = Judged(entry.case, found.verdict, confirmation, note="cut off when it was done")
+        if entry.status.is_finding:
+            shared.registry.count_made(path)
+            self._report(found, judged, path, entry.replay, self._verify(path, entry))
+        else:
+            self._report_flaky(entry.signature, judged, path)
 
     def _follow_up(self, first: Found) -> None:
         todo = deque([first])
@@ -149,7 +200,8 @@ class Worker:
         if found.path is None:
             if registry.crowded(signature):
                 return []
-            found = dataclasses.replace(found, path=self._save(found))
+            found = self._save(found)
+            self._announce(found)
         if not registry.claim(found):
             return []
         if known := registry.hit(found):  # settled between the first look and the claim
@@ -174,39 +226,32 @@ class Worker:
         self._emit(FindingHit(index=found.index, signature=signature, path=path, hits=known.hits))
         return []
 
-    def _save(self, found: Found) -> Path:
-        signature = found.verdict.signature
+    def _save(self, found: Found) -> Found:
         try:
-            path = self._shared.keeper.save_found(found, self._handle.info)
+            return dataclasses.replace(found, path=self._shared.keeper.save_found(found, self._handle.info))
         except InfraError as error:
             case = msgspec.Raw(codec.encode(found.case))
-            self._emit(SaveFailed(signature=signature, problem=str(error), case=case))
+            self._emit(SaveFailed(signature=found.verdict.signature, problem=str(error), case=case))
             raise
+
+    def _announce(self, found: Found) -> None:
         self._emit(
             FindingFound(
                 index=found.index,
                 status=found.verdict.status,
-                signature=signature,
+                signature=found.verdict.signature,
                 summary=describe(found.verdict.findings[0]),
-                path=str(path),
+                path=str(found.path),
             )
         )
-        return path
 
     def _investigate(self, found: Found) -> Known | None:
         """Confirms, shrinks, saves and verifies; None for a finding that is not confirmed."""
         assert found.path is not None
         path, shared = found.path, self._shared
-        judged = confirm_and_shrink(
-            self._world,
-            found.case,
-            found.verdict,
-            emit=self._emit,
-            keep=lambda case, verdict: shared.keeper.save_smaller(path, case, verdict, self._handle.info),
-            runs=shared.confirm,
-            shrinking=shared.shrinking,
-            seconds_left=shared.control.seconds_left,
-        )
+        judged = self._confirm_and_shrink(found.smaller or found.case, found.verdict, path)
+        if judged.confirmation.absent and found.smaller is not None:
+            judged = self._confirm_and_shrink(found.case, found.verdict, path)
         if judged.confirmation.absent:
             self._set_aside(found, judged)
             return None
@@ -222,6 +267,19 @@ class Worker:
             self._report(found, judged, path, shared.keeper.entry(path).replay, None, duplicate=True)
         cause = cause_of(judged.case, found.case)
         return Known(found.verdict.signature, path, cause, confirmed=judged.confirmation)
+
+    def _confirm_and_shrink(self, case: Case, expected: Verdict, path: Path) -> Judged:
+        shared = self._shared
+        return confirm_and_shrink(
+            self._world,
+            case,
+            expected,
+            emit=self._emit,
+            keep=lambda case, verdict: shared.keeper.save_smaller(path, case, verdict, self._handle.info),
+            runs=shared.confirm,
+            shrinking=shared.shrinking,
+            seconds_left=shared.control.seconds_left,
+        )
 
     def _revisit(self, known: Known) -> None:
         """Asks whether a known finding is still there, if this kind of device can tell."""
@@ -241,10 +299,13 @@ class Worker:
     def _set_aside(self, found: Found, judged: Judged) -> None:
         assert found.path is not None
         path = self._shared.keeper.save_flaky(found, found.path, judged, self._handle.info)
+        self._report_flaky(found.verdict.signature, judged, path)
+
+    def _report_flaky(self, signature: str, judged: Judged, path: Path) -> None:
         self._shared.registry.count_flaky()
         self._emit(
             FindingFlaky(
-                signature=found.verdict.signature,
+                signature=signature,
                 runs=judged.confirmation.runs,
                 observed=tuple(judged.confirmation.others),
                 path=str(path),
@@ -269,6 +330,8 @@ class Worker:
         *,
         duplicate: bool = False,
     ) -> None:
+        if not duplicate:
+            self._shared.control.note_new()
         self._emit(
             FindingSaved(
                 signature=judged.verdict.signature,

@@ -16,6 +16,8 @@ def run(
     max_time: Duration = None,
     max_cases: int | None = None,
     max_findings: int | None = None,
+    stop_after_no_new: Duration = None,
+    fresh: Annotated[bool, Parameter(negative=())] = False,
     seed: int | None = None,
     corpus: Path = DEFAULT_CORPUS,
     device: Device = "auto",
@@ -33,9 +35,11 @@ def run(
 
     Each finding is saved as soon as it is seen, confirmed on fresh ranks,
     reduced to a minimal case and saved again with a script that shows it.
+    A campaign that was killed or interrupted goes on with the same command.
 
     For example:
       fuzzshard run --max-time 10m
+      fuzzshard run --profile ci
       fuzzshard run --max-cases 500 --seed 7 --device cpu --world-size 2
       fuzzshard run --engine fully_shard --max-findings 1 --corpus /data/corpus
 
@@ -47,6 +51,10 @@ def run(
         Stop after this many cases, with those that were held back.
     max_findings
         Stop after this many distinct findings that the corpus did not have.
+    stop_after_no_new
+        Stop when no pair of features, line of torch or finding was new for this long.
+    fresh
+        Begin a new campaign where an earlier one in the same corpus could be continued.
     seed
         What the random cases are drawn from; without it a fresh one, which is printed.
     corpus
@@ -82,6 +90,8 @@ def run(
         max_cases=max_cases,
         max_time=max_time,
         max_findings=max_findings,
+        stop_after_no_new=stop_after_no_new,
+        fresh=fresh,
         seed=seed,
         world_size=world_size,
         worlds=worlds,

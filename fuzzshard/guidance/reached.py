@@ -16,9 +16,9 @@ class Reached:
         self.points: set[Point] = set()
         self._lock = threading.Lock()
 
-    def add(self, points: Iterable[Point]) -> int:
-        """Adds points; how many of them are new."""
+    def add(self, points: Iterable[Point]) -> set[Point]:
+        """Adds points; those of them that are new."""
         with self._lock:
-            before = len(self.points)
-            self.points.update(points)
-            return len(self.points) - before
+            new = set(points) - self.points
+            self.points |= new
+            return new

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from fuzzshard.campaign.events import (
     CampaignFinished,
     CampaignStarted,
+    Continued,
     CorpusLoaded,
     Event,
     FindingFlaky,
@@ -35,12 +36,17 @@ def event_lines(event: Event) -> Iterator[str]:
                 f"fuzzshard {event.version}: {event.worlds} x {event.world_size} ranks on {event.device}, "
                 f"engines {', '.join(event.engines)}, corpus {event.corpus}, {_limits(event)}"
             )
+            if event.continues is not None:
+                yield _continued(event.continues)
+            if event.note:
+                yield event.note
             if event.preload:
                 yield f"preloaded in every rank: {', '.join(event.preload)}"
         case WorldStarted():
             yield f"world {event.world} is up: {', '.join(f'{k} {v}' for k, v in event.info.items())}"
         case FindingFound():
-            yield f"[{clock(event.elapsed)}] FOUND {event.signature} in case {event.index}: {event.summary}"
+            case = f"case {event.index}" if event.index >= 0 else "a case that was cut off"
+            yield f"[{clock(event.elapsed)}] FOUND {event.signature} in {case}: {event.summary}"
             yield f"    saved as found: {event.path}"
         case FindingFlaky():
             observed = ", ".join(event.observed)
@@ -101,7 +107,20 @@ def _limits(event: CampaignStarted) -> str:
         limits.append(f"at most {event.max_time:g} s")
     if event.max_findings is not None:
         limits.append(f"at most {event.max_findings} findings")
+    if event.stop_after_no_new is not None:
+        limits.append(f"until nothing new comes for {event.stop_after_no_new:g} s")
     return ", ".join(limits) or "until Ctrl-C"
+
+
+def _continued(before: Continued) -> str:
+    """``"goes on after 120 cases in 0:35, 1 finding (killed)"``."""
+    sessions = f" in {before.sessions} sessions" if before.sessions > 1 else ""
+    findings = f"{before.findings} finding" + ("" if before.findings == 1 else "s")
+    left = f"; {before.unfinished} unfinished, which come first" if before.unfinished else ""
+    return (
+        f"goes on after {before.cases} cases and {clock(before.elapsed)}{sessions}, {findings} "
+        f"({before.ended}){left}; --fresh begins anew"
+    )
 
 
 def _saved(event: FindingSaved) -> Iterator[str]:
@@ -119,8 +138,8 @@ def _saved(event: FindingSaved) -> Iterator[str]:
 
 
 def _summary(event: CampaignFinished) -> Iterator[str]:
+    """Why it stopped comes last, where whoever looks at a log looks first."""
     yield ""
-    yield f"{event.reason}; exit code {event.exit_code}, seed {event.seed}"
     yield (
         f"{event.cases} cases in {clock(event.elapsed)}, {event.cases_per_second:.2f} per second "
         f"({counts_text(event.counts)}); {event.overhead * 1000:.1f} ms between two cases"
@@ -139,6 +158,8 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
         yield f"not confirmed before the end, saved as found: {path}"
     if not event.findings and not event.unresolved:
         yield "no findings"
+    again = "" if event.complete else "; the same command goes on with it"
+    yield f"{event.reason}; exit code {event.exit_code}, seed {event.seed}{again}"
 
 
 def _unseen(names: tuple[str, ...]) -> str:

@@ -31,6 +31,8 @@ class CampaignPanel:
         table.add_row("time", f"{elapsed}{budget}")
         held = f", {progress.num_held_back} held back" if progress.num_held_back else ""
         table.add_row("cases", f"{progress.cases}{limit}, {rate:.2f} per second{held}")
+        if before := started.continues:
+            table.add_row("before", f"{before.cases} cases in {clock(before.elapsed)} ({before.ended})")
         table.add_row("verdicts", counts_text(progress.counts))
         table.add_row("findings", self._findings())
         if coverage := progress.coverage:

@@ -9,6 +9,7 @@ from fuzzshard.campaign.events import (
     CampaignStarted,
     CaseHeldBack,
     CaseJudged,
+    Continued,
     Event,
     FindingFlaky,
     FindingFound,
@@ -45,12 +46,20 @@ class Progress:
         """Seconds since the campaign started, on this side of the event stream."""
         return time.monotonic() - self._begin
 
+    def _continue(self, before: Continued) -> None:
+        self.counts.update(before.counts)
+        self.num_findings = before.findings
+        self.num_held_back = before.cases - self.cases
+        self._begin -= before.elapsed
+
     def update(self, event: Event) -> None:
         """Takes one event into account."""
         match event:
             case CampaignStarted():
                 self.started = event
                 self._begin = time.monotonic()
+                if event.continues is not None:
+                    self._continue(event.continues)
             case PhaseChanged(world=world, phase=phase):
                 self.phases[world] = phase
             case CaseJudged():

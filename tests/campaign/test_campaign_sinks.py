@@ -106,7 +106,9 @@ def test_a_terminal_gets_a_panel_and_the_summary_stays_when_it_is_gone(tmp_path)
         campaign(tmp_path, finding_in_case_2, sink=sink, max_cases=4, seed=7)
     text = stream.getvalue()
     assert "fuzzshard, seed 7" in text
-    assert "finding divergence/fully_shard/gradient, once" in text.splitlines()[-1]
+    *_, finding, reason = text.splitlines()
+    assert "finding divergence/fully_shard/gradient, once" in finding
+    assert "all cases were run; exit code 1, seed 7" in reason
 
 
 def test_the_panel_shows_seed_counts_phase_coverage_and_the_last_finding(tmp_path):

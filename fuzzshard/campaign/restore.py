@@ -1,0 +1,133 @@
+"""What a session takes over from earlier ones of its campaign: from the journal and the saved findings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from fuzzshard.campaign.events import (
+    FindingFlaky,
+    FindingFound,
+    FindingGone,
+    FindingQuarantined,
+    FindingSaved,
+    QuarantineRefused,
+)
+from fuzzshard.campaign.known import CUT_OFF, Found, Registry
+from fuzzshard.campaign.quarantine import Quarantine
+from fuzzshard.campaign.tally import Tally
+from fuzzshard.case import codec
+from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, INCONCLUSIVE_FOLDER, UNSHRUNK_FILE
+from fuzzshard.errors import FuzzshardError
+from fuzzshard.guidance.reached import Reached
+from fuzzshard.journal.history import History
+from fuzzshard.verdict import Verdict
+from fuzzshard.world.config import WorldConfig
+
+
+def restore_counts(history: History, campaign: int, tally: Tally, reached: Reached) -> int:
+    """Takes over what was counted; returns the number of cases that were judged or held back."""
+    tally.counts = history.counts(campaign)
+    tally.refusals = history.refusals(campaign)
+    tally.features = history.features(campaign)
+    tally.pairs = history.pairs(campaign)
+    tally.idle_seconds = sum(session.idle for session in history.sessions(campaign))
+    reached.add(history.points(campaign))
+    return tally.cases + history.count_by_folder(campaign, "case_held_back").total()
+
+
+def restore_findings(history: History, campaign: int, registry: Registry, quarantine: Quarantine) -> None:
+    """Takes over, for the findings that were loaded from the corpus, what this campaign knows of them."""
+    hits = history.count_by_folder(campaign, "finding_hit")
+    held_back = history.count_by_folder(campaign, "case_held_back")
+    saved, made, gone = Counter[str](), set[str](), set[str]()
+    latest: dict[str, FindingQuarantined | QuarantineRefused] = {}
+    kinds = ("finding_saved", "finding_gone", "finding_flaky", "finding_quarantined", "quarantine_refused")
+    for told in history.events(campaign, *kinds):
+        match event := told.event:
+            case FindingSaved():
+                name = Path(event.path).name
+                saved[name] += 1
+                gone.discard(name)
+                if not event.duplicate:
+                    made.add(name)
+            case FindingGone():
+                gone.add(Path(event.path).name)
+            case FindingFlaky():
+                registry.count_flaky()
+            case FindingQuarantined() | QuarantineRefused():
+                latest[Path(event.path).name] = event
+            case _:
+                pass
+    for known in registry.all():
+        name = known.path.name
+        known.hits = hits[name] + saved[name]
+        known.saved_before = name not in made
+        quarantine.restore(known, held_back[name], latest.get(name))
+        if name in gone:
+            registry.forget(known)
+
+
+def unfinished(history: History, campaign: int, corpus: Path, config: WorldConfig) -> list[Found]:
+    """The findings of which the journal does not have the end, as they are on disk, oldest first.
+
+    They were not confirmed yet; or they were, and their session was cut off before it said so.
+    """
+    found: dict[str, int] = {}
+    for told in history.events(campaign, "finding_found", "finding_saved", "finding_flaky"):
+        match event := told.event:
+            case FindingFound():
+                found[Path(event.path).name] = event.index
+            case FindingSaved() | FindingFlaky():
+                found.pop(Path(event.path).name, None)
+            case _:
+                pass
+    left = []
+    for name in (*found, *(set(_unconfirmed(corpus, config)) - set(found))):
+        for folder in (corpus / FINDINGS_FOLDER / name, corpus / INCONCLUSIVE_FOLDER / name):
+            if (entry := _entry(folder)) is not None:
+                left.append(_as_found(folder, entry, found.get(name, CUT_OFF)))
+                break
+    return left
+
+
+def _unconfirmed(corpus: Path, config: WorldConfig) -> list[str]:
+    """The folders of findings that were saved under these conditions, as found, and got no further."""
+    files = sorted((corpus / FINDINGS_FOLDER).glob(f"*/{UNSHRUNK_FILE}"))
+    entries = {file.parent.name: _entry(file.parent) for file in files}
+    return [
+        name
+        for name, entry in entries.items()
+        if entry is not None
+        and entry.confirmed is None
+        and entry.status.is_finding
+        and entry.device == config.device
+        and entry.preload == config.preload
+    ]
+
+
+def _entry(folder: Path) -> CorpusEntry | None:
+    try:
+        return read_entry(folder / CASE_FILE)
+    except FuzzshardError:  # somebody moved it: there is nothing to go on with
+        return None
+
+
+def _as_found(folder: Path, entry: CorpusEntry, index: int) -> Found:
+    """The case as it was found, with the smallest one that had the finding so far."""
+    try:
+        case = codec.decode((folder / UNSHRUNK_FILE).read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        case = entry.case
+    verdict = Verdict(
+        status=entry.status,
+        findings=entry.findings,
+        rung=entry.rung,
+        notes=entry.notes,
+        stacks=entry.stacks,
+    )
+    smaller = entry.case if entry.case != case else None
+    return Found(index, case, verdict, folder, smaller)
