@@ -14,12 +14,15 @@ from fuzzshard import __version__
 from fuzzshard.commands.bisect import bisect
 from fuzzshard.commands.corpus import corpus_app
 from fuzzshard.commands.doctor import doctor
+from fuzzshard.commands.html import html
+from fuzzshard.commands.merge import merge
 from fuzzshard.commands.replay import replay
 from fuzzshard.commands.report import report
 from fuzzshard.commands.repro import repro
 from fuzzshard.commands.run import run
 from fuzzshard.commands.show import show
 from fuzzshard.commands.shrink import shrink
+from fuzzshard.commands.status import status
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, EXIT_USAGE, FuzzshardError
 
 EXIT_BROKEN_PIPE = 141
@@ -34,6 +37,7 @@ reports every difference that floating point cannot explain.
 EXAMPLES = """\
 Examples:
   fuzzshard run --max-time 10m           fuzz for ten minutes
+  fuzzshard status corpus                how far is it, what has it found?
   fuzzshard replay corpus                are the saved findings still there?
   fuzzshard corpus list                  what is saved
   fuzzshard show corpus/findings/NAME    the experiment, drawn
@@ -63,7 +67,19 @@ app = App(
     suppress_keyboard_interrupt=False,
     result_action="return_value",
 )
-_COMMANDS: tuple[Callable[..., int], ...] = (run, replay, show, shrink, repro, report, bisect, doctor)
+_COMMANDS: tuple[Callable[..., int], ...] = (
+    run,
+    status,
+    html,
+    merge,
+    replay,
+    show,
+    shrink,
+    repro,
+    report,
+    bisect,
+    doctor,
+)
 for _order, _command in enumerate(_COMMANDS):
     app.command(_command, help_epilogue=EXIT_CODES, sort_key=_order)
 app.command(corpus_app(EXIT_CODES, sort_key=len(_COMMANDS)))

@@ -42,6 +42,15 @@ Preload = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)
 DEFAULT_CORPUS = Path("corpus")
 
 
+def campaign_directories(directories: tuple[Path, ...], command: str) -> tuple[Path, ...]:
+    """``directories``, each once; raises :class:`UsageError` for none."""
+    if not directories:
+        raise UsageError(
+            f"{command} needs the directory of a campaign", "give the --corpus of a fuzzshard run"
+        )
+    return tuple({directory.resolve(): directory for directory in directories}.values())
+
+
 def world_config(
     device: Literal["cpu", "cuda"],
     num_devices: int,

@@ -84,7 +84,9 @@ def run(
     """
     from fuzzshard.campaign.loop import run_campaign
     from fuzzshard.campaign.options import CampaignOptions
-    from fuzzshard.report.sinks import make_sink
+    from fuzzshard.report.html.page import ReportWriter
+    from fuzzshard.report.sinks import make_sink, tee
+    from fuzzshard.report.stats import StatsWriter
 
     options = CampaignOptions(
         max_cases=max_cases,
@@ -105,4 +107,4 @@ def run(
         guidance=guidance,
     )
     with make_sink(json=as_json) as sink:
-        return run_campaign(options, sink)
+        return run_campaign(options, tee(StatsWriter(corpus), ReportWriter(corpus), sink))

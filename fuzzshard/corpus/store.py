@@ -17,6 +17,8 @@ CASE_FILE = "case.json"
 SCRIPT_FILE = "repro.py"
 UNSHRUNK_FILE = "unshrunk.json"
 REPORT_FILE = "report.md"
+STATS_FILE = "stats.json"
+"""The figures of the campaign that writes to the corpus; the only JSON file there that is no entry."""
 FINDINGS_FOLDER = "findings"
 INCONCLUSIVE_FOLDER = "inconclusive"
 
@@ -48,19 +50,19 @@ def only_case(path: Path) -> Path:
 
 def is_entry_below(folder: Path, file: Path) -> bool:
     """Whether :func:`entry_files` of ``folder`` would hold ``file``."""
-    if file.suffix != ".json" or not file.is_relative_to(folder) or _is_hidden(file.relative_to(folder)):
+    if file.suffix != ".json" or not file.is_relative_to(folder) or _is_other(file.relative_to(folder)):
         return False
     return file.name == CASE_FILE or not (file.parent / CASE_FILE).exists()
 
 
 def _files_below(folder: Path) -> list[Path]:
-    found = [p for p in folder.rglob("*.json") if not _is_hidden(p.relative_to(folder))]
+    found = [p for p in folder.rglob("*.json") if not _is_other(p.relative_to(folder))]
     entries = {p.parent for p in found if p.name == CASE_FILE}
     return sorted(p for p in found if p.name == CASE_FILE or p.parent not in entries)
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+def _is_other(path: Path) -> bool:
+    return path.name == STATS_FILE or any(part.startswith(".") for part in path.parts)
 
 
 def saved_script(file: Path) -> str | None:

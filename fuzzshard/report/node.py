@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import socket
 import time
 from collections import Counter, defaultdict
@@ -27,14 +26,14 @@ from fuzzshard.journal.history import History, Session
 from fuzzshard.journal.schema import JOURNAL_FILE
 
 SILENT_SECONDS = 600.0
-"""A session on another machine that has not written for as long counts as killed."""
+"""A session on another machine that has written nothing for as long counts as killed."""
 
 
 @dataclasses.dataclass
 class Sighting:
     """What this directory's campaign saw of one finding, from the campaign time ``at`` on.
 
-    ``found``: it was no hit of one that the corpus had. ``rate`` is that of its minimal case, if there is one.
+    ``found``: it was no hit of one that the corpus had. ``rate`` is that of its minimal case.
     """
 
     signature: str
@@ -89,7 +88,10 @@ def journal_of(directory: Path) -> Path:
 def read_node(directory: Path) -> Node:
     """Reads a directory; raises :class:`InvalidJournal` for a journal that is damaged."""
     with History(journal_of(directory)) as history:
-        return node_of(directory, history)
+        node = node_of(directory, history)
+    if not node.sessions:
+        raise UsageError(f"{directory}: no campaign has begun there yet", "wait for it, or give another one")
+    return node
 
 
 def node_of(directory: Path, history: History) -> Node:
@@ -128,7 +130,10 @@ def is_running(session: Session) -> bool:
     if session.ended is not None:
         return False
     if session.host == socket.gethostname():
-        return session.pid == os.getpid() or psutil.pid_exists(session.pid)
+        try:
+            return bool(psutil.Process(session.pid).create_time() <= session.started)
+        except psutil.NoSuchProcess:
+            return False
     return time.time() - (session.started + session.elapsed) < SILENT_SECONDS
 
 

@@ -34,6 +34,16 @@ def make_sink(*, json: bool, stream: TextIO | None = None) -> Iterator[Sink]:
         yield plain_sink(stream)
 
 
+def tee(*sinks: Sink) -> Sink:
+    """Hands each event to all of ``sinks``, in this order."""
+
+    def sink(event: Event) -> None:
+        for each in sinks:
+            each(event)
+
+    return sink
+
+
 def json_sink(stream: TextIO) -> Sink:
     """One JSON object a line, flushed, with the field ``event`` naming its type."""
 

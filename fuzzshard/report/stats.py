@@ -14,6 +14,7 @@ import msgspec
 from fuzzshard.campaign.events import CampaignFinished, Event
 from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.store import STATS_FILE
 from fuzzshard.errors import (
     EXIT_CLEAN,
     EXIT_FINDING,
@@ -21,13 +22,11 @@ from fuzzshard.errors import (
     EXIT_INFRA,
     EXIT_INTERRUPTED,
     EXIT_USAGE,
-    FuzzshardError,
 )
 from fuzzshard.report.node import Node, is_running, read_node
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings
 from fuzzshard.verdict import Status
 
-STATS_FILE = "stats.json"
 SECONDS_BETWEEN = 10.0
 _MOST_SHARE = 0.02
 """Of the time of a campaign, for writing its figures: a journal of millions of cases is read more rarely."""
@@ -121,9 +120,9 @@ def exit_code_of(nodes: Sequence[Node]) -> int | None:
 
 
 class StatsWriter:
-    """An event sink that keeps ``stats.json`` in ``directory`` current; it reads the journal, so comes after it.
+    """An event sink that keeps ``stats.json`` current; it reads the journal, which must be written before.
 
-    That the figures cannot be written must not end a campaign: it is said once, on stderr.
+    What is wrong with the figures must not end a campaign of weeks: it is said once, on stderr.
     """
 
     def __init__(self, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -139,9 +138,9 @@ class StatsWriter:
             return
         try:
             write_stats(self._directory)
-        except FuzzshardError as error:
+        except Exception as error:
             self._failed = True
-            print(f"fuzzshard: {STATS_FILE} is not written any more: {error}", file=sys.stderr)
+            print(f"fuzzshard: {STATS_FILE} is not written any more: {error!r}", file=sys.stderr)
         took = self._clock() - began
         self._due = began + max(SECONDS_BETWEEN, took / _MOST_SHARE)
 

@@ -1,4 +1,4 @@
-"""Directories of campaigns, written by the journal's own writer from cases and events that a test makes up."""
+"""Directories of campaigns, written by the journal's own writer from events that a test makes up."""
 
 from __future__ import annotations
 

@@ -103,6 +103,8 @@ class _Forward:
         assert found is not None  # the case is valid
         target, module = found
         self.drawn[target] += 1
+        if target != join(path, node.module):
+            more.append(f"is {model_name(target)}")
         if self.notes.num_calls[target] > 1:
             more.append(f"call {self.drawn[target]}")
         if isinstance(module, Block) and self.drawn[target] == 1 and not node.alternatives:

@@ -22,6 +22,9 @@ GAP_ACROSS = 18.0
 GAP_DOWN = 26.0
 _PLACE_WIDTH = 10.0
 _SWEEPS = 8
+_STRAIGHTENING_SWEEPS = 60
+_STRAIGHT = 8.0
+"""How much more a long edge wants to be straight than a node wants to be below what it reads."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,17 +93,40 @@ def _order(layers: list[list[_Node]], links: Mapping[_Node, Sequence[_Node]]) ->
 def _straighten(
     layers: Sequence[Sequence[_Node]], links: Mapping[_Node, Sequence[_Node]], widths: Mapping[_Node, float]
 ) -> dict[_Node, float]:
-    """The centre of each node across: near its neighbours', in order, with a gap to the next."""
+    """The centre of each node across: the sum of the squares of what edges go across is made small.
+
+    One layer after the other is set to its best; the sum has one minimum, and never grows.
+    """
     xs: dict[_Node, float] = dict.fromkeys(widths, 0.0)
-    for sweep in range(_SWEEPS):
+    for sweep in range(_STRAIGHTENING_SWEEPS):
         for layer in layers if sweep % 2 == 0 else layers[::-1]:
-            wishes = [statistics.fmean([xs[m] for m in links[node]] or [xs[node]]) for node in layer]
+            wishes, weights = zip(*(_wish(node, links[node], xs) for node in layer), strict=True)
             apart = [(widths[a] + widths[b]) / 2 + GAP_ACROSS for a, b in itertools.pairwise(layer)]
-            pushed, pulled = wishes.copy(), wishes.copy()
-            for i, distance in enumerate(apart):
-                pushed[i + 1] = max(pushed[i + 1], pushed[i] + distance)
-            for i, distance in reversed(list(enumerate(apart))):
-                pulled[i] = min(pulled[i], pulled[i + 1] - distance)
-            xs.update(zip(layer, map(statistics.fmean, zip(pushed, pulled, strict=True)), strict=True))
+            xs.update(zip(layer, _nearest(wishes, weights, apart), strict=True))
     left = min(xs[node] - widths[node] / 2 for node in xs)
     return {node: x - left for node, x in xs.items()}
+
+
+def _wish(node: _Node, neighbours: Sequence[_Node], xs: Mapping[_Node, float]) -> tuple[float, float]:
+    """Where a node would stand if it were alone in its layer, and how much it matters."""
+    if not neighbours:
+        return xs[node], 1.0
+    weights = [_STRAIGHT if isinstance(node, tuple) and isinstance(m, tuple) else 1.0 for m in neighbours]
+    return statistics.fmean([xs[m] for m in neighbours], weights), sum(weights)
+
+
+def _nearest(wishes: Sequence[float], weights: Sequence[float], apart: Sequence[float]) -> list[float]:
+    """The places nearest to ``wishes`` with the distances ``apart`` kept.
+
+    Isotonic regression, by pooling adjacent violators (Barlow and others 1972).
+    """
+    offsets = list(itertools.accumulate(apart, initial=0.0))
+    pools: list[tuple[float, float, int]] = []
+    for wish, weight, offset in zip(wishes, weights, offsets, strict=True):
+        pool = (wish - offset, weight, 1)
+        while pools and pools[-1][0] > pool[0]:
+            (mean, total, count), (other, more, others) = pools.pop(), pool
+            pool = ((mean * total + other * more) / (total + more), total + more, count + others)
+        pools.append(pool)
+    flat = [mean for mean, _, count in pools for _ in range(count)]
+    return [mean + offset for mean, offset in zip(flat, offsets, strict=True)]

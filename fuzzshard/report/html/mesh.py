@@ -10,7 +10,7 @@ from fuzzshard.case.case import Mesh
 from fuzzshard.corpus.entry import mesh_text
 from fuzzshard.report.html.svg import Element, element, group, label, moved, picture, tip
 
-_CELL, _GAP, _LEFT, _TOP = 28.0, 10.0, 18.0, 20.0
+_CELL, _GAP, _LEFT, _TOP = 28.0, 10.0, 26.0, 20.0
 
 
 def draw_mesh(mesh: Mesh, accused: Collection[int] = ()) -> Markup:
@@ -40,7 +40,7 @@ def draw_mesh(mesh: Mesh, accused: Collection[int] = ()) -> Markup:
                     moved(left + column * (cell + 6), _TOP + row * (_CELL + 12), _cell(ranks, accused))
                 )
     side = "replicate →"
-    turned = label(0, 0, side, transform=f"translate(11 {_TOP}) rotate(90)") if rows > 1 else None
+    turned = label(0, 0, side, transform=f"translate(8 {_TOP}) rotate(90)") if rows > 1 else None
     total = max(_LEFT + slices * (width + 2 * _GAP), 90)
     return picture(
         total,

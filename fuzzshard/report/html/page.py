@@ -16,7 +16,6 @@ from fuzzshard import __version__
 from fuzzshard.campaign.events import CampaignFinished, Event
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.errors import FuzzshardError
 from fuzzshard.journal.history import Session
 from fuzzshard.report.html.cards import card
 from fuzzshard.report.html.plots import (
@@ -59,7 +58,7 @@ class Tile:
 class ReportWriter:
     """An event sink that writes ``report.html`` into ``directory`` when the campaign ends, after the journal.
 
-    That it cannot be written does not change how the campaign ended: it is said on stderr.
+    What is wrong with it does not change how the campaign ended: it is said on stderr.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -71,8 +70,8 @@ class ReportWriter:
             return
         try:
             write_page([self._directory], self._directory / REPORT_PAGE)
-        except FuzzshardError as error:
-            print(f"fuzzshard: {REPORT_PAGE} is not written: {error}", file=sys.stderr)
+        except Exception as error:
+            print(f"fuzzshard: {REPORT_PAGE} is not written: {error!r}", file=sys.stderr)
 
 
 def write_page(directories: Sequence[Path], output: Path) -> int:

@@ -1,0 +1,39 @@
+"""``fuzzshard html``: campaigns as a page to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from fuzzshard.commands.options import campaign_directories
+from fuzzshard.errors import EXIT_CLEAN
+
+
+def html(
+    *directories: Path,
+    output: Annotated[Path, Parameter(name=("--output", "-o"))] = Path("report.html"),
+) -> int:
+    """Write one HTML file with plots, findings, scripts and drawings of the cases.
+
+    It needs nothing beside it and asks the network for nothing. A campaign
+    that ends writes the same into its own directory; this is for one that
+    still runs, and for several nodes together.
+
+    For example:
+      fuzzshard html corpus
+      fuzzshard html /data/node1 /data/node2 --output both.html
+
+    Parameters
+    ----------
+    directories
+        What was given to run as --corpus.
+    output
+        The file to write.
+    """
+    from fuzzshard.report.html.page import write_page
+
+    size = write_page(campaign_directories(directories, "html"), output)
+    print(f"{output}: {size:,} bytes")
+    return EXIT_CLEAN

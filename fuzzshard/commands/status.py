@@ -1,0 +1,46 @@
+"""``fuzzshard status``: where campaigns stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from fuzzshard.commands.options import Json, campaign_directories
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.errors import EXIT_CLEAN
+
+
+def status(*directories: Path, as_json: Json = False, junit: Path | None = None) -> int:
+    """Say how far campaigns are and what they found, running or ended; several nodes are summed.
+
+    For example:
+      fuzzshard status corpus
+      fuzzshard status /data/node1 /data/node2 --json
+      fuzzshard status corpus --junit results.xml
+
+    Parameters
+    ----------
+    directories
+        What was given to run as --corpus.
+    as_json
+        Print one JSON object: the sum, each directory, each finding.
+    junit
+        Also write JUnit XML: a test that fails for each distinct finding, and one for the campaign.
+    """
+    from fuzzshard.report.junit import junit_xml
+    from fuzzshard.report.node import read_node
+    from fuzzshard.report.seen_findings import seen_findings
+    from fuzzshard.report.stats import stats_of
+    from fuzzshard.report.status import status_json, status_lines
+
+    nodes = [read_node(directory) for directory in campaign_directories(directories, "status")]
+    findings = seen_findings(nodes)
+    stats = stats_of(nodes, findings)
+    if junit is not None:
+        write_atomic(junit, junit_xml(nodes, stats, findings))
+    if as_json:
+        print(msgspec.json.encode(status_json(nodes, stats, findings)).decode())
+    else:
+        print(*status_lines(nodes, stats, findings), sep="\n")
+    return EXIT_CLEAN

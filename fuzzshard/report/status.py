@@ -1,0 +1,114 @@
+"""The status of campaigns as lines and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from fuzzshard.report.lines import clock, counts_text
+from fuzzshard.report.node import Node, is_running
+from fuzzshard.report.seen_findings import SeenFinding, seen_findings
+from fuzzshard.report.stats import Stats, stats_of
+
+
+class DirectoryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One directory of several."""
+
+    path: str
+    stats: Stats
+
+
+class FindingStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A distinct finding; ``folders`` are its entries, the one to keep first."""
+
+    signature: str
+    status: str
+    new: bool
+    reproduced: int | None
+    runs: int | None
+    hits: int
+    first_seen: float
+    folders: tuple[str, ...]
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``fuzzshard status --json`` prints."""
+
+    total: Stats
+    directories: tuple[DirectoryStatus, ...]
+    findings: tuple[FindingStatus, ...]
+
+
+def status_json(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]) -> Status:
+    """Everything that :func:`status_lines` says, and more."""
+    return Status(
+        total=stats,
+        directories=tuple(
+            DirectoryStatus(path=str(node.path), stats=stats_of([node], seen_findings([node])))
+            for node in nodes
+        ),
+        findings=tuple(
+            FindingStatus(
+                signature=finding.signature,
+                status=finding.status,
+                new=finding.new,
+                reproduced=finding.rate.reproduced if finding.rate else None,
+                runs=finding.rate.runs if finding.rate else None,
+                hits=finding.hits,
+                first_seen=finding.at,
+                folders=tuple(str(sighting.folder) for sighting in finding.sightings),
+            )
+            for finding in findings
+        ),
+    )
+
+
+def status_lines(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]) -> Iterator[str]:
+    """The newest session of each directory, the sum, and a line for each distinct finding."""
+    for node in nodes:
+        yield f"{node.path}: {ending(node)}"
+    directories = f"{stats.directories} directories, " if stats.directories > 1 else ""
+    sessions = f"{directories}{stats.sessions} session{'s' * (stats.sessions != 1)}"
+    rate = f"{stats.cases_per_second:.2f} per second"
+    yield f"cases     {stats.cases} in {clock(stats.seconds)} ({sessions}), {rate}"
+    yield f"verdicts  {counts_text(stats.verdicts)}"
+    yield f"trouble   {stats.hangs} hangs, {stats.crashes} crashes{_gpu(stats)}"
+    yield (
+        f"coverage  {stats.features_seen} of {stats.features_total} features, {stats.pairs_seen} pairs; "
+        f"{clock(stats.seconds_since_new_feature)} since a new feature, "
+        f"{clock(stats.seconds_since_new_pair)} since a new pair"
+    )
+    inconclusive = f"{stats.inconclusive} inconclusive{_rates(stats)}"
+    yield f"findings  {stats.findings} distinct in {stats.hits} cases, {inconclusive}"
+    width = max((len(finding.status) for finding in findings), default=0)
+    for finding in findings:
+        yield f"  {finding.status:<{width}}  {finding.signature}{_seen(finding)}: {finding.folder}"
+
+
+def ending(node: Node) -> str:
+    """Whether the newest session of a directory runs, and why it ended."""
+    session = node.last
+    if session.ended is not None:
+        return f"ended after {clock(node.seconds)}: {session.reason} (exit code {session.exit_code})"
+    if is_running(session):
+        return f"running for {clock(node.seconds)}: process {session.pid} on {session.host}"
+    return f"killed after {clock(node.seconds)}, on {session.host}; the same command goes on with it"
+
+
+def _seen(finding: SeenFinding) -> str:
+    rate = f", {finding.rate.reproduced} of {finding.rate.runs} runs" if finding.rate else ""
+    nodes = f", {len(finding.sightings)} entries" if len(finding.sightings) > 1 else ""
+    known = "" if finding.new else ", known before"
+    return f"{rate}, {finding.hits} cases, first at {clock(finding.at)}{nodes}{known}"
+
+
+def _gpu(stats: Stats) -> str:
+    used = stats.gpu_seconds_per_case
+    return "" if used is None else f", {used:.2f} GPU-seconds per case"
+
+
+def _rates(stats: Stats) -> str:
+    if stats.stability is None or stats.flake_rate is None:
+        return ""
+    return f"; {stats.stability:.0%} of confirming runs showed theirs again, {stats.flake_rate:.0%} are flaky"
