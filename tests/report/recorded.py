@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -14,12 +15,21 @@ from fuzzshard.campaign.events import (
     CaseJudged,
     CaseStarted,
     Event,
+    FindingConfirmed,
+    FindingFound,
+    FindingSaved,
     WorldStarted,
 )
+from fuzzshard.corpus.entry import Confirmation, encode_entry, read_entry
+from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter, SessionStart
 from fuzzshard.verdict import Status
 
+ALWAYS = Confirmation(runs=3, reproduced=3)
+FINDINGS = Path(__file__).parents[2] / "corpus" / "findings"
+RESHARD = "divergence-fully_shard-registered_parameter-78029374"
+LIST_GROUP = "crash-fully_shard-RuntimeError-in-_engine_run_backward-87b1484a"
 INFO = {"torch": "2.13.0", "python": "3.11", "device": "cpu", "backend": "gloo", "platform": "test"}
 
 
@@ -87,3 +97,36 @@ def record(
         writer.record(event)
     writer.close()
     return directory
+
+
+def one_finding(
+    directory: Path, name: str, signature: str, *, at: float, rate: Confirmation = ALWAYS
+) -> list[Event]:
+    """An entry of the corpus in ``directory``, and the events with which a campaign comes to it."""
+    folder = directory / "findings" / name
+    shutil.copytree(FINDINGS / name, folder)
+    lifecycle = Lifecycle.FLAKY if rate.flaky else Lifecycle.OPEN
+    entry = replace(read_entry(folder / "case.json"), confirmed=rate, lifecycle=lifecycle)
+    (folder / "case.json").write_bytes(encode_entry(entry))
+    path = str(folder)
+    return [
+        FindingFound(
+            index=0, status=Status.DIVERGENCE, signature=signature, summary="wrong", path=path, elapsed=at
+        ),
+        FindingConfirmed(signature=signature, runs=rate.runs, reproduced=rate.reproduced, elapsed=at),
+        FindingSaved(
+            signature=signature,
+            path=path,
+            replay_command="",
+            script="",
+            script_fails=True,
+            leaves_before=9,
+            leaves_after=1,
+            runs=rate.runs,
+            reproduced=rate.reproduced,
+            others=rate.others,
+            shrink_evaluations=10,
+            shrink_finished=True,
+            elapsed=at + 1,
+        ),
+    ]

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import itertools
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from recorded import LIST_GROUP, RESHARD, finished, judged, one_finding, record
+
+from fuzzshard.corpus.entry import Culprit, encode_entry, read_entry
+from fuzzshard.report.html.page import page
+from fuzzshard.report.node import read_node
+from fuzzshard.verdict import Status
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+REFERENCES = ("src", "href", "srcset", "action", "data", "poster", "xlink:href")
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and keeps what tests ask for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[tuple[str, ...], str]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(set(names)) == len(names), f"<{tag}> has an attribute twice"
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((tuple(self.open), data))
+
+    def text(self, *inside: str) -> str:
+        return " ".join(data for path, data in self.texts if set(inside) <= set(path))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    def classes(self) -> list[str]:
+        return [name for _, attributes in self.tags for name in (attributes.get("class") or "").split()]
+
+
+def page_of(*directories: Path) -> Page:
+    return Page(page([read_node(directory) for directory in directories]))
+
+
+def test_the_page_asks_for_nothing_outside_itself(node1: Path, node2: Path) -> None:
+    text = page([read_node(node1), read_node(node2)])
+    for tag, attributes in Page(text).tags:
+        for name in REFERENCES:
+            if (value := attributes.get(name)) is not None:
+                assert value.startswith(("#", "data:")), f"<{tag} {name}={value}>"
+    assert not re.search(r"url\(|@import|@font-face", text)
+
+
+def test_the_figures_are_those_of_the_journal(node1: Path) -> None:
+    drawn = page_of(node1)
+    assert drawn.text("h1") == "2 distinct findings in 6 cases"
+    text = re.sub(r"\s+", " ", drawn.text("dl"))
+    for figure in ("cases 6 in 10 s", "cases per second 0.6", "hangs 1", "crashes 1", "stability 53.8 %"):
+        assert figure in text
+    assert "flake rate 50 %" in text
+
+
+def test_several_directories_are_added_and_each_has_its_line(node1: Path, node2: Path) -> None:
+    drawn = page_of(node1, node2)
+    assert drawn.text("h1") == "2 distinct findings in 8 cases"
+    assert drawn.classes().count("node") == 2 * 2 + 1  # in the wide and the narrow plot, and in the key
+    assert str(node1) in drawn.text("table", "code")
+    assert str(node2) in drawn.text("table", "code")
+
+
+def test_a_finding_has_a_card_with_its_script_its_drawing_and_what_was_seen(node1: Path) -> None:
+    drawn = page_of(node1)
+    cards = [attributes for attributes in drawn.all("article") if attributes.get("id")]
+    assert [card["id"] for card in cards] == [f"finding-{RESHARD}", f"finding-{LIST_GROUP}"]
+    script = (node1 / "findings" / RESHARD / "repro.py").read_text()
+    assert "".join(data for path, data in drawn.texts if "pre" in path).count(script) == 1
+    assert "0 at [0, 1] of [1, 4]" in drawn.text("article", "table")
+    assert "with reshard_after_forward=True in place of 2" in drawn.text("article", "ul")
+    assert "fully_shard(model, reshard_after_forward=2)" in drawn.text("article", "ol")
+    assert "linear0" in drawn.text("article", "svg", "text")
+    assert "accused" in drawn.classes()
+
+
+def test_a_flaky_finding_keeps_its_rate(node1: Path) -> None:
+    drawn = page_of(node1)
+    assert "4 of 10" in drawn.text("table")
+    assert "flaky, 4 of 10 runs (PASS in 6)" in drawn.text("article", "dl")
+    assert drawn.classes().count("flaky") == 2
+
+
+def test_every_mark_of_a_finding_leads_to_its_card(node1: Path) -> None:
+    drawn = page_of(node1)
+    ids = {attributes.get("id") for _, attributes in drawn.tags}
+    links = [attributes["href"] or "" for attributes in drawn.all("a")]
+    assert len(links) == 2 * 2 + 2  # on the wide and on the narrow plot, and in the table
+    assert {link.removeprefix("#") for link in links} <= ids
+
+
+def test_every_picture_has_a_name_and_a_description(node1: Path) -> None:
+    drawn = page_of(node1)
+    pictures = drawn.all("svg")
+    assert len(pictures) == 5 + 2 * 3
+    assert all(picture["role"] == "img" and picture["aria-label"] for picture in pictures)
+
+
+def test_headings_leave_out_no_level(node1: Path) -> None:
+    levels = [int(tag[1]) for tag, _ in page_of(node1).tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(level - before <= 1 for before, level in itertools.pairwise(levels))
+
+
+HOSTILE = "</code></pre><script>alert(1)</script><img src=x onerror=alert(1)> {{ 7 * 7 }} & \"'"
+
+
+def test_what_a_finding_says_is_text_and_never_markup(tmp_path: Path) -> None:
+    events = one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
+    file = tmp_path / "findings" / RESHARD / "case.json"
+    entry = read_entry(file)
+    finding = replace(entry.findings[0], observed=HOSTILE, expected=HOSTILE, name=HOSTILE)
+    hostile = replace(
+        entry,
+        findings=(finding,),
+        torch=HOSTILE,
+        culprits=(Culprit(change=HOSTILE, outcome=HOSTILE),),
+        notes={"ddp": HOSTILE},
+        preload=(HOSTILE,),
+        stacks={HOSTILE: HOSTILE},
+    )
+    file.write_bytes(encode_entry(hostile))
+    file.with_name("repro.py").write_text(f"{HOSTILE}\n# {HOSTILE}\nx = '''{HOSTILE}'''\n")
+    end = finished(3.0, reason=HOSTILE, exit_code=1)
+    record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), *events, end])
+    drawn = page_of(tmp_path)
+    assert len(drawn.all("script")) == 1
+    assert drawn.all("img") == []
+    assert "49" not in drawn.text("article")
+    assert HOSTILE in drawn.text("article", "td")
+    assert not any(name.startswith("on") for _, attributes in drawn.tags for name in attributes)
+
+
+def test_a_finding_whose_entry_was_moved_away_keeps_a_card(tmp_path: Path) -> None:
+    events = one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
+    (tmp_path / "findings" / RESHARD / "case.json").unlink()
+    record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), *events, finished(3.0, exit_code=1)])
+    assert "Its entry is not in this directory" in page_of(tmp_path).text("article")
+
+
+def test_known_findings_that_no_case_showed_are_listed_apart(tmp_path: Path) -> None:
+    one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
+    record(tmp_path, [*judged(at=0.0), finished(1.0)])
+    drawn = page_of(tmp_path)
+    assert drawn.text("h1") == "No findings in 1 case"
+    assert "1 known finding of the corpus that no case showed" in drawn.text("details", "summary")
+    assert drawn.all("article") == []
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_campaign_without_a_case_has_a_page_without_plots(tmp_path: Path, ended: bool) -> None:
+    record(tmp_path, [finished(0.0, reason="no rank starts", exit_code=4)] if ended else [])
+    drawn = page_of(tmp_path)
+    assert drawn.text("h1") == "No case has been judged yet"
+    assert drawn.all("svg") == []
+
+
+def test_a_case_that_is_in_flight_counts_for_nothing(tmp_path: Path) -> None:
+    record(tmp_path, [*judged(at=0.0), judged(at=1.0)[0]])
+    assert page_of(tmp_path).text("h1") == "No findings in 1 case"
+
+
+def test_later_sessions_are_marked_where_they_began(tmp_path: Path) -> None:
+    record(tmp_path, [*judged(at=1.0), finished(10.0)])
+    record(tmp_path, [*judged(at=2.0), finished(5.0)])
+    assert page_of(tmp_path).classes().count("restart") == 4 + 1  # in four plots, and in the key

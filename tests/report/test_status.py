@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from recorded import LIST_GROUP, RESHARD, finished, judged, one_finding, record
+
+from fuzzshard.campaign.events import FindingFlaky, FindingFound, FindingGone, FindingHit
+from fuzzshard.cli import main
+from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.journal.schema import JOURNAL_FILE, connect
+from fuzzshard.report.junit import junit_xml
+from fuzzshard.report.node import is_running, read_node
+from fuzzshard.report.seen_findings import seen_findings
+from fuzzshard.report.stats import Stats, stats_of
+from fuzzshard.verdict import Status
+
+
+def stats_in(*directories: Path) -> Stats:
+    nodes = [read_node(directory) for directory in directories]
+    return stats_of(nodes, seen_findings(nodes))
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    return int(exit_.value.code or 0)
+
+
+def test_figures_of_one_directory_are_those_of_its_journal(node1: Path) -> None:
+    stats = stats_in(node1)
+    assert (stats.cases, stats.seconds, stats.cases_per_second) == (6, 10.0, 0.6)
+    assert stats.verdicts == {"PASS": 1, "DIVERGENCE": 2, "CRASH": 1, "HANG": 1, "REJECTED": 1}
+    assert (stats.findings, stats.hits, stats.hangs, stats.crashes, stats.inconclusive) == (2, 3, 1, 1, 0)
+    assert (stats.state, stats.reason, stats.exit_code) == ("ended", "2 distinct findings", 1)
+    assert (stats.features_seen, stats.pairs_seen) == (3, 2)
+    assert (stats.seconds_since_new_feature, stats.seconds_since_new_pair) == (9.0, 9.0)
+
+
+def test_stability_counts_runs_and_the_flake_rate_findings(node1: Path) -> None:
+    stats = stats_in(node1)
+    assert stats.stability == pytest.approx(7 / 13)
+    assert stats.flake_rate == 0.5
+
+
+def test_gpu_time_counts_all_devices_of_the_worlds(node1: Path, node2: Path) -> None:
+    assert stats_in(node1).gpu_seconds_per_case == pytest.approx(10 * 2 / 6)
+    assert stats_in(node2).gpu_seconds_per_case is None
+
+
+def test_status_sums_directories_and_counts_one_finding_once(node1: Path, node2: Path) -> None:
+    stats = stats_in(node1, node2)
+    assert stats.cases == 8
+    assert stats.seconds == 10.0
+    assert stats.cases_per_second == pytest.approx(6 / 10 + 2 / 5)
+    assert stats.verdicts["DIVERGENCE"] == 3
+    assert stats.findings == 2
+    assert (stats.features_seen, stats.pairs_seen) == (4, 3)
+
+
+def test_a_finding_of_two_nodes_has_the_hits_of_both_and_its_first_time(node1: Path, node2: Path) -> None:
+    found = {f.folder.name: f for f in seen_findings([read_node(node1), read_node(node2)])}
+    assert found[RESHARD].hits == 3
+    assert found[RESHARD].at == 1.0
+    assert len(found[RESHARD].sightings) == 2
+
+
+def test_what_did_not_come_back_is_inconclusive_and_no_finding(tmp_path: Path) -> None:
+    signature = "divergence/fully_shard/gradient"
+    found = FindingFound(
+        index=0,
+        status=Status.DIVERGENCE,
+        signature=signature,
+        summary="wrong",
+        path="c/findings/a",
+        elapsed=1.0,
+    )
+    flaky = FindingFlaky(
+        signature=signature, runs=10, observed=("PASS",), path="c/inconclusive/a", elapsed=2.0
+    )
+    record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), found, flaky, finished(3.0, exit_code=3)])
+    stats = stats_in(tmp_path)
+    assert (stats.findings, stats.inconclusive, stats.stability, stats.flake_rate) == (0, 1, 0.0, 1.0)
+
+
+def test_a_finding_that_is_gone_says_so_until_it_is_found_again(tmp_path: Path) -> None:
+    events = one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
+    path = str(tmp_path / "findings" / RESHARD)
+    gone = FindingGone(signature="x", path=path, runs=3, observed=("PASS",), elapsed=3.0)
+    record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), *events, gone, finished(4.0)])
+    (finding,) = seen_findings([read_node(tmp_path)])
+    assert finding.status == "gone"
+    record(tmp_path, [events[0]])
+    (finding,) = seen_findings([read_node(tmp_path)])
+    assert finding.status == "open"
+
+
+def test_a_known_finding_that_was_hit_is_not_new(tmp_path: Path) -> None:
+    one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=0.0)
+    path = str(tmp_path / "findings" / RESHARD)
+    hit = FindingHit(
+        index=0, signature="divergence/fully_shard/registered_parameter", path=path, hits=1, elapsed=1.5
+    )
+    record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), hit, finished(2.0, exit_code=1)])
+    (finding,) = seen_findings([read_node(tmp_path)])
+    assert (finding.new, finding.status, finding.hits, finding.at) == (False, "open", 1, 1.5)
+
+
+def test_times_of_later_sessions_follow_those_before(tmp_path: Path) -> None:
+    record(tmp_path, [*judged(features=["reshard:int"], at=1.0), finished(10.0)])
+    record(tmp_path, [*judged(features=["mesh:hsdp"], at=2.0), finished(5.0)])
+    node = read_node(tmp_path)
+    assert node.seconds == 15.0
+    assert node.first_seen == {("reshard:int",): 1.0, ("mesh:hsdp",): 12.0}
+
+
+def test_a_session_of_a_live_process_runs_and_one_of_a_dead_process_was_killed(tmp_path: Path) -> None:
+    record(tmp_path, judged(at=0.0))
+    assert is_running(read_node(tmp_path).last)
+    assert stats_in(tmp_path).state == "running"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with closing(connect(tmp_path / JOURNAL_FILE)) as connection:
+        connection.execute("UPDATE session SET pid = ?", (gone.pid,))
+    assert stats_in(tmp_path).state == "killed"
+
+
+def test_a_pid_that_another_process_has_by_now_is_no_campaign(tmp_path: Path) -> None:
+    record(tmp_path, judged(at=0.0))
+    with closing(connect(tmp_path / JOURNAL_FILE)) as connection:
+        connection.execute("UPDATE session SET started = 1000.0, pid = ?", (os.getpid(),))
+    assert not is_running(read_node(tmp_path).last)
+
+
+def test_the_command_prints_each_directory_the_sum_and_each_finding(
+    node1: Path, node2: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("status", node1, node2) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{node1}: ended after 0:10: 2 distinct findings (exit code 1)"
+    assert "8 in 0:10 (2 directories, 2 sessions), 1.00 per second" in lines[2]
+    assert any(line.split()[:2] == ["open", "divergence/fully_shard/registered_parameter,"] for line in lines)
+
+
+def test_a_directory_that_is_given_twice_counts_once(node1: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("status", node1, f"{node1}/../{node1.name}", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["total"]["cases"] == 6
+
+
+def test_json_has_the_sum_each_directory_and_each_finding(
+    node1: Path, node2: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("status", node1, node2, "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["total"]["cases"] == sum(each["stats"]["cases"] for each in status["directories"]) == 8
+    assert [finding["hits"] for finding in status["findings"]] == [3, 1]
+
+
+def test_a_directory_without_a_journal_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("status", tmp_path) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"{tmp_path} is not the directory of a campaign" in error
+
+
+@pytest.mark.parametrize("command", ["status", "html"])
+def test_a_damaged_journal_is_refused_in_one_line(
+    command: str, node1: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (node1 / JOURNAL_FILE).write_bytes(b"not a database" * 100)
+    assert run(command, node1) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "is damaged" in error
+
+
+def test_a_campaign_that_has_not_begun_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect(tmp_path / JOURNAL_FILE).close()
+    assert run("status", tmp_path) == 2
+    assert "no campaign has begun there yet" in capsys.readouterr().err
+
+
+def test_junit_has_a_test_that_fails_for_each_finding_and_one_for_the_campaign(
+    node1: Path, tmp_path: Path
+) -> None:
+    assert run("status", node1, "--junit", tmp_path / "out.xml") == 0
+    root = ElementTree.parse(tmp_path / "out.xml").getroot()
+    (suite,) = root
+    cases = suite.findall("testcase")
+    assert [case.get("name") for case in cases] == ["campaign", RESHARD, LIST_GROUP]
+    assert [case.find("failure") is not None for case in cases] == [False, True, True]
+    assert root.get("tests") == suite.get("tests") == "3"
+    assert root.get("failures") == suite.get("failures") == "2"
+    assert "0 at [0, 1] of [1, 4]" in (cases[1].findtext("failure") or "")
+
+
+def test_junit_skips_what_did_not_come_back_and_errs_where_nothing_was_judged(tmp_path: Path) -> None:
+    path = "c/inconclusive/a"
+    flaky = FindingFlaky(signature="divergence/ddp/loss", runs=10, observed=("PASS",), path=path, elapsed=2.0)
+    record(tmp_path, [flaky, finished(3.0, reason="no rank starts", exit_code=4)])
+    node = read_node(tmp_path)
+    findings = seen_findings([node])
+    suite = ElementTree.fromstring(junit_xml([node], stats_of([node], findings), findings))[0]
+    assert suite.get("errors") == suite.get("skipped") == "1"
+    error = suite.find("testcase/error")
+    assert error is not None
+    assert error.get("message") == "no rank starts"
+
+
+def test_junit_holds_no_character_that_xml_cannot(tmp_path: Path) -> None:
+    events = one_finding(
+        tmp_path, RESHARD, "crash/\x00\x1b[31m<&>", at=1.0, rate=Confirmation(runs=1, reproduced=1)
+    )
+    (tmp_path / "findings" / RESHARD / "case.json").unlink()
+    record(tmp_path, [*judged(Status.CRASH, at=0.0), *events, finished(3.0, exit_code=1)])
+    node = read_node(tmp_path)
+    findings = seen_findings([node])
+    suite = ElementTree.fromstring(junit_xml([node], stats_of([node], findings), findings))[0]
+    failure = suite.find("testcase/failure")
+    assert failure is not None
+    assert failure.get("type") == "crash/��[31m<&>"
