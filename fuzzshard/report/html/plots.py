@@ -46,6 +46,7 @@ def coverage_plot(timeline: Timeline, width: float = WIDE) -> Markup:
         element("path", d=_steps(frame, timeline.pairs), class_="curve"),
         *marks,
         class_="plot",
+        role="group",
     )
 
 

@@ -50,9 +50,18 @@ def path(points: Iterable[tuple[float, float]], **attributes: str | float) -> El
 
 
 def picture(
-    width: float, height: float, title: str, description: str, *children: Element | None, class_: str
+    width: float,
+    height: float,
+    title: str,
+    description: str,
+    *children: Element | None,
+    class_: str,
+    role: str = "img",
 ) -> Markup:
-    """A whole ``<svg>``: an image with a name and a description for who cannot see it."""
+    """A whole ``<svg>`` with a name and a description for who cannot see it.
+
+    It is an image, or with links in it a ``group``.
+    """
     drawn = element(
         "svg",
         element("title", text=title),
@@ -62,7 +71,7 @@ def picture(
         viewBox=f"0 0 {_value(width)} {_value(height)}",
         width=width,
         height=height,
-        role="img",
+        role=role,
         aria_label=f"{title}. {description}",
     )
     return Markup(ElementTree.tostring(drawn, encoding="unicode"))
