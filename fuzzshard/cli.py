@@ -14,6 +14,7 @@ from fuzzshard import __version__
 from fuzzshard.commands.bisect import bisect
 from fuzzshard.commands.corpus import corpus_app
 from fuzzshard.commands.doctor import doctor
+from fuzzshard.commands.profiles import apply_profile
 from fuzzshard.commands.replay import replay
 from fuzzshard.commands.report import report
 from fuzzshard.commands.repro import repro
@@ -65,7 +66,8 @@ app = App(
 )
 _COMMANDS: tuple[Callable[..., int], ...] = (run, replay, show, shrink, repro, report, bisect, doctor)
 for _order, _command in enumerate(_COMMANDS):
-    app.command(_command, help_epilogue=EXIT_CODES, sort_key=_order)
+    _config = (apply_profile,) if _command is run else ()
+    app.command(_command, help_epilogue=EXIT_CODES, sort_key=_order, config=_config)
 app.command(corpus_app(EXIT_CODES, sort_key=len(_COMMANDS)))
 
 
