@@ -162,6 +162,9 @@ class _Campaign:
             self.unfinished.extend(unfinished(history, campaign, self.options.corpus, self.config))
             for found in self.unfinished:
                 self.registry.count_made(found)
+            limit, made = self.options.max_findings, self.registry.num_new
+            if limit is not None and made >= limit:
+                self.control.reason = f"{made} distinct findings"
 
     def run(self) -> int:
         self._deliver_started()
