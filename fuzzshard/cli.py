@@ -16,6 +16,7 @@ from fuzzshard.commands.corpus import corpus_app
 from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.html import html
 from fuzzshard.commands.merge import merge
+from fuzzshard.commands.profiles import apply_profile
 from fuzzshard.commands.replay import replay
 from fuzzshard.commands.report import report
 from fuzzshard.commands.repro import repro
@@ -81,7 +82,8 @@ _COMMANDS: tuple[Callable[..., int], ...] = (
     doctor,
 )
 for _order, _command in enumerate(_COMMANDS):
-    app.command(_command, help_epilogue=EXIT_CODES, sort_key=_order)
+    _config = (apply_profile,) if _command is run else ()
+    app.command(_command, help_epilogue=EXIT_CODES, sort_key=_order, config=_config)
 app.command(corpus_app(EXIT_CODES, sort_key=len(_COMMANDS)))
 
 

@@ -161,11 +161,11 @@ class Registry:
         with self._lock:
             self.num_flaky += 1
 
-    def count_made(self, path: Path) -> None:
-        """The saved finding at ``path`` is one that this campaign made, before it was continued."""
+    def count_made(self, found: Found) -> None:
+        """``found`` is one that this campaign made, before it was continued, should it be saved already."""
         with self._lock:
             for known in self.known:
-                if known.path == path:
+                if known.path == found.path:
                     known.hits += 1
                     known.saved_before = False
 

@@ -160,6 +160,11 @@ class _Campaign:
             self.cases_before = restore_counts(history, campaign, self.tally, self.reached)
             restore_findings(history, campaign, self.registry, self.quarantine)
             self.unfinished.extend(unfinished(history, campaign, self.options.corpus, self.config))
+            for found in self.unfinished:
+                self.registry.count_made(found)
+            limit, made = self.options.max_findings, self.registry.num_new
+            if limit is not None and made >= limit:
+                self.control.reason = f"{made} distinct findings"
 
     def run(self) -> int:
         self._deliver_started()

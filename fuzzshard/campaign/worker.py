@@ -180,7 +180,6 @@ class Worker:
             return
         judged = Judged(entry.case, found.verdict, confirmation, note="cut off when it was done")
         if entry.status.is_finding:
-            shared.registry.count_made(path)
             self._report(found, judged, path, entry.replay, self._verify(path, entry))
         else:
             self._report_flaky(entry.signature, judged, path)

@@ -13,6 +13,7 @@ from fuzzshard.commands.options import DEFAULT_CORPUS, Confirm, Device, Duration
 
 def run(
     *,
+    profile: str | None = None,
     max_time: Duration = None,
     max_cases: int | None = None,
     max_findings: int | None = None,
@@ -45,6 +46,9 @@ def run(
 
     Parameters
     ----------
+    profile
+        Options under one name: ci, nightly, soak, dev, or a table [tool.fuzzshard.profiles.NAME] of
+        pyproject.toml here or above. Options given besides win.
     max_time
         Stop after this long: 90s, 10m, 2h.
     max_cases

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
 import pytest
+from running import campaign
 
 from fuzzshard.campaign.judge import confirm
 from fuzzshard.case.case import Mesh
@@ -27,53 +25,6 @@ from fuzzshard.world import World, WorldConfig
 
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
 WRONG_GRADIENT = FAULTS / "wrong_gradient.py"
-Event = dict[str, Any]
-
-
-@contextlib.contextmanager
-def campaign(corpus: Path, *arguments: object) -> Iterator[Campaign]:
-    command = [sys.executable, "-m", "fuzzshard", "run", "--json", "--device", "cpu", "--world-size", 2]
-    command += ["--corpus", corpus, "--seed", 1, *arguments]
-    with subprocess.Popen(
-        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield Campaign(process)
-        finally:
-            process.kill()
-
-
-class Campaign:
-    """A running campaign and the events it has told so far."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.events: list[Event] = []
-
-    def read_until(self, name: str) -> Event:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.events.append(json.loads(line))
-            if self.events[-1]["event"] == name:
-                return self.events[-1]
-        raise AssertionError(f"no {name} in {self.events}; {self.errors()}")
-
-    def finish(self) -> Event:
-        finished = self.read_until("campaign_finished")
-        self.process.wait(60)
-        assert finished["exit_code"] == self.process.returncode
-        return finished
-
-    def errors(self) -> str:
-        assert self.process.stderr is not None
-        return self.process.stderr.read()
-
-    def descendants(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def all(self, name: str) -> list[Event]:
-        return [event for event in self.events if event["event"] == name]
-
 
 BLOCKS_TWICE = """
 import os, pathlib, threading

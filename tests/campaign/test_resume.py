@@ -1,0 +1,330 @@
+"""Campaigns that are killed, interrupted or stopped by their machine, and go on with the same command."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_campaign import INFRA, PASS, Ran, campaign, divergence, make_case, shrink_seed_and_norm
+
+from fuzzshard.campaign.events import (
+    CampaignStarted,
+    CaseJudged,
+    Event,
+    FindingConfirmed,
+    FindingFlaky,
+    FindingFound,
+    FindingHit,
+    FindingSaved,
+)
+from fuzzshard.campaign.keep import Keeper
+from fuzzshard.campaign.resume import session_seed
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.entry import read_entry
+from fuzzshard.corpus.store import entry_files
+from fuzzshard.errors import UsageError
+from fuzzshard.journal.history import History
+from fuzzshard.journal.schema import JOURNAL_FILE
+from fuzzshard.report.lines import event_lines
+from fuzzshard.report.progress import Progress
+from fuzzshard.verdict import Status, Verdict
+
+MAX_CASES = 12
+
+
+def by_seed(seed: int, /, **_: object) -> Iterator[Case]:
+    """A stream of its own for every seed; every fourth case has a norm, and so another cause."""
+    return (make_case(100 + number, norm=number % 4 == 2) for number in itertools.count(seed % 1000))
+
+
+def with_a_norm(case: Case) -> Verdict:
+    return divergence() if len(case.model.children) > 1 or case.seed == 0 else PASS
+
+
+def run(corpus: Path, verdict_of: Callable[[Case], Verdict] = with_a_norm, **options: Any) -> Ran:
+    return campaign(corpus, verdict_of, **({"cases": by_seed, "max_cases": MAX_CASES} | options))
+
+
+def killed(corpus: Path, at: Callable[[Event], bool] = lambda event: False, **options: Any) -> None:
+    """Runs a campaign in a process of its own, which is killed at the event ``at`` says, if not before."""
+
+    def sink(event: Event) -> None:
+        if at(event):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    process = multiprocessing.get_context("fork").Process(
+        target=lambda: run(corpus, **({"sink": sink} | options))
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def killed_after(method: str, corpus: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Kills a campaign when a method of its Keeper has done its work, and nobody has heard of that."""
+    original = getattr(Keeper, method)
+
+    def then_die(*arguments: Any, **keywords: Any) -> None:
+        original(*arguments, **keywords)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Keeper, method, then_die)
+        killed(corpus, **options)
+
+
+def history(corpus: Path) -> History:
+    return History(corpus / JOURNAL_FILE)
+
+
+def told(corpus: Path, *kinds: str) -> list[Any]:
+    """The events of the first campaign in a journal."""
+    with history(corpus) as journal:
+        return [each.event for each in journal.events(1, *kinds)]
+
+
+def assert_whole(corpus: Path, ran: Ran) -> None:
+    """Every case was judged once, and the finding was saved once."""
+    assert ran.finished.cases == MAX_CASES
+    with history(corpus) as journal:
+        assert {session.campaign for session in journal.sessions()} == {1}
+        runs = list(journal.case_runs(1))
+        assert journal.counts(1) == ran.finished.counts
+    assert sum(run.status is not None for run in runs) == MAX_CASES
+    assert sum(run.status is None for run in runs) <= 1  # what was in flight
+    (saved,) = told(corpus, "finding_saved")
+    assert not saved.duplicate
+    (file,) = entry_files([corpus / "findings"])
+    assert read_entry(file).confirmed is not None
+    (known,) = ran.finished.findings
+    assert known.new
+    assert (known.hits, ran.code) == (len(told(corpus, "finding_hit")) + 1, 1)
+
+
+def nth(kind: type[Event], number: int) -> Callable[[Event], bool]:
+    seen = itertools.count(1)
+    return lambda event: isinstance(event, kind) and next(seen) == number
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        (CampaignStarted, 1),
+        (CaseJudged, 2),
+        (CaseJudged, 3),
+        (FindingFound, 1),
+        (FindingConfirmed, 1),
+        (FindingSaved, 1),
+        (FindingHit, 1),
+        (CaseJudged, 9),
+    ],
+)
+def test_a_campaign_killed_at_any_event_goes_on_with_nothing_lost_and_nothing_twice(tmp_path, kind, number):
+    killed(tmp_path, nth(kind, number))
+    assert_whole(tmp_path, run(tmp_path))
+
+
+@pytest.mark.parametrize("method", ["save_found", "save_smaller", "save_judged", "verify"])
+def test_a_campaign_killed_between_disk_and_journal_saves_its_finding_once(tmp_path, monkeypatch, method):
+    monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink_seed_and_norm)
+    killed_after(method, tmp_path, monkeypatch)
+    assert_whole(tmp_path, run(tmp_path))
+
+
+def test_a_campaign_killed_again_and_again_adds_up(tmp_path):
+    for number in (2, 2, 2):
+        killed(tmp_path, nth(CaseJudged, number))
+    assert_whole(tmp_path, run(tmp_path))
+    with history(tmp_path) as journal:
+        sessions = journal.sessions()
+        pairs, features = journal.pairs(1), journal.features(1)
+        runs = list(journal.case_runs(1))
+    assert [session.continues for session in sessions] == [None, 1, 2, 3]
+    assert [session.stream_seed for session in sessions] == [
+        session_seed(sessions[0].seed, n) for n in range(4)
+    ]
+    assert features == set().union(*(run.features for run in runs))
+    assert pairs == {pair for run in runs for pair in itertools.combinations(sorted(run.features), 2)}
+
+
+def test_what_an_earlier_session_had_shrunk_a_case_to_is_where_shrinking_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink_seed_and_norm)
+    killed_after("save_smaller", tmp_path, monkeypatch)
+    shrunk: list[Case] = []
+
+    def shrink(case: Case, still_fails: object, **_: object) -> object:
+        shrunk.append(case)
+        return shrink_seed_and_norm(case, still_fails)
+
+    monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink)
+    ran = run(tmp_path)
+    assert shrunk[0].seed == 0
+    (saved,) = ran.of(FindingSaved)
+    assert saved.leaves_before == 2
+
+
+def test_a_smaller_case_that_does_not_repeat_gives_way_to_the_case_as_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink_seed_and_norm)
+    killed_after("save_smaller", tmp_path, monkeypatch)
+    ran = run(tmp_path, lambda case: divergence() if len(case.model.children) > 1 and case.seed else PASS)
+    (saved,) = ran.of(FindingSaved)
+    assert saved.leaves_after == 2
+
+
+@pytest.mark.parametrize("method", ["save_found", "save_flaky"])
+def test_a_flaky_finding_is_told_once_wherever_the_kill_came(tmp_path, monkeypatch, method):
+    runs: list[int] = []
+
+    def once(case: Case) -> Verdict:
+        runs.append(case.seed)
+        return divergence() if case.seed == 102 and runs.count(102) == 1 else PASS
+
+    killed_after(method, tmp_path, monkeypatch, verdict_of=once, seed=0)
+    ran = run(tmp_path, lambda case: PASS, seed=0)
+    assert ran.code == 3
+    (flaky,) = told(tmp_path, "finding_flaky")
+    assert flaky.observed == ("PASS",)
+    assert ran.of(FindingFlaky) == [flaky]
+    assert not entry_files([tmp_path / "findings"])
+    assert len(entry_files([tmp_path / "inconclusive"])) == 1
+
+
+def test_an_interrupted_campaign_goes_on_and_one_that_ended_by_itself_does_not(tmp_path):
+    def interrupt(case: Case) -> Verdict:
+        raise KeyboardInterrupt
+
+    first = run(tmp_path, interrupt)
+    assert (first.code, first.finished.complete) == (130, False)
+    second = run(tmp_path)
+    started = second.of(CampaignStarted)[0]
+    assert started.seed == first.finished.seed
+    assert started.continues is not None
+    assert (started.continues.cases, started.continues.ended) == (0, "interrupted")
+    assert second.finished.complete
+    third = run(tmp_path)
+    assert third.of(CampaignStarted)[0].continues is None
+    assert third.finished.seed != first.finished.seed
+    assert third.finished.cases == MAX_CASES
+
+
+def test_a_campaign_that_its_machine_stopped_goes_on_with_its_counts_and_refusals(tmp_path):
+    rejected = Verdict(status=Status.REJECTED, notes={"ddp": "no"})
+    first = run(tmp_path, lambda case: INFRA if case.seed > 103 else rejected, seed=0)
+    assert (first.code, first.finished.complete) == (4, False)
+    progress = Progress()
+    second = run(tmp_path, lambda case: PASS, seed=0, sink=progress.update)
+    assert second.code == 0
+    assert second.finished.counts == {"REJECTED": 4, "INFRA": 5, "PASS": 3}
+    assert progress.counts == second.finished.counts
+    assert dict(second.finished.refusals)["ddp: no"] == 4
+    assert second.finished.features_seen >= first.finished.features_seen
+    text = "\n".join(line for event in second.events for line in event_lines(event))
+    assert "goes on after 9 cases and 0:0" in text
+    assert "5 cases in a row could not be judged" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"world_size": 3}, "world_size was 4 and is 3"),
+        ({"seed": 6}, "seed was 5 and is 6"),
+        ({"engines": ("ddp",)}, "engines was ddp replicate fully_shard fsdp1 and is ddp"),
+        ({"guidance": "features"}, "guidance was none and is features"),
+        ({"fresh": True}, "a fresh campaign was asked for"),
+    ],
+)
+def test_other_options_are_another_campaign_and_one_line_says_so(tmp_path, change, why):
+    killed(tmp_path, nth(CaseJudged, 2), seed=5, verdict_of=lambda case: PASS)
+    ran = run(tmp_path, lambda case: PASS, **({"seed": 5} | change))
+    started = ran.of(CampaignStarted)[0]
+    assert (started.continues, ran.finished.cases) == (None, MAX_CASES)
+    assert started.note == f"the campaign with seed 5 did not end and is not continued: {why}"
+    assert started.note in list(event_lines(started))
+
+
+def test_limits_that_change_do_not_make_it_another_campaign(tmp_path):
+    killed(tmp_path, nth(CaseJudged, 4), seed=5, verdict_of=lambda case: PASS)
+    ran = run(tmp_path, lambda case: PASS, max_cases=6, confirm=1)
+    assert (ran.finished.seed, ran.finished.cases, len(ran.of(CaseJudged))) == (5, 6, 2)
+
+
+def test_the_time_of_earlier_sessions_counts(tmp_path):
+    killed(tmp_path, nth(CaseJudged, 4), verdict_of=lambda case: PASS, max_time=1000.0)
+    with history(tmp_path) as journal:
+        (session,) = journal.sessions()
+    assert session.elapsed > 0
+    ran = run(tmp_path, lambda case: PASS, max_time=session.elapsed / 2)
+    assert ran.finished.reason == "time is up"
+    assert (ran.finished.cases, ran.code) == (4, 0)
+    assert ran.finished.elapsed > session.elapsed
+
+
+def test_findings_of_earlier_sessions_count(tmp_path):
+    killed(tmp_path, nth(FindingSaved, 1))
+    ran = run(tmp_path, max_findings=1)
+    assert ran.finished.reason == "1 distinct findings"
+    assert len(ran.of(CaseJudged)) == 0
+
+
+def test_a_campaign_in_a_directory_in_use_is_refused_with_the_process_that_has_it(tmp_path):
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait(case: Case) -> Verdict:
+        entered.set()
+        assert leave.wait(60)
+        return PASS
+
+    first = threading.Thread(target=run, args=(tmp_path, wait), kwargs={"max_cases": 1})
+    first.start()
+    assert entered.wait(60)
+    with pytest.raises(UsageError, match=f"another campaign runs in .*: process {os.getpid()} on "):
+        run(tmp_path)
+    leave.set()
+    first.join()
+    assert run(tmp_path).finished.cases == MAX_CASES
+
+
+def test_a_campaign_stops_when_nothing_new_comes(tmp_path):
+    def endless(seed: int, /, **_: object) -> Iterator[Case]:
+        return map(make_case, itertools.count())
+
+    ran = campaign(tmp_path, lambda case: PASS, cases=endless, stop_after_no_new=0.2)
+    assert ran.finished.reason == "nothing new for 0.2 s"
+    assert ran.finished.complete
+    with history(tmp_path) as journal:
+        (session,) = journal.sessions()
+    assert session.elapsed >= session.last_new + 0.2
+
+
+def test_a_disk_that_fills_up_ends_the_campaign_with_one_line_and_the_journal_stays_whole(tmp_path):
+    """A limit on the size of files is a full disk for whoever writes one."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def limited() -> None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+        ran = run(tmp_path, lambda case: PASS, max_cases=10_000)
+        there.send((ran.code, ran.finished.reason, ran.finished.complete))
+
+    process = context.Process(target=limited)
+    process.start()
+    process.join(120)
+    code, reason, complete = here.recv()
+    assert (code, complete) == (4, False)
+    assert "cannot use the journal" in reason
+    assert "\n" not in reason
+    with history(tmp_path) as journal:
+        judged = journal.counts(1)["PASS"]
+        assert journal.rows("PRAGMA integrity_check") == [("ok",)]
+    assert judged > 10
+    ran = run(tmp_path, lambda case: PASS, max_cases=judged + 3)
+    assert (ran.code, ran.finished.cases) == (0, judged + 3)
