@@ -22,7 +22,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
-    """Always the first event, before anything can fail: the seed and the limits."""
+    """Always the first event, before anything can fail: the seed and the limits.
+
+    ``devices`` are the CUDA devices of each world.
+    """
 
     version: str
     seed: int
@@ -31,6 +34,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
     worlds: int
     device: str
     engines: tuple[str, ...]
+    devices: tuple[tuple[int, ...], ...] = ()
     preload: tuple[str, ...] = ()
     max_cases: int | None = None
     max_time: float | None = None

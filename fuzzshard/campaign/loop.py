@@ -18,7 +18,7 @@ from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, CorpusLoaded, Event
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Registry
-from fuzzshard.campaign.options import CampaignOptions, world_config
+from fuzzshard.campaign.options import CampaignOptions, world_configs
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.quarantine import Quarantine
 from fuzzshard.campaign.saved import load_known
@@ -87,18 +87,23 @@ def run_campaign(options: CampaignOptions, sink: Callable[[Event], None], *, too
     Raises :class:`fuzzshard.errors.UsageError` for options that this machine cannot serve.
     """
     device, num_devices = resolve_device(options.device)
-    config = world_config(options, device, num_devices)
-    return _Campaign(options, config, sink, tools).run()
+    configs = world_configs(options, device, num_devices)
+    return _Campaign(options, configs, sink, tools).run()
 
 
 class _Campaign:
     """The coordinator. Worlds run in threads of their own and talk to it through one queue of events."""
 
     def __init__(
-        self, options: CampaignOptions, config: WorldConfig, sink: Callable[[Event], None], tools: Tools
+        self,
+        options: CampaignOptions,
+        configs: tuple[WorldConfig, ...],
+        sink: Callable[[Event], None],
+        tools: Tools,
     ) -> None:
         self.options = options
-        self.config = config
+        self.configs = configs
+        self.config = configs[0]  # worlds differ in their devices only
         self.sink = sink
         self.tools = tools
         self.seed = options.resolved_seed()
@@ -134,9 +139,9 @@ class _Campaign:
             self.seed,
             world_size=self.config.size,
             cuda=self.config.device == "cuda",
-            worlds=self.options.worlds,
+            worlds=len(self.configs),
         )
-        cases = Prefetch(learner, ahead=2 * self.options.worlds + 2, limit=self.options.max_cases)
+        cases = Prefetch(learner, ahead=2 * len(self.configs) + 2, limit=self.options.max_cases)
         shared = Shared(
             cases=cases,
             control=self.control,
@@ -151,7 +156,7 @@ class _Campaign:
         )
         try:
             with signals_call(self._on_signal):
-                for number in range(self.options.worlds):
+                for number in range(len(self.configs)):
                     self.num_running += 1
                     thread = threading.Thread(
                         target=self._run_world,
@@ -184,7 +189,7 @@ class _Campaign:
 
         error: BaseException | None = None
         try:
-            world = self.tools.make_world(self.config)
+            world = self.tools.make_world(self.configs[number])
             self.worlds.append(world)
             try:
                 Worker(shared, world, emit).work()
@@ -243,8 +248,9 @@ class _Campaign:
                 seed=self.seed,
                 corpus=str(options.corpus),
                 world_size=self.config.size,
-                worlds=options.worlds,
+                worlds=len(self.configs),
                 device=self.config.device,
+                devices=tuple(config.devices for config in self.configs if config.devices),
                 engines=options.engines,
                 preload=self.config.preload,
                 max_cases=options.max_cases,
