@@ -36,7 +36,7 @@ from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.errors import EXIT_CLEAN, InfraError
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
-from fuzzshard.world import World, WorldConfig
+from fuzzshard.world import Spares, World, WorldConfig
 
 QUIET = (Status.PASS, Status.REJECTED)
 """Verdicts after which a world goes on; the same engines train with the harness and without."""
@@ -154,7 +154,7 @@ def time_spawn(config: WorldConfig, cases: list[Case]) -> float:
 def time_respawns(config: WorldConfig, case: Case, repetitions: int) -> list[float]:
     """Seconds from the death of a rank between two cases to the next verdict, as a campaign sees them."""
     seconds = []
-    with World(config) as world:
+    with Spares() as spares, World(config, spares) as world:
         for _ in range(repetitions):
             world.run(case)
             began = time.perf_counter()

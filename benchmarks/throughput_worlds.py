@@ -23,7 +23,7 @@ from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.errors import InfraError
 from fuzzshard.strategies import case_stream
-from fuzzshard.world import World, WorldConfig
+from fuzzshard.world import Spares, World, WorldConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +53,8 @@ class _Meter:
         self._judged: dict[int, list[float]] = {}
         self._marks: list[tuple[float, float, float]] = []
 
-    def make_world(self, config: WorldConfig) -> World:
-        world = World(config)
+    def make_world(self, config: WorldConfig, spares: Spares) -> World:
+        world = World(config, spares)
         self.running.append(world)
         return world
 

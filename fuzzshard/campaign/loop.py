@@ -44,6 +44,7 @@ from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, resolve_device
 from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.spare import Spares
 
 NUM_REFUSALS_SHOWN = 20
 
@@ -61,7 +62,7 @@ class CaseStream(Protocol):
 class Tools:
     """What a campaign works with; tests put fakes in their place."""
 
-    make_world: Callable[[WorldConfig], WorldHandle] = World
+    make_world: Callable[[WorldConfig, Spares], WorldHandle] = World
     cases: CaseStream = case_stream
     render: ScriptRender = scripts
     check: ScriptCheck = check
@@ -113,6 +114,7 @@ class _Campaign:
         self.quarantine = Quarantine(self.registry, self.seed, enabled=options.quarantine)
         self.reached = Reached()
         self.worlds: list[WorldHandle] = []
+        self.spares = Spares()
         # A SimpleQueue, because a signal handler may put into it at any moment.
         self.queue: queue.SimpleQueue[Event | _Interrupt | _Ended] = queue.SimpleQueue()
         self.num_running = 0
@@ -170,6 +172,7 @@ class _Campaign:
             self._interrupt()
         finally:
             self._abandon(cases)
+            self.spares.close()
         return self._deliver_finished()
 
     def _load_known(self) -> None:
@@ -189,7 +192,7 @@ class _Campaign:
 
         error: BaseException | None = None
         try:
-            world = self.tools.make_world(self.configs[number])
+            world = self.tools.make_world(self.configs[number], self.spares)
             self.worlds.append(world)
             try:
                 Worker(shared, world, emit).work()

@@ -102,6 +102,9 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
         device = torch.device("cuda", config.device_of(rank))
         # entries tell the kind of device by the first word
         name = f"cuda ({torch.cuda.get_device_name(device)})"
+        # The context, the communicator and cuBLAS take seconds, which spare ranks have behind them.
+        dist.all_reduce(torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)))
+        torch.cuda.synchronize(device)
     send(
         channel,
         Ready(
