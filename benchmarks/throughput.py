@@ -28,6 +28,7 @@ from rich.table import Table
 from throughput_worlds import Scaled, efficiency, time_worlds
 from throughput_worlds import make_table as make_worlds_table
 
+from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.campaign.events import CaseJudged, Event
 from fuzzshard.campaign.judge import judge
 from fuzzshard.campaign.loop import Tools, run_campaign
@@ -103,20 +104,16 @@ def time_bare(config: WorldConfig, cases: list[Case]) -> float:
 def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -> float:
     """Seconds between the verdicts on the first and the last case of a campaign on the same cases.
 
-    Cases are drawn in batches, the first one before there is anything to run: its time is added in full.
+    Cases are drawn ahead in a process of their own, which shares the machine with the ranks.
     """
     elapsed: list[float] = []
-    first_draw = 0.0
 
     def listen(event: Event) -> None:
         if isinstance(event, CaseJudged):
             elapsed.append(event.elapsed)
 
     def stream(seed: int, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool) -> Iterator[Case]:
-        nonlocal first_draw
-        began = time.perf_counter()
-        for case in case_stream(seed, world_size=world_size, engines=engines, cuda=cuda):
-            first_draw = first_draw or time.perf_counter() - began
+        for case in drawn_cases(seed, world_size=world_size, engines=engines, cuda=cuda):
             if case not in loud:
                 yield case
 
@@ -133,7 +130,7 @@ def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -
         run_campaign(options, listen, tools=Tools(cases=stream))
     if len(elapsed) != count:
         raise InfraError(f"the campaign judged {len(elapsed)} of {count} cases", "run it by itself")
-    return elapsed[-1] - elapsed[0] + first_draw
+    return elapsed[-1] - elapsed[0]
 
 
 def time_spawn(config: WorldConfig, cases: list[Case]) -> float:
@@ -207,10 +204,10 @@ def measure_worlds(
 ) -> list[Scaled]:
     """A campaign for each number of worlds; ``report`` is told of each."""
     with World(config) as world:
-        _, loud = comparable_cases(world, seed, count)
+        cases, _ = comparable_cases(world, seed, count)
     measured = []
     for number in numbers:
-        measured.append(time_worlds(config, seed, number, count, loud))
+        measured.append(time_worlds(config, seed, number, cases))
         report(f"{number} worlds: {measured[-1].per_second:.2f} cases/s")
     return measured
 

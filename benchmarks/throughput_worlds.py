@@ -1,8 +1,8 @@
 """How the cases per second of a campaign grow with its number of worlds; used by throughput.py.
 
-Every world of every campaign runs the same cases, each drawn once for each world, so that all campaigns do
-the same work per world. No case is handed out before all worlds are up. Counted is what happens after every
-world has judged its first case and before the first world runs out of cases.
+Every world of every campaign runs the same cases, so that all campaigns do the same work per world; for
+each case that runs one is drawn, as always. No case is handed out before all worlds are up. Counted is what
+happens after every world has judged its first case and before the first world runs out of cases.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tempfile import TemporaryDirectory
 import psutil
 from rich.table import Table
 
+from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.campaign.events import CaseJudged, Event, WorldStarted
 from fuzzshard.campaign.loop import Tools, run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.errors import InfraError
-from fuzzshard.strategies import case_stream
 from fuzzshard.world import Spares, World, WorldConfig
 
 
@@ -101,21 +101,21 @@ class _Meter:
         )
 
 
-def time_worlds(config: WorldConfig, seed: int, worlds: int, count: int, loud: set[Case]) -> Scaled:
-    """A campaign that runs the first ``count`` cases of a stream in each of ``worlds``; none is ``loud``."""
-    meter = _Meter(worlds, worlds * count)
+def time_worlds(config: WorldConfig, seed: int, worlds: int, cases: list[Case]) -> Scaled:
+    """A campaign that runs ``cases``, of which none is a finding, in each of ``worlds``."""
+    meter = _Meter(worlds, worlds * len(cases))
 
     def stream(seed: int, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool) -> Iterator[Case]:
-        drawn = [case_stream(seed, world_size=world_size, engines=engines, cuda=cuda) for _ in range(worlds)]
-        for copies in zip(*drawn, strict=True):
+        drawn = drawn_cases(seed, world_size=world_size, engines=engines, cuda=cuda)
+        for number, _ in enumerate(drawn):
             meter.gate.wait()
-            yield from (case for case in copies if case not in loud)
+            yield cases[number // worlds % len(cases)]
 
     with TemporaryDirectory(prefix="fuzzshard-throughput-") as corpus:
         options = CampaignOptions(
             corpus=Path(corpus),
             seed=seed,
-            max_cases=worlds * count,
+            max_cases=worlds * len(cases),
             world_size=config.size,
             worlds=worlds,
             device=config.device,

@@ -15,6 +15,7 @@ import msgspec
 
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, CorpusLoaded, Event
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Registry
@@ -40,7 +41,6 @@ from fuzzshard.errors import (
 from fuzzshard.guidance import guided
 from fuzzshard.guidance.reached import Reached
 from fuzzshard.reproducer import check, scripts
-from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, resolve_device
 from fuzzshard.world.config import WorldConfig
@@ -63,7 +63,7 @@ class Tools:
     """What a campaign works with; tests put fakes in their place."""
 
     make_world: Callable[[WorldConfig, Spares], WorldHandle] = World
-    cases: CaseStream = case_stream
+    cases: CaseStream = drawn_cases
     render: ScriptRender = scripts
     check: ScriptCheck = check
 
