@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fuzzshard.campaign.options import CampaignOptions, world_config
+from fuzzshard.campaign.options import CampaignOptions, world_configs
 from fuzzshard.errors import EXIT_INTERRUPTED, FuzzshardError
 from fuzzshard.world import WorldConfig, resolve_device
 
@@ -38,7 +38,7 @@ def configure(args: argparse.Namespace) -> WorldConfig:
     """The world that a campaign with these options would use; raises UsageError where there is none."""
     device, num_devices = resolve_device(args.device)
     options = CampaignOptions(corpus=Path(), world_size=args.world_size, device=args.device)
-    return world_config(options, device, num_devices)
+    return world_configs(options, device, num_devices)[0]
 
 
 def describe_machine(info: Mapping[str, str], world_size: int) -> dict[str, str | int]:

@@ -4,6 +4,8 @@ All three train the same cases. The bare loop runs cases that were drawn before,
 observes nor judges. The campaign draws, observes and judges. Cases with a finding are left out of all three:
 confirming one is work on a result. Bare loop and campaign take turns, so that noise of the machine hits both.
 The first case of every turn is not timed: its world is new.
+
+With --worlds 1,2,4 campaigns of as many worlds are compared instead (throughput_worlds.py).
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from typing import Any
 import msgspec
 from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
 from rich.table import Table
+from throughput_worlds import Scaled, efficiency, time_worlds
+from throughput_worlds import make_table as make_worlds_table
 
+from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.campaign.events import CaseJudged, Event
 from fuzzshard.campaign.judge import judge
 from fuzzshard.campaign.loop import Tools, run_campaign
@@ -32,7 +37,7 @@ from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.errors import EXIT_CLEAN, InfraError
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
-from fuzzshard.world import World, WorldConfig
+from fuzzshard.world import Spares, World, WorldConfig
 
 QUIET = (Status.PASS, Status.REJECTED)
 """Verdicts after which a world goes on; the same engines train with the harness and without."""
@@ -99,20 +104,16 @@ def time_bare(config: WorldConfig, cases: list[Case]) -> float:
 def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -> float:
     """Seconds between the verdicts on the first and the last case of a campaign on the same cases.
 
-    Cases are drawn in batches, the first one before there is anything to run: its time is added in full.
+    Cases are drawn ahead in a process of their own, which shares the machine with the ranks.
     """
     elapsed: list[float] = []
-    first_draw = 0.0
 
     def listen(event: Event) -> None:
         if isinstance(event, CaseJudged):
             elapsed.append(event.elapsed)
 
     def stream(seed: int, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool) -> Iterator[Case]:
-        nonlocal first_draw
-        began = time.perf_counter()
-        for case in case_stream(seed, world_size=world_size, engines=engines, cuda=cuda):
-            first_draw = first_draw or time.perf_counter() - began
+        for case in drawn_cases(seed, world_size=world_size, engines=engines, cuda=cuda):
             if case not in loud:
                 yield case
 
@@ -129,7 +130,7 @@ def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -
         run_campaign(options, listen, tools=Tools(cases=stream))
     if len(elapsed) != count:
         raise InfraError(f"the campaign judged {len(elapsed)} of {count} cases", "run it by itself")
-    return elapsed[-1] - elapsed[0] + first_draw
+    return elapsed[-1] - elapsed[0]
 
 
 def time_spawn(config: WorldConfig, cases: list[Case]) -> float:
@@ -150,7 +151,7 @@ def time_spawn(config: WorldConfig, cases: list[Case]) -> float:
 def time_respawns(config: WorldConfig, case: Case, repetitions: int) -> list[float]:
     """Seconds from the death of a rank between two cases to the next verdict, as a campaign sees them."""
     seconds = []
-    with World(config) as world:
+    with Spares() as spares, World(config, spares) as world:
         for _ in range(repetitions):
             world.run(case)
             began = time.perf_counter()
@@ -171,6 +172,7 @@ def measure(config: WorldConfig, seed: int, counts: Counts, report: Callable[[st
             cases, loud = comparable_cases(world, seed + turn, size)
         num_loud += len(loud)
         sample = sample or cases[: counts.spawn_cases]
+        quiet = cases[0]
         if turn % 2:
             campaign.add(size - 1, time_campaign(config, seed + turn, size, loud))
             bare.add(size - 1, time_bare(config, cases))
@@ -178,21 +180,36 @@ def measure(config: WorldConfig, seed: int, counts: Counts, report: Callable[[st
             bare.add(size - 1, time_bare(config, cases))
             campaign.add(size - 1, time_campaign(config, seed + turn, size, loud))
         report(f"bare loop {bare.per_second:.2f}, campaign {campaign.per_second:.2f} cases/s so far")
-    spawn = Rate()
-    spawn.add(len(sample), time_spawn(config, sample))
-    report(f"fresh processes {spawn.per_second:.3f} cases/s")
-    respawns = time_respawns(config, sample[0], counts.respawns)
-    return {
+    figures: dict[str, Any] = {
         "campaign_over_bare": campaign.per_second / bare.per_second,
-        "campaign_over_spawn": campaign.per_second / spawn.per_second,
         "bare_cases_per_s": bare.per_second,
         "campaign_cases_per_s": campaign.per_second,
-        "spawn_cases_per_s": spawn.per_second,
-        "respawn_s": statistics.median(respawns),
         "cases": bare.cases,
-        "spawn_cases": spawn.cases,
         "left_out": num_loud,
     }
+    if counts.spawn_cases:
+        spawn = Rate()
+        spawn.add(len(sample), time_spawn(config, sample))
+        report(f"fresh processes {spawn.per_second:.3f} cases/s")
+        figures["campaign_over_spawn"] = campaign.per_second / spawn.per_second
+        figures["spawn_cases_per_s"] = spawn.per_second
+    if counts.respawns:
+        respawns = time_respawns(config, quiet, counts.respawns)
+        figures |= {"respawn_s": statistics.median(respawns), "respawn_max_s": max(respawns)}
+    return figures
+
+
+def measure_worlds(
+    config: WorldConfig, seed: int, numbers: list[int], count: int, report: Callable[[str], None]
+) -> list[Scaled]:
+    """A campaign for each number of worlds; ``report`` is told of each."""
+    with World(config) as world:
+        cases, _ = comparable_cases(world, seed, count)
+    measured = []
+    for number in numbers:
+        measured.append(time_worlds(config, seed, number, cases))
+        report(f"{number} worlds: {measured[-1].per_second:.2f} cases/s")
+    return measured
 
 
 def make_table(figures: dict[str, Any]) -> Table:
@@ -207,16 +224,33 @@ def make_table(figures: dict[str, Any]) -> Table:
 
 def main() -> int:
     parser = make_parser(__doc__, world_size=2)
-    parser.add_argument("--cases", type=int, default=200, help="cases for the bare loop and for the campaign")
+    parser.add_argument(
+        "--cases", type=int, default=200, help="cases for the bare loop, for the campaign, for each world"
+    )
     parser.add_argument("--chunk", type=int, default=50, help="cases in one turn of either")
     parser.add_argument("--spawn-cases", type=int, default=8, help="cases in fresh processes")
     parser.add_argument("--respawns", type=int, default=5, help="ranks killed; the median counts")
+    parser.add_argument(
+        "--worlds",
+        type=lambda text: [int(number) for number in text.split(",")],
+        help="compare campaigns of these numbers of worlds, such as 1,2,4",
+    )
     args = parser.parse_args()
     config, console = configure(args), make_console(args)
     with World(config) as world:
         world.start()
         machine = describe_machine(world.info, config.size)
     console.print(machine_line(machine, args.seed))
+    if args.worlds:
+        measured = measure_worlds(config, args.seed, args.worlds, args.cases, console.print)
+        if args.json:
+            rows = [
+                {**dataclasses.asdict(each), "efficiency": efficiency(each, measured[0])} for each in measured
+            ]
+            print_json({"worlds": rows, "seed": args.seed, "machine": machine})
+        else:
+            console.print(make_worlds_table(measured))
+        return EXIT_CLEAN
     counts = Counts(args.cases, args.chunk, args.spawn_cases, args.respawns)
     figures = measure(config, args.seed, counts, console.print)
     if args.json:

@@ -40,7 +40,8 @@ class Continued(msgspec.Struct, frozen=True, kw_only=True):
 class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
     """Always the first event: the seed, the limits, and what it ``continues``.
 
-    ``note`` says why a campaign in the same directory that did not end is not continued.
+    ``devices`` are the CUDA devices of each world. ``note`` says why a campaign in the same directory that
+    did not end is not continued.
     """
 
     version: str
@@ -50,6 +51,7 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
     worlds: int
     device: str
     engines: tuple[str, ...]
+    devices: tuple[tuple[int, ...], ...] = ()
     preload: tuple[str, ...] = ()
     max_cases: int | None = None
     max_time: float | None = None

@@ -16,6 +16,7 @@ import msgspec
 
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.campaign.events import (
     CampaignFinished,
     CampaignStarted,
@@ -26,7 +27,7 @@ from fuzzshard.campaign.events import (
 )
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry
-from fuzzshard.campaign.options import CampaignOptions, world_config
+from fuzzshard.campaign.options import CampaignOptions, world_configs
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.quarantine import Quarantine
 from fuzzshard.campaign.restore import restore_counts, restore_findings, unfinished
@@ -54,10 +55,10 @@ from fuzzshard.journal.lock import locked
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter
 from fuzzshard.reproducer import check, scripts
-from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, resolve_device
 from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.spare import Spares
 
 NUM_REFUSALS_SHOWN = 20
 
@@ -75,8 +76,8 @@ class CaseStream(Protocol):
 class Tools:
     """What a campaign works with; tests put fakes in their place."""
 
-    make_world: Callable[[WorldConfig], WorldHandle] = World
-    cases: CaseStream = case_stream
+    make_world: Callable[[WorldConfig, Spares], WorldHandle] = World
+    cases: CaseStream = drawn_cases
     render: ScriptRender = scripts
     check: ScriptCheck = check
 
@@ -103,14 +104,14 @@ def run_campaign(options: CampaignOptions, sink: Callable[[Event], None], *, too
     and other errors for a directory that is in use, cannot be written, or has a journal that cannot be read.
     """
     device, num_devices = resolve_device(options.device)
-    config = world_config(options, device, num_devices)
+    configs = world_configs(options, device, num_devices)
     path = options.corpus / JOURNAL_FILE
     with locked(options.corpus), contextlib.closing(connect(path)) as connection:
         history = History(path, connection)
-        plan = plan_session(history, options, config)
-        campaign = _Campaign(options, config, sink, tools, plan)
+        plan = plan_session(history, options, configs[0])
+        campaign = _Campaign(options, configs, sink, tools, plan)
         campaign.restore(history)
-        campaign.journal = JournalWriter(path, connection, start_of(plan, options, config))
+        campaign.journal = JournalWriter(path, connection, start_of(plan, options, configs))
         return campaign.run()
 
 
@@ -120,13 +121,14 @@ class _Campaign:
     def __init__(
         self,
         options: CampaignOptions,
-        config: WorldConfig,
+        configs: tuple[WorldConfig, ...],
         sink: Callable[[Event], None],
         tools: Tools,
         plan: Plan,
     ) -> None:
         self.options = options
-        self.config = config
+        self.configs = configs
+        self.config = configs[0]  # worlds differ in their devices only
         self.sink = sink
         self.tools = tools
         self.plan = plan
@@ -144,6 +146,7 @@ class _Campaign:
         self.cases_before = 0
         self.unfinished: deque[Found] = deque()
         self.worlds: list[WorldHandle] = []
+        self.spares = Spares()
         # A SimpleQueue, because a signal handler may put into it at any moment.
         self.queue: queue.SimpleQueue[Event | _Interrupt | _Ended] = queue.SimpleQueue()
         self.num_running = 0
@@ -189,7 +192,7 @@ class _Campaign:
         )
         try:
             with signals_call(self._on_signal):
-                for number in range(self.options.worlds):
+                for number in range(len(self.configs)):
                     self.num_running += 1
                     thread = threading.Thread(
                         target=self._run_world,
@@ -203,6 +206,7 @@ class _Campaign:
             self._interrupt()
         finally:
             self._abandon(cases)
+            self.spares.close()
         for found in self.unfinished:
             self.registry.leave_unresolved(found)
         return self._deliver_finished()
@@ -222,11 +226,11 @@ class _Campaign:
             self.plan.stream_seed,
             world_size=self.config.size,
             cuda=on_cuda,
-            worlds=self.options.worlds,
+            worlds=len(self.configs),
         )
         limit = self.options.max_cases
         left = None if limit is None else max(0, limit - self.cases_before)
-        return Prefetch(learner, ahead=2 * self.options.worlds + 2, limit=left)
+        return Prefetch(learner, ahead=2 * len(self.configs) + 2, limit=left)
 
     def _run_world(self, number: int, shared: Shared) -> None:
         """The thread of one world."""
@@ -237,7 +241,7 @@ class _Campaign:
 
         error: BaseException | None = None
         try:
-            world = self.tools.make_world(self.config)
+            world = self.tools.make_world(self.configs[number], self.spares)
             self.worlds.append(world)
             try:
                 Worker(shared, world, emit).work()
@@ -308,8 +312,9 @@ class _Campaign:
                 seed=self.plan.seed,
                 corpus=str(options.corpus),
                 world_size=self.config.size,
-                worlds=options.worlds,
+                worlds=len(self.configs),
                 device=self.config.device,
+                devices=tuple(config.devices for config in self.configs if config.devices),
                 engines=options.engines,
                 preload=self.config.preload,
                 max_cases=options.max_cases,

@@ -12,6 +12,7 @@ from fuzzshard.case.case import ALL_ENGINES, EngineName
 from fuzzshard.errors import UsageError
 from fuzzshard.guidance import Guidance
 from fuzzshard.world.config import SAMPLED_COVERAGE, WorldConfig
+from fuzzshard.world.placement import Worlds, available_cores, place_on_cpu, place_on_devices
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,8 +25,8 @@ class CampaignOptions:
     ``confirm`` is how often a finding is run again, as found and when it is shrunk.
     ``quarantine`` says whether cases with the cause of a known finding are held back.
     ``seed=None`` draws a fresh one; 0 is a seed like any other. ``worlds`` sets of ``world_size`` ranks
-    run cases at the same time. ``preload`` are Python files that every rank imports before torch is used.
-    ``guidance`` says what cases are chosen by.
+    run cases at the same time, ``"auto"`` as many as this node takes. ``preload`` are Python files that every
+    rank imports before torch is used. ``guidance`` says what cases are chosen by.
     """
 
     corpus: Path
@@ -36,7 +37,7 @@ class CampaignOptions:
     fresh: bool = False
     seed: int | None = None
     world_size: int | None = None
-    worlds: int = 1
+    worlds: Worlds = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     engines: tuple[EngineName, ...] = ALL_ENGINES
     preload: tuple[Path, ...] = ()
@@ -49,7 +50,7 @@ class CampaignOptions:
         limits = ("max_cases", "max_time", "max_findings", "stop_after_no_new")
         for name in (*limits, "world_size", "worlds", "confirm"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if isinstance(value, int | float) and value <= 0:
                 raise UsageError(f"{name} is {value}", f"use a positive {name} or leave it out")
         if self.seed is not None and self.seed < 0:
             raise UsageError(f"the seed is {self.seed}", "use a seed of at least 0")
@@ -64,17 +65,18 @@ class CampaignOptions:
         return secrets.randbits(32) if self.seed is None else self.seed
 
 
-def world_config(options: CampaignOptions, device: Literal["cpu", "cuda"], default_ranks: int) -> WorldConfig:
+def world_configs(
+    options: CampaignOptions, device: Literal["cpu", "cuda"], default_ranks: int
+) -> tuple[WorldConfig, ...]:
     """The settings of each world, given what :func:`fuzzshard.world.resolve_device` found.
 
-    Raises :class:`UsageError` for more ranks than CUDA devices: NCCL refuses two ranks on one device.
+    Raises :class:`UsageError` for more ranks in a world than CUDA devices.
     """
     size = options.world_size or default_ranks
-    if device == "cuda" and size > default_ranks:
-        raise UsageError(
-            f"a world of {size} ranks needs {size} CUDA devices and there are {default_ranks}",
-            f"use --world-size {default_ranks} or --device cpu",
-        )
     preload = tuple(str(path.resolve()) for path in options.preload)
     coverage = SAMPLED_COVERAGE if options.guidance == "coverage" else 0
-    return WorldConfig(size=size, device=device, preload=preload, coverage=coverage)
+    config = WorldConfig(size=size, device=device, preload=preload, coverage=coverage)
+    if device == "cpu":
+        return (config,) * place_on_cpu(options.worlds, size, available_cores())
+    placed = place_on_devices(options.worlds, size, default_ranks, available_cores())
+    return tuple(dataclasses.replace(config, devices=devices) for devices in placed)

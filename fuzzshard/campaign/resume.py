@@ -71,17 +71,17 @@ def session_seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:4], "big")
 
 
-def start_of(plan: Plan, options: CampaignOptions, config: WorldConfig) -> SessionStart:
-    """What the journal notes of the session."""
+def start_of(plan: Plan, options: CampaignOptions, configs: tuple[WorldConfig, ...]) -> SessionStart:
+    """What the journal notes of the session, of the worlds that it runs on."""
     limits = ("max_cases", "max_time", "max_findings", "stop_after_no_new")
     return SessionStart(
         stream=plan.stream,
         limits={name: getattr(options, name) for name in limits},
         seed=plan.seed,
         stream_seed=plan.stream_seed,
-        world_size=config.size,
-        worlds=options.worlds,
-        device=config.device,
+        world_size=configs[0].size,
+        worlds=len(configs),
+        device=configs[0].device,
         campaign=plan.campaign,
         continues=plan.earlier[-1].id if plan.earlier else None,
         elapsed_before=plan.elapsed,

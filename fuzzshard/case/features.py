@@ -6,6 +6,7 @@ The campaign counts features, pairs and triples of them; tests of the generator 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from fuzzshard.case.case import Case
@@ -26,6 +27,7 @@ ALL_FEATURES: tuple[str, ...] = tuple(FEATURES)
 """Every feature, grouped by dimension; :data:`FEATURES` says what each is."""
 
 
+@functools.lru_cache(maxsize=256)
 def features(case: Case) -> frozenset[str]:
     """The features of a valid Case; raises :class:`InvalidCase` where its graph does not fit together."""
     found = facts(case)

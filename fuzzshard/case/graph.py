@@ -10,6 +10,7 @@ i-th result of a call to a block that returns several.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Literal
 
@@ -221,6 +222,7 @@ def resolve(root: Block, path: str) -> tuple[str, Module] | None:
     return canonical, found
 
 
+@functools.lru_cache(maxsize=1024)
 def modules_below(root: Block, path: str) -> frozenset[str]:
     """The canonical paths of what ``get_submodule(path).modules()`` yields, which follows aliases."""
     found: dict[str, Module] = {}

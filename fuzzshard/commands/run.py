@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -23,7 +23,7 @@ def run(
     corpus: Path = DEFAULT_CORPUS,
     device: Device = "auto",
     world_size: int | None = None,
-    worlds: int = 1,
+    worlds: Annotated[int | Literal["auto"], Parameter(metavar="INT|auto")] = 1,
     engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = ALL_ENGINES,
     preload: Preload = (),
     shrink: bool = True,
@@ -43,6 +43,7 @@ def run(
       fuzzshard run --profile ci
       fuzzshard run --max-cases 500 --seed 7 --device cpu --world-size 2
       fuzzshard run --engine fully_shard --max-findings 1 --corpus /data/corpus
+      fuzzshard run --worlds auto --world-size 2 --max-time 8h
 
     Parameters
     ----------
@@ -68,7 +69,8 @@ def run(
     world_size
         Ranks of a world, and so the largest mesh. By default all CUDA devices, or 4 ranks on CPU.
     worlds
-        How many worlds run cases at the same time.
+        How many worlds run cases at the same time. auto fills the node: a core for each rank on CPU; on CUDA
+        a set of devices for each world, shared by several where there are cores for it.
     engine
         An engine that cases may have; repeat it for several. By default all.
     preload

@@ -54,11 +54,13 @@ REDUCED = ("gradient", "local_gradient")
 def _first_reduction(case: Case) -> int:
     """The first backward that adds up three terms or more over the mesh: none on a smaller one."""
     end = len(case.schedule)
+    if case.mesh.size <= MOST_TERMS:
+        return end
     flags = SyncFlags(case)
     for index, op in enumerate(case.schedule):
         if isinstance(op, SetFlag):
             flags.set(op)
-        elif isinstance(op, Backward) and case.mesh.size > MOST_TERMS and any(flags.reduce.values()):
+        elif isinstance(op, Backward) and any(flags.reduce.values()):
             return index
     return end
 

@@ -247,9 +247,10 @@ class Experiment:
         loose: dict[str, list[Difference]] = {}
         strict = dict(differing)
         for name in (name for name in differing if rungs[name] == loose_rung(self.case)):
-            until = {d.key: bitwise_until(self.case, name, d.key.oracle, device) for d in differing[name]}
-            loose[name] = [d for d in differing[name] if d.key.op >= until[d.key]]
-            strict[name] = [d for d in differing[name] if d.key.op < until[d.key]]
+            oracles = {d.key.oracle for d in differing[name]}
+            until = {oracle: bitwise_until(self.case, name, oracle, device) for oracle in oracles}
+            loose[name] = [d for d in differing[name] if d.key.op >= until[d.key.oracle]]
+            strict[name] = [d for d in differing[name] if d.key.op < until[d.key.oracle]]
         bound = self._noise_bound(loose) if loose else None
         findings: list[Finding] = []
         for name, found in strict.items():

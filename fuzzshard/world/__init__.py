@@ -2,6 +2,7 @@
 
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import resolve_device
+from fuzzshard.world.spare import Spares
 from fuzzshard.world.world import World
 
-__all__ = ["World", "WorldConfig", "resolve_device"]
+__all__ = ["Spares", "World", "WorldConfig", "resolve_device"]

@@ -19,16 +19,27 @@ long.
 class WorldConfig:
     """The settings of one world: its number of ranks, their device, the files each rank imports first.
 
-    In one case of ``coverage`` (0: in none) ranks say which lines and branches of torch they reach. Raises
-    :class:`UsageError` where nothing can tell them.
+    ``devices`` are the CUDA devices of the ranks, numbered within ``CUDA_VISIBLE_DEVICES``; by default rank
+    r has device r. In one case of ``coverage`` (0: in none) ranks say which lines and branches of torch they
+    reach. Raises :class:`UsageError` where nothing can tell them, and for ranks that share a device.
     """
 
     size: int
     device: Literal["cpu", "cuda"] = "cpu"
     preload: tuple[str, ...] = ()
     coverage: int = 0
+    devices: tuple[int, ...] = ()
+
+    def device_of(self, rank: int) -> int:
+        """The CUDA device of a rank."""
+        return self.devices[rank] if self.devices else rank
 
     def __post_init__(self) -> None:
+        if self.devices and not len(set(self.devices)) == len(self.devices) == self.size:
+            raise UsageError(
+                f"{self.size} ranks cannot run on the CUDA devices {self.devices}",
+                "give each rank of a world a device of its own: NCCL refuses two on one",
+            )
         if self.coverage and sys.version_info < (3, 12) and find_spec("coverage") is None:
             raise UsageError(
                 "coverage of torch needs the coverage library before Python 3.12",

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,9 @@ from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.zygote import Fork, Reap, Reply
 
 _reply_decoder = msgspec.json.Decoder(Reply)
+
+REAP_SECONDS = 0.005
+"""Between two questions whether a rank has ended: one without CUDA takes about as long to die."""
 
 
 @dataclasses.dataclass
@@ -56,7 +60,7 @@ class ForkServer:
             path = Path(self._logs.name) / f"{self._count}-rank{rank}.log"
             log = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
             try:
-                pid = self._ask(Fork(rank, config), [theirs.fileno(), log])
+                pid = self._ask(Fork(rank, config), [theirs.fileno(), log]).value
             finally:
                 os.close(log)
         return RankProcess(rank, pid, ours, path)
@@ -67,10 +71,10 @@ class ForkServer:
             with contextlib.suppress(ProcessLookupError):  # it died with its fork server
                 os.kill(process.pid, signal.SIGKILL)
         process.channel.close()
-        with self._lock:
-            code = self._ask(Reap(process.pid), [])
+        while (ended := self._reap(process.pid)).running:
+            time.sleep(REAP_SECONDS)
         process.log.unlink(missing_ok=True)
-        return code
+        return ended.value
 
     def close(self) -> None:
         """Ends the zygote and with it every rank."""
@@ -83,7 +87,11 @@ class ForkServer:
             self._process = self._control = None
         self._logs.cleanup()
 
-    def _ask(self, request: Fork | Reap, fds: list[int]) -> int:
+    def _reap(self, pid: int) -> Reply:
+        with self._lock:
+            return self._ask(Reap(pid), [])
+
+    def _ask(self, request: Fork | Reap, fds: list[int]) -> Reply:
         if self._control is None:
             self._start()
         assert self._control is not None
@@ -94,7 +102,7 @@ class ForkServer:
             raise self._lost(str(error)) from error
         if not data:
             raise self._lost("it closed its connection")
-        return _reply_decoder.decode(data).value
+        return _reply_decoder.decode(data)
 
     def _start(self) -> None:
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

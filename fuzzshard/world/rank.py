@@ -77,7 +77,7 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     if config.device == "cuda":
-        torch.cuda.set_device(rank)
+        torch.cuda.set_device(config.device_of(rank))
     store = _store(channel, rank, config.size)
     dist.init_process_group(
         "nccl" if config.device == "cuda" else "gloo",
@@ -96,12 +96,15 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
     hooks.install()
     if config.coverage:
         torch_coverage.install(every=config.coverage)
-    device = torch.device("cuda", rank) if config.device == "cuda" else torch.device("cpu")
+    device = torch.device("cpu")
     name = platform.processor() or "cpu"
     if config.device == "cuda":
-        name = (
-            f"cuda ({torch.cuda.get_device_name(rank)})"  # entries tell the kind of device by the first word
-        )
+        device = torch.device("cuda", config.device_of(rank))
+        # entries tell the kind of device by the first word
+        name = f"cuda ({torch.cuda.get_device_name(device)})"
+        # The context, the communicator and cuBLAS take seconds, which spare ranks have behind them.
+        dist.all_reduce(torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)))
+        torch.cuda.synchronize(device)
     send(
         channel,
         Ready(

@@ -5,34 +5,31 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import threading
 import time
 from types import TracebackType
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.needs import needs_cuda
 from fuzzshard.case.validate import validate
-from fuzzshard.errors import InfraError, UsageError
+from fuzzshard.errors import UsageError
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.deadline import Deadline, IdleWatch
 from fuzzshard.world.merge import Outcome, merge
 from fuzzshard.world.messages import (
     Failure,
-    Message,
     Point,
     Points,
-    Port,
     Progress,
     RankReport,
-    Ready,
     RunCase,
     receive,
     send,
 )
 from fuzzshard.world.processes import RankProcess, fork_server
-
-START_SECONDS = 120.0
-"""How long ranks may take to join: a first CUDA context and communicator on a loaded machine."""
+from fuzzshard.world.spare import Spares
+from fuzzshard.world.start import end_ranks, start_ranks
 
 GRACE_SECONDS = 1.0
 """After the first rank failed or died, how long the others may still say what happened to them."""
@@ -53,11 +50,14 @@ class World:
     from one thread at a time. Raises :class:`InfraError` when ranks cannot start.
     """
 
-    def __init__(self, config: WorldConfig) -> None:
+    def __init__(self, config: WorldConfig, spares: Spares | None = None) -> None:
+        """Without ``spares`` fresh ranks start when they are needed."""
         self.config = config
         self.info: dict[str, str] = {}
         self.deadline = Deadline()
+        self._start_ranks = start_ranks if spares is None else spares.take
         self._ranks: list[RankProcess] = []
+        self._ending: list[threading.Thread] = []
         self._reached: set[Point] = set()
         self._untaken: set[Point] = set()
 
@@ -76,27 +76,31 @@ class World:
 
     def start(self) -> None:
         """Starts the ranks unless they live."""
-        if self._ranks:
-            return
-        server = fork_server()
-        try:
-            for rank in range(self.config.size):
-                self._ranks.append(server.start_rank(rank, self.config))
-            self._introduce()
-        except BaseException:
-            self.close()
-            raise
+        if not self._ranks:
+            ranks = self._start_ranks(self.config)
+            self._ranks, self.info = ranks.processes, ranks.info
 
     def restart(self) -> None:
         """Replaces the ranks by fresh ones."""
-        self.close()
+        ranks, self._ranks = self._ranks, []
+        self._end(ranks)
         self.start()
 
     def close(self) -> None:
         """Kills the ranks."""
         ranks, self._ranks = self._ranks, []
-        for process in ranks:
-            fork_server().end_rank(process, kill=True)
+        end_ranks(ranks)
+        for thread in self._ending:
+            thread.join()
+
+    def _end(self, ranks: list[RankProcess]) -> None:
+        """Kills ranks without waiting for their end: to give up a CUDA context takes a second."""
+        if not ranks:
+            return
+        self._ending = [thread for thread in self._ending if thread.is_alive()]
+        thread = threading.Thread(target=end_ranks, args=(ranks,), name="fuzzshard-end", daemon=True)
+        self._ending.append(thread)
+        thread.start()
 
     def check(self, case: Case) -> None:
         """Raises :class:`InvalidCase` for a case that no rank should see.
@@ -132,37 +136,6 @@ class World:
         """
         points, self._untaken = frozenset(self._untaken), set()
         return points
-
-    def _introduce(self) -> None:
-        """Passes rank 0's store port on and waits until every rank has joined."""
-        pending = dict(enumerate(self._ranks))
-        limit = time.monotonic() + START_SECONDS
-        with selectors.DefaultSelector() as selector:
-            for process in self._ranks:
-                selector.register(process.channel, selectors.EVENT_READ, process)
-            while pending:
-                events = selector.select(max(0.0, limit - time.monotonic()))
-                if not events:
-                    raise InfraError(
-                        f"ranks {sorted(pending)} did not join in {START_SECONDS:.0f} s", "run doctor"
-                    )
-                for key, _ in events:
-                    self._introduced(key.data, receive(key.data.channel), pending)
-
-    def _introduced(
-        self, process: RankProcess, message: Message | None, pending: dict[int, RankProcess]
-    ) -> None:
-        match message:
-            case Port():
-                for other in self._ranks[1:]:
-                    send(other.channel, message)
-            case Ready():
-                del pending[process.rank]
-                self.info = message.info
-            case Failure():
-                raise InfraError(f"rank {process.rank} cannot start: {message.message}", "run doctor")
-            case _:
-                raise InfraError(f"rank {process.rank} died while it started", process.log_tail(300))
 
     def _exchange(self, request: RunCase, suspect: float) -> Outcome:
         """Sends the case to every rank and collects reports until all have reported or hang.
@@ -230,6 +203,6 @@ class World:
                 outcome.stacks[process.rank] = text[-6000:]
         ranks, self._ranks = self._ranks, []
         for process in ranks:
-            code = fork_server().end_rank(process, kill=True)
             if process.rank in outcome.dead:
-                outcome.exits[process.rank] = code
+                outcome.exits[process.rank] = fork_server().end_rank(process, kill=True)
+        self._end([process for process in ranks if process.rank not in outcome.dead])

@@ -40,15 +40,19 @@ class Fork(msgspec.Struct, tag="fork", frozen=True):
 
 
 class Reap(msgspec.Struct, tag="reap", frozen=True):
-    """Asks for the exit status of a child that has died or is about to."""
+    """Asks for the exit status of a child. Whoever asks comes again: nobody may wait for another's rank."""
 
     pid: int
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A child's pid (``Fork``) or its exit code, negative for a signal (``Reap``); or an error."""
+    """A child's pid (``Fork``) or its exit code, negative for a signal (``Reap``); or an error.
+
+    ``running`` says that the child has no exit code yet.
+    """
 
     value: int = 0
+    running: bool = False
     error: str = ""
 
 
@@ -75,6 +79,14 @@ def _become_rank(channel: socket.socket, request: Fork, log: int) -> NoReturn:
         os._exit(status)
 
 
+def _reap(pid: int) -> Reply:
+    try:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # a child of an earlier fork server, which died with it
+        return Reply(-signal.SIGKILL)
+    return Reply(os.waitstatus_to_exitcode(status)) if ended else Reply(running=True)
+
+
 def _serve(control: socket.socket) -> None:
     gc.freeze()
     while True:
@@ -83,11 +95,7 @@ def _serve(control: socket.socket) -> None:
             return
         request = _decoder.decode(data)
         if isinstance(request, Reap):
-            try:
-                _, status = os.waitpid(request.pid, 0)
-            except ChildProcessError:  # a child of an earlier fork server, which died with it
-                status = signal.SIGKILL
-            control.send(_encoder.encode(Reply(os.waitstatus_to_exitcode(status))))
+            control.send(_encoder.encode(_reap(request.pid)))
             continue
         channel, log = socket.socket(fileno=fds[0]), fds[1]
         pid = os.fork()

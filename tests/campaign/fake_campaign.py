@@ -19,6 +19,7 @@ from fuzzshard.case.graph import Block, Call, Child, LayerNorm, Linear
 from fuzzshard.case.schedule import Backward, Forward, Step
 from fuzzshard.verdict import Finding, Status, Verdict
 from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.spare import Spares
 
 E = TypeVar("E", bound=Event)
 
@@ -150,7 +151,7 @@ def campaign(
         events.append(event)
         sink(event)
 
-    def world(config: WorldConfig) -> FakeWorld:
+    def world(config: WorldConfig, spares: Spares) -> FakeWorld:
         return FakeWorld(verdict_of, log)
 
     tools = Tools(

@@ -35,7 +35,7 @@ def verdict_of(case):
     return divergence() if case.seed in (0, 3) and case.inputs.batch == 2 else PASS
 
 tools = loop.Tools(
-    make_world=lambda config: HangingWorld(verdict_of, []),
+    make_world=lambda config, spares: HangingWorld(verdict_of, []),
     cases=numbered(lambda i: make_case(i + 1, norm=i == 2)),
     render=lambda case, *, signature, findings, torch_version: [""],
     check=lambda path, num_ranks, *, preload=(), timeout=120: FakeScriptResult(True),

@@ -1,0 +1,86 @@
+"""Drawing cases in a process of its own: it would be half of what a case costs the coordinator.
+
+``python -m fuzzshard.campaign.drawing`` reads what to draw as one JSON object and writes cases, one a line,
+for as long as somebody reads them: a full pipe makes it wait, a closed one ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import IO
+
+import msgspec
+
+from fuzzshard.case.case import Case, EngineName
+from fuzzshard.errors import InfraError
+from fuzzshard.strategies import case_stream
+
+_case_decoder = msgspec.json.Decoder(Case)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """The arguments of :func:`fuzzshard.strategies.case_stream`."""
+
+    seed: int
+    world_size: int
+    engines: tuple[EngineName, ...]
+    cuda: bool
+
+
+def drawn_cases(
+    seed: int, /, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool
+) -> Iterator[Case]:
+    """The cases of :func:`fuzzshard.strategies.case_stream`, drawn by another process.
+
+    Raises :class:`InfraError` where that process ends. It starts with the first case that is asked for.
+    """
+    request = msgspec.json.encode(Request(seed, world_size, engines, cuda))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fuzzshard.campaign.drawing"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        process.stdin.write(request)
+        process.stdin.close()
+        for line in process.stdout:
+            yield _case_decoder.decode(line)
+        said = process.stderr.read().decode(errors="replace").split("\n")
+        why = next(filter(None, reversed(said)), f"exit code {process.wait()}")
+        raise InfraError(f"drawing ended: {why[:500]}", "run again")
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def _draw(request: Request, out: IO[bytes]) -> None:
+    encoder = msgspec.json.Encoder()
+    cases = case_stream(
+        request.seed, world_size=request.world_size, engines=request.engines, cuda=request.cuda
+    )
+    for case in cases:
+        out.write(encoder.encode(case) + b"\n")
+        out.flush()
+
+
+def main() -> None:
+    """Draws until nobody reads any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the coordinator to answer
+    try:
+        _draw(msgspec.json.decode(sys.stdin.buffer.read(), type=Request), sys.stdout.buffer)
+    except BrokenPipeError:
+        os._exit(0)  # the interpreter would flush what nobody reads
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Fresh ranks that are ready before a world loses its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from concurrent.futures import Future, wait
+from types import TracebackType
+
+from fuzzshard.errors import FuzzshardError
+from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.start import Ranks, end_ranks, start_ranks
+
+CLOSE_SECONDS = 10.0
+"""How long :meth:`Spares.close` waits for ranks that are just starting; they end by themselves later on."""
+
+
+class Spares:
+    """Keeps one set of ranks for each kind of world that was asked for; safe to use from several threads.
+
+    Ranks that nobody has used yet are fresh by construction, whatever the last ones did. Whoever takes a set
+    orders the next one: worlds that lose their ranks at the same moment do not wait for each other. One set
+    serves all worlds of a kind, since they rarely fall together; so a node has the memory of one world more,
+    or of one more on each set of CUDA devices.
+    """
+
+    def __init__(self) -> None:
+        self._coming: dict[WorldConfig, Future[Ranks]] = {}
+        self._without: set[WorldConfig] = set()
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Spares:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def take(self, config: WorldConfig) -> Ranks:
+        """Ranks that have run nothing; from now on the caller's, to use and to end.
+
+        Raises :class:`InfraError` where ranks cannot start. Where there is no room for a spare set, there
+        is none from then on.
+        """
+        with self._lock:
+            coming = self._coming.pop(config, None)
+            if not self._closed and config not in self._without:
+                self._coming[config] = self._order(config)
+        if coming is not None:
+            with contextlib.suppress(FuzzshardError):
+                ranks = coming.result()
+                if ranks.alive():
+                    return ranks
+                end_ranks(ranks.processes)
+        return start_ranks(config)
+
+    def close(self) -> None:
+        """Ends what nobody has taken; later on :meth:`take` starts ranks and keeps none."""
+        with self._lock:
+            self._closed = True
+            coming = list(self._coming.values())
+            self._coming.clear()
+        for future in coming:
+            future.add_done_callback(_end_untaken)
+        wait(coming, CLOSE_SECONDS)
+
+    def _order(self, config: WorldConfig) -> Future[Ranks]:
+        future: Future[Ranks] = Future()
+        threading.Thread(
+            target=self._start, args=(config, future), name="fuzzshard-spare", daemon=True
+        ).start()
+        return future
+
+    def _start(self, config: WorldConfig, future: Future[Ranks]) -> None:
+        try:
+            ranks = start_ranks(config)
+        except BaseException as error:  # handed to whoever takes these ranks, who starts others
+            with self._lock:
+                self._without.add(config)
+            future.set_exception(error)
+        else:
+            future.set_result(ranks)
+
+
+def _end_untaken(future: Future[Ranks]) -> None:
+    if future.exception() is None:
+        end_ranks(future.result().processes)

@@ -1,0 +1,92 @@
+"""Starting the ranks of a world, up to where all of them have joined; and ending them."""
+
+from __future__ import annotations
+
+import dataclasses
+import selectors
+import socket
+import time
+from collections.abc import Iterable
+
+from fuzzshard.errors import InfraError
+from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.messages import Failure, Message, Port, Ready, receive, send
+from fuzzshard.world.processes import RankProcess, fork_server
+
+START_SECONDS = 120.0
+"""How long ranks may take to join: a first CUDA context and communicator on a loaded machine."""
+
+
+@dataclasses.dataclass
+class Ranks:
+    """The live ranks of one world, in order; ``info`` describes their torch and device."""
+
+    processes: list[RankProcess] = dataclasses.field(default_factory=list)
+    info: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def alive(self) -> bool:
+        """Whether no rank has closed its channel. Only for ranks that run no case: these say nothing."""
+        return all(_is_silent(process.channel) for process in self.processes)
+
+
+def start_ranks(config: WorldConfig) -> Ranks:
+    """Ranks that have joined their world; raises :class:`InfraError` where they cannot."""
+    ranks = Ranks()
+    server = fork_server()
+    try:
+        for rank in range(config.size):
+            ranks.processes.append(server.start_rank(rank, config))
+        _introduce(ranks)
+    except BaseException:
+        end_ranks(ranks.processes)
+        raise
+    return ranks
+
+
+def end_ranks(processes: Iterable[RankProcess]) -> None:
+    """Kills ranks and waits for their end."""
+    for process in processes:
+        fork_server().end_rank(process, kill=True)
+
+
+def _is_silent(channel: socket.socket) -> bool:
+    try:
+        channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _introduce(ranks: Ranks) -> None:
+    """Passes rank 0's store port on and waits until every rank has joined."""
+    pending = dict(enumerate(ranks.processes))
+    limit = time.monotonic() + START_SECONDS
+    with selectors.DefaultSelector() as selector:
+        for process in ranks.processes:
+            selector.register(process.channel, selectors.EVENT_READ, process)
+        while pending:
+            events = selector.select(max(0.0, limit - time.monotonic()))
+            if not events:
+                raise InfraError(
+                    f"ranks {sorted(pending)} did not join in {START_SECONDS:.0f} s", "run doctor"
+                )
+            for key, _ in events:
+                _introduced(ranks, key.data, receive(key.data.channel), pending)
+
+
+def _introduced(
+    ranks: Ranks, process: RankProcess, message: Message | None, pending: dict[int, RankProcess]
+) -> None:
+    match message:
+        case Port():
+            for other in ranks.processes[1:]:
+                send(other.channel, message)
+        case Ready():
+            del pending[process.rank]
+            ranks.info = message.info
+        case Failure():
+            raise InfraError(f"rank {process.rank} cannot start: {message.message}", "run doctor")
+        case _:
+            raise InfraError(f"rank {process.rank} died while it started", process.log_tail(300))

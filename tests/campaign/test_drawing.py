@@ -1,0 +1,50 @@
+"""Cases that another process draws."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+
+import psutil
+import pytest
+
+from fuzzshard.campaign.drawing import drawn_cases
+from fuzzshard.case.case import ALL_ENGINES
+from fuzzshard.errors import InfraError
+from fuzzshard.strategies import case_stream
+
+SETTINGS = {"world_size": 2, "engines": ALL_ENGINES, "cuda": False}
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+def test_another_process_draws_the_same_cases() -> None:
+    ours, theirs = case_stream(7, **SETTINGS), drawn_cases(7, **SETTINGS)
+    assert list(itertools.islice(theirs, 60)) == list(itertools.islice(ours, 60))
+
+
+def test_the_process_is_gone_when_nobody_wants_its_cases_any_more() -> None:
+    before = children()
+    cases = drawn_cases(7, **SETTINGS)
+    next(cases)
+    assert children() - before
+    del cases
+    gc.collect()
+    assert children() <= before
+
+
+def test_a_process_that_dies_is_an_error_and_no_end_of_the_stream() -> None:
+    before = children()
+    cases = drawn_cases(7, **SETTINGS)
+    next(cases)
+    (drawing,) = children() - before
+    psutil.Process(drawing).kill()
+    with pytest.raises(InfraError, match="drawing ended: exit code -9"):
+        list(cases)
+
+
+def test_what_drawing_raises_is_told() -> None:
+    with pytest.raises(InfraError, match=r"drawing ended: .*ValidationError: Invalid enum value"):
+        next(drawn_cases(7, world_size=2, engines=("warp",), cuda=False))  # type: ignore[arg-type]

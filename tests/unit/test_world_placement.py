@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fuzzshard.campaign.options import CampaignOptions, world_configs
+from fuzzshard.errors import UsageError
+from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.placement import (
+    WORLDS_PER_DEVICE_SET,
+    available_cores,
+    place_on_cpu,
+    place_on_devices,
+)
+
+
+def test_auto_on_a_cpu_gives_each_rank_a_core() -> None:
+    assert place_on_cpu("auto", 2, 32) == 16
+    assert place_on_cpu("auto", 4, 10) == 2
+
+
+def test_a_machine_with_too_few_cores_has_one_world_all_the_same() -> None:
+    assert place_on_cpu("auto", 4, 2) == 1
+
+
+def test_a_number_of_worlds_is_taken_as_it_is() -> None:
+    assert place_on_cpu(5, 4, 2) == 5
+
+
+def test_worlds_get_disjoint_devices_as_long_as_there_are_any() -> None:
+    assert place_on_devices(2, 2, 5, 64) == [(0, 1), (2, 3)]
+
+
+def test_more_worlds_than_sets_of_devices_share_them_in_turn() -> None:
+    assert place_on_devices(5, 2, 4, 64) == [(0, 1), (2, 3), (0, 1), (2, 3), (0, 1)]
+
+
+def test_auto_puts_several_worlds_on_each_set_of_devices_where_there_are_cores_for_them() -> None:
+    assert len(place_on_devices("auto", 2, 4, 64)) == 2 * WORLDS_PER_DEVICE_SET
+    assert place_on_devices("auto", 2, 4, 6) == [(0, 1), (2, 3), (0, 1)]
+    assert place_on_devices("auto", 4, 8, 1) == [(0, 1, 2, 3), (4, 5, 6, 7)]
+
+
+def test_a_world_larger_than_the_devices_is_refused_however_many_worlds_there_are() -> None:
+    with pytest.raises(UsageError, match="needs 3 CUDA devices and there are 2"):
+        place_on_devices(4, 3, 2, 64)
+
+
+@pytest.mark.parametrize("devices", [(0, 0), (1,), (0, 1, 2)])
+def test_ranks_of_a_world_without_a_device_each_are_refused(devices: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="give each rank of a world a device of its own"):
+        WorldConfig(size=2, device="cuda", devices=devices)
+
+
+def test_a_rank_has_the_device_of_its_world() -> None:
+    assert WorldConfig(size=2, device="cuda", devices=(4, 6)).device_of(1) == 6
+    assert WorldConfig(size=2, device="cuda").device_of(1) == 1
+
+
+def test_the_worlds_of_a_campaign_differ_in_their_devices_only(tmp_path: Path) -> None:
+    configs = world_configs(CampaignOptions(corpus=tmp_path, world_size=2, worlds=3), "cuda", 4)
+    assert [config.devices for config in configs] == [(0, 1), (2, 3), (0, 1)]
+    assert {(config.size, config.device) for config in configs} == {(2, "cuda")}
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_the_quota_of_a_container_limits_the_cores(
+    tmp_path: Path, files: dict[str, str], cores: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert available_cores(tmp_path) == (cores or len(os.sched_getaffinity(0)))
