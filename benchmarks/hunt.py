@@ -11,10 +11,11 @@ import msgspec
 
 from fuzzshard.campaign.control import Control, ControlledWorld
 from fuzzshard.campaign.events import Event, FindingConfirmed
-from fuzzshard.campaign.judge import Judged, Stopped, confirm_and_shrink, judge
+from fuzzshard.campaign.judge import Stopped, judge
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import mesh_text
@@ -242,7 +243,7 @@ class Hunt:
     def _accept(self, world: World, runner: ControlledWorld, found: Found) -> bool:
         """Whether ``found`` repeats on fresh ranks."""
         judged = confirm_and_shrink(
-            runner, found.case, found.verdict, emit=self._on_event, budget=self._settings.budget
+            [runner], found.case, found.verdict, emit=self._on_event, budget=self._settings.budget
         )
         if not judged.confirmation.reproduced:
             if not self._control.running():
@@ -274,7 +275,7 @@ class Hunt:
         """Writes case and script as a campaign does, and runs the script with the bug and without."""
         keeper = Keeper(self._settings.keep / self.row.id, (self._file,), scripts, check)
         folder = keeper.save_found(found, world.info)
-        entry = keeper.save_judged(folder, judged, world.info)
+        entry = keeper.save_judged(folder, judged)
         if not self._settings.scripts:
             return
         with_bug = keeper.verify(folder, entry)

@@ -34,7 +34,7 @@ from recall_tables import (
 from rich.console import Console
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.judge import SHRINK_BUDGET
+from fuzzshard.campaign.reduce import SHRINK_BUDGET
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INTERRUPTED, UsageError
 from fuzzshard.guidance import Guidance
 from fuzzshard.shrink import Budget

@@ -38,7 +38,7 @@ def _rows(best: Smallest) -> Iterator[tuple[str, str]]:
         if (key := encode(candidate)) not in best.tried:
             if best.evaluations >= most:
                 continue
-            best.try_out(candidate)
+            best.still_fails(candidate)
         outcome, fails = best.tried[key]
         phrases = describe(minimal, candidate)
         if not fails and outcome != Status.INFRA and len(phrases) <= MOST_CHANGES:

@@ -15,6 +15,7 @@ import msgspec
 
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.cpu_ranks import cpu_ranks
 from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, CorpusLoaded, Event
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Registry
@@ -148,6 +149,7 @@ class _Campaign:
             reached=self.reached,
             shrinking=self.options.shrink,
             max_findings=self.options.max_findings,
+            on_cpu=cpu_ranks(self.config, self.tools.make_world, self.control),
         )
         try:
             with signals_call(self._on_signal):

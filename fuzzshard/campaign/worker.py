@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -24,18 +25,12 @@ from fuzzshard.campaign.events import (
     SaveFailed,
     WorldStarted,
 )
-from fuzzshard.campaign.judge import (
-    CONFIRM_RUNS,
-    Judged,
-    Runner,
-    Stopped,
-    confirm_and_shrink,
-    judge_clearly,
-)
+from fuzzshard.campaign.judge import CONFIRM_RUNS, Runner, Stopped, judge_clearly
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Known, Registry, cause_of
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.quarantine import Quarantine
+from fuzzshard.campaign.reduce import Judged, StartCpu, confirm_and_shrink
 from fuzzshard.campaign.revisit import revisit
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case import codec
@@ -50,10 +45,6 @@ from fuzzshard.verdict import Finding, Status
 
 class WorldHandle(Runner, Protocol):
     """What a campaign needs of a :class:`fuzzshard.world.World`."""
-
-    @property
-    def info(self) -> dict[str, str]:
-        """Of the ranks started last: the keys torch, python, device, backend and platform."""
 
     @property
     def pids(self) -> list[int]:
@@ -80,6 +71,7 @@ class Shared:
     confirm: int = CONFIRM_RUNS
     shrinking: bool = True
     max_findings: int | None = None
+    on_cpu: StartCpu | None = None
 
 
 class Worker:
@@ -96,7 +88,7 @@ class Worker:
         try:
             self._emit(PhaseChanged(phase="starting"))
             self._world.restart()
-            self._emit(WorldStarted(info=self._handle.info))
+            self._emit(WorldStarted(info=dict(self._handle.info)))
             self._take_cases()
         except Stopped:
             pass
@@ -198,11 +190,12 @@ class Worker:
         assert found.path is not None
         path, shared = found.path, self._shared
         judged = confirm_and_shrink(
-            self._world,
+            [self._world],
             found.case,
             found.verdict,
+            on_cpu=shared.on_cpu,
             emit=self._emit,
-            keep=lambda case, verdict: shared.keeper.save_smaller(path, case, verdict, self._handle.info),
+            keep=functools.partial(shared.keeper.save_smaller, path),
             runs=shared.confirm,
             shrinking=shared.shrinking,
             seconds_left=shared.control.seconds_left,
@@ -215,7 +208,7 @@ class Worker:
             return None
         same = shared.keeper.same_as(judged, path)
         if same is None:
-            entry = shared.keeper.save_judged(path, judged, self._handle.info)
+            entry = shared.keeper.save_judged(path, judged)
             self._report(found, judged, path, entry.replay, self._verify(path, entry))
         else:
             path = same
@@ -240,7 +233,7 @@ class Worker:
 
     def _set_aside(self, found: Found, judged: Judged) -> None:
         assert found.path is not None
-        path = self._shared.keeper.save_flaky(found, found.path, judged, self._handle.info)
+        path = self._shared.keeper.save_flaky(found, found.path, judged)
         self._shared.registry.count_flaky()
         self._emit(
             FindingFlaky(

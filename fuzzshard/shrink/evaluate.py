@@ -104,9 +104,7 @@ class Evaluations:
                 self._answers[key] = future.result()
                 del self._running[key]
 
-    def _look_ahead(
-        self, candidates: Iterator[tuple[Case, T]], ahead: deque[tuple[bytes, Case, T]]
-    ) -> None:
+    def _look_ahead(self, candidates: Iterator[tuple[Case, T]], ahead: deque[tuple[bytes, Case, T]]) -> None:
         """Gives every idle worker a candidate; none after one that is known to fail."""
         while not any(self._answers.get(key) for key, _, _ in ahead):
             busy = len(self._running) >= self._workers or (ahead and (self._pool is None or self._is_over()))

@@ -28,6 +28,7 @@ from fuzzshard.shrink.tiers import TIERS
 DETOUR_EVALUATIONS = 40
 """How many evaluations a bigger case may use to become smaller than the one it came from."""
 
+_BUDGET = Budget()
 _PASSES = tuple(each for tier in TIERS for each in tier)
 
 
@@ -60,7 +61,7 @@ def shrink(
     case: Case,
     still_fails: Callable[[Case], bool],
     *,
-    budget: Budget = Budget(),
+    budget: Budget = _BUDGET,
     on_progress: Callable[[Progress], None] | None = None,
     workers: int = 1,
 ) -> ShrinkResult:
@@ -79,9 +80,7 @@ def shrink(
         finished = True
     except (Exhausted, KeyboardInterrupt):
         finished = False
-    return ShrinkResult(
-        reducer.best, evaluations.count, evaluations.seconds, finished, tuple(reducer.trail)
-    )
+    return ShrinkResult(reducer.best, evaluations.count, evaluations.seconds, finished, tuple(reducer.trail))
 
 
 class _Step(NamedTuple):
