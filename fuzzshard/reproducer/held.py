@@ -70,8 +70,8 @@ def held_lines(scope: Scope) -> list[str]:
             scope.uses |= {"groups", "part"}
             return [
                 f"held = part({model}, {_owner(model, aim.name)})",
-                'unsharded = getattr(held, "_unsharded_param", None)',
-                "grads = [held.unsharded_accumulated_grad, unsharded and unsharded.grad]",
+                'computed = getattr(getattr(held, "_unsharded_param", None), "grad", None)',
+                "grads = [held.unsharded_accumulated_grad, computed]",
                 *_presence(aim),
             ]
         case _:
@@ -118,8 +118,9 @@ def _of_group(scope: Scope) -> list[str]:
         case "reduction" if aim.observed.startswith("a sum"):
             return _nothing(f"[g._partial_reduce_output {mine}]", "a sum over shards was not all-reduced")
         case "reduction":
-            kept = f"[s {mine} for s in (g._post_reduce_event, g._all_reduce_state)]"
-            return _nothing(kept, "events of a reduction are kept")
+            inputs = '*getattr(g.comm_ctx, "reduce_scatter_states", [])'
+            kept = f"[s {mine} for s in (g._post_reduce_event, g._all_reduce_state, {inputs})]"
+            return _nothing(kept, "inputs or events of a reduction are kept")
         case "state" if aim.expected == "idle":
             states = f"{{g._training_state.name {mine}}}"
             return [
