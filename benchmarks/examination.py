@@ -11,17 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fuzzshard.campaign.control import Control, ControlledWorld
-from fuzzshard.campaign.judge import (
-    SHRINK_BUDGET,
-    Judged,
-    Runner,
-    Stopped,
-    confirm_and_shrink,
-    judge,
-    judge_clearly,
-)
+from fuzzshard.campaign.judge import Runner, Stopped, judge, judge_clearly
 from fuzzshard.campaign.known import Found, Registry, cause_of
 from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.reduce import SHRINK_BUDGET, Judged, confirm_and_shrink
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
@@ -141,7 +134,7 @@ class Examination:
 
     def _explain_shrunk(self, runner: Runner, found: Found) -> tuple[str, Judged]:
         """Shrinks a finding that no cause covers; one that ends at a known one teaches what its cause is."""
-        judged = confirm_and_shrink(runner, found.case, found.verdict, budget=SHRINK_BUDGET)
+        judged = confirm_and_shrink([runner], found.case, found.verdict, budget=SHRINK_BUDGET)
         known = self.registry.hit(Found(found.index, judged.case, judged.verdict))
         if known is None:
             return UNEXPLAINED, judged

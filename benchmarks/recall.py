@@ -7,21 +7,16 @@ several kinds of guidance, or seeds, each hunts every bug, and they are compared
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
-import functools
-import multiprocessing
-import signal
 import tempfile
-import threading
-from collections.abc import Iterator
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
-from hunt import Hunt, HuntSettings, PlantedBug, Row, StockWorld, read_index, totals
+from hunt import Hunt, HuntSettings
+from hunt_rows import PlantedBug, Row, read_index, totals
+from jobs import in_processes
 from recall_tables import (
     cases_to_find,
     compare_bugs,
@@ -31,70 +26,18 @@ from recall_tables import (
     rarely_found,
     row_line,
 )
-from rich.console import Console
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.judge import SHRINK_BUDGET
+from fuzzshard.campaign.reduce import SHRINK_BUDGET
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INTERRUPTED, UsageError
 from fuzzshard.guidance import Guidance
 from fuzzshard.shrink import Budget
-from fuzzshard.world import World, WorldConfig
-
-_stop: Event
-"""In a hunting process: set when no more cases are to be run."""
+from fuzzshard.world import World
 
 
-def _init_process(stop: Event) -> None:
-    global _stop
-    _stop = stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-@functools.cache
-def _stock(config: WorldConfig) -> StockWorld:
-    """The world without any bug of this process; its ranks start when there is something to compare."""
-    return StockWorld(World(config))
-
-
-def hunt(bug: PlantedBug, settings: HuntSettings) -> Row:
-    """Hunts one bug; runs in a process of its own, since drawing guided cases keeps a processor busy."""
-    control = Control(None)
-
-    def watch() -> None:
-        _stop.wait()
-        control.halt("interrupted")
-
-    threading.Thread(target=watch, daemon=True).start()
-    return Hunt(bug, _stock(settings.config), settings, control).run()
-
-
-def hunt_all(
-    bugs: list[PlantedBug], settings: list[HuntSettings], jobs: int, console: Console
-) -> Iterator[Row]:
-    """Yields the rows as they finish; after Ctrl-C the rest of them, as they stand, and then raises it."""
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    interrupted = False
-    with concurrent.futures.ProcessPoolExecutor(
-        jobs, context, initializer=_init_process, initargs=(stop,)
-    ) as pool:
-        waiting = {pool.submit(hunt, bug, each) for bug in bugs for each in settings}
-        while waiting:
-            try:
-                done, waiting = concurrent.futures.wait(
-                    waiting, return_when=concurrent.futures.FIRST_COMPLETED
-                )
-            except KeyboardInterrupt:
-                if interrupted:
-                    raise
-                interrupted = True
-                console.print("interrupted; waiting for the cases that run")
-                stop.set()
-                continue
-            for future in done:
-                yield future.result()
-    if interrupted:
-        raise KeyboardInterrupt
+def hunt(task: tuple[PlantedBug, HuntSettings], control: Control) -> Row:
+    """Hunts one bug."""
+    return Hunt(*task, control).run()
 
 
 def read_guidances(text: str) -> list[Guidance]:
@@ -146,7 +89,9 @@ def main() -> int:
             for guidance in guidances
         ]
         try:
-            for row in hunt_all(bugs, settings, args.jobs, console):
+            for row in in_processes(
+                hunt, [(bug, each) for bug in bugs for each in settings], args.jobs, console
+            ):
                 rows.append(row)
                 console.print(row_line(row))
         except KeyboardInterrupt:

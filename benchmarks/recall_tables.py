@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from hunt import INTERRUPTED, Row
+from hunt_rows import INTERRUPTED, Row
 from rich.table import Table
 
 DIFFICULTIES = ("easy", "medium", "hard")
@@ -22,9 +22,14 @@ def row_line(row: Row) -> str:
     script = {True: "script ok", False: "SCRIPT WRONG", None: "script not run"}[row.script_ok]
     return (
         f"{name}: found after {row.cases} cases, {row.seconds:.1f} s: {row.signature}; "
-        f"{row.modules_before} -> {row.modules_after} modules in {row.shrink_seconds:.0f} s, {script}"
+        f"{row.modules_before} -> {row.modules_after} modules in {shrunk_in(row)}, {script}"
         f"{'; ' + row.note.strip() if row.note else ''}"
     )
+
+
+def shrunk_in(row: Row) -> str:
+    """The time that shrinking took."""
+    return ", ".join(f"{each.seconds:.0f} s" for each in row.shrinkings)
 
 
 def make_table(rows: list[Row]) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Mapping
 
 from fuzzshard.campaign.judge import Runner, Stopped
 from fuzzshard.case.case import Case
@@ -118,6 +119,11 @@ class ControlledWorld:
     def __init__(self, world: Runner, control: Control) -> None:
         self._world = world
         self._control = control
+
+    @property
+    def info(self) -> Mapping[str, str]:
+        """As :attr:`Runner.info`."""
+        return self._world.info
 
     def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
         """As :meth:`Runner.run`."""

@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator
 
 from fuzzshard.campaign.smallest import Smallest
+from fuzzshard.case.case import Case
 from fuzzshard.case.codec import encode
-from fuzzshard.case.describe import describe
+from fuzzshard.case.order import size_order
 from fuzzshard.corpus.entry import Culprit
-from fuzzshard.shrink.nameable import nameable_edits
+from fuzzshard.shrink.culprits import culprits
 from fuzzshard.verdict import Status
 
 MOST_CULPRITS = 40
-MOST_CHANGES = 3
-"""An edit that takes more along (a module with its group, its prefetch and its ops) names no culprit."""
 MOST_EVALUATIONS = 30
 MOST_SECONDS = 20.0
 """Limits for candidates that shrinking did not come to; once it has finished there are hardly any."""
 
 
 def find_culprits(best: Smallest) -> tuple[Culprit, ...]:
-    """For every single edit of the smallest case that makes the finding go away, what is seen instead.
+    """For every simplification of the smallest case that makes the finding go away, what is seen instead.
 
     The reducer has run nearly all of them: that none of them fails is what makes the case minimal. Those that
     gave no verdict are left out.
     """
-    found = dict.fromkeys(_rows(best))
-    return tuple(Culprit(change=change, outcome=outcome) for change, outcome in found)[:MOST_CULPRITS]
+    minimal, size = best.case, size_order(best.case)
+    most, until = best.evaluations + MOST_EVALUATIONS, time.monotonic() + MOST_SECONDS
 
-
-def _rows(best: Smallest) -> Iterator[tuple[str, str]]:
-    minimal, most, until = best.case, best.evaluations + MOST_EVALUATIONS, time.monotonic() + MOST_SECONDS
-    for candidate in nameable_edits(minimal):
-        if time.monotonic() >= until:
-            return
+    def outcome_of(_: str, candidate: Case) -> str | None:
         if (key := encode(candidate)) not in best.tried:
-            if best.evaluations >= most:
-                continue
-            best.try_out(candidate)
+            over = best.evaluations >= most or time.monotonic() >= until
+            if over or size_order(candidate) >= size:
+                return None
+            best.still_fails(candidate)
         outcome, fails = best.tried[key]
-        phrases = describe(minimal, candidate)
-        if not fails and outcome != Status.INFRA and len(phrases) <= MOST_CHANGES:
-            yield "; ".join(phrases), outcome
+        return None if fails or outcome == Status.INFRA else outcome
+
+    return tuple(itertools.islice(culprits(minimal, outcome_of), MOST_CULPRITS))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from fuzzshard.campaign.judge import Judged
 from fuzzshard.campaign.known import Found
+from fuzzshard.campaign.reduce import Judged
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
@@ -64,17 +64,17 @@ class Keeper:
         entry = self._entry(case, verdict, info)
         save_shrunk(folder, entry, script_of(entry, self._render))
 
-    def save_judged(self, folder: Path, judged: Judged, info: Mapping[str, str]) -> CorpusEntry:
+    def save_judged(self, folder: Path, judged: Judged) -> CorpusEntry:
         """Replaces the entry in ``folder`` by what came of it."""
-        entry = self._entry(judged.case, judged.verdict, info, judged)
+        entry = self._entry(judged.case, judged.verdict, judged.info, judged)
         save_shrunk(folder, entry, script_of(entry, self._render))
         self._saved[finding_key(entry.signature, entry.case)] = folder
         return self.entry(folder)
 
-    def save_flaky(self, found: Found, folder: Path, judged: Judged, info: Mapping[str, str]) -> Path:
+    def save_flaky(self, found: Found, folder: Path, judged: Judged) -> Path:
         """Moves a finding that did not come back to ``inconclusive/``; returns its new folder."""
         moved = self.corpus / INCONCLUSIVE_FOLDER / folder.name
-        entry = self._entry(found.case, found.verdict, info, judged)
+        entry = self._entry(found.case, found.verdict, judged.info, judged)
         write_atomic(moved / UNSHRUNK_FILE, codec.encode(found.case) + b"\n")
         save_shrunk(
             moved, msgspec.structs.replace(entry, status=Status.INCONCLUSIVE), script_of(entry, self._render)

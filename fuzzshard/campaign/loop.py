@@ -16,6 +16,7 @@ import msgspec
 
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.cpu_ranks import cpu_ranks
 from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.campaign.events import (
     CampaignFinished,
@@ -189,6 +190,7 @@ class _Campaign:
             unfinished=self.unfinished,
             shrinking=self.options.shrink,
             max_findings=self.options.max_findings,
+            on_cpu=cpu_ranks(self.config, self._make_world, self.control),
         )
         try:
             with signals_call(self._on_signal):
@@ -232,6 +234,9 @@ class _Campaign:
         left = None if limit is None else max(0, limit - self.cases_before)
         return Prefetch(learner, ahead=2 * len(self.configs) + 2, limit=left)
 
+    def _make_world(self, config: WorldConfig) -> WorldHandle:
+        return self.tools.make_world(config, self.spares)
+
     def _run_world(self, number: int, shared: Shared) -> None:
         """The thread of one world."""
 
@@ -241,7 +246,7 @@ class _Campaign:
 
         error: BaseException | None = None
         try:
-            world = self.tools.make_world(self.configs[number], self.spares)
+            world = self._make_world(self.configs[number])
             self.worlds.append(world)
             try:
                 Worker(shared, world, emit).work()

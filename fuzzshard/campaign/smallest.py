@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from fuzzshard.campaign.sequential import RateTest
 from fuzzshard.case.case import Case
 from fuzzshard.case.codec import encode
-from fuzzshard.case.order import size_order
 from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.shrink import Progress
 from fuzzshard.verdict import Verdict
 
 
@@ -18,7 +19,8 @@ class Smallest:
     A finding that came back every time in ``confirmed`` has one run for each candidate. For one that did not,
     a candidate counts as failing when its rate is not below half the original's (:class:`RateTest`).
     ``run`` runs a candidate, ``shows`` says whether its verdict is the finding, and ``on_smaller`` hears of
-    every smaller failing case.
+    every smaller failing case. Candidates may be tried from several threads at once; which of those that
+    fail is taken is the reducer's to say.
     """
 
     def __init__(
@@ -34,26 +36,30 @@ class Smallest:
         self.case = case
         self.verdict = verdict
         self.evaluations = 0
+        # What each candidate showed, and whether that is the finding.
         self.tried: dict[bytes, tuple[str, bool]] = {}
+        self._showing: dict[bytes, Verdict] = {}
+        self._lock = threading.Lock()
         self._rate = confirmed.reproduced / confirmed.runs
         self._run = run
         self._shows = shows
         self._on_smaller = on_smaller
 
     def still_fails(self, candidate: Case) -> bool:
-        """Whether ``candidate`` shows the finding; the smallest one that does is kept."""
-        verdict, fails = self.try_out(candidate)
-        if fails and size_order(candidate) < size_order(self.case):
-            self.case, self.verdict = candidate, verdict
-            self._on_smaller(self)
+        """Whether ``candidate`` shows the finding."""
+        verdict, outcome, fails = self._once(candidate) if self._rate == 1 else self._repeatedly(candidate)
+        key = encode(candidate)
+        with self._lock:
+            self.evaluations += 1
+            self.tried[key] = outcome, fails
+            if fails:
+                self._showing[key] = verdict
         return fails
 
-    def try_out(self, candidate: Case) -> tuple[Verdict, bool]:
-        """A verdict of ``candidate``, and whether it shows the finding; ``tried`` remembers it."""
-        self.evaluations += 1
-        verdict, outcome, fails = self._once(candidate) if self._rate == 1 else self._repeatedly(candidate)
-        self.tried[encode(candidate)] = outcome, fails
-        return verdict, fails
+    def take(self, progress: Progress) -> None:
+        """The reducer has gone over to a smaller case, which was tried and fails."""
+        self.case, self.verdict = progress.case, self._showing[encode(progress.case)]
+        self._on_smaller(self)
 
     def _once(self, candidate: Case) -> tuple[Verdict, str, bool]:
         verdict = self._run(candidate)

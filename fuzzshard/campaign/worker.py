@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -26,18 +27,12 @@ from fuzzshard.campaign.events import (
     SaveFailed,
     WorldStarted,
 )
-from fuzzshard.campaign.judge import (
-    CONFIRM_RUNS,
-    Judged,
-    Runner,
-    Stopped,
-    confirm_and_shrink,
-    judge_clearly,
-)
+from fuzzshard.campaign.judge import CONFIRM_RUNS, Runner, Stopped, judge_clearly
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import CUT_OFF, Found, Known, Registry, cause_of
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.quarantine import Quarantine
+from fuzzshard.campaign.reduce import Judged, StartCpu, confirm_and_shrink
 from fuzzshard.campaign.revisit import revisit
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case import codec
@@ -53,10 +48,6 @@ from fuzzshard.verdict import Finding, Status, Verdict
 
 class WorldHandle(Runner, Protocol):
     """What a campaign needs of a :class:`fuzzshard.world.World`."""
-
-    @property
-    def info(self) -> dict[str, str]:
-        """Of the ranks started last: the keys torch, python, device, backend and platform."""
 
     @property
     def pids(self) -> list[int]:
@@ -84,6 +75,7 @@ class Shared:
     confirm: int = CONFIRM_RUNS
     shrinking: bool = True
     max_findings: int | None = None
+    on_cpu: StartCpu | None = None
 
 
 class Worker:
@@ -100,7 +92,7 @@ class Worker:
         try:
             self._emit(PhaseChanged(phase="starting"))
             self._world.restart()
-            self._emit(WorldStarted(info=self._handle.info))
+            self._emit(WorldStarted(info=dict(self._handle.info)))
             self._finish_earlier()
             self._take_cases()
         except Stopped:
@@ -178,7 +170,9 @@ class Worker:
         if confirmation is None:
             self._follow_up(found)
             return
-        judged = Judged(entry.case, found.verdict, confirmation, note="cut off when it was done")
+        judged = Judged(
+            entry.case, found.verdict, confirmation, self._handle.info, note="cut off when it was done"
+        )
         if entry.status.is_finding:
             self._report(found, judged, path, entry.replay, self._verify(path, entry))
         else:
@@ -259,7 +253,7 @@ class Worker:
             return None
         same = shared.keeper.same_as(judged, path)
         if same is None:
-            entry = shared.keeper.save_judged(path, judged, self._handle.info)
+            entry = shared.keeper.save_judged(path, judged)
             self._report(found, judged, path, entry.replay, self._verify(path, entry))
         else:
             path = same
@@ -270,11 +264,12 @@ class Worker:
     def _confirm_and_shrink(self, case: Case, expected: Verdict, path: Path) -> Judged:
         shared = self._shared
         return confirm_and_shrink(
-            self._world,
+            [self._world],
             case,
             expected,
+            on_cpu=shared.on_cpu,
             emit=self._emit,
-            keep=lambda case, verdict: shared.keeper.save_smaller(path, case, verdict, self._handle.info),
+            keep=functools.partial(shared.keeper.save_smaller, path),
             runs=shared.confirm,
             shrinking=shared.shrinking,
             seconds_left=shared.control.seconds_left,
@@ -297,7 +292,7 @@ class Worker:
 
     def _set_aside(self, found: Found, judged: Judged) -> None:
         assert found.path is not None
-        path = self._shared.keeper.save_flaky(found, found.path, judged, self._handle.info)
+        path = self._shared.keeper.save_flaky(found, found.path, judged)
         self._report_flaky(found.verdict.signature, judged, path)
 
     def _report_flaky(self, signature: str, judged: Judged, path: Path) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
+from fuzzshard.case.case import Case
 from fuzzshard.case.validate import validate
 from fuzzshard.commands.options import DEFAULT_CORPUS, Confirm, Device, Duration, Preload, world_config
-from fuzzshard.corpus.entry import read_entry
+from fuzzshard.corpus.entry import CorpusEntry, read_entry
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
 from fuzzshard.corpus.store import CASE_FILE, only_case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InfraError
-from fuzzshard.verdict import Status
+from fuzzshard.verdict import Status, Verdict
+
+if TYPE_CHECKING:
+    from fuzzshard.campaign.judge import Runner
 
 
 def shrink(
@@ -27,6 +33,7 @@ def shrink(
     world_size: int | None = None,
     preload: Preload = (),
     confirm: Confirm = 3,
+    worlds: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1,
 ) -> int:
     """Reduce a case that shows a finding to a minimal one that shows the same.
 
@@ -34,7 +41,8 @@ def shrink(
     finding of a bare case file becomes a new entry of the corpus. The smallest
     case so far is always on disk: after Ctrl-C, or when the time is up, the
     same command goes on from there. Exit code 0: the result is saved; 3: there
-    is no finding, or it did not repeat; 130: interrupted.
+    is no finding, or it did not repeat; 130: interrupted. A finding of CUDA that
+    the CPU shows as well becomes an entry of the CPU.
 
     For example:
       fuzzshard shrink corpus/findings/NAME --max-time 10m
@@ -56,31 +64,36 @@ def shrink(
         A Python file that every rank runs first; repeat it for several.
     confirm
         How often the finding is run again on fresh ranks, before and after.
+    worlds
+        As many cases run at once, each on ranks of its own. The result is that of one world, sooner.
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.control import Control, ControlledWorld
-    from fuzzshard.campaign.judge import SHRINK_BUDGET, Stopped, confirm_and_shrink, judge_clearly
+    from fuzzshard.campaign.cpu_ranks import cpu_ranks
+    from fuzzshard.campaign.judge import Stopped
     from fuzzshard.campaign.keep import Keeper
     from fuzzshard.campaign.known import Found
+    from fuzzshard.campaign.reduce import SHRINK_BUDGET, confirm_and_shrink
     from fuzzshard.campaign.signals import signals_call
     from fuzzshard.shrink import Budget
     from fuzzshard.world import World, resolve_device
 
     file = only_case(path)
-    case = read_entry(file).case
+    known = read_entry(file)
     kind, num_devices = resolve_device(device)
-    default = case.mesh.size if kind == "cuda" else min(case.mesh.size, LARGEST_CPU_WORLD)
+    default = known.case.mesh.size if kind == "cuda" else min(known.case.mesh.size, LARGEST_CPU_WORLD)
     config = world_config(kind, num_devices, preload, asked=world_size, default=default)
-    validate(case, config.size)
+    validate(known.case, config.size)
     budget = (
         Budget(max_evaluations=sys.maxsize, max_seconds=max_time) if max_time is not None else SHRINK_BUDGET
     )
     control = Control(None)
     keeper = Keeper(corpus, preload, reproducer.scripts, reproducer.check)
     try:
-        with signals_call(control.halt_or_raise), World(config) as started:
-            world = ControlledWorld(started, control)
-            case, verdict = judge_clearly(world, case)
+        with signals_call(control.halt_or_raise), contextlib.ExitStack() as stack:
+            started = [stack.enter_context(World(config)) for _ in range(worlds)]
+            runners = [ControlledWorld(world, control) for world in started]
+            case, verdict = _first_seen(runners[0], known)
             if verdict.status is Status.INFRA:
                 raise InfraError(verdict.message, "run fuzzshard doctor")
             if not verdict.status.is_finding:
@@ -88,17 +101,17 @@ def shrink(
                 return EXIT_INCONCLUSIVE
             folder = file.parent
             if file.name != CASE_FILE:
-                folder = keeper.save_found(Found(index=0, case=case, verdict=verdict), started.info)
+                folder = keeper.save_found(Found(index=0, case=case, verdict=verdict), runners[0].info)
             print(f"shrinking {verdict.signature} in {folder}", flush=True)
             judged = confirm_and_shrink(
-                world,
+                runners,
                 case,
                 verdict,
-                keep=lambda case, verdict: keeper.save_smaller(folder, case, verdict, started.info),
+                on_cpu=cpu_ranks(config, World, control, worlds=worlds),
+                keep=functools.partial(keeper.save_smaller, folder),
                 runs=confirm,
                 budget=budget,
             )
-            info = started.info
     except Stopped:
         return EXIT_INTERRUPTED
     if not judged.confirmation.reproduced:
@@ -106,9 +119,20 @@ def shrink(
             return EXIT_INTERRUPTED
         print(f"nothing is changed: the finding did not repeat, {judged.confirmation.text()}")
         return EXIT_INCONCLUSIVE
-    entry = keeper.save_judged(folder, judged, info)
+    entry = keeper.save_judged(folder, judged)
     if not control.halted:
         keeper.verify(folder, entry)
     rate = f"on fresh ranks {judged.confirmation.text()} show it"
     print(f"{folder}: {judged.evaluations} cases tried; {rate}" + (f"; {judged.note}" if judged.note else ""))
     return EXIT_INTERRUPTED if control.halted else EXIT_CLEAN
+
+
+def _first_seen(world: Runner, known: CorpusEntry) -> tuple[Case, Verdict]:
+    """The case and its verdict; a finding that is known to be flaky may take several runs to show."""
+    from fuzzshard.campaign.judge import FLAKY_RUNS, judge_clearly
+
+    for _ in range(FLAKY_RUNS if known.flaky else 1):
+        case, verdict = judge_clearly(world, known.case)
+        if verdict.status.is_finding or verdict.status is Status.INFRA:
+            break
+    return case, verdict

@@ -18,10 +18,10 @@ from fuzzshard.case.case import Case, EngineName
 from fuzzshard.case.dtypes import finer, is_low_precision
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.scripts import shown_by
+from fuzzshard.drafts.changes import changes_that_help
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.reproducer.check import check
 from fuzzshard.reproducer.shown import Shown
-from fuzzshard.shrink.culprits import culprits
 from fuzzshard.verdict import Finding, Status, Verdict
 
 ENVIRONMENT_SECONDS = 120.0
@@ -135,10 +135,9 @@ def judged(world: Judge, num_ranks: int, entry: CorpusEntry) -> Evidence:
     repeats = again is not None and again.signature == entry.signature
     if not repeats:
         return Evidence(repeats=False, culprits=entry.culprits)
-    found = entry.culprits or culprits(entry.case, status, num_ranks)
     return Evidence(
         repeats=True,
-        culprits=found,
+        culprits=changes_that_help(entry, status, num_ranks),
         peer=_agreeing_peer(world, entry, engine),
         exactly=_in_higher_precision(world, entry),
     )

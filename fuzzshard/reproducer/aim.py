@@ -26,6 +26,8 @@ Kind = Literal[
     "warning",
     "raise",
     "desync",
+    "held",
+    "outlives",
 ]
 
 Values = Literal["seeded", "named"]
@@ -52,7 +54,8 @@ class Aim:
 
     A ``relation`` compares with the same engine, as :mod:`fuzzshard.case.relations` changes the case.
     ``error`` is an error that the case expects and that does not come, ``warning`` one that does or does not.
-    ``presence`` is of a gradient that is there or not, ``type`` the shape and dtype of a tensor.
+    ``presence`` is of a gradient that is there or not, ``type`` the shape and dtype of a tensor. ``held`` is
+    what an engine keeps within (``detail`` says of which kind), ``outlives`` what is not freed with it.
 
     ``oracles`` are compared after op ``op``, or after every op if it is None; with a ``name`` only that
     tensor. The difference may be ``bound``, in the unit of the tensor; None means that no bound is known.
@@ -66,6 +69,8 @@ class Aim:
     name: str = ""
     bound: float | None = 0.0
     expected: str = ""
+    observed: str = ""
+    detail: str = ""
     error: float = 0.0
     values: Values = "named"
 
@@ -104,9 +109,15 @@ def aim_of(case: Case, signature: str, finding: Finding | None, values: Values =
     oracle = oracle.partition("/")[0]
     engine = engine or ("fully_shard" if "fully_shard" in case.engines else case.engines[0])
     match oracle:
-        case "unreduced_gradient" | "leak":
-            raise UsageError("no script looks at what an engine holds within", "replay the case")
-        case "registration" | "communication" | "hooks" | "warning" | "expectation":
+        case (
+            "registration"
+            | "communication"
+            | "hooks"
+            | "warning"
+            | "expectation"
+            | "unreduced_gradient"
+            | "leak"
+        ):
             raise UsageError("a script for this signature needs the finding", "pass the finding of its entry")
         case "collectives":
             return Aim("collectives", engine)
@@ -141,8 +152,14 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
             return Aim("collectives", engine)
         case "replicas":
             return Aim("replicas", engine)
-        case "unreduced_gradient" | "leak":
-            raise UsageError("no script looks at what an engine holds within", "replay the case")
+        case "leak":
+            kind: Kind = "outlives" if finding.detail == "survivor" else "held"
+            held = Aim(kind, engine, op=op, name=finding.name, expected=finding.expected)
+            return dataclasses.replace(held, observed=finding.observed, detail=finding.detail)
+        case "unreduced_gradient":
+            if finding.detail not in (MISSING, UNEXPECTED):
+                raise UsageError("no script sums up what an engine has not reduced", "replay the case")
+            return Aim("held", engine, op=op, name=finding.name, expected=finding.detail, detail="unreduced")
     if finding.rung == "relation":
         return Aim("relation", engine, (finding.oracle,), op)
     bounded = finding.rung in ("bounded", "precision")

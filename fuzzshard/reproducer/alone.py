@@ -6,6 +6,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.expected import recording_lines, warning_lines
+from fuzzshard.reproducer.held import held_before, held_lines, outlives
 from fuzzshard.reproducer.program import Program
 from fuzzshard.reproducer.scope import at, indented
 from fuzzshard.reproducer.seeded import model_lines
@@ -24,16 +25,20 @@ class Alone(Writer):
         if aim.kind == "registration" and not self._is_of_class:
             self.uses.add("describe")
         self._delays = self.delays()
+        self._held = held_lines(self.program.scope) if aim.kind == "held" else []
 
     def main(self) -> str:
         """Everything that runs."""
         lines = self.start()
         if recording := recording_lines(self.aim):
             lines += ["", *recording, ""]
-        lines += [*self._delays, *self._build_lines(), *self.unmanaged_lines()]
+        run = [*self._build_lines(), *self.unmanaged_lines(), *held_before(self.program.scope)]
         if self.program.by_hand:
-            lines.append(f"by_hand = {self.by_hand('model')}")
-        return "\n".join([*lines, *self.program.lines, *self.verdict()])
+            run.append(f"by_hand = {self.by_hand('model')}")
+        run += self.program.lines
+        if self.aim.kind == "outlives":
+            run = outlives(run, "model")
+        return "\n".join([*lines, *self._delays, *run, *self.verdict()])
 
     def _build_lines(self) -> list[str]:
         """Builds the engine's model, by a function if that happens more than once."""
@@ -95,6 +100,8 @@ class Alone(Writer):
                     "        observed, expected, rtol=0, atol=0, equal_nan=True, msg=lambda m: both + m",
                     "    )",
                 ]
+            case "held":
+                lines = self._held
             case "warning":
                 lines = warning_lines(self.program.scope)
             case "desync":

@@ -11,12 +11,13 @@ _STANDARD = (
         "import contextlib",
         "import copy",
         "import dataclasses",
+        "import gc",
         "import os",
         "import re",
         "import tempfile",
         "import time",
     ),
-    *("import warnings", "from datetime import timedelta"),
+    *("import warnings", "import weakref", "from datetime import timedelta"),
 )
 
 _TORCH = (

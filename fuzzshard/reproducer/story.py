@@ -43,6 +43,11 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
             what = f"{aim.engine} registers {finding.name} other than documented"
         case "collectives":
             return f"Under {aim.engine} the ranks do not issue the same collectives."
+        case "held" if finding.oracle == "unreduced_gradient":
+            unreduced = f"the unreduced gradient of {finding.name}"
+            return f"{aim.engine} holds {unreduced}: observed {observed}, expected {expected}."
+        case "held" | "outlives":
+            return f"What {aim.engine} leaves behind of {finding.name}: {observed}, expected {expected}."
         case "replicas":
             return f"Under {aim.engine} the ranks end with different parameters."
         case "presence":

@@ -7,7 +7,7 @@ import textwrap
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.model.source import model_source
-from fuzzshard.reproducer import helpers, state_ops
+from fuzzshard.reproducer import held, helpers, state_ops
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.delays import delay_lines
 from fuzzshard.reproducer.mesh import MeshNames
@@ -53,6 +53,7 @@ class Writer:
             "unsharded": helpers.WHOLE_OUTPUT,
             "describe": helpers.DESCRIBE,
             "wait": helpers.WAIT,
+            **held.SOURCES,
             **state_ops.SOURCES,
         }
         found += [source for name, source in sources.items() if name in self.uses]

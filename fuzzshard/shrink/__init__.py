@@ -1,5 +1,6 @@
 """From a failing case to a smallest one: passes over the Case in tiers, a total order, a fixpoint."""
 
-from fuzzshard.shrink.reducer import Budget, Progress, ShrinkResult, shrink
+from fuzzshard.shrink.evaluate import Budget
+from fuzzshard.shrink.reducer import Progress, ShrinkResult, shrink
 
 __all__ = ["Budget", "Progress", "ShrinkResult", "shrink"]

@@ -1,14 +1,14 @@
 """The smallest changes of a minimal case that make its finding go away: they say what it takes.
 
 Every candidate is one edit away: an option at another of its values, a wrap plan that says the same
-otherwise, or what a pass of the reducer offers. Only changes that a sentence can say count.
+otherwise, or what a pass of the reducer offers. Only changes that a sentence can say count. Shrinking makes a
+table of those that it has tried; a draft looks for some after which the case passes.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import time
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -26,10 +26,9 @@ from fuzzshard.corpus.entry import Culprit
 from fuzzshard.shrink.passes import Edit, change_item, put
 from fuzzshard.shrink.repair import repaired
 from fuzzshard.shrink.tiers import TIERS
-from fuzzshard.verdict import Status
 
-ENOUGH = 4
-"""Changes that are looked for: the first ones say the most."""
+MOST_CHANGES = 3
+"""An edit that takes more along (a module with its group, its prefetch and its ops) names no culprit."""
 
 _NO_CAUSE = (
     *("seed", "engines", "observe", "relation", "values", "loss", "same_on_ranks"),
@@ -38,40 +37,32 @@ _NO_CAUSE = (
 """Fields that say what is looked at, with what numbers, or what an op is. Equal inputs hide causes."""
 
 
-def culprits(
-    case: Case,
-    judge: Callable[[Case], Status],
-    num_ranks: int,
-    *,
-    max_runs: int = 150,
-    max_seconds: float = 120.0,
-    enough: int = ENOUGH,
-) -> tuple[Culprit, ...]:
-    """Changes after which ``case`` passes, the smallest first; ``judge`` runs a case on ``num_ranks``."""
-    began, found = time.monotonic(), []
-    subjects: set[str] = set()
-    offered = (pair for pair in single_changes(case) if pair[1].mesh.size <= num_ranks)
-    for phrase, candidate in itertools.islice(offered, max_runs):
-        if time.monotonic() - began > max_seconds:
-            break
-        if _subject(phrase) not in subjects and judge(candidate) is Status.PASS:
-            subjects.add(_subject(phrase))
-            found.append(Culprit(change=phrase, outcome=Status.PASS))
-            if len(found) == enough:
-                break
-    return tuple(found)
+def culprits(case: Case, outcome_of: Callable[[str, Case], str | None]) -> Iterator[Culprit]:
+    """Every change of ``case`` that says something, with what is seen after it; the smallest ones first.
+
+    ``outcome_of`` gets the words for a change and the changed case, and says what that shows: a status or
+    another signature. It says None where nobody knows, and where the finding is still there.
+    """
+    for phrase, candidate in changes(case):
+        if (outcome := outcome_of(phrase, candidate)) is not None:
+            yield Culprit(change=phrase, outcome=outcome)
 
 
-def _subject(phrase: str) -> str:
-    """What a phrase changes: one other value of an option is enough."""
+def subject(phrase: str) -> str:
+    """What a phrase changes: of an option, one other value says enough."""
     new, _, old = phrase.partition(" in place of ")
     return new.partition("=")[0] if "=" in new else old or new
 
 
-def single_changes(case: Case) -> Iterator[tuple[str, Case]]:
-    """Valid cases that differ from ``case`` in one thing, each with its phrase; options come first."""
+def changes(case: Case) -> Iterator[tuple[str, Case]]:
+    """Valid cases that are one edit away, each with its words and each of these once.
+
+    Options come first. What takes several words comes after what one can say, and one rank comes last, which
+    is right nearly always and so says little.
+    """
     seen, said = {encode(case)}, set()
-    alone = []  # one rank is right nearly always, which says little: last
+    longer: list[tuple[str, Case]] = []
+    alone: list[tuple[str, Case]] = []
     edits = itertools.chain(_options(case), _plans(case), _sizes(case), _of_passes(case))
     for edit in edits:
         candidate = repaired(edit(case))
@@ -79,13 +70,17 @@ def single_changes(case: Case) -> Iterator[tuple[str, Case]]:
             continue
         seen.add(encode(candidate))
         phrases = describe(case, candidate)
-        if len(phrases) != 1 or phrases[0] in said:
+        phrase = "; ".join(phrases)
+        if not 0 < len(phrases) <= MOST_CHANGES or phrase in said:
             continue
-        said.add(phrases[0])
+        said.add(phrase)
         if candidate.mesh.size == 1:
-            alone.append((phrases[0], candidate))
+            alone.append((phrase, candidate))
+        elif len(phrases) > 1:
+            longer.append((phrase, candidate))
         else:
-            yield phrases[0], candidate
+            yield phrase, candidate
+    yield from longer
     yield from alone
 
 

@@ -3,37 +3,33 @@
 It runs the passes of :mod:`fuzzshard.shrink.tiers` to a fixpoint, then takes a detour over a bigger case
 when one still fails, and stops when neither helps. Whatever the order of the tiers, a case replaces
 another one only if it is smaller in :func:`fuzzshard.case.order.size_order`.
+
+The search is written as *walks*: the candidates to try as long as every one passes, each with how the walk
+goes on from it if it fails. So what comes next can run before the answer is there
+(:mod:`fuzzshard.shrink.evaluate`).
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
-import itertools
-import time
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import NamedTuple
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.codec import encode
 from fuzzshard.case.order import Size, size_order
 from fuzzshard.shrink.detours import detours
+from fuzzshard.shrink.evaluate import Budget, Evaluations, Exhausted, LimitReached
 from fuzzshard.shrink.passes import Edit, Pass
 from fuzzshard.shrink.repair import repaired
 from fuzzshard.shrink.tiers import TIERS
 
-T = TypeVar("T")
-
 DETOUR_EVALUATIONS = 40
 """How many evaluations a bigger case may use to become smaller than the one it came from."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Budget:
-    """When to stop: whichever comes first."""
-
-    max_evaluations: int = 1000
-    max_seconds: float = 600.0
+_BUDGET = Budget()
+_PASSES = tuple(each for tier in TIERS for each in tier)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +45,10 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class ShrinkResult:
-    """The smallest failing case met. Not ``finished``: the budget or the user ended the search."""
+    """The smallest failing case met. Not ``finished``: the budget or the user ended the search.
+
+    ``evaluations`` are those that the search needed; with several workers more were run, ahead and in vain.
+    """
 
     case: Case
     evaluations: int
@@ -62,7 +61,7 @@ def shrink(
     case: Case,
     still_fails: Callable[[Case], bool],
     *,
-    budget: Budget = Budget(),
+    budget: Budget = _BUDGET,
     on_progress: Callable[[Progress], None] | None = None,
     workers: int = 1,
 ) -> ShrinkResult:
@@ -73,104 +72,113 @@ def shrink(
     candidates tried at once the first one in order is taken. To resume an unfinished reduction, start
     again from its result. Raises :class:`ValueError` when ``case`` does not fail to begin with.
     """
-    with concurrent.futures.ThreadPoolExecutor(workers, "shrink") as pool:
-        reducer = _Reducer(case, still_fails, budget, on_progress, workers, pool)
-        finished = reducer.run()
-    return ShrinkResult(reducer.best, reducer.evaluations, reducer.seconds, finished, tuple(reducer.trail))
+    evaluations = Evaluations(still_fails, budget, workers)
+    reducer = _Reducer(case, evaluations, on_progress)
+    try:
+        with evaluations:
+            reducer.run()
+        finished = True
+    except (Exhausted, KeyboardInterrupt):
+        finished = False
+    return ShrinkResult(reducer.best, evaluations.count, evaluations.seconds, finished, tuple(reducer.trail))
 
 
-class _Exhausted(Exception):
-    """The budget is used up."""
+class _Step(NamedTuple):
+    """What a candidate of a walk stands for: the pass that made it, and the walk if it fails."""
+
+    name: str
+    go_on: Callable[[], _Walk]
 
 
-class _DetourOver(Exception):
-    """The evaluations granted to a detour are used up."""
+_Walk = Iterator[tuple[Case, _Step]]
 
 
 class _Reducer:
     """``current`` is being reduced; ``best`` is the smallest failing case so far, always."""
 
     def __init__(
-        self,
-        case: Case,
-        still_fails: Callable[[Case], bool],
-        budget: Budget,
-        on_progress: Callable[[Progress], None] | None,
-        workers: int,
-        pool: concurrent.futures.ThreadPoolExecutor,
+        self, case: Case, evaluations: Evaluations, on_progress: Callable[[Progress], None] | None
     ) -> None:
         self.current = self.best = case
-        self.still_fails = still_fails
-        self.budget = budget
+        self.size = size_order(case)
+        self.evaluations = evaluations
         self.on_progress = on_progress
-        self.workers = workers
-        self.pool = pool
-        self.started = time.monotonic()
-        self.known: dict[bytes, bool] = {}
         self.detoured: set[bytes] = set()
-        self.evaluations = 0
-        self.detour_end: int | None = None
         self.trail: list[Progress] = []
 
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
-
-    def run(self) -> bool:
-        """Whether a fixpoint was reached."""
-        try:
-            if not any(self.evaluate([self.best])):
-                raise ValueError("the case to shrink does not fail; confirm it first")
-            for tier in TIERS:
-                for each in tier:
-                    self.halve(each)
-            self.descend()
-            while self.detour():
-                pass
-        except (_Exhausted, KeyboardInterrupt):
-            return False
-        return True
-
-    def descend(self) -> None:
-        """Runs the tiers until none of them helps; a tier that helped starts over from the first one."""
-        while any(self.run_tier(tier) for tier in TIERS):
+    def run(self) -> None:
+        """Returns at a fixpoint."""
+        if self.evaluations.first_failing(iter([(self.best, None)])) is None:
+            raise ValueError("the case to shrink does not fail; confirm it first")
+        self.follow(self.sweep())
+        self.follow(self.rounds())
+        while self.detour():
             pass
 
-    def run_tier(self, tier: tuple[Pass, ...]) -> bool:
-        return sum(self.one_by_one(each) for each in tier) > 0
+    def follow(self, walk: _Walk) -> None:
+        """Takes every candidate that fails, until all that are left of a walk pass."""
+        while found := self.evaluations.first_failing(walk):
+            candidate, step = found
+            self.accept(step.name, candidate)
+            walk = step.go_on()
 
-    def halve(self, each: Pass) -> None:
-        """All edits at once, then by halves, left to right; exclusive edits one by one."""
-        if not each.independent:
-            self.one_by_one(each)
-            return
-        base, edits = self.current, tuple(each.edits(self.current))
-        done: tuple[int, ...] = ()
-        stack = [tuple(range(len(edits)))] if edits else []
-        while stack:
-            found = self.first_failing(
-                (self.apply(base, [edits[i] for i in sorted(done + chunk)]), (chunk, rest))
-                for chunk, rest in _if_all_pass(stack)
-            )
-            if found is None:
-                return
-            candidate, (chunk, stack) = found
-            done += chunk
-            self.accept(each.name, candidate)
+    def sweep(self, number: int = 0, begun: _Walk | None = None) -> _Walk:
+        """Every pass from ``number`` on, all its edits at once, then by halves; exclusive ones one by one.
 
-    def one_by_one(self, each: Pass) -> bool:
-        """Single edits, round and round, until a whole round changes nothing."""
-        start, helped = 0, False
-        while True:
-            edits = list(each.edits(self.current))
-            order = [(start + i) % len(edits) for i in range(len(edits))]
-            base = self.current
-            found = self.first_failing((self.apply(base, [edits[i]]), i) for i in order)
-            if found is None:
-                return helped
-            candidate, start = found
-            helped = True
-            self.accept(each.name, candidate)
+        ``begun`` is what is left of the first of them.
+        """
+        for place, each in enumerate(_PASSES[number:], number):
+            if begun is not None:
+                yield from begun
+                begun = None
+            elif each.independent:
+                edits = tuple(each.edits(self.current))
+                yield from self.halves(place, self.current, edits, (), [tuple(range(len(edits)))])
+            else:
+                yield from self.singles(each, 0, functools.partial(self._sweep_singles, place))
+
+    def _sweep_singles(self, place: int, start: int) -> _Walk:
+        go_on = functools.partial(self._sweep_singles, place)
+        return self.sweep(place, self.singles(_PASSES[place], start, go_on))
+
+    def halves(
+        self,
+        place: int,
+        base: Case,
+        edits: tuple[Edit, ...],
+        done: tuple[int, ...],
+        stack: list[tuple[int, ...]],
+    ) -> _Walk:
+        """Chunks of the edits of ``base``, left to right; those ``done`` go with every one of them."""
+        for chunk, rest in _if_all_pass(stack if edits else []):
+            taken = done + chunk
+            candidate = self.apply(base, [edits[i] for i in sorted(taken)])
+            if candidate is not None:
+                left = functools.partial(self.halves, place, base, edits, taken, rest)
+                yield candidate, _Step(_PASSES[place].name, functools.partial(self._sweep_on, place, left))
+
+    def _sweep_on(self, place: int, left: Callable[[], _Walk]) -> _Walk:
+        return self.sweep(place, left())
+
+    def rounds(self, tier: int = 0, number: int = 0, start: int = 0, *, helped: bool = False) -> _Walk:
+        """Single edits, round and round, until none helps; a tier that helped starts over from the first."""
+        while tier < len(TIERS):
+            for place, each in enumerate(TIERS[tier][number:], number):
+                yield from self.singles(each, start, functools.partial(self._round_on, tier, place))
+                start = 0
+            tier, number, helped = (0 if helped else tier + 1), 0, False
+
+    def _round_on(self, tier: int, number: int, start: int) -> _Walk:
+        return self.rounds(tier, number, start, helped=True)
+
+    def singles(self, each: Pass, start: int, go_on: Callable[[int], _Walk]) -> _Walk:
+        """Every edit of a pass by itself, from that at ``start`` on."""
+        edits = list(each.edits(self.current))
+        for i in range(len(edits)):
+            at = (start + i) % len(edits)
+            candidate = self.apply(self.current, [edits[at]])
+            if candidate is not None:
+                yield candidate, _Step(each.name, functools.partial(go_on, at))
 
     def apply(self, base: Case, edits: Sequence[Edit]) -> Case | None:
         """The repaired result, if it is valid and smaller than the current case."""
@@ -178,67 +186,47 @@ class _Reducer:
         for edit in reversed(edits):
             changed = edit(changed)
         candidate = repaired(changed) if changed != base else None
-        if candidate is None or size_order(candidate) >= size_order(self.current):
-            return None
-        return candidate
+        return candidate if candidate is not None and size_order(candidate) < self.size else None
 
     def accept(self, name: str, candidate: Case) -> None:
-        self.current = candidate
-        size = size_order(candidate)
-        if size < size_order(self.best):
+        """``candidate`` fails and is smaller than the current case."""
+        self.go_to(candidate)
+        if self.size < size_order(self.best):
             self.best = candidate
-            progress = Progress(name, candidate, size, self.evaluations, self.seconds)
+            count, seconds = self.evaluations.count, self.evaluations.seconds
+            progress = Progress(name, candidate, self.size, count, seconds)
             self.trail.append(progress)
             if self.on_progress:
                 self.on_progress(progress)
 
-    def first_failing(self, candidates: Iterator[tuple[Case | None, T]]) -> tuple[Case, T] | None:
-        """The first candidate that fails, with its tag; evaluates as many at once as there are workers."""
-        offered = ((case, tag) for case, tag in candidates if case is not None)
-        while batch := list(itertools.islice(offered, self.workers)):
-            verdicts = self.evaluate([case for case, _ in batch])
-            for (case, tag), failed in zip(batch, verdicts, strict=True):
-                if failed:
-                    return case, tag
-        return None
-
-    def evaluate(self, cases: list[Case]) -> list[bool]:
-        keys = [encode(case) for case in cases]
-        unknown = {k: c for k, c in zip(keys, cases, strict=True) if k not in self.known}
-        if unknown:
-            if self.evaluations >= self.budget.max_evaluations or self.seconds >= self.budget.max_seconds:
-                raise _Exhausted
-            if self.detour_end is not None and self.evaluations >= self.detour_end:
-                raise _DetourOver
-            self.evaluations += len(unknown)
-            run = map if self.workers == 1 else self.pool.map
-            self.known |= zip(unknown, run(self.still_fails, unknown.values()), strict=True)
-        return [self.known[key] for key in keys]
+    def go_to(self, case: Case) -> None:
+        """Reduces ``case`` from now on."""
+        self.current, self.size = case, size_order(case)
 
     def detour(self) -> bool:
         """Tries each bigger case once; true when one led to a smaller one."""
         origin = self.best
-        for edit in detours(origin):
-            bigger = repaired(edit(origin))
-            key = encode(bigger) if bigger else b""
-            if bigger is None or key in self.detoured:
-                continue
+        while found := self.evaluations.first_failing(self.bigger(origin)):
+            bigger, key = found
             self.detoured.add(key)
-            if not any(self.evaluate([bigger])):
-                continue
-            self.current = bigger
-            self.detour_end = self.evaluations + DETOUR_EVALUATIONS
+            self.go_to(bigger)
             try:
-                self.descend()
-            except _DetourOver:
+                with self.evaluations.at_most(DETOUR_EVALUATIONS):
+                    self.follow(self.rounds())
+            except LimitReached:
                 pass
-            finally:
-                self.detour_end = None
-            self.current = self.best
+            self.go_to(self.best)
             if self.best != origin:
-                self.descend()
+                self.follow(self.rounds())
                 return True
         return False
+
+    def bigger(self, origin: Case) -> Iterator[tuple[Case, bytes]]:
+        """The bigger cases that ``origin`` can be left over, but for those that were."""
+        for edit in detours(origin):
+            candidate = repaired(edit(origin))
+            if candidate is not None and (key := encode(candidate)) not in self.detoured:
+                yield candidate, key
 
 
 def _if_all_pass(

@@ -3,7 +3,7 @@ import math
 
 import msgspec
 import pytest
-from hunt import FOUND, MISSED, NOT_APPLICABLE, PlantedBug, Row, read_index, totals
+from hunt_rows import FOUND, MISSED, NOT_APPLICABLE, PlantedBug, Row, read_index, totals
 from recall import read_guidances
 from recall_tables import (
     cases_to_find,

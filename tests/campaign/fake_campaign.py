@@ -16,7 +16,9 @@ from fuzzshard.campaign.loop import Tools, run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child, LayerNorm, Linear
+from fuzzshard.case.order import size_order
 from fuzzshard.case.schedule import Backward, Forward, Step
+from fuzzshard.shrink import Progress
 from fuzzshard.verdict import Finding, Status, Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.spare import Spares
@@ -126,11 +128,18 @@ def no_shrinking(case: Case, still_fails: Callable[[Case], bool], **_: object) -
     return Shrunk(case)
 
 
-def shrink_seed_and_norm(case: Case, still_fails: Callable[[Case], bool], **_: object) -> Shrunk:
+def shrink_seed_and_norm(
+    case: Case,
+    still_fails: Callable[[Case], bool],
+    *,
+    on_progress: Callable[[Progress], None],
+    **_: object,
+) -> Shrunk:
     """Two passes: the plain case, then seed 0."""
     for candidate in (make_case(case.seed), make_case(0), msgspec.structs.replace(case, seed=0)):
-        if candidate != case and still_fails(candidate):
+        if candidate != case and still_fails(candidate) and size_order(candidate) < size_order(case):
             case = candidate
+            on_progress(Progress("fake", case, size_order(case), 0, 0.0))
     return Shrunk(case)
 
 

@@ -13,11 +13,11 @@ SCRIPT = """
 import subprocess, sys
 from pathlib import Path
 from fake_campaign import *
-from fuzzshard.campaign import control, judge, loop
+from fuzzshard.campaign import control, loop, reduce
 from fuzzshard.report.sinks import make_sink
 
 control.GRACE_SECONDS = 0.3
-judge.shrink = shrink_seed_and_norm
+reduce.shrink = shrink_seed_and_norm
 corpus, hang_at, sys.argv = Path(sys.argv[1]), sys.argv[2], []
 
 class HangingWorld(FakeWorld):

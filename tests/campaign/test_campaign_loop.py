@@ -48,7 +48,7 @@ def by_oracle(case: Case) -> Verdict:
 
 
 def shrinking(monkeypatch: pytest.MonkeyPatch, shrink: object) -> None:
-    monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink)
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink)
 
 
 def without_bias(case: Case) -> Case:
@@ -147,9 +147,9 @@ def test_shrinking_does_not_slip_to_another_finding_or_a_looser_rung(tmp_path, m
             return divergence(rung="bounded")
         return divergence("output") if case.seed == 2 else divergence()
 
-    def shrink(case, still_fails, **_):
+    def shrink(case, still_fails, **options):
         assert [still_fails(make_case(seed)) for seed in (1, 2, 3)] == [False, False, True]
-        return shrink_seed_and_norm(case, still_fails)
+        return shrink_seed_and_norm(case, still_fails, **options)
 
     shrinking(monkeypatch, shrink)
     ran = campaign(tmp_path, verdict_of, cases=numbered(lambda i: make_case(i + 9)), max_cases=1)

@@ -10,7 +10,8 @@ import pytest
 from fake_campaign import INFRA, PASS, FakeWorld, campaign, divergence, make_case, shrink_seed_and_norm
 
 from fuzzshard.campaign.events import FindingConfirmed, FindingSaved
-from fuzzshard.campaign.judge import FLAKY_RUNS, confirm, confirm_and_shrink
+from fuzzshard.campaign.judge import FLAKY_RUNS, confirm
+from fuzzshard.campaign.reduce import confirm_and_shrink
 from fuzzshard.campaign.sequential import ERROR, MAX_RUNS, RateTest
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.entry import Confirmation, read_entry
@@ -70,18 +71,18 @@ def test_the_rate_test_errs_as_rarely_as_it_says(rate: float) -> None:
 
 def test_a_flaky_finding_shrinks_to_what_shows_it_half_as_often_at_least(monkeypatch) -> None:
     found, good, bad = make_case(5, norm=True), make_case(5), make_case(0)
-    monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink_seed_and_norm)
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
     for seed in range(5):
         rates = {found: 0.7, good: 1.0, bad: 0.05}
-        judged = confirm_and_shrink(world(by_chance(rates, seed)), found, divergence(), runs=10)
+        judged = confirm_and_shrink([world(by_chance(rates, seed))], found, divergence(), runs=10)
         assert judged.case == good
         assert judged.note.startswith("as found: flaky")
 
 
 def test_a_finding_that_always_shows_has_one_run_for_each_candidate(monkeypatch) -> None:
-    monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink_seed_and_norm)
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
     always = world(lambda case: divergence())
-    judged = confirm_and_shrink(always, make_case(5, norm=True), divergence(), runs=2)
+    judged = confirm_and_shrink([always], make_case(5, norm=True), divergence(), runs=2)
     assert judged.case == make_case(0)
     tried = [line for line in always.log if line.startswith("run")]
     assert len(tried) == 2 + judged.evaluations + 2

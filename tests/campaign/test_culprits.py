@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from fake_campaign import INFRA, PASS, FakeWorld, divergence, make_case
 
-from fuzzshard.campaign.judge import confirm_and_shrink
+from fuzzshard.campaign.reduce import confirm_and_shrink
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.schedule import Step
 from fuzzshard.corpus.entry import Culprit, encode_entry, make_entry, read_entry
@@ -18,7 +18,7 @@ FOUND = msgspec.structs.replace(make_case(5, norm=True), mesh=Mesh(replicate=2, 
 
 @pytest.fixture(autouse=True)
 def _real_shrinking(_no_shrinking: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink)
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink)
 
 
 def needs_a_step_and_replicas(case: Case) -> Verdict:
@@ -28,7 +28,7 @@ def needs_a_step_and_replicas(case: Case) -> Verdict:
 
 
 def judged(verdict_of=needs_a_step_and_replicas, **options):
-    return confirm_and_shrink(FakeWorld(verdict_of, []), FOUND, divergence(), **options)
+    return confirm_and_shrink([FakeWorld(verdict_of, [])], FOUND, divergence(), **options)
 
 
 def test_each_simplification_of_the_minimal_case_is_said_with_what_it_shows():

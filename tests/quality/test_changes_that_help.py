@@ -8,7 +8,9 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.describe import describe
 from fuzzshard.case.graph import Linear
-from fuzzshard.shrink.culprits import culprits, single_changes
+from fuzzshard.corpus.entry import CorpusEntry, Culprit
+from fuzzshard.drafts.changes import changes_that_help
+from fuzzshard.shrink.culprits import MOST_CHANGES, changes
 from fuzzshard.verdict import Status
 
 MODEL = chain(a=Linear(out=4), b=Linear(out=4))
@@ -16,12 +18,15 @@ LIST = WrapGroup(modules=("a", "b"), reshard_after_forward=2)
 CASE = make_case(MODEL, wrap=(LIST,), schedule=(FORWARD, BACKWARD))
 
 
+ENTRY = CorpusEntry(case=CASE)
+
+
 def test_an_option_is_named_once_and_before_what_changes_more() -> None:
     def judge(case: Case) -> Status:
         fails = any(type(group.reshard_after_forward) is int for group in case.wrap)
         return Status.DIVERGENCE if fails else Status.PASS
 
-    first, *others = culprits(CASE, judge, 2)
+    first, *others = changes_that_help(ENTRY, judge, 2)
     assert first.change == "with reshard_after_forward=True in place of 2"
     assert not any("reshard_after_forward=" in culprit.change for culprit in others)
 
@@ -30,16 +35,35 @@ def test_a_list_group_may_be_the_cause() -> None:
     def judge(case: Case) -> Status:
         return Status.CRASH if any(len(group.modules) > 1 for group in case.wrap) else Status.PASS
 
-    found = [culprit.change for culprit in culprits(CASE, judge, 2)]
+    found = [culprit.change for culprit in changes_that_help(ENTRY, judge, 2)]
     assert "with fully_shard(a) and fully_shard(b) in place of fully_shard([a, b])" in found
 
 
-def test_every_single_change_is_one_phrase_and_no_two_are_the_same() -> None:
-    changes = list(single_changes(replace(CASE, dtype="float64")))
-    assert len(changes) > 20
-    phrases = [phrase for phrase, _ in changes]
+def test_what_shrinking_has_seen_is_not_run_again_and_stays_in_the_table() -> None:
+    changed = dict(changes(CASE))
+    (dropped,) = (phrase for phrase in changed if phrase == "without backward")
+    seen = (Culprit(change=dropped, outcome="PASS"), Culprit(change="without b", outcome="REJECTED"))
+    ran: list[Case] = []
+
+    def judge(case: Case) -> Status:
+        ran.append(case)
+        return Status.CRASH
+
+    assert changes_that_help(replace(ENTRY, culprits=seen), judge, 2) == seen
+    assert changed[dropped] not in ran
+
+
+def test_every_change_is_said_in_its_own_words_and_those_of_one_phrase_come_first() -> None:
+    case = replace(CASE, dtype="float64")
+    offered = list(changes(case))
+    assert len(offered) > 20
+    phrases = [phrase for phrase, _ in offered]
     assert len(set(phrases)) == len(phrases)
-    assert all(describe(replace(CASE, dtype="float64"), changed) == [phrase] for phrase, changed in changes)
+    assert all("; ".join(describe(case, changed)) == phrase for phrase, changed in offered)
+    lengths = [len(describe(case, changed)) for _, changed in offered if changed.mesh.size > 1]
+    assert lengths[0] == 1
+    assert max(lengths) <= MOST_CHANGES
+    assert all(length > 1 for length in lengths[lengths.count(1) :])
 
 
 def test_no_change_needs_more_ranks_than_there_are() -> None:
@@ -49,5 +73,5 @@ def test_no_change_needs_more_ranks_than_there_are() -> None:
         asked.append(case.mesh.size)
         return Status.CRASH
 
-    assert culprits(CASE, judge, 2, max_runs=60) == ()
+    assert changes_that_help(ENTRY, judge, 2, max_runs=60) == ()
     assert 0 < max(asked) <= 2

@@ -1,0 +1,34 @@
+"""CPU worlds beside those of CUDA: a finding that they show needs no GPU to be looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from fuzzshard.campaign.control import Control, ControlledWorld
+from fuzzshard.campaign.judge import Runner
+from fuzzshard.campaign.reduce import StartCpu
+from fuzzshard.world.config import WorldConfig
+
+
+class _Closable(Runner, Protocol):
+    def close(self) -> None: ...
+
+
+def cpu_ranks(
+    config: WorldConfig, make_world: Callable[[WorldConfig], _Closable], control: Control, *, worlds: int = 1
+) -> StartCpu | None:
+    """Starts worlds like that of ``config``, but on the CPU; None where it is there already."""
+    if config.device == "cpu":
+        return None
+
+    @contextlib.contextmanager
+    def start(size: int) -> Iterator[Sequence[Runner]]:
+        on_cpu = dataclasses.replace(config, device="cpu", size=size, devices=(), coverage=0)
+        with contextlib.ExitStack() as stack:
+            started = [stack.enter_context(contextlib.closing(make_world(on_cpu))) for _ in range(worlds)]
+            yield [ControlledWorld(world, control) for world in started]
+
+    return start

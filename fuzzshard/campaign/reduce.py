@@ -1,0 +1,209 @@
+"""From a suspicion to a result: does a finding repeat on fresh ranks, how small a case shows it, and where.
+
+Used by the campaign, by ``fuzzshard shrink`` and by the benchmarks; it saves nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+from fuzzshard.campaign.culprits import find_culprits
+from fuzzshard.campaign.events import Event, FindingConfirmed, PhaseChanged, ShrinkProgress
+from fuzzshard.campaign.judge import CONFIRM_RUNS, Runner, Stopped, confirm, judge, same_finding
+from fuzzshard.campaign.smallest import Smallest
+from fuzzshard.case.case import Case
+from fuzzshard.case.needs import needs_cuda
+from fuzzshard.case.order import leaf_count
+from fuzzshard.corpus.entry import Confirmation, Culprit
+from fuzzshard.errors import FuzzshardError
+from fuzzshard.shrink import Budget, shrink
+from fuzzshard.verdict import Verdict
+
+CONFIRM_DEADLINE = 30.0
+"""Seconds that the first confirming run may take, and at least twice the finding's own time: a slow
+machine is no hang."""
+SHRINK_BUDGET = Budget(max_evaluations=300, max_seconds=180.0)
+
+StartCpu = Callable[[int], AbstractContextManager[Sequence[Runner]]]
+"""Starts worlds of so many CPU ranks."""
+
+Keep = Callable[[Case, Verdict, Mapping[str, str]], None]
+"""Saves a case, its verdict and what its ranks ran on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """What is known about a finding in the end: its smallest ``case``, with the verdict that shows it.
+
+    ``info`` is of the ranks that showed it. ``note`` says what cut the work short or went wrong on the way;
+    ``culprits`` are of the shrunk case.
+    """
+
+    case: Case
+    verdict: Verdict
+    confirmation: Confirmation
+    info: Mapping[str, str]
+    evaluations: int = 0
+    finished: bool = False
+    note: str = ""
+    culprits: tuple[Culprit, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Terms:
+    """How findings are confirmed and shrunk; see :func:`confirm_and_shrink`."""
+
+    emit: Callable[[Event], None]
+    keep: Keep
+    runs: int
+    shrinking: bool
+    budget: Budget
+    seconds_left: Callable[[], float]
+
+
+def confirm_and_shrink(
+    worlds: Sequence[Runner],
+    case: Case,
+    expected: Verdict,
+    *,
+    on_cpu: StartCpu | None = None,
+    emit: Callable[[Event], None] = lambda event: None,
+    keep: Keep = lambda case, verdict, info: None,
+    runs: int = CONFIRM_RUNS,
+    shrinking: bool = True,
+    budget: Budget = SHRINK_BUDGET,
+    seconds_left: Callable[[], float] = lambda: math.inf,
+) -> Judged:
+    """Confirms the finding ``expected`` of ``case``, shrinks it, and confirms the result, with ``runs`` each.
+
+    The first of ``worlds`` confirms, all of them shrink. A finding that does not come back is returned as
+    it is, with a confirmation that is ``absent``. Shrinking is bounded by ``budget`` and by
+    ``seconds_left()``; whatever ends it, the smallest case so far counts. ``keep`` is called with each
+    smaller case: saved there, it survives whatever happens to this process.
+
+    With ``on_cpu``, a finding that CPU ranks show as well is from then on one of theirs: before shrinking,
+    or else the shrunk case.
+    """
+    terms = _Terms(emit, keep, runs, shrinking, budget, seconds_left)
+    if on_cpu is not None and needs_cuda(case) is None:
+        with on_cpu(case.mesh.size) as others:
+            if (seen := _always_shown(others[0], case, expected, runs)) is not None:
+                return _with_note(_confirmed_and_shrunk(others, case, seen, terms), _ON_CPU)
+    judged = _confirmed_and_shrunk(worlds, case, expected, terms)
+    small = judged.case
+    if on_cpu is None or small == case or needs_cuda(small) is not None:
+        return judged
+    with on_cpu(small.mesh.size) as others:
+        if (seen := _always_shown(others[0], small, judged.verdict, runs)) is None:
+            return judged
+        rate, info = Confirmation(runs=runs, reproduced=runs), others[0].info
+    return _with_note(dataclasses.replace(judged, verdict=seen, confirmation=rate, info=info), _ON_CPU)
+
+
+_ON_CPU = "found on CUDA; the CPU shows it as well"
+
+
+def _always_shown(world: Runner, case: Case, expected: Verdict, runs: int) -> Verdict | None:
+    """The verdict of ``world``, if it shows the finding in every one of ``runs``; None also without ranks."""
+    try:
+        verdict = judge(world, case)
+        if not same_finding(verdict, expected):
+            return None
+        rate = confirm(world, case, verdict, runs=runs)
+    except FuzzshardError:
+        return None
+    return verdict if rate.reproduced == rate.runs > 0 else None
+
+
+def _confirmed_and_shrunk(worlds: Sequence[Runner], case: Case, expected: Verdict, terms: _Terms) -> Judged:
+    world, emit, runs = worlds[0], terms.emit, terms.runs
+    emit(PhaseChanged(phase="confirming"))
+    patient = max(CONFIRM_DEADLINE, 2 * expected.seconds)
+    confirmation = confirm(world, case, expected, runs=runs, deadline=patient)
+    found = Judged(case, expected, confirmation, world.info)
+    if not confirmation.reproduced:
+        return found
+    emit(
+        FindingConfirmed(
+            signature=expected.signature, runs=confirmation.runs, reproduced=confirmation.reproduced
+        )
+    )
+    result = found
+    if terms.shrinking and terms.seconds_left() > 0:
+        emit(PhaseChanged(phase="shrinking"))
+        result = _shrunk(worlds, found, terms)
+        emit(PhaseChanged(phase="confirming"))
+    if result.case == case:
+        return result
+    rate = confirm(world, result.case, expected, runs=runs)
+    if not rate.runs:
+        return _with_note(result, "only the case as found was confirmed")
+    if rate.absent:
+        note = (
+            f"shrunk to {leaf_count(result.case)} leaf modules it did not repeat; this is the case as found"
+        )
+        return dataclasses.replace(found, evaluations=result.evaluations, note=note)
+    note = f"as found: {confirmation.text()}" if confirmation.flaky else ""
+    return _with_note(dataclasses.replace(result, confirmation=rate), note)
+
+
+def _shrunk(worlds: Sequence[Runner], found: Judged, terms: _Terms) -> Judged:
+    """``found`` with its case made smaller; its confirmation is still that of the case as found."""
+    idle: queue.SimpleQueue[Runner] = queue.SimpleQueue()
+    for world in worlds:
+        idle.put(world)
+    best = Smallest(
+        found.case,
+        found.verdict,
+        found.confirmation,
+        run=functools.partial(_judged_by_any, idle),
+        shows=lambda verdict: same_finding(verdict, found.verdict),
+        on_smaller=functools.partial(_on_smaller, found, terms),
+    )
+    finished, note = False, ""
+    culprits: tuple[Culprit, ...] = ()
+    seconds = min(terms.budget.max_seconds, terms.seconds_left())
+    budget = dataclasses.replace(terms.budget, max_seconds=seconds)
+    try:
+        finished = shrink(
+            found.case, best.still_fails, budget=budget, on_progress=best.take, workers=len(worlds)
+        ).finished
+        culprits = find_culprits(best)
+    except Stopped:
+        note = "shrinking was interrupted"
+    except Exception as error:  # a fault of the shrinker must not cost the finding
+        note = f"shrinking failed: {error!r}"
+    return dataclasses.replace(
+        found,
+        case=best.case,
+        verdict=best.verdict,
+        evaluations=best.evaluations,
+        finished=finished,
+        note=note,
+        culprits=culprits,
+    )
+
+
+def _judged_by_any(idle: queue.SimpleQueue[Runner], candidate: Case) -> Verdict:
+    """The verdict of the world that has been idle for longest."""
+    world = idle.get()
+    try:
+        return judge(world, candidate)
+    finally:
+        idle.put(world)
+
+
+def _on_smaller(found: Judged, terms: _Terms, best: Smallest) -> None:
+    terms.keep(best.case, best.verdict, found.info)
+    leaves = leaf_count(best.case)
+    signature = found.verdict.signature
+    terms.emit(ShrinkProgress(signature=signature, evaluations=best.evaluations, leaves=leaves))
+
+
+def _with_note(judged: Judged, note: str) -> Judged:
+    return dataclasses.replace(judged, note="; ".join(filter(None, (judged.note, note))))

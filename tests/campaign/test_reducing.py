@@ -1,0 +1,139 @@
+"""Shrinking on several worlds, and on CPU ranks what was found on CUDA."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import pytest
+from fake_campaign import PASS, FakeWorld, divergence, make_case
+
+from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.cpu_ranks import cpu_ranks
+from fuzzshard.campaign.judge import Runner, Stopped
+from fuzzshard.campaign.reduce import StartCpu, confirm_and_shrink
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.schedule import Step
+from fuzzshard.shrink import shrink
+from fuzzshard.verdict import Verdict
+from fuzzshard.world.config import WorldConfig
+
+FOUND = make_case(5, norm=True, ranks=4)
+Judge = Callable[[Case], Verdict]
+
+
+@pytest.fixture(autouse=True)
+def _real_shrinking(_no_shrinking: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink)
+
+
+def needs_a_step(case: Case) -> Verdict:
+    return divergence() if Step() in case.schedule else PASS
+
+
+def passes(case: Case) -> Verdict:
+    return PASS
+
+
+def pinned(case: Case) -> Case:
+    """Cannot run on the CPU."""
+    return msgspec.structs.replace(case, wrap=(WrapGroup(modules=("",), offload="pinned"),))
+
+
+def world(judge: Judge, backend: str = "nccl") -> FakeWorld:
+    fake = FakeWorld(judge, [])
+    fake.info["backend"] = backend
+    return fake
+
+
+def cpu(judge: Judge, sizes: list[int]) -> StartCpu:
+    @contextlib.contextmanager
+    def start(size: int) -> Iterator[Sequence[Runner]]:
+        sizes.append(size)
+        yield [world(judge, "gloo")]
+
+    return start
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_worlds_come_to_the_result_of_one(count: int) -> None:
+    kept: list[Case] = []
+    alone = confirm_and_shrink([world(needs_a_step)], FOUND, divergence())
+    worlds = [world(needs_a_step) for _ in range(count)]
+    together = confirm_and_shrink(
+        worlds, FOUND, divergence(), keep=lambda case, verdict, info: kept.append(case)
+    )
+    assert (together.case, together.culprits) == (alone.case, alone.culprits)
+    assert kept[-1] == alone.case
+    assert all(each.log.count("run 5") > 1 for each in worlds)
+
+
+def test_worlds_that_are_stopped_leave_the_smallest_case_so_far() -> None:
+    lock, runs = threading.Lock(), 0
+
+    def judge(case: Case) -> Verdict:
+        nonlocal runs
+        with lock:
+            runs += 1
+            if runs > 8:
+                raise Stopped
+        return needs_a_step(case)
+
+    judged = confirm_and_shrink([world(judge), world(judge)], FOUND, divergence())
+    assert judged.note.startswith("shrinking was interrupted")
+    assert judged.case != FOUND
+
+
+def test_a_finding_that_the_cpu_shows_as_well_is_shrunk_there() -> None:
+    sizes: list[int] = []
+    cuda = world(needs_a_step)
+    judged = confirm_and_shrink([cuda], FOUND, divergence(), on_cpu=cpu(needs_a_step, sizes))
+    assert judged.info["backend"] == "gloo"
+    assert judged.case.mesh.size == 2
+    assert (sizes, cuda.log) == ([4], [])
+
+
+def test_a_finding_of_cuda_alone_is_shrunk_there() -> None:
+    sizes: list[int] = []
+    judged = confirm_and_shrink([world(needs_a_step)], FOUND, divergence(), on_cpu=cpu(passes, sizes))
+    assert judged.info["backend"] == "nccl"
+    assert judged.case.mesh.size == 2
+    assert sizes == [4, 2]
+
+
+def test_what_needs_cuda_only_until_it_is_shrunk_ends_on_the_cpu() -> None:
+    sizes: list[int] = []
+    cuda = world(needs_a_step)
+    judged = confirm_and_shrink([cuda], pinned(FOUND), divergence(), on_cpu=cpu(needs_a_step, sizes))
+    assert judged.info["backend"] == "gloo"
+    assert judged.confirmation.text() == "3 of 3 runs"
+    assert sizes == [2]
+
+
+def test_a_finding_that_the_cpu_shows_sometimes_stays_one_of_cuda() -> None:
+    turns = iter([divergence(), PASS] * 100)
+    judged = confirm_and_shrink(
+        [world(needs_a_step)], FOUND, divergence(), on_cpu=cpu(lambda case: next(turns), [])
+    )
+    assert judged.info["backend"] == "nccl"
+
+
+def test_cpu_ranks_are_those_of_the_same_settings_and_end_with_the_block() -> None:
+    started: list[WorldConfig] = []
+    fakes: list[FakeWorld] = []
+
+    def make_world(config: WorldConfig) -> FakeWorld:
+        started.append(config)
+        fakes.append(world(needs_a_step))
+        return fakes[-1]
+
+    config = WorldConfig(size=8, device="cuda", preload=("fault.py",), coverage=1)
+    start = cpu_ranks(config, make_world, Control(None), worlds=2)
+    assert start is not None
+    with start(2) as runners:
+        assert len(runners) == 2
+    assert started == [WorldConfig(size=2, preload=("fault.py",))] * 2
+    assert [fake.log for fake in fakes] == [["close"], ["close"]]
+    assert cpu_ranks(WorldConfig(size=2), make_world, Control(None)) is None

@@ -1,0 +1,86 @@
+"""Scripts of what an engine holds within: they fail with the fault that was planted, and pass without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cases import BACKWARD, FORWARD, STEP, make_case
+
+from fuzzshard.case.case import Case, Optimizer
+from fuzzshard.errors import UsageError
+from fuzzshard.reproducer import scripts
+from fuzzshard.verdict import MISSING, Finding, Verdict
+from fuzzshard.world import World, WorldConfig
+
+FAULTS = Path(__file__).parents[1] / "planted" / "faults"
+ONE_STEP = make_case(schedule=(FORWARD, BACKWARD, STEP))
+ADAM = make_case(schedule=(FORWARD, BACKWARD, STEP), optimizer=Optimizer(kind="adam"))
+
+
+def judged(fault: str, case: Case) -> Verdict:
+    config = WorldConfig(size=case.mesh.size, preload=(str(FAULTS / f"{fault}.py"),))
+    with World(config) as world:
+        return world.run(case)
+
+
+@pytest.mark.parametrize(
+    ("fault", "case", "signature"),
+    [
+        ("keeps_unsharded_gradient", ONE_STEP, "unreduced_gradient/unexpected"),
+        ("keeps_unsharded_memory", ONE_STEP, "leak/memory"),
+        ("keeps_reduction_inputs", ONE_STEP, "leak/reduction"),
+        ("leaves_a_hook", ONE_STEP, "leak/hook"),
+        ("keeps_every_model", ONE_STEP, "leak/survivor"),
+        ("misplaced_optimizer_state", ADAM, "leak/layout"),
+    ],
+)
+def test_a_script_shows_what_is_left_behind(run_script, fault: str, case: Case, signature: str) -> None:
+    verdict = judged(fault, case)
+    assert verdict.signature == f"divergence/fully_shard/{signature}"
+    text = next(iter(scripts(case, signature=verdict.signature, findings=verdict.findings)))
+    assert len(text.splitlines()) <= 60
+    broken = run_script(text, case.mesh.size, preload=[FAULTS / f"{fault}.py"])
+    assert "AssertionError" in broken.output, f"{text}\n{broken.output}"
+    stock = run_script(text, case.mesh.size)
+    assert not stock.fails, f"{text}\n{stock.output}"
+
+
+def held(detail: str, name: str, observed: str, expected: str, oracle: str = "leak") -> Finding:
+    return Finding(
+        oracle=oracle,
+        engine="fully_shard",
+        observed=observed,
+        expected=expected,
+        op=2,
+        name=name,
+        detail=detail,
+    )
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        held("gather", "all-gather of a", "issued and never used", "none"),
+        held("state", "state of a", "within a forward or backward", "idle"),
+        held("reduction", "reduction of a", "a sum over shards that was not all-reduced", "none"),
+        held("buffer", "the last all-gather", "its output, which was copied out", "freed after forward"),
+    ],
+    ids=lambda finding: finding.name,
+)
+def test_what_is_not_left_behind_is_not_shown(run_script, finding: Finding) -> None:
+    text = next(iter(scripts(ONE_STEP, signature="divergence/fully_shard/leak", findings=[finding])))
+    result = run_script(text, 2)
+    assert not result.fails, f"{text}\n{result.output}"
+
+
+def test_an_unreduced_gradient_that_should_be_kept_is_missed(run_script) -> None:
+    finding = held(MISSING, "a.weight", "None", "a tensor", "unreduced_gradient")
+    text = next(iter(scripts(ONE_STEP, signature="", findings=[finding])))
+    assert "should be kept" in run_script(text, 2).output
+
+
+def test_wrong_values_of_an_unreduced_gradient_give_no_script() -> None:
+    finding = held("", "a.weight", "1.0", "2.0", "unreduced_gradient")
+    with pytest.raises(UsageError):
+        list(scripts(ONE_STEP, signature="", findings=[finding]))
