@@ -133,6 +133,8 @@ EXTENSIONS: dict[str, int] = {
     "foreach": 12,
     "exclude": 10,
     "post_optim_event": 8,
+    # inputs, drawn last
+    "rank_batches": 12,
 }
 """Percent of the cases that have any."""
 _EXTENDED = 67

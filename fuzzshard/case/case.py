@@ -22,11 +22,19 @@ class TensorSpec(Part, frozen=True, kw_only=True):
     requires_grad: bool = False
 
 
+class RankBatch(Part, frozen=True, kw_only=True):
+    """Data-parallel rank ``rank`` has ``rows`` rows in batch ``batch`` (None: in every batch); 0 is empty."""
+
+    rank: int
+    rows: int
+    batch: int | None = None
+
+
 class Inputs(Part, frozen=True, kw_only=True):
     """What the root is fed: every float tensor is (batch, size), or (batch, seq, size) when seq >= 1.
 
-    Data-parallel ranks get different tensors unless ``same_on_ranks``. With ``on_host`` they are on the
-    CPU, and the engine moves them (on CUDA).
+    Data-parallel ranks get different tensors unless ``same_on_ranks``, and as many rows each unless
+    ``rank_batches`` say otherwise. With ``on_host`` they are on the CPU, and the engine moves them (on CUDA).
     """
 
     batch: int
@@ -34,6 +42,7 @@ class Inputs(Part, frozen=True, kw_only=True):
     tensors: tuple[TensorSpec, ...]
     same_on_ranks: bool = False
     on_host: bool = False
+    rank_batches: tuple[RankBatch, ...] = ()
 
 
 class Tie(Part, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ KINDS: Mapping[str, tuple[Mutation, ...]] = {
     "flip": (options.flip_option, plan.reshard, plan.prefetch),
     "precision": (options.precision,),
     "mesh": (options.mesh,),
-    "sizes": (options.widths, options.batch),
+    "sizes": (options.widths, options.batch, options.rank_batch),
     "splice": (splice.splice_schedule, splice.splice_plan, splice.splice_model),
     "redraw_schedule": (splice.redraw_schedule,),
     "redraw_options": (splice.redraw_options,),
