@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 from fuzzshard.case.graph import Block, Part
-from fuzzshard.case.options import FSDP1, Delay, Expect, ParameterDtype, Precision, Relation, TensorParallel
+from fuzzshard.case.options import (
+    FSDP1,
+    CommunicationOption,
+    Delay,
+    Expect,
+    ParameterDtype,
+    Precision,
+    Relation,
+    TensorParallel,
+)
 from fuzzshard.case.schedule import Op
 
 EngineName = Literal["ddp", "fully_shard", "replicate", "fsdp1"]
@@ -80,7 +89,8 @@ class WrapGroup(Part, frozen=True, kw_only=True):
 
     ``offload`` is ``CPUOffloadPolicy(pin_memory=...)``. The prefetch lists name wrapped modules for
     ``set_modules_to_forward_prefetch`` and ``..._backward_prefetch``. ``shard_dim`` is a
-    ``shard_placement_fn``: the last dim or the largest one of every parameter.
+    ``shard_placement_fn``: the last dim or the largest one of every parameter. ``communication`` is set on
+    the group once all are wrapped.
     """
 
     modules: tuple[str, ...]
@@ -90,6 +100,7 @@ class WrapGroup(Part, frozen=True, kw_only=True):
     forward_prefetch: tuple[str, ...] = ()
     backward_prefetch: tuple[str, ...] = ()
     shard_dim: Literal["first", "last", "largest"] = "first"
+    communication: tuple[CommunicationOption, ...] = ()
 
 
 class Freeze(Part, frozen=True, kw_only=True):

@@ -220,7 +220,8 @@ def _count_options(case: Case) -> int:
     scalars = sum(name in SCALARS for name in off_default(case))
     items = (case.ties, case.checkpoints, case.freezes, case.dtypes, case.tensor_parallel, case.ignored)
     more = (case.delays, case.expect, case.optimizer.exclude, case.inputs.rank_batches)
-    return fields + scalars + sum(map(len, (*items, *more)))
+    told = (group.communication for group in case.wrap)
+    return fields + scalars + sum(map(len, (*items, *more, *told)))
 
 
 def _value_count(block: Block) -> int:

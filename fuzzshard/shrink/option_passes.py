@@ -26,6 +26,9 @@ def options(case: Case) -> Iterator[Edit]:
     for part, change in _parts(case):
         for name in off_default(part):
             yield change(**{name: default_of(part, name)})
+    for index, group in enumerate(case.wrap):
+        for option in group.communication if len(group.communication) > 1 else ():
+            yield functools.partial(_drop_communication, index=index, option=option)
     for name in ("same_on_ranks", "on_host"):
         if getattr(case.inputs, name):
             yield _plain_inputs(name)
@@ -116,6 +119,12 @@ def _change_precision(index: int, **fields: object) -> Edit:
 
 def _plain_inputs(name: str) -> Edit:
     return lambda case: replace(case, inputs=replace(case.inputs, **{name: False}))
+
+
+def _drop_communication(case: Case, index: int, option: str) -> Case:
+    group = case.wrap[index]
+    kept = tuple(o for o in group.communication if o != option)
+    return replace(case, wrap=with_item(case.wrap, index, replace(group, communication=kept)))
 
 
 def _put_rank_batch(case: Case, index: int, item: RankBatch | None) -> Case:

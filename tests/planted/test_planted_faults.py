@@ -116,6 +116,12 @@ DIVERGENCES = {
     "weights_by_rows": Planted(
         make_case(inputs=SHORT_ON_ONE_RANK), f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias"
     ),
+    "sum_is_not_divided": Planted(
+        make_case(wrap=(WrapGroup(modules=("a",), communication=("sum",)), *groups("b", ROOT))),
+        f"{DIVERGED}/gradient",
+        BACKWARD_AT,
+        "a.bias",
+    ),
     "one_unit_wrong_gradient": Planted(EXACT, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias", "exact"),
     "missing_gradient": Planted(
         make_case(), f"{DIVERGED}/gradient/missing", BACKWARD_AT, "a.weight", "bitwise"

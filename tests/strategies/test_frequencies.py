@@ -14,7 +14,7 @@ from fuzzshard.strategies import draw_cases
 EXTENSIONS = frozenset(
     (
         *("op", "precision", "passing", "option", "compile", "tensor", "fsdp1", "delay", "relation"),
-        *("offload", "shard", "prefetch", "expect"),
+        *("offload", "shard", "prefetch", "expect", "communication"),
     )
 )
 """Dimensions of which most cases have nothing."""
@@ -61,6 +61,7 @@ SELDOM = {
     **dict.fromkeys(("expect:error", "expect:warning", "op:set_path_on_some_ranks"), 0.001),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("delay:")), 0.004),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("relation:")), 0.002),
+    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("communication:")), 0.01),
     **dict.fromkeys(("input:rows_vary", "input:one_row", "input:no_rows"), 0.005),
     "op:load_assign": 0.004,
     "op:divide_factor_one_shard": 0.01,

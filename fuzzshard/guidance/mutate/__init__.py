@@ -22,7 +22,7 @@ KINDS: Mapping[str, tuple[Mutation, ...]] = {
     "add_part": (plan.wrap_module, plan.checkpoint, plan.freeze, plan.tie, plan.exclude, plan.delay),
     "add_module": (model.add_module, model.residual, model.no_grad_call, model.partial_loss),
     "toggle": (schedule.toggle,),
-    "flip": (options.flip_option, plan.reshard, plan.prefetch),
+    "flip": (options.flip_option, plan.reshard, plan.prefetch, plan.communication),
     "precision": (options.precision,),
     "mesh": (options.mesh,),
     "sizes": (options.widths, options.batch, options.rank_batch),
