@@ -14,7 +14,7 @@ from fuzzshard.strategies.freezing import freezes
 from fuzzshard.strategies.fsdp1 import fsdp1
 from fuzzshard.strategies.graph import model
 from fuzzshard.strategies.groups import group_options
-from fuzzshard.strategies.inputs import inputs, widths
+from fuzzshard.strategies.inputs import inputs, widths, with_rank_batches
 from fuzzshard.strategies.meshes import mesh
 from fuzzshard.strategies.optimizers import optimizer, optimizer_options
 from fuzzshard.strategies.options import engines as draw_engines
@@ -66,6 +66,7 @@ def _case(tapes: list[Tape], largest_mesh: int, engines: tuple[EngineName, ...],
     case = with_options(for_options, allowed, case, cuda=cuda)
     subject = Subject(case=case, found=facts(case), flow=flow, trainable=trainable)
     case = replace(case, schedule=schedule(for_schedule, allowed, subject))
+    case = with_rank_batches(for_settings, allowed, case, subject.found)
     return related(for_settings, allowed, case)
 
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_groups
+from fuzzshard.case.options import CommunicationOption
 from fuzzshard.case.placements import shard_dim
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -21,7 +22,18 @@ def group_options(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: b
         groups = [replace(g, offload=kind) if most or tape.chance(50) else g for g in groups]
     if "shard_dim" in swarm and not case.tensor_parallel:
         groups = [_with_shard_dim(tape, case, found, index, group) for index, group in enumerate(groups)]
-    return tuple(_with_prefetches(tape, swarm, case, found, groups))
+    groups = _with_prefetches(tape, swarm, case, found, groups)
+    if "communication" in swarm and groups:
+        alike = tape.chance(50)
+        options = _communication(tape)
+        groups = [replace(g, communication=options if alike else _communication(tape)) for g in groups]
+    return tuple(groups)
+
+
+def _communication(tape: Tape) -> tuple[CommunicationOption, ...]:
+    """One option, or any of them."""
+    every: tuple[CommunicationOption, ...] = ("sum", "allocate", "hook", "two_buffers")
+    return tuple(tape.some(every, 40)) if tape.chance(60) else (tape.pick(every),)
 
 
 def _with_shard_dim(tape: Tape, case: Case, found: Facts, index: int, group: WrapGroup) -> WrapGroup:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 
-from fuzzshard.case.case import Inputs, TensorSpec
+from msgspec.structs import replace
+
+from fuzzshard.case.batches import least_rows, used_batches
+from fuzzshard.case.case import Case, Inputs, RankBatch, TensorSpec
+from fuzzshard.case.facts import Facts
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -48,6 +52,29 @@ def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], *, cuda: bool) -> In
         same_on_ranks="same_on_ranks" in swarm,
         on_host=cuda and tape.chance(12),
     )
+
+
+def with_rank_batches(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
+    """A finished case in which ranks have different numbers of rows: in all batches, or in one of them.
+
+    One rank is short, as at the end of an epoch; or every rank has a row more than the one before it; or each
+    has what it has, a single row or none at all included.
+    """
+    ranks = range(case.mesh.data_size)
+    if "rank_batches" not in swarm or case.inputs.same_on_ranks or len(ranks) == 1:
+        return case
+    usual, batches = case.inputs.batch, used_batches(case)
+    least = min(least_rows(case, found), usual)
+    batch = tape.pick(batches[::-1]) if len(batches) > 1 and tape.chance(35) else None
+    kind = tape.weighted((("short", 5), ("more", 2), ("any", 3)))
+    if kind == "short":
+        rows = {tape.pick(ranks[::-1]): tape.pick([n for n in (1, usual - 1, 0, usual + 1) if n >= least])}
+    elif kind == "more":
+        rows = {rank: usual + rank for rank in ranks[1:]}
+    else:
+        rows = {rank: least + tape.below(usual + 2 - least) for rank in ranks}
+    items = tuple(RankBatch(rank=r, rows=n, batch=batch) for r, n in rows.items() if n != usual)
+    return replace(case, inputs=replace(case.inputs, rank_batches=items))
 
 
 _IMAGES = (4, 12, 16, 48)

@@ -18,6 +18,7 @@ from fuzzshard.case.graph import Conv2d
 from fuzzshard.case.options import FSDP1
 from fuzzshard.strategies.cases import SIZES, planned, with_options
 from fuzzshard.strategies.freezing import below
+from fuzzshard.strategies.inputs import with_rank_batches
 from fuzzshard.strategies.options import related
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
@@ -34,7 +35,8 @@ def redrawn(case: Case, data: bytes, start: Start, *, cuda: bool = False) -> Cas
     """``case`` with ``start`` and what comes after it drawn from ``data``."""
     for_swarm, for_settings, _, for_plans, for_options, for_schedule = cut(data, SIZES)
     allowed = closed(swarm(for_swarm) | frozenset(_present(case, start)))
-    case = replace(case, relation=None, expect=(), schedule=())
+    inputs = replace(case.inputs, rank_batches=())
+    case = replace(case, inputs=inputs, relation=None, expect=(), schedule=())
     if start == "plan":
         case = replace(case, wrap=(), ties=(), checkpoints=(), freezes=())
         case, _, _ = planned(for_plans, allowed, _without_options(case))
@@ -49,6 +51,7 @@ def redrawn(case: Case, data: bytes, start: Start, *, cuda: bool = False) -> Cas
     flow = Flow(case.model, case.inputs, found, case.ties)
     subject = Subject(case=case, found=found, flow=flow, trainable=trainable)
     case = replace(case, schedule=schedule(for_schedule, allowed, subject))
+    case = with_rank_batches(for_settings, allowed, case, found)
     return related(for_settings, allowed, case)
 
 

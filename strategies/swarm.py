@@ -133,6 +133,9 @@ EXTENSIONS: dict[str, int] = {
     "foreach": 12,
     "exclude": 10,
     "post_optim_event": 8,
+    # added later, so that swarms stay as they were
+    "rank_batches": 12,
+    "communication": 10,
 }
 """Percent of the cases that have any."""
 _EXTENDED = 67

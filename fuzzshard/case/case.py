@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 from fuzzshard.case.graph import Block, Part
-from fuzzshard.case.options import FSDP1, Delay, Expect, ParameterDtype, Precision, Relation, TensorParallel
+from fuzzshard.case.options import (
+    FSDP1,
+    CommunicationOption,
+    Delay,
+    Expect,
+    ParameterDtype,
+    Precision,
+    Relation,
+    TensorParallel,
+)
 from fuzzshard.case.schedule import Op
 
 EngineName = Literal["ddp", "fully_shard", "replicate", "fsdp1"]
@@ -22,11 +31,19 @@ class TensorSpec(Part, frozen=True, kw_only=True):
     requires_grad: bool = False
 
 
+class RankBatch(Part, frozen=True, kw_only=True):
+    """Data-parallel rank ``rank`` has ``rows`` rows in batch ``batch`` (None: in every batch); 0 is empty."""
+
+    rank: int
+    rows: int
+    batch: int | None = None
+
+
 class Inputs(Part, frozen=True, kw_only=True):
     """What the root is fed: every float tensor is (batch, size), or (batch, seq, size) when seq >= 1.
 
-    Data-parallel ranks get different tensors unless ``same_on_ranks``. With ``on_host`` they are on the
-    CPU, and the engine moves them (on CUDA).
+    Data-parallel ranks get different tensors unless ``same_on_ranks``, and as many rows each unless
+    ``rank_batches`` say otherwise. With ``on_host`` they are on the CPU, and the engine moves them (on CUDA).
     """
 
     batch: int
@@ -34,6 +51,7 @@ class Inputs(Part, frozen=True, kw_only=True):
     tensors: tuple[TensorSpec, ...]
     same_on_ranks: bool = False
     on_host: bool = False
+    rank_batches: tuple[RankBatch, ...] = ()
 
 
 class Tie(Part, frozen=True, kw_only=True):
@@ -71,7 +89,8 @@ class WrapGroup(Part, frozen=True, kw_only=True):
 
     ``offload`` is ``CPUOffloadPolicy(pin_memory=...)``. The prefetch lists name wrapped modules for
     ``set_modules_to_forward_prefetch`` and ``..._backward_prefetch``. ``shard_dim`` is a
-    ``shard_placement_fn``: the last dim or the largest one of every parameter.
+    ``shard_placement_fn``: the last dim or the largest one of every parameter. ``communication`` is set on
+    the group once all are wrapped.
     """
 
     modules: tuple[str, ...]
@@ -81,6 +100,7 @@ class WrapGroup(Part, frozen=True, kw_only=True):
     forward_prefetch: tuple[str, ...] = ()
     backward_prefetch: tuple[str, ...] = ()
     shard_dim: Literal["first", "last", "largest"] = "first"
+    communication: tuple[CommunicationOption, ...] = ()
 
 
 class Freeze(Part, frozen=True, kw_only=True):

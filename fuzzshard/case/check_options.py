@@ -73,6 +73,8 @@ def _check_groups(case: Case) -> None:
                 raise InvalidCase(f"a prefetch names {path!r}, which is not wrapped", "wrap it")
         if (group.forward_prefetch or group.backward_prefetch) and len(group.modules) > 1:
             raise InvalidCase("a list group has prefetch lists", "give them to a group of one module")
+        if len(set(group.communication)) < len(group.communication):
+            raise InvalidCase("a group names an option of its communication twice", "remove one")
 
 
 def _check_shard_dims(case: Case, found: Facts) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from fuzzshard.case.case import Case, Freeze, Mesh, WrapGroup
+from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, WrapGroup
 from fuzzshard.case.dims import get_dims
 from fuzzshard.case.graph import Alias, Block, Module, Part, walk
 from fuzzshard.case.schedule import Backward, Forward, Op, SetFlag, SetRequiresGrad
@@ -205,8 +205,25 @@ def _scalars(old: Case, new: Case) -> Iterator[str]:
     yield from (f"with {t.parameter} tied to {t.source}" for t in new.ties if t not in old.ties)
 
 
+def _rank_batches(old: Inputs, new: Inputs) -> Iterator[str]:
+    """Ranks whose batches are of another size than before; all of them as they usually are is one change."""
+    before, after = ({(i.rank, i.batch): i.rows for i in inputs.rank_batches} for inputs in (old, new))
+    if before and not after:
+        yield "with batches of one size"
+        return
+    for rank, batch in dict.fromkeys((*before, *after)):
+        was, now = before.get((rank, batch)), after.get((rank, batch))
+        where = f"on rank {rank}" + (f" in batch {batch}" if batch is not None else "")
+        if now is None:
+            yield f"with the usual number of rows {where}"
+        elif now != was:
+            in_place = f" in place of {was}" if was is not None else ""
+            yield f"with {now or 'no'} row{'s' * (now != 1)} {where}{in_place}"
+
+
 def _inputs(old: Case, new: Case) -> Iterator[str]:
-    yield from _fields(old.inputs, new.inputs, "", skip=("tensors",))
+    yield from _fields(old.inputs, new.inputs, "", skip=("tensors", "rank_batches"))
+    yield from _rank_batches(old.inputs, new.inputs)
     before, after = old.inputs.tensors, new.inputs.tensors
     if len(before) != len(after):
         yield f"with {len(after)} inputs in place of {len(before)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+from fuzzshard.case.batches import all_rows, rows_of_batch, used_batches
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.feature_names import FEATURES
@@ -46,6 +47,7 @@ def features(case: Case) -> frozenset[str]:
             *schedule_features(case),
             *op_features(case),
             *_settings(case),
+            *_row_features(case),
             *_options(case),
         )
     )
@@ -67,6 +69,18 @@ def _options(case: Case) -> Iterator[str]:
     yield from (f"expect:{expect.kind}" for expect in case.expect)
     if case.observe == "losses":
         yield "option:losses_only"
+
+
+def _row_features(case: Case) -> Iterator[str]:
+    """How many rows ranks have."""
+    sizes = {rows_of_batch(case, batch) for batch in used_batches(case)}
+    if any(len(set(rows)) > 1 for rows in sizes):
+        yield "input:rows_differ"
+    if len(sizes) > 1:
+        yield "input:rows_vary"
+    if case.inputs.rank_batches:
+        rows = all_rows(case)
+        yield from (name for n, name in ((0, "input:no_rows"), (1, "input:one_row")) if n in rows)
 
 
 def _settings(case: Case) -> Iterator[str]:

@@ -27,6 +27,15 @@ class ParameterDtype(Part, frozen=True, kw_only=True):
     dtype: Dtype
 
 
+CommunicationOption = Literal["sum", "allocate", "two_buffers", "hook"]
+"""What a wrapped module may be told about its collectives that changes no value.
+
+To add up only, and divide by itself (``set_force_sum_reduction_for_comms``); that the process group
+allocates (``set_allocate_memory_from_process_group_for_comm``); that two reduce-scatters may be in flight
+(``set_reduce_scatter_max_input_buffers``). ``set_all_reduce_hook`` is given a hook that changes nothing.
+"""
+
+
 class TensorParallel(Part, frozen=True, kw_only=True):
     """One entry of ``parallelize_module``'s plan, for a Linear, an Embedding or a norm.
 

@@ -111,7 +111,7 @@ def size_order(case: Case) -> Size:
         kinds=sum(kind_rank(m) for m in modules) + sum(_form_rank(b) for b in blocks),
         uneven=count_uneven(case),
         width=sum(get_dims(case).values()) + sum(m.heads - 1 for m in modules if isinstance(m, Attention)),
-        batch=case.inputs.batch,
+        batch=case.inputs.batch + sum(_row_rank(item.rows) for item in case.inputs.rank_batches),
         seq=case.inputs.seq,
         seed=abs(case.seed),
         flags=flag_distance(case),
@@ -135,6 +135,11 @@ def mesh_rank(mesh: Mesh) -> tuple[int, int]:
     """
     axes = sum(size is not None for size in (mesh.replicate, mesh.tensor, mesh.pipeline))
     return axes, {2: 0, 1: 1}.get(mesh.size, mesh.size)
+
+
+def _row_rank(rows: int) -> int:
+    """Fewer rows first, but none after all that one writes by hand: empty tensors take paths of their own."""
+    return rows or 8
 
 
 def leaf_count(case: Case) -> int:
@@ -202,6 +207,7 @@ def _count_options(case: Case) -> int:
         case.inputs,
         case.fsdp1,
         *case.inputs.tensors,
+        *case.inputs.rank_batches,
         *case.schedule,
         *case.wrap,
         *(group.precision for group in case.wrap if group.precision),
@@ -213,7 +219,9 @@ def _count_options(case: Case) -> int:
     fields = sum(1 for part in parts for _ in off_default(part))
     scalars = sum(name in SCALARS for name in off_default(case))
     items = (case.ties, case.checkpoints, case.freezes, case.dtypes, case.tensor_parallel, case.ignored)
-    return fields + scalars + sum(map(len, (*items, case.delays, case.expect, case.optimizer.exclude)))
+    more = (case.delays, case.expect, case.optimizer.exclude, case.inputs.rank_batches)
+    told = (group.communication for group in case.wrap)
+    return fields + scalars + sum(map(len, (*items, *more, *told)))
 
 
 def _value_count(block: Block) -> int:

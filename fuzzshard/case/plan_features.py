@@ -76,6 +76,7 @@ def group_features(case: Case) -> Iterator[str]:
             yield "prefetch:backward"
         if group.shard_dim != "first":
             yield f"shard:{group.shard_dim}"
+        yield from (f"communication:{option}" for option in group.communication)
         yield from _precision(group.precision)
     if len({group.precision for group in case.wrap}) > 1:
         yield "precision:mixed"

@@ -6,6 +6,7 @@ better: such a case runs and is REJECTED with torch's own text.
 
 from __future__ import annotations
 
+from fuzzshard.case.batches import check_batches
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_options import check_options, count_paths
 from fuzzshard.case.check_states import check_states
@@ -40,6 +41,7 @@ def validate(case: Case, world_size: int | None = None) -> Facts:
     """Raises :class:`InvalidCase` unless a world of ``world_size`` ranks can run ``case``."""
     found = facts(case)
     check_options(case, found)
+    check_batches(case, found)
     _check_sizes(case, found, world_size)
     _check_wrap(case, found)
     _check_ties(case)
@@ -60,7 +62,8 @@ def _check_sizes(case: Case, found: Facts, world_size: int | None) -> None:
         )
     if case.inputs.batch < 1 or case.inputs.seq < 0:
         raise InvalidCase("batch must be at least 1 and seq at least 0", "change inputs")
-    dims = [case.inputs.batch, case.inputs.seq, *(d for s in found.parameters.values() for d in s)]
+    sizes = [case.inputs.batch, *(item.rows for item in case.inputs.rank_batches)]
+    dims = [*sizes, case.inputs.seq, *(d for s in found.parameters.values() for d in s)]
     if max(dims) > LARGEST_DIM:
         raise InvalidCase(f"a tensor dimension is {max(dims)}", f"use at most {LARGEST_DIM}")
     if min((d for s in found.parameters.values() for d in s), default=1) < 1:

@@ -36,6 +36,8 @@ def not_applicable(case: Case) -> str | None:
     """
     if uses_fsdp1_policy(case):
         return "the mixed precision of the case is that of FSDP1"
+    if (name := options.lacking(case)) is not None:
+        return f"this version of torch has no FSDPModule.{name}"
     initialized = False
     cast: Dtype | None = None
     for op in case.schedule:
@@ -108,6 +110,7 @@ class FullyShard(Engine):
             if owner is not UNMANAGED
         }
         options.set_prefetches(self.case, model)
+        options.set_communication(self.case, model)
         options.register_methods(self.case, self.facts, model)
         if self.case.init == "meta":
             options.materialize(self.case, self.facts, model, super().build(), self.mesh.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Any, cast
 
 import torch
@@ -19,7 +19,7 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_groups
-from fuzzshard.case.options import Precision
+from fuzzshard.case.options import CommunicationOption, Precision
 from fuzzshard.case.placements import shard_dim
 from fuzzshard.engines.base import DTYPES
 
@@ -60,6 +60,30 @@ def set_prefetches(case: Case, model: nn.Module) -> None:
             module.set_modules_to_forward_prefetch([wrapped(model, path) for path in group.forward_prefetch])
         if group.backward_prefetch:
             module.set_modules_to_backward_prefetch([wrapped(model, p) for p in group.backward_prefetch])
+
+
+def set_communication(case: Case, model: nn.Module) -> None:
+    """What groups are told about their collectives."""
+    for group in case.wrap:
+        for option in group.communication:
+            name, arguments = COMMUNICATION[option]
+            getattr(wrapped(model, group.modules[0]), name)(*arguments)
+
+
+COMMUNICATION: Mapping[CommunicationOption, tuple[str, tuple[Any, ...]]] = {
+    "sum": ("set_force_sum_reduction_for_comms", (True,)),
+    "allocate": ("set_allocate_memory_from_process_group_for_comm", (True,)),
+    "two_buffers": ("set_reduce_scatter_max_input_buffers", (2,)),
+    "hook": ("set_all_reduce_hook", (lambda output: None,)),
+}
+"""The method of ``FSDPModule`` and its arguments."""
+
+
+def lacking(case: Case) -> str | None:
+    """A method that the case needs and that this version of torch does not have, if there is one."""
+    options = (option for group in case.wrap for option in group.communication)
+    names = (COMMUNICATION[option][0] for option in options)
+    return next((name for name in names if not hasattr(FSDPModule, name)), None)
 
 
 def register_methods(case: Case, found: Facts, model: nn.Module) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.oracles.compare import Difference
-from fuzzshard.oracles.judge import bitwise_until, loose_rung, tensor_findings, vote
+from fuzzshard.oracles.judge import loose_rung, split_at_rounding, tensor_findings, vote
 from fuzzshard.oracles.registration import registration_findings
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
@@ -27,10 +27,9 @@ def findings_alone(
     findings = []
     for engine, found in differing.items():
         culprit = vote(case, engine, traces, differing)
-        until = {d.key: bitwise_until(case, engine, d.key.oracle, device) for d in found}
-        strict = [d for d in found if d.key.op < until[d.key]]
+        strict, loose = split_at_rounding(case, engine, found, device)
         findings += tensor_findings(engine, strict, "bitwise", None, culprit, rank)
-        incomparable = [d for d in found if d.key.op >= until[d.key] and not d.comparable]
+        incomparable = [d for d in loose if not d.comparable]
         findings += tensor_findings(engine, incomparable, loose_rung(case), None, culprit, rank)
     if "fully_shard" in differing:
         findings += registration_findings(case, traces["fully_shard"], rank)

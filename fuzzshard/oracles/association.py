@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from fuzzshard.case.autograd import Node, Tape, Value
+from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Conv1d, Conv2d, RMSNorm
@@ -94,7 +95,7 @@ def _strides_are_free(case: Case) -> bool:
     of a convolution from strides (``determine_backend_memory_format``, aten/src/ATen/native/Convolution.cpp).
     """
     found = facts(case)
-    leading = 1 in (case.inputs.batch, case.inputs.seq)
+    leading = 1 in (*all_rows(case), case.inputs.seq)
     return any(
         isinstance(module, Conv1d | Conv2d) and (leading or found.width(path) == 1)
         for path, module in found.modules.items()

@@ -47,6 +47,16 @@ def bitwise_until(case: Case, engine: str, oracle: str, device: str = "cpu") -> 
     return min(reorders_from(case, engine), reduced)
 
 
+def split_at_rounding(
+    case: Case, engine: str, found: Sequence[Difference], device: str
+) -> tuple[list[Difference], list[Difference]]:
+    """The differences that must not be, since both sides computed the same there, and all others."""
+    oracles = {d.key.oracle for d in found}
+    until = {oracle: bitwise_until(case, engine, oracle, device) for oracle in oracles}
+    strict = [d for d in found if d.key.op < until[d.key.oracle]]
+    return strict, [d for d in found if d.key.op >= until[d.key.oracle]]
+
+
 REDUCED = ("gradient", "local_gradient")
 """The oracles that look at sums over the mesh before an optimizer has used them."""
 

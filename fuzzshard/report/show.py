@@ -173,6 +173,8 @@ def _options(case: Case) -> dict[str, str]:
     options = {f"inputs.{name}": str(getattr(case.inputs, name)) for name in off_default(case.inputs)}
     options |= {f"fsdp1.{name}": str(getattr(case.fsdp1, name)) for name in off_default(case.fsdp1)}
     options.pop("inputs.seq", None)
+    if case.inputs.rank_batches:
+        options["inputs.rank_batches"] = "\n".join(map(_brief, case.inputs.rank_batches))
     for name in off_default(case):
         if name not in _SHOWN_ELSEWHERE and name != "fsdp1":
             value = getattr(case, name)

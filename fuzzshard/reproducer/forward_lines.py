@@ -12,7 +12,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Dropout
 from fuzzshard.case.schedule import Forward, Op
 from fuzzshard.model.expressions import call_expression
-from fuzzshard.reproducer.inputs import InputNames
+from fuzzshard.reproducer.inputs import InputNames, tuple_text
 from fuzzshard.reproducer.losses import Losses
 from fuzzshard.reproducer.scope import Scope, at
 from fuzzshard.reproducer.watch import Watch, output_expressions
@@ -113,6 +113,7 @@ class ForwardLines:
             case _:
                 return f"{output}.sum()"
 
-    def _shape(self, op: Forward, index: int) -> tuple[int, ...]:
+    def _shape(self, op: Forward, index: int) -> str:
         value = facts(self.case).output_values[op.target][index]
-        return (*self.inputs.leading, *([value.patches] if value.patches else []), value.size)
+        sizes = (value.patches, value.size) if value.patches else (value.size,)
+        return tuple_text(self.inputs.shape(op.batch, *sizes))

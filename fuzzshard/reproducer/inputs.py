@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule import Forward, Op
 from fuzzshard.reproducer.seeded import input_expression, seed_line
 
 Batch = tuple[str, int]
+
+
+def tuple_text(items: Sequence[str]) -> str:
+    """A tuple of expressions as one."""
+    return f"({', '.join(items)}{',' * (len(items) == 1)})"
 
 
 class InputNames:
@@ -24,11 +30,11 @@ class InputNames:
         self._rank = 0 if case.inputs.same_on_ranks else "rank"
         self._forwards = [op for op in ops if isinstance(op, Forward)]
 
-    @property
-    def leading(self) -> tuple[int, ...]:
-        """The leading dimensions of every tensor: the batch, and the sequence if there is one."""
-        inputs = self.case.inputs
-        return (inputs.batch, inputs.seq) if inputs.seq else (inputs.batch,)
+    def shape(self, batch: int, *sizes: int) -> list[str]:
+        """The dimensions of a tensor of a batch: rows, the sequence if there is one, then ``sizes``."""
+        rows, seq = rows_of_batch(self.case, batch), self.case.inputs.seq
+        own = f"{list(rows)}[rank]" if len(set(rows)) > 1 else str(rows[0])
+        return [own, *([str(seq)] if seq else []), *map(str, sizes)]
 
     def arguments(self, op: Forward, *, moves: bool) -> list[str]:
         """What a forward passes; inputs on the host are moved by hand unless the engine ``moves`` them."""
@@ -58,9 +64,10 @@ class InputNames:
             name = self.name("input", op, index)
             if spec.kind == "ids":
                 uses.add("ids")
-                made = f"ids({spec.size}, {self.leading}, {name.partition(', dtype')[0]})"
+                shape = tuple_text(self.shape(op.batch))
+                made = f"ids({spec.size}, {shape}, {name.partition(', dtype')[0]})"
             else:
-                made = f"values({(*self.leading, spec.size)}, {name})"
+                made = f"values({tuple_text(self.shape(op.batch, spec.size))}, {name})"
             made += "" if self.case.inputs.on_host else ".to(device)"
             lines.append(f"{variable} = {made}{'.requires_grad_()' if spec.requires_grad else ''}")
         return lines
@@ -72,7 +79,7 @@ class InputNames:
             if key not in self._defined:
                 self._defined[key] = None
                 lines += [
-                    f"{variable} = {input_expression(self.case, spec, self.leading)}"
+                    f"{variable} = {input_expression(self.case, spec, self.shape(key[1]))}"
                     for variable, spec in zip(self._variables(key), self._specs(key[0]), strict=True)
                 ]
         return lines

@@ -7,6 +7,7 @@ it is saved. The comparison of those that do allows for what the other values ch
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.schedule import Backward
@@ -29,12 +30,13 @@ def seed_line(case: Case) -> str:
     return "torch.manual_seed(1)" if case.inputs.same_on_ranks else "torch.manual_seed(1 + rank)"
 
 
-def input_expression(case: Case, spec: TensorSpec, leading: tuple[int, ...]) -> str:
-    """Draws one input."""
+def input_expression(case: Case, spec: TensorSpec, leading: Sequence[str]) -> str:
+    """Draws one input; ``leading`` are the expressions of its dimensions but for the last of a float."""
     where = "" if case.inputs.on_host else ", device=device"
     if spec.kind == "ids":
-        return f"torch.randint({spec.size}, {leading}{where})"
-    shape = ", ".join(map(str, (*leading, spec.size)))
+        comma = "," * (len(leading) == 1)
+        return f"torch.randint({spec.size}, ({', '.join(leading)}{comma}){where})"
+    shape = ", ".join((*leading, str(spec.size)))
     dtype = "" if case.dtype == "float32" else f", dtype=torch.{case.dtype}"
     grad = ", requires_grad=True" if spec.requires_grad else ""
     return f"torch.randn({shape}{dtype}{where}{grad})"

@@ -70,11 +70,20 @@ def wrap_lines(case: Case, model: str) -> list[str]:
         lines += call_lines("fully_shard", [listed, "mesh=mesh", *group_arguments(group), *ignored])
     for group in case.wrap:
         lines += _prefetch_lines(group, model)
+        lines += [f"{at(model, group.modules[0])}.{_COMMUNICATION[option]}" for option in group.communication]
     for path in (path for group in case.wrap for path in group.modules):
         block = facts(case).modules[path]
         if isinstance(block, Block) and block.method != "forward":
             lines.append(f'register_fsdp_forward_method({at(model, path)}, "{block.method}")')
     return lines
+
+
+_COMMUNICATION = {
+    "sum": "set_force_sum_reduction_for_comms(True)",
+    "allocate": "set_allocate_memory_from_process_group_for_comm(True)",
+    "two_buffers": "set_reduce_scatter_max_input_buffers(2)",
+    "hook": "set_all_reduce_hook(lambda output: None)",
+}
 
 
 def _prefetch_lines(group: WrapGroup, model: str) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Optimizer
-from fuzzshard.case.edit import with_item
+from fuzzshard.case.case import Case, Optimizer, RankBatch
+from fuzzshard.case.edit import with_item, without
 from fuzzshard.case.graph import Part
 from fuzzshard.case.order import SCALARS, default_of, off_default
 from fuzzshard.shrink.passes import Edit, change_item, put
@@ -26,9 +26,16 @@ def options(case: Case) -> Iterator[Edit]:
     for part, change in _parts(case):
         for name in off_default(part):
             yield change(**{name: default_of(part, name)})
+    for index, group in enumerate(case.wrap):
+        for option in group.communication if len(group.communication) > 1 else ():
+            yield functools.partial(_drop_communication, index=index, option=option)
     for name in ("same_on_ranks", "on_host"):
         if getattr(case.inputs, name):
             yield _plain_inputs(name)
+    for index, item in enumerate(case.inputs.rank_batches):
+        yield functools.partial(_put_rank_batch, index=index, item=None)
+        if item.batch is not None:
+            yield functools.partial(_put_rank_batch, index=index, item=replace(item, batch=None))
     for index, tensor in enumerate(case.inputs.tensors):
         if tensor.requires_grad:
             yield _calm_input(index)
@@ -112,6 +119,19 @@ def _change_precision(index: int, **fields: object) -> Edit:
 
 def _plain_inputs(name: str) -> Edit:
     return lambda case: replace(case, inputs=replace(case.inputs, **{name: False}))
+
+
+def _drop_communication(case: Case, index: int, option: str) -> Case:
+    group = case.wrap[index]
+    kept = tuple(o for o in group.communication if o != option)
+    return replace(case, wrap=with_item(case.wrap, index, replace(group, communication=kept)))
+
+
+def _put_rank_batch(case: Case, index: int, item: RankBatch | None) -> Case:
+    """Puts ``item`` in the place of one rank's own batch size, or nothing."""
+    present = case.inputs.rank_batches
+    kept = without(present, index) if item is None else with_item(present, index, item)
+    return replace(case, inputs=replace(case.inputs, rank_batches=kept))
 
 
 def _calm_input(index: int) -> Edit:

@@ -170,7 +170,14 @@ def numbers(case: Case) -> Iterator[Edit]:
     yield put(
         schedule=tuple(
             replace(op, batch=number[op.batch]) if isinstance(op, Forward) else op for op in case.schedule
-        )
+        ),
+        inputs=replace(
+            case.inputs,
+            rank_batches=tuple(
+                item if item.batch is None else replace(item, batch=number[item.batch])
+                for item in case.inputs.rank_batches
+            ),
+        ),
     )
     yield _sort_groups
     yield _sort_members

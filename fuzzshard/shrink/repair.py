@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
+from fuzzshard.case.batches import known_items
 from fuzzshard.case.case import Case, Freeze, Tie
 from fuzzshard.case.check_options import count_paths
 from fuzzshard.case.dims import get_dims, set_dims
@@ -110,7 +111,8 @@ def _without_dangling(case: Case) -> Case:
         checkpoints=tuple(c for c in case.checkpoints if c.module in modules),
     )
     case = _mend_options(_mend_wrap(case, modules), modules, own)
-    return replace(case, schedule=tuple(_mend_schedule(case, modules, own)))
+    case = replace(case, schedule=tuple(_mend_schedule(case, modules, own)))
+    return replace(case, inputs=replace(case.inputs, rank_batches=known_items(case)))
 
 
 def _without_dangling_aliases(case: Case) -> Case:

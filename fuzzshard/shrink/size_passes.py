@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dims import get_dims, set_dims
+from fuzzshard.case.edit import with_item
 from fuzzshard.shrink.passes import Edit, lower, put
 
 
@@ -32,6 +33,12 @@ def widths(case: Case) -> Iterator[Edit]:
     for key, value in dims.items():
         for simpler in _simpler(value, case.mesh.shard):
             yield _set({key: simpler})
+    for index, item in enumerate(case.inputs.rank_batches):
+        offered = [replace(item, rows=rows) for rows in (*lower(item.rows), 1, 2) if rows != item.rows]
+        offered += [replace(item, rank=rank) for rank in range(item.rank)]
+        for other in dict.fromkeys(offered):
+            changed = with_item(case.inputs.rank_batches, index, other)
+            yield put(inputs=replace(case.inputs, rank_batches=changed))
     for smaller in lower(case.inputs.batch):
         yield put(inputs=replace(case.inputs, batch=smaller))
     if case.inputs.seq:

@@ -8,41 +8,24 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
-import torch.distributed as dist
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import has_precision, is_low_precision, swapped_casts
 from fuzzshard.case.progress import ranks_differ
 from fuzzshard.case.relations import variant
-from fuzzshard.case.schedule import Cast
 from fuzzshard.engines.base import DTYPES, Engine
 from fuzzshard.engines.ddp import DDP, misses_a_root
 from fuzzshard.engines.fsdp1 import FSDP1
 from fuzzshard.engines.fsdp1_contract import fills_gradients
 from fuzzshard.engines.fully_shard import FullyShard
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
-from fuzzshard.engines.noise import NoiseTwin
 from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.refusals import refusal
 from fuzzshard.engines.registry import ENGINES, not_applicable, surroundings
 from fuzzshard.engines.replicate import Replicate
 from fuzzshard.oracles.after_run import leak_findings
-from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.alone import findings_alone
-from fuzzshard.oracles.anchor import PrecisionBound, unrounded
-from fuzzshard.oracles.bound import NoiseBound
 from fuzzshard.oracles.communication import communication_findings
-from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.hooks import fsdp1_hook_findings, fully_shard_hook_findings
-from fuzzshard.oracles.judge import (
-    bitwise_applies,
-    bitwise_until,
-    exact_applies,
-    is_exact,
-    loose_rung,
-    tensor_findings,
-    vote,
-)
 from fuzzshard.oracles.registration import registration_findings
 from fuzzshard.oracles.relation import is_due, relation_findings
 from fuzzshard.oracles.resume import uncorrupted
@@ -50,15 +33,13 @@ from fuzzshard.training import hooks
 from fuzzshard.training.collectives import Recorder, record_into
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.expectations import ErrorMissing, Watch, describe
+from fuzzshard.training.ladder import Ladder
 from fuzzshard.training.survivors import Survivors, collect_garbage
 from fuzzshard.training.torch_coverage import tracing
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding
 from fuzzshard.world.messages import RankReport
-
-NOISE_SEEDS = {"bounded": (1, 2), "precision": (1, -1, 2)}
-"""The noise twins of a rung: sums that cancel in part are common in half precision."""
 
 
 class EngineFailure(Exception):
@@ -88,6 +69,7 @@ class Experiment:
         self.notes: dict[str, str] = {}
         self.unexpected: list[Finding] = []
         self.survivors: dict[str, Survivors] = {}
+        self.ladder = Ladder(case, mesh, self.dtype, self.traces)
 
     def run_bare(self) -> None:
         """Trains the reference and every engine, and looks at nothing."""
@@ -116,8 +98,8 @@ class Experiment:
             return RankReport(findings=tuple(self.unexpected), notes=self.notes)
         engines = [name for name in self.traces if name != "reference"]
         reference = self.traces["reference"]
-        differing = {name: self._differences(name) for name in engines}
-        findings, rung = self._judge(differing)
+        differing = {name: self.ladder.differences(name) for name in engines}
+        findings, rung = self.ladder.judge(differing)
         findings += self.unexpected
         findings += uncorrupted(self.case, reference, self.mesh.rank)
         for name in engines:
@@ -156,19 +138,12 @@ class Experiment:
             return "zeros in a flat gradient, which this optimizer does not take for none"
         return None
 
-    def _differences(self, engine: str) -> list[Difference]:
-        """What differs from the reference, of all that the case wants to be compared."""
-        found = differences(self.traces[Reference.name], self.traces[engine])
-        if self.case.observe == "losses":
-            found = [d for d in found if d.key.oracle == "loss"]
-        return [d for d in found if not is_allowed(engine, self.case, d)]
-
     def _findings_before(self, engine: str, trace: Trace) -> tuple[Finding, ...]:
         """What this rank saw of all engines until ``engine`` raised, whose trace ends there."""
         if Reference.name not in self.traces:
             return tuple(self.unexpected)
         self.traces[engine] = trace
-        differing = {n: self._differences(n) for n in self.traces if n != Reference.name}
+        differing = {n: self.ladder.differences(n) for n in self.traces if n != Reference.name}
         rank, device = self.mesh.rank, self.mesh.device.type
         return (*findings_alone(self.case, self.traces, differing, device, rank), *self.unexpected)
 
@@ -227,76 +202,6 @@ class Experiment:
     def _may_watch_survivors(self) -> bool:
         """Not on CUDA, where small models under ``fully_shard`` outlive it on torch 2.11: why is unknown."""
         return self.case.compile is None and self.mesh.device.type == "cpu"
-
-    def _anywhere(self, here: bool) -> bool:
-        """Whether ``here`` holds on any rank of the mesh; every rank asks the same questions in order."""
-        flag = torch.tensor([here], dtype=torch.int32, device=self.mesh.device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.mesh.everyone)
-        return bool(flag.item())
-
-    def _judge(self, differing: dict[str, list[Difference]]) -> tuple[list[Finding], str]:
-        """Bitwise comparison came first; only a difference makes it worth finding out what is due."""
-        if not self._anywhere(any(differing.values())):
-            return [], "bitwise"
-        device = self.mesh.device.type
-        rungs = {name: "bitwise" for name in differing if bitwise_applies(self.case, name, device)}
-        rest = [name for name in differing if name not in rungs]
-        exact = rest and self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly())
-        for name in rest:
-            rungs[name] = "exact" if exact and exact_applies(self.case, name) else loose_rung(self.case)
-        loose: dict[str, list[Difference]] = {}
-        strict = dict(differing)
-        for name in (name for name in differing if rungs[name] == loose_rung(self.case)):
-            oracles = {d.key.oracle for d in differing[name]}
-            until = {oracle: bitwise_until(self.case, name, oracle, device) for oracle in oracles}
-            loose[name] = [d for d in differing[name] if d.key.op >= until[d.key.oracle]]
-            strict[name] = [d for d in differing[name] if d.key.op < until[d.key.oracle]]
-        bound = self._noise_bound(loose) if loose else None
-        findings: list[Finding] = []
-        for name, found in strict.items():
-            culprit = vote(self.case, name, self.traces, differing)
-            rung = "bitwise" if name in loose else rungs[name]
-            findings += tensor_findings(name, found, rung, None, culprit, self.mesh.rank)
-            if bound is not None and name in loose:
-                limit = bound.of(name)
-                findings += tensor_findings(name, loose[name], rungs[name], limit, culprit, self.mesh.rank)
-        return findings, min(rungs.values(), key=("exact", "bitwise", "bounded", "precision").index)
-
-    def _noise_bound(self, differing: dict[str, list[Difference]]) -> NoiseBound:
-        """Twins run one by one, and only while some difference is not explained without another."""
-        bound = self._bound_without_twins()
-        for seed in NOISE_SEEDS[loose_rung(self.case)]:
-            explained = (bound.of(n).excess(d)[0] for n, found in differing.items() for d in found)
-            if not self._anywhere(not all(explained)):
-                break
-            bound = bound.with_twin(self._trace(NoiseTwin(self.case, self.mesh, self.dtype, seed)))
-        return bound
-
-    def _bound_without_twins(self) -> NoiseBound:
-        reference = self.traces["reference"]
-        if is_low_precision(self.case):
-            return PrecisionBound(self.case, reference, [], truth=self._truth())
-        return NoiseBound(self.case, reference, [])
-
-    def _runs_exactly(self) -> bool:
-        reference, in_parts = self.traces["reference"], bool(self.case.tensor_parallel)
-        lowered = has_precision(self.case) or bool(self.case.dtypes)
-        if lowered and not is_exact(reference, self._truth(), in_parts=in_parts):
-            return False
-        if lowered and not any(isinstance(op, Cast) for op in self.case.schedule):
-            return True
-        other = torch.float64 if self.dtype == torch.float32 else torch.float32
-        rerun = self._trace(Reference(swapped_casts(self.case), self.mesh, other))
-        return is_exact(reference, rerun, in_parts=in_parts)
-
-    def _truth(self) -> Trace:
-        """What the case computes without mixed precision, in float64."""
-        return self._trace(Reference(unrounded(self.case), self.mesh, torch.float64))
-
-    def _trace(self, engine: Engine) -> Trace:
-        trace = Trace()
-        Trainer(engine.case, engine, trace).run()
-        return trace
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fuzzshard.case.batches import num_rows
 from fuzzshard.case.case import TensorSpec
 from fuzzshard.case.schedule import Forward
 from fuzzshard.model.values import named_ids, named_values
@@ -35,7 +36,8 @@ class Feed:
         return [TensorSpec(kind="ids" if v.ids else "float", size=v.size) for v in values]
 
     def _input(self, op: Forward, index: int, spec: TensorSpec) -> torch.Tensor:
-        leading = self._leading()
+        rows, seq = num_rows(self.case, self._data_rank(), op.batch), self.case.inputs.seq
+        leading = (rows, seq) if seq else (rows,)
         name = (self.case.seed, "input", op.target, index, op.batch, self._data_rank())
         device = torch.device("cpu") if self.case.inputs.on_host else self.trainer.engine.mesh.device
         if spec.kind == "ids":
@@ -47,10 +49,6 @@ class Feed:
     def _data_rank(self) -> int:
         """The number by which this rank's data differs from that of others."""
         return 0 if self.case.inputs.same_on_ranks else self.trainer.engine.mesh.rank
-
-    def _leading(self) -> tuple[int, ...]:
-        inputs = self.case.inputs
-        return (inputs.batch, inputs.seq) if inputs.seq else (inputs.batch,)
 
     def target(self, op: Forward, index: int, output: torch.Tensor) -> torch.Tensor:
         """What the loss compares the ``index``-th output of a forward with."""

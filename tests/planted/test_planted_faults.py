@@ -26,7 +26,7 @@ from cases import (
     rowwise,
 )
 
-from fuzzshard.case.case import Case, EngineName, Freeze, Mesh, Optimizer, WrapGroup
+from fuzzshard.case.case import Case, EngineName, Freeze, Mesh, Optimizer, RankBatch, WrapGroup
 from fuzzshard.case.graph import BatchNorm, LayerNorm, Linear
 from fuzzshard.case.options import FSDP1, Precision, TensorParallel
 from fuzzshard.case.schedule import (
@@ -65,6 +65,7 @@ class Planted:
 
 WITH_BUFFERS = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
 FROZEN = (Freeze(target="a"),)
+SHORT_ON_ONE_RANK = msgspec.structs.replace(float_inputs(), rank_batches=(RankBatch(rank=1, rows=1),))
 EXACT = make_case(
     chain(a=Linear(out=4), b=Linear(out=2)),
     (FORWARD, BACKWARD, STEP),
@@ -112,6 +113,15 @@ DIVERGENCES = {
         make_case(wrap=groups(ROOT)), f"{DIVERGED}/input_gradient", BACKWARD_AT, "input 0 of batch 0"
     ),
     "wrong_gradient": Planted(make_case(), f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias"),
+    "weights_by_rows": Planted(
+        make_case(inputs=SHORT_ON_ONE_RANK), f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias"
+    ),
+    "sum_is_not_divided": Planted(
+        make_case(wrap=(WrapGroup(modules=("a",), communication=("sum",)), *groups("b", ROOT))),
+        f"{DIVERGED}/gradient",
+        BACKWARD_AT,
+        "a.bias",
+    ),
     "one_unit_wrong_gradient": Planted(EXACT, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias", "exact"),
     "missing_gradient": Planted(
         make_case(), f"{DIVERGED}/gradient/missing", BACKWARD_AT, "a.weight", "bitwise"

@@ -69,7 +69,12 @@ OPTIONS = replace(
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),), same_on_ranks=True, on_host=True),
     wrap=(
         WrapGroup(modules=("inner",), offload="unpinned", shard_dim="last", forward_prefetch=("head",)),
-        WrapGroup(modules=("head",), backward_prefetch=("inner",), reshard_after_forward=False),
+        WrapGroup(
+            modules=("head",),
+            backward_prefetch=("inner",),
+            reshard_after_forward=False,
+            communication=("sum", "allocate", "two_buffers", "hook"),
+        ),
         WrapGroup(modules=("",)),
     ),
     schedule=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stock_cases.batches import BATCHES
 from stock_cases.calls import CALLS
 from stock_cases.engines import ENGINES, NEEDS_CUDA, TENSOR
 from stock_cases.groups import PRECISIONS, RELATIONS, SHARDING
@@ -31,6 +32,7 @@ STOCK: dict[str, Stock] = {
         "state": STATES,
         "engine": ENGINES,
         "tensor": TENSOR,
+        "batches": BATCHES,
     }.items()
     for name, stock in table.items()
 }

@@ -63,6 +63,16 @@ SHARDING = {
             *groups(ROOT),
         )
     ),
+    "collectives with every option": bitwise(
+        wrap=(
+            WrapGroup(modules=("a",), communication=("sum", "allocate", "two_buffers", "hook")),
+            WrapGroup(modules=("b",), communication=("hook",)),
+            *groups(ROOT),
+        )
+    ),
+    "collectives of replicas with every option": bounded(
+        mesh=_HSDP, wrap=configured("a", ROOT, communication=("sum", "allocate", "two_buffers", "hook"))
+    ),
     "sharded along the last dimension and the largest": bitwise(
         _EVEN,
         wrap=(WrapGroup(modules=("a",), shard_dim="last"), WrapGroup(modules=(ROOT,), shard_dim="largest")),

@@ -14,7 +14,7 @@ from fuzzshard.strategies import draw_cases
 EXTENSIONS = frozenset(
     (
         *("op", "precision", "passing", "option", "compile", "tensor", "fsdp1", "delay", "relation"),
-        *("offload", "shard", "prefetch", "expect"),
+        *("offload", "shard", "prefetch", "expect", "communication"),
     )
 )
 """Dimensions of which most cases have nothing."""
@@ -23,6 +23,7 @@ EXTENSION_FEATURES = frozenset(
         *("edge:iadd", "edge:attend", "edge:method", "edge:alternatives", "leaf:conv2d"),
         *("engine:replicate", "engine:fsdp1", "mesh:tensor", "mesh:hsdp_tensor", "mesh:pipeline"),
         *("input:same_on_ranks", "input:on_host", "freeze:engines_only"),
+        *("input:rows_differ", "input:rows_vary", "input:one_row", "input:no_rows"),
         *("optimizer:foreach", "optimizer:no_foreach", "optimizer:exclude", "optimizer:post_optim_event"),
         *("returns:list", "returns:namedtuple", "returns:dataclass"),
     )
@@ -60,6 +61,8 @@ SELDOM = {
     **dict.fromkeys(("expect:error", "expect:warning", "op:set_path_on_some_ranks"), 0.001),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("delay:")), 0.004),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("relation:")), 0.002),
+    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("communication:")), 0.01),
+    **dict.fromkeys(("input:rows_vary", "input:one_row", "input:no_rows"), 0.005),
     "op:load_assign": 0.004,
     "op:divide_factor_one_shard": 0.01,
     "precision:parameter_dtype": 0.01,
@@ -101,6 +104,10 @@ EXTENDED_PAIRS = {
     ("engine:fsdp1", "schedule:microbatches"): 0.03,
     ("fsdp1:precision", "freeze:before_wrap"): 0.008,
     ("engine:replicate", "schedule:no_sync"): 0.01,
+    ("input:rows_differ", "engine:fsdp1"): 0.006,
+    ("input:rows_differ", "schedule:microbatches"): 0.01,
+    ("input:rows_differ", "mesh:tensor"): 0.001,
+    ("input:no_rows", "engine:ddp"): 0.002,
 }
 
 ONE_OF = [
@@ -163,6 +170,11 @@ def test_every_other_feature_is_drawn(sample, feature):
 def test_a_third_of_the_cases_are_plain_training(sample):
     plain = sum(not any(map(is_extension, present)) for present in sample.features) / len(sample.cases)
     assert 0.28 <= plain <= 0.4
+
+
+def test_ranks_have_batches_of_other_sizes_in_one_case_of_twenty(sample):
+    share = sample.share("input:rows_differ")
+    assert 0.05 <= share <= 0.08, f"seed {sample.seed}: {share:.4f}"
 
 
 def test_what_needs_cuda_is_drawn_only_for_cuda(sample):

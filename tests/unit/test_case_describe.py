@@ -8,7 +8,7 @@ import pytest
 from cases import AGAIN, BACKWARD, FORWARD, STEP, ZERO, chain, make_case
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Freeze, Mesh, Tie, WrapGroup
+from fuzzshard.case.case import Case, Freeze, Mesh, RankBatch, Tie, WrapGroup
 from fuzzshard.case.describe import describe
 from fuzzshard.case.graph import Activation, Linear
 from fuzzshard.case.schedule import Forward, SetFlag
@@ -17,6 +17,11 @@ LIST = WrapGroup(modules=("a", "b"), reshard_after_forward=2)
 CASE = make_case(chain(a=Linear(out=4), b=Linear(out=4, bias=False)), wrap=(LIST, WrapGroup(modules=("",))))
 FLAG = SetFlag(flag="requires_gradient_sync", value=False)
 ALONE = tuple(replace(LIST, modules=(name,)) for name in "ab")
+
+
+def with_rank_batches(case: Case, *items: RankBatch) -> Case:
+    return replace(case, inputs=replace(case.inputs, rank_batches=items))
+
 
 CHANGES: dict[str, Callable[[Case], Case]] = {
     "with reshard_after_forward=True on a, b in place of 2": lambda c: replace(
@@ -36,6 +41,8 @@ CHANGES: dict[str, Callable[[Case], Case]] = {
     "with batch=0 in forward in place of 1": lambda c: replace(
         c, schedule=tuple(replace(op, batch=0) if isinstance(op, Forward) else op for op in c.schedule)
     ),
+    "with 1 row on rank 1 in batch 0": lambda c: with_rank_batches(c, RankBatch(rank=1, rows=1, batch=0)),
+    "with no rows on rank 0": lambda c: with_rank_batches(c, RankBatch(rank=0, rows=0)),
     "with a.weight frozen": lambda c: replace(c, freezes=(Freeze(target="a.weight"),)),
     "with b.weight tied to a.weight": lambda c: replace(
         c, ties=(Tie(parameter="b.weight", source="a.weight"),)
@@ -58,6 +65,17 @@ def test_a_change_is_one_phrase(phrase: str) -> None:
 
 def test_equal_cases_differ_in_nothing() -> None:
     assert describe(CASE, CASE) == []
+
+
+def test_ranks_whose_batches_are_as_the_others_are_one_phrase() -> None:
+    items = RankBatch(rank=0, rows=3), RankBatch(rank=1, rows=1)
+    assert describe(with_rank_batches(CASE, *items), CASE) == ["with batches of one size"]
+    assert describe(with_rank_batches(CASE, *items), with_rank_batches(CASE, items[0])) == [
+        "with the usual number of rows on rank 1"
+    ]
+    assert describe(
+        with_rank_batches(CASE, items[1]), with_rank_batches(CASE, replace(items[1], rows=0))
+    ) == ["with no rows on rank 1 in place of 1"]
 
 
 def test_two_changes_are_two_phrases() -> None:

@@ -11,7 +11,8 @@ from random import Random
 import msgspec
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Mesh
+from fuzzshard.case.batches import used_batches
+from fuzzshard.case.case import Case, Mesh, RankBatch
 from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.case.graph import Part
 from fuzzshard.case.options import Precision
@@ -119,3 +120,17 @@ def batch(rng: Random, case: Case, other: Case) -> Case | None:
     """Other sizes of the batch, a sequence axis, other values: a new seed."""
     inputs = replace(case.inputs, batch=rng.randint(1, 4), seq=rng.choice((0, 1, 2, 3)))
     return replace(case, inputs=inputs, seed=rng.randrange(1 << 16))
+
+
+def rank_batch(rng: Random, case: Case, other: Case) -> Case | None:
+    """Another number of rows on one rank, in every batch or in one; or the usual number again."""
+    items = list(case.inputs.rank_batches)
+    if items and rng.random() < 0.3:
+        del items[rng.randrange(len(items))]
+    else:
+        batch = rng.choice((None, *used_batches(case)))
+        rank = rng.randrange(case.mesh.data_size)
+        items = [item for item in items if (item.rank, item.batch) != (rank, batch)]
+        items.append(RankBatch(rank=rank, rows=rng.choice((0, 1, 1, 2, 3, 4, 5)), batch=batch))
+    inputs = replace(case.inputs, rank_batches=tuple(items), same_on_ranks=False)
+    return replace(case, inputs=inputs)

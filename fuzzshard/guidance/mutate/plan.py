@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Tie, WrapGroup
 from fuzzshard.case.edit import split, with_item, without
 from fuzzshard.case.facts import facts
-from fuzzshard.case.options import Delay, DelaySite
+from fuzzshard.case.options import CommunicationOption, Delay, DelaySite
 from fuzzshard.case.paths import is_within
 from fuzzshard.guidance.mutate.edits import inserted, some_called, some_parameter, wrapped_modules
 
@@ -79,6 +79,16 @@ def prefetch(rng: Random, case: Case, other: Case) -> Case | None:
     names = tuple(rng.sample(wrapped, min(len(wrapped), rng.randint(0, 2))))
     group = replace(case.wrap[index], **{rng.choice(("forward_prefetch", "backward_prefetch")): names})
     return replace(case, wrap=with_item(case.wrap, index, group))
+
+
+def communication(rng: Random, case: Case, other: Case) -> Case | None:
+    """One more or one less option of a group's collectives."""
+    if not case.wrap:
+        return None
+    index = rng.randrange(len(case.wrap))
+    present = set(case.wrap[index].communication) ^ {rng.choice(get_args(CommunicationOption))}
+    options = tuple(option for option in get_args(CommunicationOption) if option in present)
+    return replace(case, wrap=with_item(case.wrap, index, replace(case.wrap[index], communication=options)))
 
 
 def checkpoint(rng: Random, case: Case, other: Case) -> Case | None:

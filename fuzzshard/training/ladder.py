@@ -1,0 +1,125 @@
+"""Which differences of a case count: judged by the strictest rung of the ladder that applies.
+
+What that takes beyond the traces is trained here: the reference in the other precision, its noise twins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import has_precision, is_low_precision, swapped_casts
+from fuzzshard.case.schedule import Cast
+from fuzzshard.engines.base import Engine
+from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.noise import NoiseTwin
+from fuzzshard.engines.reference import Reference
+from fuzzshard.oracles.allowed import is_allowed
+from fuzzshard.oracles.anchor import PrecisionBound, unrounded
+from fuzzshard.oracles.bound import NoiseBound
+from fuzzshard.oracles.compare import Difference, differences
+from fuzzshard.oracles.judge import (
+    bitwise_applies,
+    exact_applies,
+    is_exact,
+    loose_rung,
+    split_at_rounding,
+    tensor_findings,
+    vote,
+)
+from fuzzshard.training.trace import Trace
+from fuzzshard.training.trainer import Trainer
+from fuzzshard.verdict import Finding
+
+NOISE_SEEDS = {"bounded": (1, 2), "precision": (1, -1, 2)}
+"""The noise twins of a rung: sums that cancel in part are common in half precision."""
+
+
+class Ladder:
+    """Judges what the engines of a case did on this rank; ``traces`` holds what each one recorded so far.
+
+    All ranks of the mesh ask the same questions in the same order: some of them train again.
+    """
+
+    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype, traces: Mapping[str, Trace]) -> None:
+        self.case = case
+        self.mesh = mesh
+        self.dtype = dtype
+        self.traces = traces
+
+    def differences(self, engine: str) -> list[Difference]:
+        """What differs from the reference, of all that the case wants to be compared."""
+        found = differences(self.traces[Reference.name], self.traces[engine])
+        if self.case.observe == "losses":
+            found = [d for d in found if d.key.oracle == "loss"]
+        return [d for d in found if not is_allowed(engine, self.case, d)]
+
+    def judge(self, differing: dict[str, list[Difference]]) -> tuple[list[Finding], str]:
+        """Bitwise comparison came first; only a difference makes it worth finding out what is due."""
+        if not self._anywhere(any(differing.values())):
+            return [], "bitwise"
+        device = self.mesh.device.type
+        rungs = {name: "bitwise" for name in differing if bitwise_applies(self.case, name, device)}
+        rest = [name for name in differing if name not in rungs]
+        exact = rest and self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly())
+        for name in rest:
+            rungs[name] = "exact" if exact and exact_applies(self.case, name) else loose_rung(self.case)
+        loose: dict[str, list[Difference]] = {}
+        strict = dict(differing)
+        for name in (name for name in differing if rungs[name] == loose_rung(self.case)):
+            strict[name], loose[name] = split_at_rounding(self.case, name, differing[name], device)
+        bound = self._noise_bound(loose) if loose else None
+        findings: list[Finding] = []
+        for name, found in strict.items():
+            culprit = vote(self.case, name, self.traces, differing)
+            rung = "bitwise" if name in loose else rungs[name]
+            findings += tensor_findings(name, found, rung, None, culprit, self.mesh.rank)
+            if bound is not None and name in loose:
+                limit = bound.of(name)
+                findings += tensor_findings(name, loose[name], rungs[name], limit, culprit, self.mesh.rank)
+        return findings, min(rungs.values(), key=("exact", "bitwise", "bounded", "precision").index)
+
+    def _noise_bound(self, differing: dict[str, list[Difference]]) -> NoiseBound:
+        """Twins run one by one, and only while some difference is not explained without another."""
+        bound = self._bound_without_twins()
+        for seed in NOISE_SEEDS[loose_rung(self.case)]:
+            explained = (bound.of(n).excess(d)[0] for n, found in differing.items() for d in found)
+            if not self._anywhere(not all(explained)):
+                break
+            bound = bound.with_twin(self._trace(NoiseTwin(self.case, self.mesh, self.dtype, seed)))
+        return bound
+
+    def _bound_without_twins(self) -> NoiseBound:
+        reference = self.traces["reference"]
+        if is_low_precision(self.case):
+            return PrecisionBound(self.case, reference, [], truth=self._truth())
+        return NoiseBound(self.case, reference, [])
+
+    def _runs_exactly(self) -> bool:
+        reference, in_parts = self.traces["reference"], bool(self.case.tensor_parallel)
+        lowered = has_precision(self.case) or bool(self.case.dtypes)
+        if lowered and not is_exact(reference, self._truth(), in_parts=in_parts):
+            return False
+        if lowered and not any(isinstance(op, Cast) for op in self.case.schedule):
+            return True
+        other = torch.float64 if self.dtype == torch.float32 else torch.float32
+        rerun = self._trace(Reference(swapped_casts(self.case), self.mesh, other))
+        return is_exact(reference, rerun, in_parts=in_parts)
+
+    def _truth(self) -> Trace:
+        """What the case computes without mixed precision, in float64."""
+        return self._trace(Reference(unrounded(self.case), self.mesh, torch.float64))
+
+    def _anywhere(self, here: bool) -> bool:
+        """Whether ``here`` holds on any rank of the mesh; every rank asks the same questions in order."""
+        flag = torch.tensor([here], dtype=torch.int32, device=self.mesh.device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.mesh.everyone)
+        return bool(flag.item())
+
+    def _trace(self, engine: Engine) -> Trace:
+        trace = Trace()
+        Trainer(engine.case, engine, trace).run()
+        return trace
