@@ -18,7 +18,8 @@ from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetMode
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 
-_SYNC_FLAGS = ("requires_gradient_sync", "requires_all_reduce")
+_Run = tuple[int, int]
+"""A wrap group, and which of its runs it is: a run of a list group ends when all its modules have run."""
 
 
 def graph_features(case: Case, found: Facts) -> Iterator[str]:
@@ -26,14 +27,10 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
     changed = changed_outputs(case)
     if any(module in changed for group in case.wrap for module in group.modules):
         yield "graph:iadd_to_wrapped"
-    calls = _Calls(case, found)
-    unsynced = any(isinstance(op, SetFlag) and op.flag in _SYNC_FLAGS for op in case.schedule)
-    if not calls.list_groups and not unsynced:
-        return
-    held = _Held(case, found)
+    calls, held = _Calls(case, found), _Held(case, found)
     progress, training = Progress(case), True
     losses: dict[int, list[Node]] = {}
-    runs: dict[int, list[int]] = {}
+    runs: dict[int, set[_Run]] = {}
     for index, op in enumerate(case.schedule):
         match op:
             case SetMode():
@@ -46,17 +43,20 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
                 )
                 used = outputs if op.outputs is None else [outputs[i] for i in op.outputs]
                 losses[index] = [node for node in used if node is not None]
-                runs[index] = calls.take_runs()
+                runs[index], calls.runs = calls.runs, set()
                 if any(calls.to_run[i] for i in calls.list_groups):
                     yield "graph:list_group_in_part"
             case Backward():
                 taken = [i for i, _, _ in progress.taken_by(op)]
                 nodes = reached(node for i in taken for node in losses.pop(i))
+                ran = {run for i in taken for run in runs.pop(i)}
                 if calls.comes_late(nodes):
                     yield "graph:list_group_late"
+                if calls.misses_a_first_run(nodes, ran):
+                    yield "graph:first_run_missed"
                 calls.end_backward()
                 arrived = {fqn for node in nodes for fqn in node.parameters} - progress.frozen
-                yield from held.backward(arrived, Counter(group for i in taken for group in runs.pop(i)))
+                yield from held.backward(arrived, Counter(group for group, _ in ran))
             case _:
                 pass
         progress.advance()
@@ -72,8 +72,9 @@ class _Calls:
         self.of_module = {module: i for i, modules in enumerate(self.members) for module in modules}
         self.to_run: list[set[str]] = [set() for _ in self.members]
         self.num_runs = [0] * len(self.members)
-        self.runs: set[tuple[int, int]] = set()
-        """Groups that ran in this forward, and which of their runs it was: the last one may go on."""
+        self.runs: set[_Run] = set()
+        """What ran in this forward."""
+        self.outputs: dict[_Run, set[int]] = {}
         self.tape = Tape(case, found, self)
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
@@ -93,14 +94,10 @@ class _Calls:
             return
         self.to_run[index].discard(path)
         if not self.to_run[index]:
-            for node in results:
-                if node is not None:
-                    node.hooks.append(index)
-
-    def take_runs(self) -> list[int]:
-        """The groups that ran in the forward that has just ended, once for every time."""
-        taken, self.runs = [group for group, _ in self.runs], set()
-        return taken
+            made = [node for node in results if node is not None]
+            self.outputs[index, self.num_runs[index]] = {node.number for node in made}
+            for node in made:
+                node.hooks.append(index)
 
     def end_backward(self) -> None:
         """What ran in part begins anew."""
@@ -115,6 +112,13 @@ class _Calls:
             if not owners.intersection(self.list_groups) <= ready:
                 return True
         return False
+
+    def misses_a_first_run(self, nodes: list[Node], runs: set[_Run]) -> bool:
+        """Whether a group has run several times, and ``nodes`` come to its outputs, but not to the first."""
+        numbers = {node.number for node in nodes}
+        first = {group: (group, number) for group, number in sorted(runs, reverse=True)}
+        reached_runs = {run for run in runs if not numbers.isdisjoint(self.outputs.get(run, ()))}
+        return any(self.outputs.get(first[g]) and first[g] not in reached_runs for g, _ in reached_runs)
 
 
 class _Held:

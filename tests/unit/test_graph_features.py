@@ -99,3 +99,20 @@ def test_an_output_of_a_wrapped_module_is_changed_in_place() -> None:
     assert graph_features(make_case(model, wrap=groups("a"))) == {"graph:iadd_to_wrapped"}
     assert graph_features(make_case(chain(a=LINEAR), wrap=groups("a"))) == set()
     assert graph_features(make_case(model, wrap=groups(""))) == set()
+
+
+def test_a_backward_misses_the_first_of_several_calls() -> None:
+    unused = Block(
+        children=children(a=LINEAR), nodes=(call("h0", "a", "x"), call("h1", "a", "x")), outputs=("h1",)
+    )
+    assert graph_features(make_case(unused, wrap=groups("a"))) == {"graph:first_run_missed"}
+    used = Block(
+        children=children(a=LINEAR), nodes=(call("h0", "a", "x"), call("h1", "a", "h0")), outputs=("h1",)
+    )
+    assert graph_features(make_case(used, wrap=groups("a"))) == set()
+
+
+def test_a_backward_misses_the_first_of_two_forwards() -> None:
+    for schedule, missed in (((FIRST, FORWARD), "b"), ((FORWARD, FIRST), ""), ((SECOND, FORWARD), "a")):
+        case = make_case(TWO_OUTPUTS, (*schedule, BACKWARD), wrap=groups("a", "b"))
+        assert graph_features(case) == ({"graph:first_run_missed"} if missed else set())
