@@ -63,9 +63,15 @@ def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
     """The verdict of one run, and the case that it is about.
 
     That is another one where rounding might explain what is wrong with ``case``, and cannot in the next
-    higher precision: then the case in that precision is the finding.
+    higher precision: then the case in that precision is the finding. So is the case with everything observed
+    where only losses were: a loss says little about what is wrong.
     """
     verdict = judge(world, case)
+    if verdict.status is Status.DIVERGENCE and case.observe == "losses":
+        whole = msgspec.structs.replace(case, observe="everything")
+        closer, nearer = judge_clearly(world, whole)
+        if nearer.status.is_finding:
+            return closer, nearer
     if verdict.status is Status.INCONCLUSIVE and (finer_case := finer(case)) != case:
         clearer, precise = judge_clearly(world, finer_case)
         if precise.status.is_finding:

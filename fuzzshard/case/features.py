@@ -13,6 +13,7 @@ from fuzzshard.case.batches import all_rows, rows_of_batch, used_batches
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.feature_names import FEATURES
+from fuzzshard.case.graph_features import graph_features
 from fuzzshard.case.model_features import dim_features, edge_features, leaf_features, reuse_features
 from fuzzshard.case.plan_features import (
     freezing_features,
@@ -39,6 +40,7 @@ def features(case: Case) -> frozenset[str]:
             *edge_features(case, found),
             *reuse_features(case),
             *wrapping_features(case, found),
+            *graph_features(case, found),
             *freezing_features(case, found),
             *mesh_features(case),
             *group_features(case),

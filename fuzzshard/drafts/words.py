@@ -19,7 +19,16 @@ _NAMES = {
 }
 
 _TELLING = (
-    *("op:", "schedule:no_", "schedule:partial_sync", "offload:", "prefetch:", "precision:", "compile:"),
+    *(
+        "graph:",
+        "op:",
+        "schedule:no_",
+        "schedule:partial_sync",
+        "offload:",
+        "prefetch:",
+        "precision:",
+        "compile:",
+    ),
     *("checkpoint:", "reuse:", "tensor:", "fsdp1:", "reshard:int", "reshard:false", "shard:"),
     *("wrap:list_group", "wrap:root_not_wrapped", "option:", "mesh:hsdp", "mesh:axis_of_one", "freeze:"),
     *("edge:unused", "edge:method", "edge:iadd", "schedule:", "optimizer:exclude", "dim:uneven"),

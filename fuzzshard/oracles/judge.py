@@ -221,13 +221,18 @@ def describe(tensor: torch.Tensor | None, difference: Difference) -> str:
     return f"{float(tensor[index]):.9g} at {where} of {list(tensor.shape)}"
 
 
+_ONE_REDUCER = frozenset({"ddp", "replicate"})
+"""Engines with one implementation: torch/distributed/_composable/replicate.py wraps DDP."""
+
+
 def vote(
     case: Case, engine: str, traces: Mapping[str, Trace], differing: Mapping[str, Sequence[Difference]]
 ) -> Callable[[Difference], str]:
     """Names the culprit: the reference where another engine agrees bit for bit with ``engine`` against it.
 
-    From the first checkpoint on disk on engines are no witnesses for one another: all of them save and load
-    through ``torch.distributed.checkpoint``, and the reference does not.
+    Engines with one implementation are no witnesses for one another, and from the first checkpoint on disk on
+    no engines are: all of them save and load through ``torch.distributed.checkpoint``, and the reference does
+    not.
     """
     disagreeing = {name: {d.key for d in found} for name, found in differing.items()}
     shared = next(
@@ -238,6 +243,8 @@ def vote(
     def culprit(difference: Difference) -> str:
         for other, keys in disagreeing.items():
             if other == engine or difference.key not in keys or difference.key.op >= shared:
+                continue
+            if {other, engine} <= _ONE_REDUCER:
                 continue
             witness = traces[other].tensors[difference.key]
             a, b = difference.observed, witness.tensor

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import has_precision, is_low_precision, swapped_casts
+from fuzzshard.case.dtypes import dtypes_in_play, has_precision, is_low_precision, swapped_casts
 from fuzzshard.case.schedule import Cast
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
@@ -30,6 +30,7 @@ from fuzzshard.oracles.judge import (
     tensor_findings,
     vote,
 )
+from fuzzshard.oracles.overflow import first_overflow
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding
@@ -61,6 +62,7 @@ class Ladder:
         """Bitwise comparison came first; only a difference makes it worth finding out what is due."""
         if not self._anywhere(any(differing.values())):
             return [], "bitwise"
+        differing = self._before_overflow(differing)
         device = self.mesh.device.type
         rungs = {name: "bitwise" for name in differing if bitwise_applies(self.case, name, device)}
         rest = [name for name in differing if name not in rungs]
@@ -82,6 +84,17 @@ class Ladder:
                 findings += tensor_findings(name, loose[name], rungs[name], limit, culprit, self.mesh.rank)
         return findings, min(rungs.values(), key=("exact", "bitwise", "bounded", "precision").index)
 
+    def _before_overflow(self, differing: dict[str, list[Difference]]) -> dict[str, list[Difference]]:
+        """What differs before a sum overflows on any rank: the shard that shows it is on one of them."""
+        end = len(self.case.schedule)
+        ends = torch.tensor(
+            [first_overflow(found, self.mesh.size, end) for found in differing.values()],
+            device=self.mesh.device,
+        )
+        dist.all_reduce(ends, op=dist.ReduceOp.MIN, group=self.mesh.everyone)
+        ends_of = dict(zip(differing, ends.tolist(), strict=True))
+        return {name: [d for d in found if d.key.op < ends_of[name]] for name, found in differing.items()}
+
     def _noise_bound(self, differing: dict[str, list[Difference]]) -> NoiseBound:
         """Twins run one by one, and only while some difference is not explained without another."""
         bound = self._bound_without_twins()
@@ -99,15 +112,20 @@ class Ladder:
         return NoiseBound(self.case, reference, [])
 
     def _runs_exactly(self) -> bool:
+        """Whether the case rounds nothing: not in either precision, nor in those that a policy names."""
         reference, in_parts = self.traces["reference"], bool(self.case.tensor_parallel)
-        lowered = has_precision(self.case) or bool(self.case.dtypes)
-        if lowered and not is_exact(reference, self._truth(), in_parts=in_parts):
+        if not has_precision(self.case) and not self.case.dtypes:
+            other = torch.float64 if self.dtype == torch.float32 else torch.float32
+            rerun = self._trace(Reference(swapped_casts(self.case), self.mesh, other))
+            return is_exact(reference, rerun, in_parts=in_parts)
+        truth = self._truth()
+        if not is_exact(reference, truth, in_parts=in_parts):
             return False
-        if lowered and not any(isinstance(op, Cast) for op in self.case.schedule):
+        doubles = "float64" in dtypes_in_play(self.case)
+        if not doubles and not any(isinstance(op, Cast) for op in self.case.schedule):
             return True
-        other = torch.float64 if self.dtype == torch.float32 else torch.float32
-        rerun = self._trace(Reference(swapped_casts(self.case), self.mesh, other))
-        return is_exact(reference, rerun, in_parts=in_parts)
+        plain = swapped_casts(unrounded(self.case))
+        return is_exact(truth, self._trace(Reference(plain, self.mesh, torch.float32)), in_parts=in_parts)
 
     def _truth(self) -> Trace:
         """What the case computes without mixed precision, in float64."""

@@ -51,3 +51,13 @@ def test_what_diverges_in_higher_precision_is_a_finding_of_the_case_in_that_prec
 def test_the_verdict_of_a_case_in_the_highest_precision_stands(verdict: Verdict) -> None:
     case = make_case(dtype="float64")
     assert judge_clearly(in_float64(verdict), case) == (case, verdict)
+
+
+def test_a_wrong_loss_is_looked_at_with_everything_observed() -> None:
+    wrong = Finding(oracle="loss", engine="ddp", observed="2", expected="1")
+    loss = Verdict(status=Status.DIVERGENCE, findings=(wrong,))
+    case = make_case(observe="losses")
+    world = FakeWorld(lambda case: loss if case.observe == "losses" else FINDING)
+    assert judge_clearly(world, case) == (make_case(), FINDING)
+    world = FakeWorld(lambda case: loss if case.observe == "losses" else PASS)
+    assert judge_clearly(world, case) == (case, loss)

@@ -130,6 +130,13 @@ def test_engines_that_agree_against_the_reference_accuse_it(value: torch.Tensor 
     assert voted(engines, floats(1.0, 1.0, 1.0)) == {"ddp": "reference", "fully_shard": "reference"}
 
 
+def test_engines_with_one_reducer_are_no_witnesses_for_one_another() -> None:
+    engines = {name: trace({KEY: floats(2.0)}) for name in ("ddp", "replicate")}
+    assert voted(engines, floats(1.0)) == {"ddp": "ddp", "replicate": "replicate"}
+    engines["fsdp1"] = trace({KEY: floats(2.0)})
+    assert set(voted(engines, floats(1.0)).values()) == {"reference"}
+
+
 def test_engines_that_have_used_the_same_checkpoint_are_no_witnesses() -> None:
     engines = {"ddp": trace({KEY: floats(2.0)}), "fully_shard": trace({KEY: floats(2.0)})}
     for via, culprits in (("dcp", ["ddp", "fully_shard"]), ("state_dict", ["reference", "reference"])):

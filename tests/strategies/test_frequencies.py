@@ -36,7 +36,7 @@ def is_extension(feature):
     return feature.partition(":")[0] in EXTENSIONS or feature in EXTENSION_FEATURES
 
 
-CORE = [feature for feature in ALL_FEATURES if not is_extension(feature)]
+CORE = [f for f in ALL_FEATURES if not is_extension(f) and not f.startswith("graph:")]
 
 RARE = {
     "mesh:1": 0.03,
@@ -63,6 +63,9 @@ SELDOM = {
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("relation:")), 0.002),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("communication:")), 0.01),
     **dict.fromkeys(("input:rows_vary", "input:one_row", "input:no_rows"), 0.005),
+    "graph:sync_missed": 0.01,
+    "graph:partial_reduction_differs": 0.01,
+    "graph:iadd_to_wrapped": 0.01,
     "op:load_assign": 0.004,
     "op:divide_factor_one_shard": 0.01,
     "precision:parameter_dtype": 0.01,

@@ -1,0 +1,149 @@
+"""Features that only the autograd graph of a case shows: when list groups get their hooks, what accumulates.
+
+``fully_shard([a, b])`` has one group for two modules. Its post-forward, which registers the hooks that
+unshard it in backward, runs after the forward of the last of them, on the outputs of that one
+(torch/distributed/fsdp/_fully_shard/_fsdp_state.py, ``_register_group_forward_hooks``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from fuzzshard.case.autograd import Node, Tape, Value, reached
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import Facts
+from fuzzshard.case.in_place import changed_outputs
+from fuzzshard.case.progress import Progress
+from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetMode
+from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+
+_Run = tuple[int, int]
+"""A wrap group, and which of its runs it is: a run of a list group ends when all its modules have run."""
+
+
+def graph_features(case: Case, found: Facts) -> Iterator[str]:
+    """What the forwards and backwards of the schedule meet."""
+    changed = changed_outputs(case)
+    if any(module in changed for group in case.wrap for module in group.modules):
+        yield "graph:iadd_to_wrapped"
+    calls, held = _Calls(case, found), _Held(case, found)
+    progress, training = Progress(case), True
+    losses: dict[int, list[Node]] = {}
+    runs: dict[int, set[_Run]] = {}
+    for index, op in enumerate(case.schedule):
+        match op:
+            case SetMode():
+                training = op.train
+            case SetFlag():
+                held.flags.set(op)
+            case Forward():
+                outputs = calls.tape.forward(
+                    op.target, grad=op.grad, paths=progress.paths, frozen=progress.frozen, training=training
+                )
+                used = outputs if op.outputs is None else [outputs[i] for i in op.outputs]
+                losses[index] = [node for node in used if node is not None]
+                runs[index], calls.runs = calls.runs, set()
+                if any(calls.to_run[i] for i in calls.list_groups):
+                    yield "graph:list_group_in_part"
+            case Backward():
+                taken = [i for i, _, _ in progress.taken_by(op)]
+                nodes = reached(node for i in taken for node in losses.pop(i))
+                ran = {run for i in taken for run in runs.pop(i)}
+                if calls.comes_late(nodes):
+                    yield "graph:list_group_late"
+                if calls.misses_a_first_run(nodes, ran):
+                    yield "graph:first_run_missed"
+                calls.end_backward()
+                arrived = {fqn for node in nodes for fqn in node.parameters} - progress.frozen
+                yield from held.backward(arrived, Counter(group for group, _ in ran))
+            case _:
+                pass
+        progress.advance()
+
+
+class _Calls:
+    """Counts which modules of a group have run, and hooks the outputs of the last of them."""
+
+    def __init__(self, case: Case, found: Facts) -> None:
+        self.found = found
+        self.members = [group.modules for group in case.wrap]
+        self.list_groups = {i for i, modules in enumerate(self.members) if len(modules) > 1}
+        self.of_module = {module: i for i, modules in enumerate(self.members) for module in modules}
+        self.to_run: list[set[str]] = [set() for _ in self.members]
+        self.num_runs = [0] * len(self.members)
+        self.runs: set[_Run] = set()
+        """What ran in this forward."""
+        self.outputs: dict[_Run, set[int]] = {}
+        self.tape = Tape(case, found, self)
+
+    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
+        """The first call of a module of a group makes the group wait for all of them."""
+        index = self.of_module.get(path)
+        if index is not None:
+            if not self.to_run[index]:
+                self.to_run[index] = set(self.members[index])
+                self.num_runs[index] += 1
+            self.runs.add((index, self.num_runs[index]))
+        return args
+
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
+        """The last module to run brings the hooks."""
+        index = self.of_module.get(path)
+        if index is None or path not in self.to_run[index]:
+            return
+        self.to_run[index].discard(path)
+        if not self.to_run[index]:
+            made = [node for node in results if node is not None]
+            self.outputs[index, self.num_runs[index]] = {node.number for node in made}
+            for node in made:
+                node.hooks.append(index)
+
+    def end_backward(self) -> None:
+        """What ran in part begins anew."""
+        self.to_run = [set() for _ in self.members]
+
+    def comes_late(self, nodes: list[Node]) -> bool:
+        """Whether one of ``nodes``, in their order, brings a group a gradient before its hooks have run."""
+        ready: set[int | None] = set()
+        for node in nodes:
+            ready.update(node.hooks)
+            owners = {self.found.owners[fqn] for fqn in node.parameters}
+            if not owners.intersection(self.list_groups) <= ready:
+                return True
+        return False
+
+    def misses_a_first_run(self, nodes: list[Node], runs: set[_Run]) -> bool:
+        """Whether a group has run several times, and ``nodes`` come to its outputs, but not to the first."""
+        numbers = {node.number for node in nodes}
+        first = {group: (group, number) for group, number in sorted(runs, reverse=True)}
+        reached_runs = {run for run in runs if not numbers.isdisjoint(self.outputs.get(run, ()))}
+        return any(self.outputs.get(first[g]) and first[g] not in reached_runs for g, _ in reached_runs)
+
+
+class _Held:
+    """Which parameters hold gradients that have not been averaged over the whole mesh."""
+
+    def __init__(self, case: Case, found: Facts) -> None:
+        self.flags, self.found = SyncFlags(case), found
+        self.unreduced: dict[int | None, set[str]] = {}
+        self.partial: dict[int | None, set[str]] = {}
+        """Reduced over the shards of one replica only: one tensor for the whole group."""
+
+    def backward(self, arrived: set[str], runs: Mapping[int, int]) -> Iterator[str]:
+        """A backward that brings gradients for ``arrived``, by so many ``runs`` of each group."""
+        for owner, reduces in self.flags.reduce.items():
+            news = {fqn for fqn in arrived if self.found.owners[fqn] == owner}
+            if not reduces:
+                self.unreduced.setdefault(owner, set()).update(news)
+                continue
+            held = self.unreduced.pop(owner, set())
+            if held - news and self.flags.synced(owner):
+                yield "graph:sync_missed"
+            partial = self.partial.pop(owner, None)
+            if partial is not None and partial != held | news:
+                yield "graph:partial_reduction_differs"
+            if not self.flags.synced(owner):
+                self.partial[owner] = partial or held | news
+                if owner is not UNMANAGED and runs[owner] > 1:
+                    yield "graph:partial_reduction_differs"

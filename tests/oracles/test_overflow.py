@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from traces import difference, floats, gradient
+
+from fuzzshard.oracles.overflow import first_overflow
+from fuzzshard.training.trace import Key
+
+INF = float("inf")
+END = 9
+
+
+def first(observed: torch.Tensor | None, expected: torch.Tensor | None, key: Key | None = None) -> int:
+    return first_overflow([difference(key or gradient(3), observed, expected)], 2, END)
+
+
+@pytest.mark.parametrize("mean", [2e38, -2e38])
+def test_a_mean_that_fits_where_its_sum_does_not_is_an_overflow(mean: float) -> None:
+    assert first(floats(mean, 1.0), floats(INF if mean > 0 else -INF, 1.0)) == 3
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected"),
+    [
+        (floats(1e38), floats(INF)),
+        (floats(2e38, 1.0), floats(INF, INF)),
+        (floats(INF), floats(2e38)),
+        (floats(2e38, dtype=torch.float64), floats(INF, dtype=torch.float64)),
+        (floats(2e38), floats(1e38)),
+        (None, floats(INF)),
+        (floats(2e38), None),
+    ],
+)
+def test_an_infinity_that_no_sum_explains_is_none(
+    observed: torch.Tensor | None, expected: torch.Tensor | None
+) -> None:
+    assert first(observed, expected) == END
+
+
+def test_only_gradients_are_summed_over_ranks() -> None:
+    assert first(floats(2e38), floats(INF), Key(3, "parameter", "a.weight")) == END
+
+
+def test_the_first_of_several_counts() -> None:
+    found = [difference(gradient(op), floats(2e38), floats(INF)) for op in (5, 4)]
+    assert first_overflow(found, 2, END) == 4

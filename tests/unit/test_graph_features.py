@@ -1,0 +1,118 @@
+"""Features that follow from the autograd graph of a case."""
+
+from __future__ import annotations
+
+import pytest
+from cases import BACKWARD, FORWARD, call, chain, children, groups, make_case, tensor_op
+
+from fuzzshard.case.case import Case, Freeze, Mesh
+from fuzzshard.case.features import features
+from fuzzshard.case.graph import Activation, Block, Linear
+from fuzzshard.case.schedule import Forward, SetFlag
+
+LINEAR = Linear(out=5, bias=False)
+SYNC, NO_SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (True, False))
+ALL_REDUCE, NO_ALL_REDUCE = (SetFlag(flag="requires_all_reduce", value=value) for value in (True, False))
+TWO_OUTPUTS = Block(
+    children=children(a=LINEAR, b=LINEAR),
+    nodes=(call("h0", "a", "x"), call("h1", "b", "x")),
+    outputs=("h0", "h1"),
+    returns="tuple",
+)
+FIRST, SECOND = (Forward(outputs=(i,)) for i in (0, 1))
+HSDP = Mesh(replicate=1, shard=2)
+
+
+def graph_features(case: Case) -> set[str]:
+    return {feature for feature in features(case) if feature.startswith("graph:")}
+
+
+IN_PART = {"graph:list_group_in_part"}
+LATE = {"graph:list_group_late"}
+MISSED = {"graph:sync_missed"}
+DIFFERS = {"graph:partial_reduction_differs"}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ((FORWARD, BACKWARD), set()),
+        ((SECOND, BACKWARD), set()),
+        ((FIRST, BACKWARD), LATE),
+        ((Forward(target="a"),), IN_PART),
+        ((Forward(target="b"), BACKWARD), IN_PART | LATE),
+        ((Forward(target="a", grad=False), Forward(target="b"), BACKWARD), IN_PART),
+        ((Forward(target="a", grad=False), SECOND, BACKWARD), IN_PART),
+    ],
+)
+def test_a_list_group_has_its_hooks_when_the_last_of_its_modules_has_run(schedule, expected) -> None:
+    assert graph_features(make_case(TWO_OUTPUTS, schedule, wrap=groups(("a", "b"), ""))) == expected
+
+
+def test_a_module_that_runs_twice_leaves_its_list_group_in_part() -> None:
+    model = Block(
+        children=children(a=LINEAR, r=Activation()),
+        nodes=(call("h0", "a", "x"), call("h1", "r", "x"), call("h2", "r", "h0")),
+        outputs=("h2",),
+    )
+    case = make_case(model, (FORWARD, BACKWARD), wrap=groups(("a", "r"), ""))
+    assert graph_features(case) == IN_PART | LATE
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ((NO_SYNC, FORWARD, BACKWARD, SYNC, FORWARD, BACKWARD), set()),
+        ((NO_SYNC, FORWARD, BACKWARD, SYNC, FIRST, BACKWARD), MISSED),
+        ((NO_SYNC, FIRST, BACKWARD, SYNC, FORWARD, BACKWARD), set()),
+        ((NO_SYNC, FORWARD, BACKWARD, FIRST, BACKWARD), set()),
+    ],
+)
+def test_a_synchronised_backward_misses_what_has_accumulated(schedule, expected) -> None:
+    assert graph_features(make_case(TWO_OUTPUTS, schedule, wrap=groups("a", ""))) == expected
+
+
+@pytest.mark.parametrize(
+    ("schedule", "mesh", "expected"),
+    [
+        ((NO_ALL_REDUCE, FORWARD, BACKWARD, ALL_REDUCE, FORWARD, BACKWARD), HSDP, set()),
+        ((NO_ALL_REDUCE, FORWARD, BACKWARD, ALL_REDUCE, FIRST, BACKWARD), HSDP, DIFFERS),
+        ((NO_ALL_REDUCE, FIRST, BACKWARD, SECOND, BACKWARD), HSDP, DIFFERS),
+        ((NO_ALL_REDUCE, FIRST, SECOND, BACKWARD), HSDP, DIFFERS),
+        ((NO_ALL_REDUCE, FIRST, BACKWARD, ALL_REDUCE, SECOND, BACKWARD), Mesh(shard=2), set()),
+    ],
+)
+def test_reductions_over_one_replica_may_be_of_different_parameters(schedule, mesh, expected) -> None:
+    case = make_case(TWO_OUTPUTS, schedule, wrap=groups(""), mesh=mesh)
+    assert graph_features(case) - MISSED == expected
+
+
+def test_a_frozen_parameter_brings_no_gradient() -> None:
+    schedule = (NO_SYNC, FORWARD, BACKWARD, SYNC, FIRST, BACKWARD)
+    case = make_case(TWO_OUTPUTS, schedule, wrap=groups("a", ""), freezes=(Freeze(target="b"),))
+    assert graph_features(case) == set()
+
+
+def test_an_output_of_a_wrapped_module_is_changed_in_place() -> None:
+    nodes = (call("h0", "a", "x"), tensor_op("h1", "iadd", "h0", "x"))
+    model = Block(children=children(a=LINEAR), nodes=nodes, outputs=("h1",))
+    assert graph_features(make_case(model, wrap=groups("a"))) == {"graph:iadd_to_wrapped"}
+    assert graph_features(make_case(chain(a=LINEAR), wrap=groups("a"))) == set()
+    assert graph_features(make_case(model, wrap=groups(""))) == set()
+
+
+def test_a_backward_misses_the_first_of_several_calls() -> None:
+    unused = Block(
+        children=children(a=LINEAR), nodes=(call("h0", "a", "x"), call("h1", "a", "x")), outputs=("h1",)
+    )
+    assert graph_features(make_case(unused, wrap=groups("a"))) == {"graph:first_run_missed"}
+    used = Block(
+        children=children(a=LINEAR), nodes=(call("h0", "a", "x"), call("h1", "a", "h0")), outputs=("h1",)
+    )
+    assert graph_features(make_case(used, wrap=groups("a"))) == set()
+
+
+def test_a_backward_misses_the_first_of_two_forwards() -> None:
+    for schedule, missed in (((FIRST, FORWARD), "b"), ((FORWARD, FIRST), ""), ((SECOND, FORWARD), "a")):
+        case = make_case(TWO_OUTPUTS, (*schedule, BACKWARD), wrap=groups("a", "b"))
+        assert graph_features(case) == ({"graph:first_run_missed"} if missed else set())
