@@ -133,7 +133,7 @@ def test_a_campaign_killed_at_any_event_goes_on_with_nothing_lost_and_nothing_tw
 
 @pytest.mark.parametrize("method", ["save_found", "save_smaller", "save_judged", "verify"])
 def test_a_campaign_killed_between_disk_and_journal_saves_its_finding_once(tmp_path, monkeypatch, method):
-    monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink_seed_and_norm)
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
     killed_after(method, tmp_path, monkeypatch)
     assert_whole(tmp_path, run(tmp_path))
 
@@ -155,7 +155,7 @@ def test_a_campaign_killed_again_and_again_adds_up(tmp_path):
 
 
 def test_what_an_earlier_session_had_shrunk_a_case_to_is_where_shrinking_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink_seed_and_norm)
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
     killed_after("save_smaller", tmp_path, monkeypatch)
     shrunk: list[Case] = []
 
@@ -163,7 +163,7 @@ def test_what_an_earlier_session_had_shrunk_a_case_to_is_where_shrinking_goes_on
         shrunk.append(case)
         return shrink_seed_and_norm(case, still_fails)
 
-    monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink)
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink)
     ran = run(tmp_path)
     assert shrunk[0].seed == 0
     (saved,) = ran.of(FindingSaved)
@@ -171,7 +171,7 @@ def test_what_an_earlier_session_had_shrunk_a_case_to_is_where_shrinking_goes_on
 
 
 def test_a_smaller_case_that_does_not_repeat_gives_way_to_the_case_as_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("fuzzshard.campaign.judge.shrink", shrink_seed_and_norm)
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
     killed_after("save_smaller", tmp_path, monkeypatch)
     ran = run(tmp_path, lambda case: divergence() if len(case.model.children) > 1 and case.seed else PASS)
     (saved,) = ran.of(FindingSaved)
