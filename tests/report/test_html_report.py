@@ -176,7 +176,7 @@ def test_known_findings_that_no_case_showed_are_listed_apart(tmp_path: Path) -> 
 def test_a_campaign_without_a_case_has_a_page_without_plots(tmp_path: Path, ended: bool) -> None:
     record(tmp_path, [finished(0.0, reason="no rank starts", exit_code=4)] if ended else [])
     drawn = page_of(tmp_path)
-    assert drawn.text("h1") == "No case has been judged yet"
+    assert drawn.text("h1") == "No case has been judged"
     assert drawn.all("svg") == []
 
 
