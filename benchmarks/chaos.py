@@ -1,8 +1,8 @@
-"""Runs a campaign with a planted fault while ranks are killed and stopped, the disk fills up, and it is killed.
+"""Runs a campaign with a planted fault while ranks are killed and stopped, disks fill up, and it is killed.
 
 Every ``--kill-every`` the campaign is ended in one of four ways, and the same command starts it again. At the
-end one session is left alone until it has done what is left. Then the journal is held against what the sessions
-said: every case that was started has its verdict or was in flight when its session ended, nothing said is
+end one session is left alone until it has done what is left. Then the journal is held against what was said:
+every case that was started has its verdict or was in flight when its session ended, nothing that was said is
 missing, the findings on disk are those of the journal, and the planted fault was saved once. Exit code 1 if
 anything is wrong.
 """
