@@ -56,7 +56,7 @@ def torment(
         problems = session.wait(END_SECONDS)
         wrong += [f"session {len(sessions)}: {problem}" for problem in problems]
         judged = session.counts["case_judged"]
-        console.print(f"session {len(sessions)}: {session.ending or 'ended'} after {judged} cases", *problems)
+        console.print(f"session {len(sessions)}: {session.ending} after {judged} cases", *problems)
     with History(corpus / JOURNAL_FILE) as history:
         done = history.counts(1).total() + len(list(history.events(1, "case_held_back")))
     sessions.append(Session(corpus, [*arguments, "--max-cases", max(done, 1)]))
@@ -114,7 +114,7 @@ def summary(history: History, sessions: list[Session]) -> dict[str, Any]:
     """What happened, in figures."""
     runs = list(history.case_runs(1))
     happened = sum((session.happened for session in sessions), Counter[str]())
-    endings = Counter(session.ending or "left alone" for session in sessions)
+    endings = Counter(session.ending for session in sessions)
     saved = [told.event for told in history.events(1, "finding_saved")]
     planted = [each for each in saved if isinstance(each, FindingSaved) and each.signature == SIGNATURE]
     return {

@@ -17,8 +17,21 @@ from typing import Any
 
 import psutil
 
+from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, EXIT_INFRA, EXIT_INTERRUPTED
+
 DISK_LEFT = (4 << 10, 64 << 10)
 """Sizes at which a file of the campaign counts as filling the disk."""
+
+
+EXIT_CODES = {
+    "killed": (-signal.SIGKILL,),
+    "killed with all ranks": (-signal.SIGKILL,),
+    "terminated": (EXIT_INTERRUPTED,),
+    "disk full": (EXIT_INFRA,),
+    "gave up on its ranks": (EXIT_INFRA,),
+    "left alone": (EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE),
+}
+"""How a campaign may end, and the exit codes that are right for it."""
 
 
 class Session:
@@ -99,11 +112,11 @@ class Session:
             code = self.process.wait()
         for reader in self._readers:
             reader.join(30)
-        expected = {"terminated": (130,), "disk full": (4,), "": (0, 1, 3)}.get(
-            self.ending, (-signal.SIGKILL,)
-        )
-        if code not in expected:
-            wrong.append(f"{self.ending or 'left alone'}, it ended with {code}: {self.errors[-300:]}")
+        if not self.ending:
+            self.ending = "gave up on its ranks" if self.happened else "left alone"
+        if code not in EXIT_CODES[self.ending]:
+            reason = self.finished["reason"] if self.finished else self.errors[-300:]
+            wrong.append(f"{self.ending}, it ended with {code}: {reason}")
         if "Traceback" in self.errors:
             wrong.append(f"{self.ending}, it printed a traceback: {self.errors[-300:]}")
         wrong += [f"process {process.pid} of it is left" for process in self._left()]
