@@ -50,6 +50,9 @@ from fuzzshard.guidance import Feedback
 from fuzzshard.guidance.reached import Point, Reached
 from fuzzshard.verdict import Finding, Status, Verdict
 
+START_ATTEMPTS = 3
+"""How often ranks are started before a campaign that cannot begin gives up."""
+
 
 class WorldHandle(Runner, Protocol):
     """What a campaign needs of a :class:`fuzzshard.world.World`."""
@@ -99,7 +102,7 @@ class Worker:
         """Returns at the end of the campaign; raises :class:`InfraError` when it cannot go on."""
         try:
             self._emit(PhaseChanged(phase="starting"))
-            self._world.restart()
+            self._start()
             self._emit(WorldStarted(info=self._handle.info))
             self._finish_earlier()
             self._take_cases()
@@ -107,6 +110,16 @@ class Worker:
             pass
         finally:
             self._emit(PhaseChanged(phase="stopped"))
+
+    def _start(self) -> None:
+        """Starts the ranks; again if they do not come up, for one of them may have been killed."""
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                self._world.restart()
+                return
+            except InfraError:
+                if attempt == START_ATTEMPTS:
+                    raise
 
     def _finish_earlier(self) -> None:
         """Goes on with what earlier sessions of the campaign found, and did not get done."""
