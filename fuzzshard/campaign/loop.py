@@ -35,20 +35,13 @@ from fuzzshard.campaign.restore import restore_counts, restore_findings, unfinis
 from fuzzshard.campaign.resume import Plan, plan_session, start_of
 from fuzzshard.campaign.saved import load_known
 from fuzzshard.campaign.signals import signals_call
+from fuzzshard.campaign.summary import summarize, verdict_code
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.campaign.worker import Shared, Worker, WorldHandle
 from fuzzshard.case.case import Case, EngineName
-from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender
 from fuzzshard.corpus.store import FINDINGS_FOLDER
-from fuzzshard.errors import (
-    EXIT_CLEAN,
-    EXIT_FINDING,
-    EXIT_INCONCLUSIVE,
-    EXIT_INFRA,
-    EXIT_INTERRUPTED,
-    FuzzshardError,
-)
+from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, FuzzshardError
 from fuzzshard.guidance import guided
 from fuzzshard.guidance.reached import Reached
 from fuzzshard.journal.history import History
@@ -56,12 +49,9 @@ from fuzzshard.journal.lock import locked
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter
 from fuzzshard.reproducer import check, scripts
-from fuzzshard.verdict import Status
 from fuzzshard.world import World, resolve_device
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.spare import Spares
-
-NUM_REFUSALS_SHOWN = 20
 
 
 class CaseStream(Protocol):
@@ -360,43 +350,25 @@ class _Campaign:
         return finished.exit_code
 
     def _summary(self) -> CampaignFinished:
-        elapsed, cases, tally = self.control.elapsed(), self.tally.cases, self.tally
-        return CampaignFinished(
-            elapsed=elapsed,
-            reason=self._reason(),
-            exit_code=self._exit_code(),
+        problem = "" if self.error is None else str(self.error) or repr(self.error)
+        if self.error is not None and not isinstance(self.error, FuzzshardError):
+            problem = f"internal error: {problem}"
+        stopped = "interrupted" if self.interrupted else self.control.reason
+        return summarize(
+            self.tally,
+            self.registry,
+            self.quarantine,
             seed=self.plan.seed,
-            cases=cases,
-            cases_per_second=cases / elapsed,
-            overhead=tally.idle_seconds / max(cases, 1),
-            counts=dict(tally.counts),
-            findings=self.quarantine.summary(),
-            unresolved=tuple(map(str, self.registry.unresolved)),
-            refusals=tuple(tally.refusals.most_common(NUM_REFUSALS_SHOWN)),
-            features_seen=len(tally.features),
-            features_total=len(ALL_FEATURES),
-            features_unseen=tuple(sorted(set(ALL_FEATURES) - tally.features)),
-            pairs_seen=len(tally.pairs),
+            elapsed=self.control.elapsed(),
             points_reached=len(self.reached.points),
+            reason=problem or stopped or "all cases were run",
+            exit_code=self._exit_code(),
             complete=self.error is None and not self.interrupted,
         )
 
-    def _reason(self) -> str:
-        if self.error is not None:
-            problem = str(self.error) or repr(self.error)
-            return problem if isinstance(self.error, FuzzshardError) else f"internal error: {problem}"
-        return "interrupted" if self.interrupted else self.control.reason or "all cases were run"
-
     def _exit_code(self) -> int:
-        counts = self.tally.counts
         if self.interrupted:
             return EXIT_INTERRUPTED
         if self.error is not None:
             return self.error.exit_code if isinstance(self.error, FuzzshardError) else EXIT_INFRA
-        if any(known.hits for known in self.registry.all(gone=True)) or self.registry.unresolved:
-            return EXIT_FINDING
-        if self.tally.cases and counts[Status.INFRA] == self.tally.cases:
-            return EXIT_INFRA
-        if self.registry.num_flaky or counts[Status.INCONCLUSIVE]:
-            return EXIT_INCONCLUSIVE
-        return EXIT_CLEAN
+        return verdict_code(self.tally, self.registry)

@@ -45,6 +45,9 @@ from fuzzshard.guidance import Feedback
 from fuzzshard.guidance.reached import Point, Reached
 from fuzzshard.verdict import Finding, Status, Verdict
 
+START_ATTEMPTS = 3
+"""How often ranks are started before a campaign that cannot begin gives up."""
+
 
 class WorldHandle(Runner, Protocol):
     """What a campaign needs of a :class:`fuzzshard.world.World`."""
@@ -86,12 +89,13 @@ class Worker:
         self._handle = world
         self._world = ControlledWorld(world, shared.control)
         self._emit = emit
+        self._idle_since: float | None = None
 
     def work(self) -> None:
         """Returns at the end of the campaign; raises :class:`InfraError` when it cannot go on."""
         try:
             self._emit(PhaseChanged(phase="starting"))
-            self._world.restart()
+            self._start()
             self._emit(WorldStarted(info=dict(self._handle.info)))
             self._finish_earlier()
             self._take_cases()
@@ -99,6 +103,16 @@ class Worker:
             pass
         finally:
             self._emit(PhaseChanged(phase="stopped"))
+
+    def _start(self) -> None:
+        """Starts the ranks; again if they do not come up, for one of them may have been killed."""
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                self._world.restart()
+                return
+            except InfraError:
+                if attempt == START_ATTEMPTS:
+                    raise
 
     def _finish_earlier(self) -> None:
         """Goes on with what earlier sessions of the campaign found, and did not get done."""
@@ -109,48 +123,54 @@ class Worker:
 
     def _take_cases(self) -> None:
         self._emit(PhaseChanged(phase="running"))
-        idle_since: float | None = None
-        while self._shared.control.accepting() and (taken := self._shared.cases.take()):
+        shared = self._shared
+        while shared.control.accepting() and (taken := shared.cases.take()):
             index, drawn = taken
-            if (known := self._shared.quarantine.holds_back(index, drawn)) is not None:
+            if (known := shared.quarantine.holds_back(index, drawn)) is not None:
                 self._emit(CaseHeldBack(index=index, path=str(known.path)))
                 continue
-            idle = time.perf_counter() - idle_since if idle_since is not None else 0.0
-            self._emit(CaseStarted(index=index))
-            # Points that were reached by what was run to confirm and to shrink.
-            others = self._shared.reached.add(self._handle.take_points())
-            case, verdict = judge_clearly(self._world, drawn)
-            idle_since = time.perf_counter()
-            points = self._shared.reached.add(self._handle.take_points())
-            passed = verdict.status is Status.PASS
-            self._shared.cases.tell(Feedback(drawn, passed, len(points)))
-            found = Found(index, case, verdict)
-            try:
-                if verdict.status.is_finding:
-                    found = self._first_look(found)
-            finally:
-                detail, judged = self._shared.tally.add(
-                    index, case, verdict, idle=idle, points=(*others, *points), new_points=len(points)
-                )
-                self._emit(detail)
-                self._emit(judged)
-            if detail.new_pairs or points:
-                self._shared.control.note_new()
+            found = self._judge(index, drawn)
+            verdict = found.verdict
             if verdict.status is Status.INFRA:
-                count = self._shared.control.count_infra(verdict)
+                count = shared.control.count_infra(verdict)
                 self._emit(InfraTrouble(index=index, message=verdict.message, in_a_row=count))
                 continue
-            self._shared.control.count_judged()
-            for event in self._shared.quarantine.judged(case, verdict):
+            shared.control.count_judged()
+            for event in shared.quarantine.judged(found.case, verdict):
                 self._emit(event)
             if verdict.status.is_finding:
                 if found.path is not None:
                     self._announce(found)
                 self._follow_up(found)
-                idle_since = None
-            elif (known := self._shared.quarantine.due()) is not None:
+                self._idle_since = None
+            elif (known := shared.quarantine.due()) is not None:
                 self._revisit(known)
-                idle_since = None
+                self._idle_since = None
+
+    def _judge(self, index: int, drawn: Case) -> Found:
+        """Runs a case, counts it and tells it; whatever it shows that is not known is saved by then."""
+        shared = self._shared
+        idle = time.perf_counter() - self._idle_since if self._idle_since is not None else 0.0
+        self._emit(CaseStarted(index=index))
+        # Points that were reached by what was run to confirm and to shrink.
+        others = shared.reached.add(self._handle.take_points())
+        case, verdict = judge_clearly(self._world, drawn)
+        self._idle_since = time.perf_counter()
+        points = shared.reached.add(self._handle.take_points())
+        shared.cases.tell(Feedback(drawn, verdict.status is Status.PASS, len(points)))
+        found = Found(index, case, verdict)
+        try:
+            if verdict.status.is_finding:
+                found = self._first_look(found)
+        finally:
+            detail, judged = shared.tally.add(
+                index, case, verdict, idle=idle, points=(*others, *points), new_points=len(points)
+            )
+            self._emit(detail)
+            self._emit(judged)
+        if detail.new_pairs or points:
+            shared.control.note_new()
+        return found
 
     def _first_look(self, found: Found) -> Found:
         """Saves what nothing known explains, before its verdict is in the journal: no kill loses it."""

@@ -169,12 +169,13 @@ def _sightings(
             match told.event:
                 case FindingFound() as event:
                     found = sighting(event.path, event.signature, at)
+                    found.hits += not found.found
                     found.found, found.summary, found.gone = True, event.summary, False
                 case FindingConfirmed() as event:
                     confirmations.append(Confirmation(runs=event.runs, reproduced=event.reproduced))
                 case FindingSaved() as event:
                     found = sighting(event.path, event.signature, at)
-                    found.hits += 1
+                    found.hits += event.duplicate
                     if not event.duplicate:
                         rate = Confirmation(runs=event.runs, reproduced=event.reproduced, others=event.others)
                         found.rate = rate
@@ -194,7 +195,8 @@ def _sightings(
 
 def _is_there(sighting: Sighting) -> bool:
     """A finding that was reduced to an entry that there was already left no more than a hit of that one."""
-    return bool(sighting.hits or sighting.flaky or sighting.gone) or sighting.folder.exists()
+    kept = sighting.rate is not None or sighting.flaky or sighting.gone
+    return kept or not sighting.found or sighting.folder.exists()
 
 
 class _Started(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child, LayerNorm, Linear
 from fuzzshard.case.order import size_order
 from fuzzshard.case.schedule import Backward, Forward, Step
+from fuzzshard.errors import InfraError
 from fuzzshard.shrink import Progress
 from fuzzshard.verdict import Finding, Status, Verdict
 from fuzzshard.world.config import WorldConfig
@@ -64,8 +65,11 @@ def numbered(case_of: Callable[[int], Case] = make_case) -> Callable[..., Iterat
 class FakeWorld:
     """The World interface; ``verdict_of`` may also look at the world, or raise."""
 
-    def __init__(self, verdict_of: Callable[[Case], Verdict], log: list[str]) -> None:
+    def __init__(
+        self, verdict_of: Callable[[Case], Verdict], log: list[str], failing_starts: int = 0
+    ) -> None:
         self.verdict_of = verdict_of
+        self.failing_starts = failing_starts
         self.log = log
         self.pids: list[int] = []
         self.info = {
@@ -87,6 +91,8 @@ class FakeWorld:
 
     def restart(self) -> None:
         self.log.append("restart")
+        if self.log.count("restart") <= self.failing_starts:
+            raise InfraError("rank 0 died while it started")
 
     def take_points(self) -> frozenset[tuple[str, int, int]]:
         return frozenset()
@@ -150,6 +156,7 @@ def campaign(
     cases: Callable[..., Iterator[Case]] | None = None,
     sink: Callable[[Event], None] = lambda event: None,
     script_fails: bool = True,
+    failing_starts: int = 0,
     **options: object,
 ) -> Ran:
     """Runs a campaign on fake worlds; the options are those of CampaignOptions."""
@@ -161,7 +168,7 @@ def campaign(
         sink(event)
 
     def world(config: WorldConfig, spares: Spares) -> FakeWorld:
-        return FakeWorld(verdict_of, log)
+        return FakeWorld(verdict_of, log, failing_starts)
 
     tools = Tools(
         make_world=world,

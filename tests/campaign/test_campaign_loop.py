@@ -299,6 +299,12 @@ def test_ranks_that_cannot_start_are_exit_4(tmp_path):
     assert campaign(tmp_path, verdict_of).code == 4
 
 
+@pytest.mark.parametrize(("failing", "code"), [(2, 0), (3, 4)])
+def test_ranks_are_started_three_times_before_a_campaign_gives_up(tmp_path, failing, code):
+    ran = campaign(tmp_path, lambda case: PASS, failing_starts=failing, max_cases=2)
+    assert (ran.code, ran.finished.cases) == (code, 2 if code == 0 else 0)
+
+
 def test_inconclusive_verdicts_alone_are_exit_3(tmp_path):
     verdict = Verdict(status=Status.INCONCLUSIVE, message="noise could explain it")
     ran = campaign(tmp_path, lambda case: verdict, max_cases=2)

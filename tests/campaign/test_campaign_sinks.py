@@ -33,7 +33,9 @@ def test_json_is_one_object_a_line_with_the_seed_first(tmp_path):
     assert events[0]["event"] == "campaign_started"
     assert events[0]["seed"] == 7
     assert events[-1]["event"] == "campaign_finished"
-    assert "finding_saved" in {event["event"] for event in events}
+    kinds = {event["event"] for event in events}
+    assert {"case_started", "finding_saved"} <= kinds
+    assert "case_detail" not in kinds  # that is for the journal
 
 
 def test_json_reads_back_as_the_events_that_were_written(tmp_path):

@@ -303,6 +303,24 @@ def test_a_campaign_stops_when_nothing_new_comes(tmp_path):
     assert session.elapsed >= session.last_new + 0.2
 
 
+def test_the_time_without_anything_new_goes_on_in_the_next_session(tmp_path):
+    def endless(seed: int, /, **_: object) -> Iterator[Case]:
+        return map(make_case, itertools.count())
+
+    judged: list[float] = []
+
+    def half_a_second_later(event: Event) -> bool:
+        if isinstance(event, CaseJudged):
+            judged.append(event.elapsed)
+        return bool(judged) and event.elapsed > judged[0] + 0.5
+
+    options: dict[str, Any] = {"cases": endless, "verdict_of": lambda case: PASS, "max_cases": None}
+    killed(tmp_path, half_a_second_later, **options)
+    ran = run(tmp_path, **options, stop_after_no_new=0.4)
+    assert ran.finished.reason == "nothing new for 0.4 s"
+    assert not ran.of(CaseJudged)
+
+
 def test_a_disk_that_fills_up_ends_the_campaign_with_one_line_and_the_journal_stays_whole(tmp_path):
     """A limit on the size of files is a full disk for whoever writes one."""
     context = multiprocessing.get_context("fork")

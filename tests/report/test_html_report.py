@@ -127,7 +127,7 @@ def test_headings_leave_out_no_level(node1: Path) -> None:
     assert all(level - before <= 1 for before, level in itertools.pairwise(levels))
 
 
-HOSTILE = "</code></pre><script>alert(1)</script><img src=x onerror=alert(1)> {{ 7 * 7 }} & \"'"
+HOSTILE = "</code></pre><script>alert(1)</script><img src=x onerror=alert(1)> {{ 70007 * 3 }} & \"'"
 
 
 def test_what_a_finding_says_is_text_and_never_markup(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_what_a_finding_says_is_text_and_never_markup(tmp_path: Path) -> None:
     drawn = page_of(tmp_path)
     assert len(drawn.all("script")) == 1
     assert drawn.all("img") == []
-    assert "49" not in drawn.text("article")
+    assert "210021" not in drawn.text("article")
     assert HOSTILE in drawn.text("article", "td")
     assert not any(name.startswith("on") for _, attributes in drawn.tags for name in attributes)
 
@@ -176,7 +176,7 @@ def test_known_findings_that_no_case_showed_are_listed_apart(tmp_path: Path) -> 
 def test_a_campaign_without_a_case_has_a_page_without_plots(tmp_path: Path, ended: bool) -> None:
     record(tmp_path, [finished(0.0, reason="no rank starts", exit_code=4)] if ended else [])
     drawn = page_of(tmp_path)
-    assert drawn.text("h1") == "No case has been judged yet"
+    assert drawn.text("h1") == "No case has been judged"
     assert drawn.all("svg") == []
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 from recorded import LIST_GROUP, RESHARD, finished, judged, one_finding, record
 
 from fuzzshard.campaign.events import FindingFlaky, FindingFound, FindingGone, FindingHit
 from fuzzshard.cli import main
-from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.corpus.entry import Confirmation, encode_entry, read_entry
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.report.junit import junit_xml
 from fuzzshard.report.node import is_running, read_node
@@ -87,6 +88,27 @@ def test_what_did_not_come_back_is_inconclusive_and_no_finding(tmp_path: Path) -
     record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), found, flaky, finished(3.0, exit_code=3)])
     stats = stats_in(tmp_path)
     assert (stats.findings, stats.inconclusive, stats.stability, stats.flake_rate) == (0, 1, 0.0, 1.0)
+
+
+def test_a_finding_that_is_reduced_to_a_known_entry_is_a_hit_of_that(tmp_path: Path) -> None:
+    signature = "divergence/fully_shard/registered_parameter"
+    found, _, saved = one_finding(tmp_path, RESHARD, signature, at=1.0)
+    removed = replace(found, path=str(tmp_path / "findings" / "as-it-was-found"))
+    record(
+        tmp_path, [*judged(Status.DIVERGENCE, at=0.0), found, saved, removed, replace(saved, duplicate=True)]
+    )
+    (finding,) = seen_findings([read_node(tmp_path)])
+    assert (finding.folder.name, finding.hits) == (RESHARD, 2)
+
+
+def test_a_finding_that_is_still_being_worked_on_is_unconfirmed(tmp_path: Path) -> None:
+    found, *_ = one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
+    file = tmp_path / "findings" / RESHARD / "case.json"
+    file.write_bytes(encode_entry(replace(read_entry(file), confirmed=None)))
+    record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), found])
+    (finding,) = seen_findings([read_node(tmp_path)])
+    assert (finding.status, finding.hits, finding.confirmed) == ("unconfirmed", 1, False)
+    assert stats_in(tmp_path).findings == 0
 
 
 def test_a_finding_that_is_gone_says_so_until_it_is_found_again(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def headline(stats: Stats) -> str:
     """The outcome in one line."""
     cases = f"{stats.cases:,} case{'' if stats.cases == 1 else 's'}"
     if not stats.cases:
-        return "No case has been judged yet"
+        return "No case has been judged"
     if not stats.findings:
         return f"No findings in {cases}"
     return f"{stats.findings} distinct finding{'' if stats.findings == 1 else 's'} in {cases}"
@@ -152,7 +152,7 @@ def _tiles(stats: Stats) -> list[Tile]:
 
 
 def _percent(share: float | None) -> str:
-    return "unknown" if share is None else f"{share * 100:.3g} %"
+    return "n/a" if share is None else f"{share * 100:.3g} %"
 
 
 def _plots(timeline: Timeline) -> dict[str, Markup]:

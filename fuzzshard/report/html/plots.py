@@ -98,7 +98,6 @@ def durations_plot(histogram: Histogram) -> Markup:
     heights = ticks(max(histogram.counts))
     frame = Frame(NARROW, HEIGHT, high - low, heights[-1], top=44)
     at = [math.log10(edge) - low for edge in histogram.edges]
-    decades = [(float(k) - low, duration(10.0**k)) for k in range(math.ceil(low), math.floor(high) + 1)]
     bars = (
         element(
             "rect",
@@ -118,7 +117,7 @@ def durations_plot(histogram: Histogram) -> Markup:
         frame.height,
         "Time of a case",
         ", ".join(f"{name} {duration(value)}" for name, value in quantiles.items()),
-        frame.axes(decades, _numbers(heights)),
+        frame.axes(_logarithmic(low, high), _numbers(heights)),
         *bars,
         *(
             _quantile(frame, math.log10(value) - low, f"{name} {duration(value)}", row)
@@ -135,6 +134,14 @@ def _span(timeline: Timeline) -> float:
 
 def _times(frame: Frame) -> list[Tick]:
     return [(value, duration(value)) for value in time_ticks(frame.x_most, 8 if frame.width == WIDE else 4)]
+
+
+def _logarithmic(low: float, high: float) -> list[Tick]:
+    """Powers of ten from ``10 ** low`` to ``10 ** high``; where they are few, also twice and five times."""
+    factors = (1, 2, 5) if high - low < 2 else (1,)
+    values = (factor * 10.0**k for k in range(math.floor(low), math.floor(high) + 1) for factor in factors)
+    places = ((math.log10(value) - low, duration(value)) for value in values)
+    return [(place, text) for place, text in places if -1e-9 <= place <= high - low + 1e-9]
 
 
 def _numbers(values: Sequence[float]) -> list[Tick]:

@@ -1,0 +1,59 @@
+"""What a campaign amounts to in the end."""
+
+from __future__ import annotations
+
+from fuzzshard.campaign.events import CampaignFinished
+from fuzzshard.campaign.known import Registry
+from fuzzshard.campaign.quarantine import Quarantine
+from fuzzshard.campaign.tally import Tally
+from fuzzshard.case.features import ALL_FEATURES
+from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, EXIT_INFRA
+from fuzzshard.verdict import Status
+
+NUM_REFUSALS_SHOWN = 20
+
+
+def summarize(
+    tally: Tally,
+    registry: Registry,
+    quarantine: Quarantine,
+    *,
+    seed: int,
+    elapsed: float,
+    points_reached: int,
+    reason: str,
+    exit_code: int,
+    complete: bool,
+) -> CampaignFinished:
+    """The last event, with all sessions of the campaign in it."""
+    cases = tally.cases
+    return CampaignFinished(
+        elapsed=elapsed,
+        reason=reason,
+        exit_code=exit_code,
+        seed=seed,
+        cases=cases,
+        cases_per_second=cases / elapsed,
+        overhead=tally.idle_seconds / max(cases, 1),
+        counts=dict(tally.counts),
+        findings=quarantine.summary(),
+        unresolved=tuple(map(str, registry.unresolved)),
+        refusals=tuple(tally.refusals.most_common(NUM_REFUSALS_SHOWN)),
+        features_seen=len(tally.features),
+        features_total=len(ALL_FEATURES),
+        features_unseen=tuple(sorted(set(ALL_FEATURES) - tally.features)),
+        pairs_seen=len(tally.pairs),
+        points_reached=points_reached,
+        complete=complete,
+    )
+
+
+def verdict_code(tally: Tally, registry: Registry) -> int:
+    """The exit code of a campaign that was neither interrupted nor stopped by an error."""
+    if any(known.hits for known in registry.all(gone=True)) or registry.unresolved:
+        return EXIT_FINDING
+    if tally.cases and tally.counts[Status.INFRA] == tally.cases:
+        return EXIT_INFRA
+    if registry.num_flaky or tally.counts[Status.INCONCLUSIVE]:
+        return EXIT_INCONCLUSIVE
+    return EXIT_CLEAN

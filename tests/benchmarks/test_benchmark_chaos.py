@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from chaos import check_cases
+
+from fuzzshard.campaign.events import CaseDetail, CaseJudged, CaseStarted
+from fuzzshard.journal.history import History
+from fuzzshard.journal.schema import JOURNAL_FILE, connect
+from fuzzshard.journal.writer import JournalWriter, SessionStart
+from fuzzshard.verdict import Status
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Three cases, of which two were judged."""
+    path = tmp_path / JOURNAL_FILE
+    start = SessionStart(stream={}, limits={}, seed=1, stream_seed=1, world_size=2, worlds=1, device="cpu")
+    writer = JournalWriter(path, connect(path), start)
+    for index in range(3):
+        writer.record(CaseStarted(index=index))
+        if index < 2:
+            writer.record(CaseDetail(features=()))
+            writer.record(CaseJudged(index=index, status=Status.PASS, seconds=0.1))
+    return path
+
+
+def said(started: int, judged: int, *, passed: int = 2, ending: str = "killed") -> SimpleNamespace:
+    counts = Counter({"case_started": started, "case_judged": judged})
+    return SimpleNamespace(counts=counts, finished={"counts": {"PASS": passed}}, ending=ending)
+
+
+@pytest.mark.parametrize(
+    ("session", "wrong"),
+    [
+        (said(3, 2), ""),
+        (said(2, 2), ""),  # killed between writing and saying
+        (said(3, 3), "2 case_judged written, 3 said"),
+        (said(4, 2, ending="disk full"), ""),
+        (said(5, 2), "3 case_started written, 5 said"),
+        (said(3, 0), "2 case_judged written, 0 said"),
+        (said(3, 2, passed=3), "the last summary does not count"),
+    ],
+)
+def test_chaos_notices_what_is_missing_in_the_journal(journal, session, wrong):
+    with History(journal) as history:
+        problems = check_cases(history, [session], worlds=1)
+    assert [wrong in problem for problem in problems] == ([True] if wrong else [])
+
+
+def test_chaos_notices_a_session_that_is_not_in_the_journal(journal):
+    with History(journal) as history:
+        problems = check_cases(history, [said(3, 2), said(3, 2)], worlds=1)
+    assert "1 sessions in the journal, 2 were run" in problems[0]
+
+
+@pytest.mark.slow
+def test_a_campaign_survives_a_minute_of_chaos():
+    script = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
+    options = ["--time", "60s", "--kill-every", "20s", "--disturb-every", "5s", "--json"]
+    result = subprocess.run(
+        [sys.executable, str(script), *options], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["wrong"] == []
