@@ -172,3 +172,25 @@ def test_what_is_no_finding_has_no_draft(tmp_path: Path, capsys: pytest.CaptureF
     assert fuzzshard("report", folder, "--runs", "0") == 2
     assert fuzzshard("report", tmp_path / "nowhere") == 2
     assert all(line.startswith("fuzzshard: ") for line in capsys.readouterr().err.splitlines())
+
+
+def test_the_contract_that_somebody_wrote_down_is_quoted(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "corpus", 1)
+    assert fuzzshard("corpus", "mark", folder, "--contract", '"resharding frees it" (`reshard`)') == 0
+    assert fuzzshard("report", folder, "--no-run") == 0
+    assert 'Documented: "resharding frees it" (`reshard`)' in (folder / "report.md").read_text()
+    assert fuzzshard("corpus", "mark", folder, "--contract", "") == 0
+    assert read_entry(folder / "case.json").notes == {}
+
+
+def test_numbers_of_the_run_that_found_it_are_no_part_of_the_summary() -> None:
+    own = text(ENTRY, script="torch.manual_seed(0)\n")
+    assert "the script draws values of its own" in own
+    assert own.count(VERDICT.findings[0].observed) == 1
+    assert "values of its own" not in text(ENTRY, script="print()\n")
+
+
+def test_entries_that_share_a_signature_and_nothing_else_are_no_duplicates(tmp_path: Path) -> None:
+    one = saved(tmp_path, 1) / "case.json"
+    saved(tmp_path, 2)
+    assert duplicates(one, read_entry(one), {"a feature that nobody has"}) == []
