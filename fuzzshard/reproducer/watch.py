@@ -99,6 +99,9 @@ class Watch:
                 return at(self.scope.model, name)
             case "input_gradient":
                 return dict(self.inputs.differentiable())[name] + ".grad"
+            case "resume":
+                state, _, fqn = name.partition(" of ")
+                return f'optimizer.state.get({at(self.scope.model, fqn)}, {{}}).get("{state}")'
             case oracle:
                 return dict(self._pairs(index, oracle))[name]
 
