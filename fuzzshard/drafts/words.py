@@ -117,7 +117,8 @@ def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
         "exit": f"{who} loses a rank: {observed}.",
         "deadline": f"{who} hangs: {observed}.",
     }.get(first.oracle, f"{who}: the {_headline(entry, first)}{_where(entry, first)}.")
-    if first.error is None and first.oracle not in ("exception", "exit", "deadline"):
+    presence = first.detail in (MISSING, UNEXPECTED)
+    if first.error is None and not presence and first.oracle not in ("exception", "exit", "deadline"):
         what += f" Expected: `{_cut(expected, 300)}`; observed: `{_cut(observed, 300)}`."
     loud = entry.status in (Status.CRASH, Status.HANG)
     silent = "" if loud or first.oracle == "warning" else " Nothing is raised, so training goes on with it."
@@ -186,7 +187,9 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
         "bitwise": "both sides add the same two terms, so they must agree bit for bit.",
         "exact": "all values are small integers times powers of two, so nothing is rounded in any order.",
     }.get(first.rung, "they may differ by rounding only.")
-    if first.bound == 0 and first.rung in ("bounded", "precision"):
+    if first.detail in (MISSING, UNEXPECTED):
+        why = "whether something is there does not depend on rounding."
+    elif first.bound == 0 and first.rung in ("bounded", "precision"):
         why = "what is compared here is computed the same way on both sides, so the bits must be equal."
     return f"it is compared with {reference}; {why}"
 

@@ -15,7 +15,7 @@ from fuzzshard.doctor import clean_case
 from fuzzshard.drafts.draft import MOST_CHARACTERS, draft
 from fuzzshard.drafts.duplicates import cause, duplicates
 from fuzzshard.drafts.evidence import Evidence, ScriptRuns, readable
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import MISSING, Finding, Status, Verdict
 
 FINDING = Finding(
     oracle="gradient",
@@ -194,3 +194,14 @@ def test_entries_that_share_a_signature_and_nothing_else_are_no_duplicates(tmp_p
     one = saved(tmp_path, 1) / "case.json"
     saved(tmp_path, 2)
     assert duplicates(one, read_entry(one), {"a feature that nobody has"}) == []
+
+
+def test_what_is_missing_is_said_once_and_needs_no_bound() -> None:
+    finding = msgspec.structs.replace(
+        FINDING, observed="None", expected="a tensor of shape [2]", detail=MISSING, error=None, bound=None
+    )
+    entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
+    said = text(entry)
+    assert "gradient of a parameter is None where plain training has one (`linear0.weight` after" in said
+    assert said.count("a tensor of shape [2]") == 1
+    assert "does not depend on rounding" in said

@@ -435,6 +435,25 @@ def test_shrink_on_two_worlds_saves_what_one_world_comes_to(
 
 
 @pytest.mark.usefixtures("scripted")
+def test_ctrl_c_ends_all_worlds_and_leaves_the_smallest_case_so_far(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
+) -> None:
+    folder = save(tmp_path)
+    runs = 0
+
+    def judge(_: WorldConfig, case: Case) -> Verdict:
+        nonlocal runs
+        runs += 1
+        if runs == 8:
+            signal.raise_signal(signal.SIGINT)
+        return DIVERGENCE if is_wrapped(case) else PASS
+
+    judged_by(judge)
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--worlds", "2") == 130
+    assert size_order(read_entry(folder / "case.json").case) < size_order(clean_case(2))
+
+
+@pytest.mark.usefixtures("scripted")
 def test_shrink_waits_for_a_flaky_finding_to_show_and_reduces_it_against_its_rate(
     tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
 ) -> None:
