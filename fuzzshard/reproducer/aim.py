@@ -189,7 +189,7 @@ def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
         return seeded
     if aim.kind != "compare":
         return dataclasses.replace(seeded, name=aim.name)
-    if finding.detail in (MISSING, UNEXPECTED) and _is_attribute(aim):
+    if finding.detail in (MISSING, UNEXPECTED) and _is_attribute(case, aim, finding):
         return dataclasses.replace(seeded, kind="presence", expected=finding.detail)
     if finding.expected.startswith("a tensor of shape") and aim.oracles[0] in ("output", "loss"):
         return dataclasses.replace(seeded, kind="type", expected=finding.expected)
@@ -208,9 +208,15 @@ def _class(text: str) -> str:
     return text.partition("[")[0]
 
 
-def _is_attribute(aim: Aim) -> bool:
-    """Whether what is missing can be read from a parameter or an input."""
-    return aim.engine != "fsdp1" and aim.oracles[0] in ("gradient", "input_gradient")
+def _is_attribute(case: Case, aim: Aim, finding: Finding) -> bool:
+    """Whether what is missing can be read from a parameter or an input.
+
+    Under FSDP1 a rank has a part of the elements, or none: a gradient is missing where all ranks lack it.
+    """
+    if aim.engine == "fsdp1":
+        missing = finding.detail == MISSING and aim.oracles[0] == "gradient"
+        return missing and case.fsdp1.use_orig_params
+    return aim.oracles[0] in ("gradient", "input_gradient")
 
 
 _SOMETIMES_ALLOWED = {

@@ -128,6 +128,12 @@ class Alone(Writer):
                 f'text = f"{who}: {expected}"',
                 f"assert state is {'not ' * missing}None, text",
             ]
+        if self.aim.engine == "fsdp1":
+            return [
+                f"here = torch.tensor(0.0 if {one} is None else 1.0, device=device)",
+                "dist.all_reduce(here)",
+                f'assert here > 0, "{self.aim.name}: expected a gradient, observed None on all ranks"',
+            ]
         if missing:
             return [f'assert {one} is not None, f"{who}: expected a gradient, observed None"']
         return [f'assert {one} is None, f"{who}: expected no gradient, observed\\n{{{one}}}"']

@@ -91,6 +91,8 @@ class Watch:
         name, index = self.aim.name, self.aim.op
         assert index is not None
         match self.aim.oracles[0]:
+            case "gradient" | "local_gradient" if self.scope.engine == "fsdp1":
+                return f"{at(self.scope.model, name)}.grad"
             case "gradient" | "local_gradient":
                 return f"{self.parameter}.grad"
             case "parameter":
