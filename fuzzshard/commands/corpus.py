@@ -15,7 +15,7 @@ from fuzzshard.commands.corpus_sets import Flag, add, complain, given, merge, pr
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.distinct import Stored
-from fuzzshard.corpus.entry import encode_entry
+from fuzzshard.corpus.entry import CONTRACT, encode_entry
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
@@ -105,7 +105,12 @@ def verify(*paths: Path, run: Flag = False, device: Device = "auto") -> int:
     return EXIT_INCONCLUSIVE if Condition.UNSHOWN in seen else EXIT_CLEAN
 
 
-def mark(*paths: Path, lifecycle: Lifecycle | None = None, issue: str | None = None) -> int:
+def mark(
+    *paths: Path,
+    lifecycle: Lifecycle | None = None,
+    issue: str | None = None,
+    contract: str | None = None,
+) -> int:
     """Write into entries what became of their finding.
 
     For example:
@@ -120,9 +125,11 @@ def mark(*paths: Path, lifecycle: Lifecycle | None = None, issue: str | None = N
         open and fixed follow what replay --update sees; wontfix and flaky are for people to say.
     issue
         The address of the issue; empty removes it.
+    contract
+        What the documentation promises and the finding breaks, for fuzzshard report; empty removes it.
     """
-    if lifecycle is None and issue is None:
-        raise UsageError("there is nothing to write", "give --lifecycle or --issue")
+    if lifecycle is None and issue is None and contract is None:
+        raise UsageError("there is nothing to write", "give --lifecycle, --issue or --contract")
     if issue and not issue.startswith(("https://", "http://")):
         raise UsageError(f"{issue} is no address", "write https://...")
     stored, broken = load(given(paths, "mark", "an entry"))
@@ -133,10 +140,18 @@ def mark(*paths: Path, lifecycle: Lifecycle | None = None, issue: str | None = N
             item.entry,
             lifecycle=lifecycle or item.entry.lifecycle,
             issue=item.entry.issue if issue is None else issue,
+            notes=_with_contract(item.entry.notes, contract),
         )
         write_atomic(item.file, encode_entry(after))
         print(f"{after.lifecycle}  {shown_path(item.file)}  {after.issue}".rstrip())
     return complain(broken)
+
+
+def _with_contract(notes: dict[str, str], contract: str | None) -> dict[str, str]:
+    if contract is None:
+        return notes
+    others = {name: text for name, text in notes.items() if name != CONTRACT}
+    return {**others, CONTRACT: contract} if contract else others
 
 
 def corpus_app(help_epilogue: str, sort_key: int) -> App:

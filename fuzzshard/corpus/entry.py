@@ -29,6 +29,10 @@ FORMAT = 2
 Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?$")]
 
 
+CONTRACT = "contract"
+"""The note of an entry that says what the documentation promises, in its words and with its place."""
+
+
 class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How often a finding came back: ``reproduced`` of ``runs`` runs in fresh worlds.
 

@@ -66,6 +66,7 @@ def _render(
         ran=evidence.repeats is not None,
         script=script,
         output=evidence.script.output,
+        own_values="torch.manual_seed" in (script or "") and entry.findings[0].error is not None,
         num_ranks=entry.case.mesh.size,
         on_cpu=entry.device == "cpu",
         reasons=list(reasons(entry, evidence)),

@@ -43,7 +43,7 @@ def _unshrunk(file: Path) -> Case | None:
 
 
 def duplicates(file: Path, entry: CorpusEntry, mine: Collection[str]) -> list[Duplicate]:
-    """Entries beside the one in ``file`` that share its signature or most of its cause, the nearest first."""
+    """Entries beside the one in ``file`` that share most of its cause, or some of it and its signature."""
     found = []
     for other_file in entry_files([file.parent.parent]):
         if other_file.name != CASE_FILE or other_file.parent == file.parent:
@@ -57,7 +57,7 @@ def duplicates(file: Path, entry: CorpusEntry, mine: Collection[str]) -> list[Du
         theirs = cause(other_file, other)
         shared, union = len(theirs & set(mine)), len(theirs | set(mine))
         same = other.signature == entry.signature
-        if same or (union and shared / union >= LEAST_OVERLAP):
+        if (same and (shared or not union)) or (union and shared / union >= LEAST_OVERLAP):
             duplicate = Duplicate(other_file.parent.name, other.signature, same, shared, union)
             found.append((shared / (union or 1), duplicate))
     ranked = sorted(found, key=lambda pair: (not pair[1].same_signature, -pair[0], pair[1].name))

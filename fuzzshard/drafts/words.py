@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from fuzzshard.case.feature_names import FEATURES
-from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.entry import CONTRACT, CorpusEntry
 from fuzzshard.drafts.evidence import Evidence
+from fuzzshard.report.program import program
 from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status
 
 _TAGS = {"fully_shard": "FSDP2", "fsdp1": "FSDP1", "ddp": "DDP", "replicate": "replicate"}
@@ -124,22 +125,22 @@ def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
         "exception": f"{who} raises `{_cut(observed, 400)}`.",
         "exit": f"{who} loses a rank: {observed}.",
         "deadline": f"{who} hangs: {observed}.",
-    }.get(
-        first.oracle,
-        f"{who}: the {_headline(entry, first)}. Expected {_named(first)}: `{_cut(expected, 300)}`; "
-        f"observed `{_cut(observed, 300)}`.",
-    )
-    told = conditions(entry, cause)
-    if not told:
-        return what
-    listed = "; ".join(told)
+    }.get(first.oracle, f"{who}: the {_headline(entry, first)}{_where(entry, first)}.")
+    presence = first.detail in (MISSING, UNEXPECTED)
+    if first.error is None and not presence and first.oracle not in ("exception", "exit", "deadline"):
+        what += f" Expected: `{_cut(expected, 300)}`; observed: `{_cut(observed, 300)}`."
     loud = entry.status in (Status.CRASH, Status.HANG)
     silent = "" if loud or first.oracle == "warning" else " Nothing is raised, so training goes on with it."
-    return f"{what}{silent} It concerns whoever uses this together: {listed}."
+    told = conditions(entry, cause)
+    together = f" It takes {'these together' if told[1:] else 'this'}: {'; '.join(told)}." if told else ""
+    return what + silent + together
 
 
-def _named(first: Finding) -> str:
-    return f"for `{first.name}`" if first.name else "here"
+def _where(entry: CorpusEntry, first: Finding) -> str:
+    """The tensor, and the statement after which it is looked at."""
+    lines = program(entry.case.schedule)
+    after = f" after `{lines[first.op]}`" if 0 <= first.op < len(lines) else ""
+    return f" (`{first.name}`{after})" if first.name else after
 
 
 def _ranks(entry: CorpusEntry) -> str:
@@ -153,6 +154,8 @@ def reasons(entry: CorpusEntry, evidence: Evidence) -> Iterator[str]:
     first = entry.findings[0]
     engine = engine_name(first.engine)
     yield f"{engine} is wrong: {_rule(entry, first)}"
+    if contract := entry.notes.get(CONTRACT):
+        yield f"Documented: {contract}"
     if first.error is not None and first.bound:
         ratio = first.error / first.bound
         yield (
@@ -193,7 +196,9 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
         "bitwise": "both sides add the same two terms, so they must agree bit for bit.",
         "exact": "all values are small integers times powers of two, so nothing is rounded in any order.",
     }.get(first.rung, "they may differ by rounding only.")
-    if first.bound == 0 and first.rung in ("bounded", "precision"):
+    if first.detail in (MISSING, UNEXPECTED):
+        why = "whether something is there does not depend on rounding."
+    elif first.bound == 0 and first.rung in ("bounded", "precision"):
         why = "what is compared here is computed the same way on both sides, so the bits must be equal."
     return f"it is compared with {reference}; {why}"
 

@@ -54,8 +54,9 @@ class Aim:
 
     A ``relation`` compares with the same engine, as :mod:`fuzzshard.case.relations` changes the case.
     ``error`` is an error that the case expects and that does not come, ``warning`` one that does or does not.
-    ``presence`` is of a gradient that is there or not, ``type`` the shape and dtype of a tensor. ``held`` is
-    what an engine keeps within (``detail`` says of which kind), ``outlives`` what is not freed with it.
+    ``presence`` is of a gradient or an optimizer state that is there or not, ``type`` the shape and dtype of
+    a tensor. ``held`` is what an engine keeps within (``detail`` says of which kind), ``outlives`` what is
+    not freed with it.
 
     ``oracles`` are compared after op ``op``, or after every op if it is None; with a ``name`` only that
     tensor. The difference may be ``bound``, in the unit of the tensor; None means that no bound is known.
@@ -162,6 +163,8 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
             return Aim("held", engine, op=op, name=finding.name, expected=finding.detail, detail="unreduced")
     if finding.rung == "relation":
         return Aim("relation", engine, (finding.oracle,), op)
+    if finding.oracle == "resume" and finding.detail in (MISSING, UNEXPECTED) and engine != "fsdp1":
+        return Aim("presence", engine, ("resume",), op, finding.name, expected=finding.detail)
     bounded = finding.rung in ("bounded", "precision")
     bound = finding.bound if bounded else 0.0
     if bounded and finding.detail in (MISSING, UNEXPECTED):
@@ -176,7 +179,8 @@ def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
     """The aim of a script with values of its own: at one tensor, whether it is there, or its type."""
     if case.init == "meta" or case.dtypes or any(isinstance(op, Cast) for op in case.schedule):
         raise UsageError("the values of this case are copied into its model", "use the named ones")
-    if any(isinstance(op, CorruptState) and op.how == "rebuild" for op in case.schedule):
+    rebuilds = any(isinstance(op, CorruptState) and op.how == "rebuild" for op in case.schedule)
+    if rebuilds and aim.kind != "presence":
         raise UsageError("the model of this case is built anew with other values", "use the named ones")
     seeded = dataclasses.replace(aim, values="seeded", name=finding.name or aim.name)
     if aim.kind == "registration" and _class(finding.observed) != _class(finding.expected):
@@ -185,7 +189,7 @@ def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
         return seeded
     if aim.kind != "compare":
         return dataclasses.replace(seeded, name=aim.name)
-    if finding.detail in (MISSING, UNEXPECTED) and _is_attribute(aim):
+    if finding.detail in (MISSING, UNEXPECTED) and _is_attribute(case, aim, finding):
         return dataclasses.replace(seeded, kind="presence", expected=finding.detail)
     if finding.expected.startswith("a tensor of shape") and aim.oracles[0] in ("output", "loss"):
         return dataclasses.replace(seeded, kind="type", expected=finding.expected)
@@ -204,9 +208,15 @@ def _class(text: str) -> str:
     return text.partition("[")[0]
 
 
-def _is_attribute(aim: Aim) -> bool:
-    """Whether what is missing can be read from a parameter or an input."""
-    return aim.engine != "fsdp1" and aim.oracles[0] in ("gradient", "input_gradient")
+def _is_attribute(case: Case, aim: Aim, finding: Finding) -> bool:
+    """Whether what is missing can be read from a parameter or an input.
+
+    Under FSDP1 a rank has a part of the elements, or none: a gradient is missing where all ranks lack it.
+    """
+    if aim.engine == "fsdp1":
+        missing = finding.detail == MISSING and aim.oracles[0] == "gradient"
+        return missing and case.fsdp1.use_orig_params
+    return aim.oracles[0] in ("gradient", "input_gradient")
 
 
 _SOMETIMES_ALLOWED = {

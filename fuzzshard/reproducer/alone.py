@@ -45,6 +45,8 @@ class Alone(Writer):
         called, engine = self.program.scope.called, self.aim.engine
         rebuilds = self.program.rebuilds
         made = model_lines(self.case, "model") if self.aim.seeded else None
+        if made and rebuilds:
+            made[0] = "torch.manual_seed(seed)"
         lines = engine_lines(self.case, engine, "model", seeds=rebuilds, made=made)
         lines += around_lines(self.case, engine, "model", called)
         if not rebuilds:
@@ -52,7 +54,7 @@ class Alone(Writer):
         variables = ", ".join(dict.fromkeys((called, "model")))
         return [
             *("", "", "def make_model(seed):", *indented([*lines, f"return {variables}"]), "", ""),
-            f"{variables} = make_model(seed={self.case.seed})",
+            f"{variables} = make_model(seed={0 if self.aim.seeded else self.case.seed})",
         ]
 
     def verdict(self) -> list[str]:
@@ -116,9 +118,23 @@ class Alone(Writer):
         return self.aim.expected in ("DTensor", "Tensor", "Parameter")
 
     def _presence(self) -> list[str]:
-        """A gradient that must be there, or must not."""
+        """A gradient or an optimizer state that must be there, or must not."""
         one, who = self.program.watch.one(), f"rank {{rank}}: {self.aim.name}"
-        if self.aim.expected == MISSING:
+        missing = self.aim.expected == MISSING
+        if self.aim.oracles == ("resume",):
+            expected = "expected a state, observed None" if missing else "expected no state, observed one"
+            return [
+                f"state = {one}",
+                f'text = f"{who}: {expected}"',
+                f"assert state is {'not ' * missing}None, text",
+            ]
+        if self.aim.engine == "fsdp1":
+            return [
+                f"here = torch.tensor(0.0 if {one} is None else 1.0, device=device)",
+                "dist.all_reduce(here)",
+                f'assert here > 0, "{self.aim.name}: expected a gradient, observed None on all ranks"',
+            ]
+        if missing:
             return [f'assert {one} is not None, f"{who}: expected a gradient, observed None"']
         return [f'assert {one} is None, f"{who}: expected no gradient, observed\\n{{{one}}}"']
 

@@ -45,6 +45,9 @@ from fuzzshard.reproducer.watch import Watch
 _STOPS_AT_OP = ("communication", "hooks", "error")
 """Kinds that look at what an op does, not at what it leaves behind."""
 
+_NO_MATTER_OF_VALUES = ("presence", "held", "outlives")
+"""Kinds for which nobody averages gradients by hand."""
+
 
 class Program:
     """Writes the ops up to the one that the aim looks at; ``lines`` is the result.
@@ -114,7 +117,9 @@ class Program:
 
     def _sync_plan(self) -> SyncPlan:
         owners = set(self.facts.owners.values())
-        if self.aim.kind != "compare":
+        if self.aim.kind in _NO_MATTER_OF_VALUES:
+            owners = set()
+        elif self.aim.kind != "compare":
             owners &= {None} if self.aim.engine == "fully_shard" else set()
         reads = {i for i in self.losses.taken if self.aim.watches("gradient", i)}
         plan = sync_plan(self.case, self.last, owners, self.losses.taken, reads, tolerant=self.aim.tolerant)
@@ -138,7 +143,8 @@ class Program:
         watched = {"gradient", "local_gradient", "parameter", "resume"} & set(self.aim.oracles)
         if parameter := self.watch.parameter:
             lines.append(f"{parameter} = {at(self.scope.model, self.aim.name)}")
-        if (watched and not self.watch.watched) or self.aim.kind == "replicas" or uses_parameters(self.scope):
+        is_returned = self.watch.watched or self.aim.kind == "presence"
+        if (watched and not is_returned) or self.aim.kind == "replicas" or uses_parameters(self.scope):
             lines.append(f"params = {self.scope.parameters(self.scope.model)}")
         needed = Step | ZeroGrad | SaveState | LoadState | CorruptState
         return lines + (optimizer_lines(self.scope) if any(isinstance(o, needed) for o in self.ops) else [])
@@ -220,7 +226,7 @@ class Program:
 
     def _rebuild(self, index: int) -> list[str]:
         """Makes the model anew; what was set on it before is set again."""
-        seed = seed_of(self.case.seed, "rebuilt")
+        seed = 1 if self.aim.seeded else seed_of(self.case.seed, "rebuilt")
         variables = ", ".join(dict.fromkeys((self.scope.called, self.scope.model)))
         lines = [f"{variables} = make_model(seed={seed})"]
         lines += freeze_lines(

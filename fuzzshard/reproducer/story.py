@@ -54,6 +54,8 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
             wanted = (
                 "has no gradient and should" if aim.expected == MISSING else "has a gradient and should not"
             )
+            if aim.oracles == ("resume",):
+                wanted = "is lost" if aim.expected == MISSING else "is there and should not be"
             return f"Under {aim.engine} {finding.name} {wanted}: observed {observed}, expected {expected}."
         case "type":
             return f"{_thing(finding)} under {aim.engine}: observed {observed}, expected {expected}."

@@ -91,6 +91,8 @@ class Watch:
         name, index = self.aim.name, self.aim.op
         assert index is not None
         match self.aim.oracles[0]:
+            case "gradient" | "local_gradient" if self.scope.engine == "fsdp1":
+                return f"{at(self.scope.model, name)}.grad"
             case "gradient" | "local_gradient":
                 return f"{self.parameter}.grad"
             case "parameter":
@@ -99,6 +101,9 @@ class Watch:
                 return at(self.scope.model, name)
             case "input_gradient":
                 return dict(self.inputs.differentiable())[name] + ".grad"
+            case "resume":
+                state, _, fqn = name.partition(" of ")
+                return f'optimizer.state.get({at(self.scope.model, fqn)}, {{}}).get("{state}")'
             case oracle:
                 return dict(self._pairs(index, oracle))[name]
 

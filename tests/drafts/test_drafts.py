@@ -15,7 +15,7 @@ from fuzzshard.doctor import clean_case
 from fuzzshard.drafts.draft import MOST_CHARACTERS, draft
 from fuzzshard.drafts.duplicates import cause, duplicates
 from fuzzshard.drafts.evidence import Evidence, ScriptRuns, readable
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import MISSING, Finding, Status, Verdict
 
 FINDING = Finding(
     oracle="gradient",
@@ -172,3 +172,36 @@ def test_what_is_no_finding_has_no_draft(tmp_path: Path, capsys: pytest.CaptureF
     assert fuzzshard("report", folder, "--runs", "0") == 2
     assert fuzzshard("report", tmp_path / "nowhere") == 2
     assert all(line.startswith("fuzzshard: ") for line in capsys.readouterr().err.splitlines())
+
+
+def test_the_contract_that_somebody_wrote_down_is_quoted(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "corpus", 1)
+    assert fuzzshard("corpus", "mark", folder, "--contract", '"resharding frees it" (`reshard`)') == 0
+    assert fuzzshard("report", folder, "--no-run") == 0
+    assert 'Documented: "resharding frees it" (`reshard`)' in (folder / "report.md").read_text()
+    assert fuzzshard("corpus", "mark", folder, "--contract", "") == 0
+    assert read_entry(folder / "case.json").notes == {}
+
+
+def test_numbers_of_the_run_that_found_it_are_no_part_of_the_summary() -> None:
+    own = text(ENTRY, script="torch.manual_seed(0)\n")
+    assert "the script draws values of its own" in own
+    assert own.count(VERDICT.findings[0].observed) == 1
+    assert "values of its own" not in text(ENTRY, script="print()\n")
+
+
+def test_entries_that_share_a_signature_and_nothing_else_are_no_duplicates(tmp_path: Path) -> None:
+    one = saved(tmp_path, 1) / "case.json"
+    saved(tmp_path, 2)
+    assert duplicates(one, read_entry(one), {"a feature that nobody has"}) == []
+
+
+def test_what_is_missing_is_said_once_and_needs_no_bound() -> None:
+    finding = msgspec.structs.replace(
+        FINDING, observed="None", expected="a tensor of shape [2]", detail=MISSING, error=None, bound=None
+    )
+    entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
+    said = text(entry)
+    assert "gradient of a parameter is None where plain training has one (`linear0.weight` after" in said
+    assert said.count("a tensor of shape [2]") == 1
+    assert "does not depend on rounding" in said

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 
+import msgspec
 import pytest
 
 from fuzzshard import cli
@@ -15,7 +17,7 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import size_order
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import Confirmation, make_entry, read_entry
+from fuzzshard.corpus.entry import Confirmation, encode_entry, make_entry, read_entry
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import InfraError, UsageError
@@ -417,3 +419,51 @@ def test_what_a_patched_torch_does_is_not_written(tmp_path: Path, capsys: pytest
     save(tmp_path)
     assert fuzzshard("replay", tmp_path, "--update", "--preload", __file__) == 2
     assert "use one without the other" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("scripted")
+def test_shrink_on_two_worlds_saves_what_one_world_comes_to(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
+) -> None:
+    started = judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
+    one, two = save(tmp_path / "one"), save(tmp_path / "two")
+    assert fuzzshard("shrink", one, "--device", "cpu") == 0
+    assert fuzzshard("shrink", two, "--device", "cpu", "--worlds", "2") == 0
+    assert len(started) == 3
+    first, second = (read_entry(folder / "case.json") for folder in (one, two))
+    assert (first.case, first.culprits) == (second.case, second.culprits)
+
+
+@pytest.mark.usefixtures("scripted")
+def test_ctrl_c_ends_all_worlds_and_leaves_the_smallest_case_so_far(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
+) -> None:
+    folder = save(tmp_path)
+    runs = 0
+
+    def judge(_: WorldConfig, case: Case) -> Verdict:
+        nonlocal runs
+        runs += 1
+        if runs == 8:
+            signal.raise_signal(signal.SIGINT)
+        return DIVERGENCE if is_wrapped(case) else PASS
+
+    judged_by(judge)
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--worlds", "2") == 130
+    assert size_order(read_entry(folder / "case.json").case) < size_order(clean_case(2))
+
+
+@pytest.mark.usefixtures("scripted")
+def test_shrink_waits_for_a_flaky_finding_to_show_and_reduces_it_against_its_rate(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
+) -> None:
+    folder = save(tmp_path)
+    entry = read_entry(folder / "case.json")
+    flaky = msgspec.structs.replace(entry, confirmed=Confirmation(runs=10, reproduced=5))
+    write_atomic(folder / "case.json", encode_entry(flaky))
+    turns = itertools.cycle([PASS, DIVERGENCE])
+    judged_by(lambda _, case: next(turns) if is_wrapped(case) else PASS)
+    assert fuzzshard("shrink", folder, "--device", "cpu") == 0
+    after = read_entry(folder / "case.json")
+    assert size_order(after.case) < size_order(entry.case)
+    assert after.flaky

@@ -132,6 +132,26 @@ def test_the_result_does_not_depend_on_the_number_of_workers(workers: int) -> No
     assert [p.case for p in together.trail] == [p.case for p in alone.trail]
 
 
+@pytest.mark.parametrize("limit", [5, 20, 40])
+def test_a_budget_of_evaluations_allows_the_same_with_any_number_of_workers(limit: int) -> None:
+    budget = Budget(max_evaluations=limit)
+    alone = shrink(big_case(), has_two_linears_and_a_step, budget=budget)
+    together = shrink(big_case(), has_two_linears_and_a_step, budget=budget, workers=4)
+    assert (together.case, together.evaluations) == (alone.case, alone.evaluations)
+
+
+def test_what_runs_ahead_is_never_run_twice_and_not_counted_before_it_is_asked_for() -> None:
+    lock, seen = threading.Lock(), list[bytes]()
+
+    def still_fails(case: Case) -> bool:
+        with lock:
+            seen.append(encode(case))
+        return has_two_linears_and_a_step(case)
+
+    result = shrink(big_case(), still_fails, workers=3)
+    assert len(seen) == len(set(seen)) >= result.evaluations
+
+
 def test_several_workers_evaluate_at_the_same_time() -> None:
     meeting = threading.Barrier(2)
     met = threading.Event()
