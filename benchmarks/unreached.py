@@ -64,7 +64,7 @@ class Reason:
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A branch that no case has taken; ``function`` with its class, ``source`` and ``to`` as they are written."""
+    """A branch that no case has taken; ``source`` and ``to`` are the texts of its lines."""
 
     file: str
     function: str
