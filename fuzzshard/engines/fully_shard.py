@@ -111,7 +111,7 @@ class FullyShard(Engine):
         }
         options.set_prefetches(self.case, model)
         options.set_communication(self.case, model)
-        options.register_methods(self.case, self.facts, model)
+        options.register_methods(self.facts, model)
         if self.case.init == "meta":
             options.materialize(self.case, self.facts, model, super().build(), self.mesh.device)
         if self.case.compile is not None:

@@ -95,10 +95,12 @@ def lacking(case: Case) -> str | None:
     return next((name for name in names if not hasattr(FSDPModule, name)), None)
 
 
-def register_methods(case: Case, found: Facts, model: nn.Module) -> None:
-    """``register_fsdp_forward_method`` for wrapped modules that are called by another method than forward."""
-    for path in (path for group in case.wrap for path in group.modules):
-        block = found.modules[path]
+def register_methods(found: Facts, model: nn.Module) -> None:
+    """``register_fsdp_forward_method`` for modules that are called by another method than forward.
+
+    "If module is not an FSDPModule, then this is a no-op" (its docstring).
+    """
+    for path, block in found.modules.items():
         if isinstance(block, Block) and block.method != "forward":
             register_fsdp_forward_method(model.get_submodule(path), block.method)
 
