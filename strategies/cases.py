@@ -33,6 +33,8 @@ SIZES = (60, 40, 160, 80, 80, 160)
 _EXACT = 25
 _DYADIC = 15
 """Percent of all cases, and of those that are not exact."""
+_MEMORY = 4
+"""Percent of the cases on CUDA, each of which costs four more runs of every engine."""
 _DIVERGING = 4
 """Percent of the cases with FSDP1."""
 
@@ -121,4 +123,6 @@ def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
         optimizer=optimizer_options(tape, swarm, case, found),
         observe="losses" if "losses_only" in swarm else "everything",
     )
+    if cuda and case.observe == "everything" and tape.chance(_MEMORY):
+        case = replace(case, observe="memory")
     return options(tape, swarm, case, cuda=cuda)

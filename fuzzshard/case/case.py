@@ -147,7 +147,8 @@ class Case(Part, frozen=True, kw_only=True):
     ``ignored`` are modules or parameters given to ``fully_shard`` as ``ignored_params``. With
     ``init="meta"`` the model is wrapped on the meta device and gets its values afterwards. ``compile`` is the
     backend of ``module.compile()`` on the wrapped root. With a ``relation`` ``fully_shard`` runs a second
-    time with that aspect changed, and must give the same bits. ``observe="losses"`` compares nothing else.
+    time with that aspect changed, and must give the same bits. ``observe="losses"`` compares nothing else;
+    with ``"memory"`` every engine trains again after that, to see whether its memory on the device grows.
     """
 
     seed: int
@@ -173,4 +174,4 @@ class Case(Part, frozen=True, kw_only=True):
     delays: tuple[Delay, ...] = ()
     relation: Relation | None = None
     expect: tuple[Expect, ...] = ()
-    observe: Literal["everything", "losses"] = "everything"
+    observe: Literal["everything", "losses", "memory"] = "everything"

@@ -199,6 +199,7 @@ FEATURES: dict[str, str] = {
     "fsdp1:detail": "the debug level DETAIL",
     "option:ignored": "parameters that fully_shard ignores",
     "option:meta": "wrapped on the meta device",
+    "option:memory": "engines train again, to see whether memory on the device grows",
     "option:losses_only": "nothing but losses is compared",
     "compile:eager": "module.compile() with the backend eager",
     "compile:aot_eager": "module.compile() with the backend aot_eager",

@@ -69,8 +69,8 @@ def _options(case: Case) -> Iterator[str]:
     if case.relation is not None:
         yield f"relation:{case.relation}"
     yield from (f"expect:{expect.kind}" for expect in case.expect)
-    if case.observe == "losses":
-        yield "option:losses_only"
+    if case.observe != "everything":
+        yield f"option:{'losses_only' if case.observe == 'losses' else 'memory'}"
 
 
 def _row_features(case: Case) -> Iterator[str]:

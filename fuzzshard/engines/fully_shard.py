@@ -111,7 +111,7 @@ class FullyShard(Engine):
         }
         options.set_prefetches(self.case, model)
         options.set_communication(self.case, model)
-        options.register_methods(self.case, self.facts, model)
+        options.register_methods(self.facts, model)
         if self.case.init == "meta":
             options.materialize(self.case, self.facts, model, super().build(), self.mesh.device)
         if self.case.compile is not None:
@@ -126,11 +126,16 @@ class FullyShard(Engine):
 
     @override
     def set_flag(self, op: SetFlag) -> None:
+        """As users do it: the setters of a wrapped module go through those below it themselves."""
         self.flags.set(op)
-        for module in self._targeted(op):
-            if op.flag == "is_last_backward":
+        target = self.model.get_submodule(op.target)
+        if op.flag == "is_last_backward":
+            for module in self._targeted(op):
                 module.set_is_last_backward(op.value)
-            else:
+        elif isinstance(target, FSDPModule):
+            getattr(target, f"set_{op.flag}")(op.value, recurse=op.recurse)
+        else:
+            for module in self._targeted(op):
                 getattr(module, f"set_{op.flag}")(op.value, recurse=False)
 
     @override

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Set
 from typing import Any, cast
 
@@ -32,10 +33,18 @@ def arguments(group: WrapGroup, ignored: Set[nn.Parameter]) -> dict[str, Any]:
     if group.precision is not None:
         options["mp_policy"] = _policy(group.precision)
     if group.shard_dim != "first":
-        options["shard_placement_fn"] = lambda parameter: Shard(shard_dim(group, tuple(parameter.shape)))
+        options["shard_placement_fn"] = functools.partial(_placement, group)
     if ignored:
         options["ignored_params"] = set(ignored)
     return options
+
+
+def _placement(group: WrapGroup, parameter: nn.Parameter) -> Shard | None:
+    """As users write it: -1 is the last dim, and None the first one ("defaults to Shard(0)")."""
+    if group.shard_dim == "last":
+        return Shard(-1)
+    dim = shard_dim(group, tuple(parameter.shape))
+    return Shard(dim) if dim else None
 
 
 def _policy(precision: Precision) -> MixedPrecisionPolicy:
@@ -86,10 +95,12 @@ def lacking(case: Case) -> str | None:
     return next((name for name in names if not hasattr(FSDPModule, name)), None)
 
 
-def register_methods(case: Case, found: Facts, model: nn.Module) -> None:
-    """``register_fsdp_forward_method`` for wrapped modules that are called by another method than forward."""
-    for path in (path for group in case.wrap for path in group.modules):
-        block = found.modules[path]
+def register_methods(found: Facts, model: nn.Module) -> None:
+    """``register_fsdp_forward_method`` for modules that are called by another method than forward.
+
+    "If module is not an FSDPModule, then this is a no-op" (its docstring).
+    """
+    for path, block in found.modules.items():
         if isinstance(block, Block) and block.method != "forward":
             register_fsdp_forward_method(model.get_submodule(path), block.method)
 

@@ -12,7 +12,8 @@ checkpoint is loaded into the same layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+import itertools
+from collections.abc import Iterator, Sequence, Set
 from typing import Literal, NamedTuple
 
 from fuzzshard.case.case import Case
@@ -66,6 +67,26 @@ def leak_findings(case: Case, engine: str, trace: Trace, reference: Trace, rank:
             detail=leak.kind,
         )
         for leak in leaks[:MOST_FINDINGS]
+    ]
+
+
+def memory_findings(case: Case, engine: str, after: Sequence[int], rank: int) -> list[Finding]:
+    """``after`` are the bytes that the device held after each of several equal runs (training/memory.py)."""
+    grown = {b - a for a, b in itertools.pairwise(after)}
+    if len(grown) != 1 or min(grown) <= 0:
+        return []
+    observed = f"{grown.pop()} bytes more after every run"
+    return [
+        Finding(
+            oracle="leak",
+            engine=engine,
+            observed=observed,
+            expected="as many as after the run before",
+            op=len(case.schedule) - 1,
+            name="memory of the device",
+            rank=rank,
+            detail="device_memory",
+        )
     ]
 
 

@@ -12,7 +12,10 @@ _STRATEGIES = {
     "hybrid_shard": "HYBRID_SHARD",
     "hybrid_shard_zero2": "_HYBRID_SHARD_ZERO2",
 }
-_SHARD_DIMS = {"last": "p.ndim - 1", "largest": "p.shape.index(max(p.shape))"}
+_SHARD_DIMS = {
+    "last": "Shard(-1)",
+    "largest": "Shard(d) if (d := p.shape.index(max(p.shape))) else None",
+}
 _STYLES = {"colwise": "ColwiseParallel", "rowwise": "RowwiseParallel", "sequence": "SequenceParallel"}
 _LAYOUTS = {"replicate": "Replicate()", "sequence": "Shard(1)"}
 
@@ -28,7 +31,7 @@ def group_arguments(group: WrapGroup) -> list[str]:
         pinned = "" if group.offload == "pinned" else "pin_memory=False"
         arguments.append(f"offload_policy=CPUOffloadPolicy({pinned})")
     if group.shard_dim != "first":
-        arguments.append(f"shard_placement_fn=lambda p: Shard({_SHARD_DIMS[group.shard_dim]})")
+        arguments.append(f"shard_placement_fn=lambda p: {_SHARD_DIMS[group.shard_dim]}")
     return arguments
 
 

@@ -77,6 +77,8 @@ def _others(part: Part, name: str) -> list[object]:
 def _named_values(annotation: Any) -> Iterator[object]:
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
+    elif get_origin(annotation) is tuple:
+        yield from ((value,) for value in _named_values(get_args(annotation)[0]))
     else:
         for member in get_args(annotation):
             yield from _named_values(member)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -22,7 +23,7 @@ from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.refusals import refusal
 from fuzzshard.engines.registry import ENGINES, not_applicable, surroundings
 from fuzzshard.engines.replicate import Replicate
-from fuzzshard.oracles.after_run import leak_findings
+from fuzzshard.oracles.after_run import KEEPS_ITSELF, leak_findings, memory_findings
 from fuzzshard.oracles.alone import findings_alone
 from fuzzshard.oracles.communication import communication_findings
 from fuzzshard.oracles.hooks import fsdp1_hook_findings, fully_shard_hook_findings
@@ -34,6 +35,7 @@ from fuzzshard.training.collectives import Recorder, record_into
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.expectations import ErrorMissing, Watch, describe
 from fuzzshard.training.ladder import Ladder
+from fuzzshard.training.memory import bytes_after_runs
 from fuzzshard.training.survivors import Survivors, collect_garbage
 from fuzzshard.training.torch_coverage import tracing
 from fuzzshard.training.trace import Trace
@@ -112,6 +114,7 @@ class Experiment:
             findings += self._relation_findings(trace)
         if FSDP1.name in engines:
             findings += fsdp1_hook_findings(self.case, self.traces[FSDP1.name], self.mesh.global_rank)
+        findings += self._memory_findings(engines)
         return RankReport(
             findings=tuple(findings),
             notes=self.notes,
@@ -157,6 +160,18 @@ class Experiment:
         if not again._train(FullyShard.name, lambda: again._build(FullyShard.name), other):
             return []
         return relation_findings(self.case, trace, other, self.mesh.rank)
+
+    def _memory_findings(self, engines: Sequence[str]) -> list[Finding]:
+        """Trains the reference and the engines again, if the case asks for it; what keeps itself is known."""
+        if self.case.observe != "memory" or self.case.compile is not None or self.case.expect:
+            return []
+        findings: list[Finding] = []
+        for name in (Reference.name, *(name for name in engines if name not in KEEPS_ITSELF)):
+            again = Experiment(self.case, self.mesh, self.on_engine)
+            run = functools.partial(again._train, name, functools.partial(again._build, name), None)
+            after = bytes_after_runs(run, self.mesh.device)
+            findings += memory_findings(self.case, name, after, self.mesh.global_rank)
+        return findings
 
     def _build(self, name: str) -> Engine:
         return (Reference if name == Reference.name else ENGINES[name])(self.case, self.mesh, self.dtype)

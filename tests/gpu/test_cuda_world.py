@@ -58,6 +58,17 @@ def test_a_planted_divergence_is_found_on_cuda() -> None:
     assert verdict.signature == "divergence/fully_shard/output"
 
 
+@pytest.mark.parametrize("leaks", [False, True])
+def test_memory_that_every_run_keeps_on_the_device_is_found(*, leaks: bool) -> None:
+    case = make_case(mesh=RANKS, observe="memory")
+    preload = (str(FAULTS / "keeps_unsharded_copies.py"),) if leaks else ()
+    with World(WorldConfig(size=RANKS, device="cuda", preload=preload)) as world:
+        verdict = world.run(case)
+    assert verdict.signature == ("divergence/fully_shard/leak/device_memory" if leaks else ""), (
+        verdict.findings
+    )
+
+
 def test_a_crash_on_cuda_costs_one_case() -> None:
     case = make_case(chain(a=Linear(out=4)), (FORWARD,), mesh=RANKS, wrap=groups(ROOT))
     config = WorldConfig(size=RANKS, device="cuda", preload=(str(FAULTS / "ddp_raises.py"),))

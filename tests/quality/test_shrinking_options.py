@@ -148,6 +148,10 @@ ONE_OF: dict[str, tuple[Case, Callable[[Case], object]]] = {
             (c.implementation for c in case.checkpoints if c.implementation != "composable"), None
         ),
     ),
+    "an option of collectives": (
+        make_case(wrap=(WrapGroup(modules=("",), communication=("two_buffers", "allocate", "hook")),)),
+        lambda case: next((g.communication for g in case.wrap if g.communication), None),
+    ),
     "an optimizer": (
         make_case(optimizer=Optimizer(kind="adamw")),
         lambda case: case.optimizer.kind if case.optimizer.kind != "sgd" else None,
@@ -158,6 +162,7 @@ SMALLEST = {
     "the dtype of a policy": "float16",
     "the dtype of FSDP1's policy": "float16",
     "how a module is checkpointed": "utils",
+    "an option of collectives": ("sum",),
     "an optimizer": "adam",
 }
 

@@ -56,6 +56,7 @@ SHARDING = {
         wrap=configured("a", "b", ROOT, offload="unpinned"),
         delays=tuple(Delay(site=site, milliseconds=1, ranks="others") for site in _SITES),
     ),
+    "memory on the device is looked at": bitwise(observe="memory"),
     "prefetch in both directions": bitwise(
         wrap=(
             WrapGroup(modules=("a",), forward_prefetch=("b",)),

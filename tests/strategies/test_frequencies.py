@@ -29,7 +29,7 @@ EXTENSION_FEATURES = frozenset(
     )
 )
 """More features that most cases do not have."""
-ON_CUDA = frozenset(("offload:pinned", "input:on_host", "fsdp1:offload", "compile:inductor"))
+ON_CUDA = frozenset(("offload:pinned", "input:on_host", "fsdp1:offload", "compile:inductor", "option:memory"))
 
 
 def is_extension(feature):

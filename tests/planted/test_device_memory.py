@@ -1,0 +1,58 @@
+"""Memory that grows with every run of an engine is found, and what stays after the first one is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from cases import make_case
+
+from fuzzshard.oracles.after_run import memory_findings
+from fuzzshard.training import memory
+from fuzzshard.verdict import Status
+from fuzzshard.world import World, WorldConfig
+
+HERE = Path(__file__).parent
+COUNTER, LEAK = HERE / "counts_kept_copies.py", HERE / "faults" / "keeps_unsharded_copies.py"
+CASE = make_case(observe="memory")
+
+
+@pytest.mark.parametrize(
+    ("preload", "signature"),
+    [((COUNTER,), ""), ((COUNTER, LEAK), "divergence/fully_shard/leak/device_memory")],
+)
+def test_copies_that_are_kept_are_a_leak_of_their_engine(preload: tuple[Path, ...], signature: str) -> None:
+    with World(WorldConfig(size=2, preload=tuple(map(str, preload)))) as world:
+        verdict = world.run(CASE)
+    assert verdict.signature == signature, verdict.findings[:2]
+    assert verdict.status is (Status.DIVERGENCE if signature else Status.PASS)
+
+
+@pytest.mark.parametrize(
+    ("after", "leaks"),
+    [
+        ((100, 120, 140, 160), True),
+        ((100, 120, 140, 140), False),
+        ((100, 120, 160, 180), False),
+        ((160, 140, 120, 100), False),
+        ((64, 64, 64, 64), False),
+        ((), False),
+    ],
+)
+def test_only_equal_growth_with_every_run_is_a_leak(after: tuple[int, ...], leaks: bool) -> None:
+    findings = memory_findings(CASE, "fully_shard", after, 0)
+    assert [(f.oracle, f.detail) for f in findings] == [("leak", "device_memory")] * leaks
+
+
+def test_where_nobody_counts_nothing_runs_again() -> None:
+    ran: list[int] = []
+    assert memory.bytes_after_runs(lambda: ran.append(1), torch.device("cpu")) == ()
+    assert ran == []
+
+
+def test_every_run_is_followed_by_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bytes] = []
+    monkeypatch.setattr(memory, "allocated_bytes", lambda device: sum(map(len, kept)))
+    after = memory.bytes_after_runs(lambda: kept.append(b"four"), torch.device("cuda"))
+    assert after == (4, 8, 12, 16)
