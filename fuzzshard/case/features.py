@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.checkpoint_features import checkpoint_features
 from fuzzshard.case.facts import facts
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.model_features import dim_features, edge_features, leaf_features, reuse_features
@@ -36,6 +37,7 @@ def features(case: Case) -> frozenset[str]:
             *edge_features(case, found),
             *reuse_features(case),
             *wrapping_features(case, found),
+            *checkpoint_features(case, found),
             *freezing_features(case, found),
             *mesh_features(case),
             *group_features(case),
