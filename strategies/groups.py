@@ -9,6 +9,7 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import CommunicationOption
 from fuzzshard.case.placements import shard_dim
+from fuzzshard.case.units import parameter_groups
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -39,7 +40,7 @@ def _communication(tape: Tape) -> tuple[CommunicationOption, ...]:
 def _with_shard_dim(tape: Tape, case: Case, found: Facts, index: int, group: WrapGroup) -> WrapGroup:
     """``fully_shard`` shards along a dim other than the first only where that is even."""
     changed = replace(group, shard_dim=tape.pick(("last", "largest")))
-    shapes = [found.parameters[fqn] for fqn, owner in found.owners.items() if owner == index]
+    shapes = [found.parameters[fqn] for fqn, indices in parameter_groups(case).items() if index in indices]
     dims = [(shard_dim(changed, shape), shape) for shape in shapes]
     even = all(not dim or shape[dim] % case.mesh.shard == 0 for dim, shape in dims)
     return changed if even else group

@@ -20,6 +20,7 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.placements import shard_dim
 from fuzzshard.case.schedule import Forward
 from fuzzshard.case.tensor_parallel import check_plan
+from fuzzshard.case.units import parameter_groups
 from fuzzshard.errors import InvalidCase
 
 LONGEST_DELAY = 1000.0
@@ -79,18 +80,22 @@ def _check_groups(case: Case) -> None:
 
 def _check_shard_dims(case: Case, found: Facts) -> None:
     """``fully_shard``: "If sharding on a nonzero dim, we currently require even sharding" (its docstring)."""
-    for fqn, owner in found.owners.items():
-        if owner is None or case.wrap[owner].shard_dim == "first":
-            continue
-        if any(is_within(fqn, plan.module) for plan in case.tensor_parallel):
-            raise InvalidCase(f"tensor parallel {fqn!r} is in a group with a shard_dim", 'use "first"')
+    if all(group.shard_dim == "first" for group in case.wrap):
+        return
+    for fqn, indices in parameter_groups(case).items():
         shape = found.parameters[fqn]
-        dim = shard_dim(case.wrap[owner], shape)
-        if dim and shape[dim] % case.mesh.shard:
-            raise InvalidCase(
-                f"{fqn!r} {list(shape)} cannot be sharded evenly over {case.mesh.shard} ranks on dim {dim}",
-                "use sizes that the shard axis divides",
-            )
+        for group in (case.wrap[index] for index in sorted(indices)):
+            if group.shard_dim == "first":
+                continue
+            if any(is_within(fqn, plan.module) for plan in case.tensor_parallel):
+                raise InvalidCase(f"tensor parallel {fqn!r} is in a group with a shard_dim", 'use "first"')
+            dim = shard_dim(group, shape)
+            if dim and shape[dim] % case.mesh.shard:
+                evenly = f"evenly over {case.mesh.shard} ranks on dim {dim}"
+                raise InvalidCase(
+                    f"{fqn!r} {list(shape)} cannot be sharded {evenly}",
+                    "use sizes that the shard axis divides",
+                )
 
 
 def _check_host_inputs(case: Case, found: Facts) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from fuzzshard.case.batches import all_rows, rows_of_batch, used_batches
 from fuzzshard.case.case import Case
+from fuzzshard.case.checkpoint_features import checkpoint_features
 from fuzzshard.case.facts import facts
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.graph_features import graph_features
@@ -41,6 +42,7 @@ def features(case: Case) -> frozenset[str]:
             *reuse_features(case),
             *wrapping_features(case, found),
             *graph_features(case, found),
+            *checkpoint_features(case, found),
             *freezing_features(case, found),
             *mesh_features(case),
             *group_features(case),

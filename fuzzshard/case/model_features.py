@@ -11,6 +11,7 @@ from fuzzshard.case.graph import (
     Alias,
     Block,
     Call,
+    Conv1d,
     Linear,
     RawParameter,
     join,
@@ -24,7 +25,9 @@ from fuzzshard.case.schedule import Forward
 
 def leaf_features(found: Facts) -> Iterator[str]:
     """Kinds of leaves."""
-    for module in found.modules.values():
+    for path, module in found.modules.items():
+        if isinstance(module, Conv1d) and found.width(path) == 1:
+            yield "leaf:conv1d_of_one"
         match module:
             case Linear(bias=False):
                 yield "leaf:linear_no_bias"

@@ -12,7 +12,7 @@ from fuzzshard.case.schedule import SetRequiresGrad
 
 
 def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
-    """The wrap plan and what is checkpointed."""
+    """The wrap plan."""
     wrapped = [m for group in case.wrap for m in group.modules]
     if len(case.wrap) > 1:
         yield "wrap:several_groups"
@@ -27,9 +27,6 @@ def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
     for group in case.wrap:
         raf = group.reshard_after_forward
         yield f"reshard:{str(raf).lower()}" if raf is None or isinstance(raf, bool) else "reshard:int"
-    for checkpoint in case.checkpoints:
-        yield "checkpoint:module"
-        yield f"checkpoint:{checkpoint.implementation}"
 
 
 def freezing_features(case: Case, found: Facts) -> Iterator[str]:

@@ -45,6 +45,20 @@ def parameter_units(case: Case) -> dict[str, frozenset[str]]:
     return {fqn: frozenset(names) for fqn, names in owners.items()}
 
 
+def parameter_groups(case: Case) -> dict[str, frozenset[int]]:
+    """The wrap groups (indices into ``case.wrap``) that come upon each parameter when they are applied.
+
+    More than its owner where it is tied across groups: the call of ``fully_shard`` that comes later shards it
+    once more, which torch refuses in the first forward only (``_validate_no_duplicate_params``).
+    """
+    group_of = {module: index for index, group in enumerate(case.wrap) for module in group.modules}
+    owners = facts(case).owners
+    return {
+        fqn: frozenset(group_of[name] for name in names if name in group_of and owners[fqn] is not None)
+        for fqn, names in parameter_units(case).items()
+    }
+
+
 def units(case: Case) -> dict[str, tuple[str, ...]]:
     """The parameters of every unit that has any."""
     members: dict[str, list[str]] = {}

@@ -179,8 +179,16 @@ def digest(case: Case) -> str:
 
 def slug(signature: str, case: Case) -> str:
     """The folder name of an entry: ``divergence-fully_shard-gradient-1f3a09bc``."""
-    words = re.sub(r"[^A-Za-z0-9_]+", "-", signature).strip("-")
-    return f"{words[:80] or 'case'}-{digest(case)}"
+    return f"{_slug_words(signature)}-{digest(case)}"
+
+
+def is_slug(name: str, signature: str) -> bool:
+    """Whether :func:`slug` may have named the folder of an entry so, whose case was larger then."""
+    return name.startswith(f"{_slug_words(signature)}-")
+
+
+def _slug_words(signature: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]+", "-", signature).strip("-")[:80] or "case"
 
 
 def encode_entry(entry: CorpusEntry) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.distinct import Same, Stored, distinct
-from fuzzshard.corpus.entry import CorpusEntry, bare_entry, digest, encode_entry, read_entry, slug
+from fuzzshard.corpus.entry import CorpusEntry, bare_entry, digest, encode_entry, is_slug, read_entry, slug
 from fuzzshard.corpus.scripts import ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,
@@ -93,11 +93,11 @@ def prune(same: Same) -> None:
 
 
 def _free_folder(item: Stored, corpus: Path) -> Path:
-    """The name it has, else the usual one, which a finding of the other kind of device may have taken."""
+    """The name that a corpus gave it, else the usual one; the other kind of device may have taken both."""
     kind = INCONCLUSIVE_FOLDER if item.entry.status is Status.INCONCLUSIVE else FINDINGS_FOLDER
-    usual = slug(item.entry.signature, item.entry.case)
-    names = [item.file.parent.name] if item.file.name == CASE_FILE else []
-    free = (name for name in (*names, usual) if not (corpus / kind / name).exists())
+    usual, given = slug(item.entry.signature, item.entry.case), item.file.parent.name
+    kept = [given] if item.file.name == CASE_FILE and is_slug(given, item.entry.signature) else []
+    free = (name for name in (*kept, usual) if not (corpus / kind / name).exists())
     return corpus / kind / next(free, f"{usual}-{item.entry.device}")
 
 

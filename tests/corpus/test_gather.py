@@ -13,7 +13,7 @@ from fuzzshard.case.graph import Linear
 from fuzzshard.corpus import gather
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.distinct import distinct
-from fuzzshard.corpus.entry import Confirmation, CorpusEntry, encode_entry, make_entry, read_entry
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry, encode_entry, make_entry, read_entry, slug
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.verdict import Finding, Status, Verdict
 
@@ -112,12 +112,13 @@ def test_cases_that_are_to_pass_are_pruned_by_their_features(tmp_path: Path) -> 
 
 
 def test_merging_into_nothing_copies_everything_and_again_nothing(tmp_path: Path) -> None:
-    save(tmp_path / "node", "a", entry(SMALL))
+    name = "divergence-fully_shard-gradient-0123abcd"
+    save(tmp_path / "node", name, entry(SMALL))
     save(tmp_path / "node", "b", entry(LARGE, "loss"))
     save_bare(tmp_path / "node" / "upstream" / "x.json", MEDIUM)
     assert merge(tmp_path / "corpus", tmp_path / "node") == ["added"] * 3
     assert (tmp_path / "corpus" / "upstream" / "x.json").exists()
-    assert (tmp_path / "corpus" / "findings" / "a" / "repro.py").read_text() == "print()\n"
+    assert (tmp_path / "corpus" / "findings" / name / "repro.py").read_text() == "print()\n"
     assert sorted(e.signature for e in in_corpus(tmp_path / "corpus")) == sorted(
         e.signature for e in in_corpus(tmp_path / "node")
     )
@@ -161,6 +162,14 @@ def test_different_findings_of_one_name_get_different_folders(tmp_path: Path) ->
     save(tmp_path / "3", "x", entry(replace(SMALL, dtype="float64")))
     assert merge(tmp_path / "corpus", tmp_path / "1", tmp_path / "2", tmp_path / "3") == ["added"] * 3
     assert len(in_corpus(tmp_path / "corpus")) == 3
+
+
+def test_a_folder_that_is_not_named_as_a_corpus_names_it_gets_that_name(tmp_path: Path) -> None:
+    save(tmp_path / "node", "000026", entry(SMALL))
+    (item,), _ = gather.load([tmp_path / "node"])
+    folder = gather.add(item, tmp_path / "corpus", lambda *_, **__: "print()\n")
+    assert folder.name == slug("divergence/fully_shard/gradient", SMALL)
+    assert (folder / "repro.py").read_text() == "print()\n"
 
 
 def test_cases_that_are_to_pass_are_added_and_replace_nothing(tmp_path: Path) -> None:

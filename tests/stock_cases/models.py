@@ -71,6 +71,9 @@ LEAVES = {
     "batch norm of a sequence": leaf(BatchNorm(), seq=3),
     "conv1d": leaf(Conv1d(out=6), seq=3),
     "conv1d without bias": leaf(Conv1d(out=6, bias=False), seq=3),
+    "conv1d with one input channel": bitwise(
+        chain(before=Linear(out=1), leaf=Conv1d(out=6)), inputs=float_inputs(seq=3)
+    ),
     "raw vector": leaf(RawParameter()),
     "raw matrix": leaf(RawParameter(matrix=True)),
     "mlp": leaf(MLP(hidden=6)),

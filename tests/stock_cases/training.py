@@ -10,7 +10,9 @@ from cases import (
     STEP,
     TWO_STEPS,
     ZERO,
+    call,
     chain,
+    children,
     float_inputs,
     groups,
 )
@@ -19,6 +21,7 @@ from fuzzshard.case.case import Checkpoint, Mesh, Optimizer
 from fuzzshard.case.graph import (
     Activation,
     BatchNorm,
+    Block,
     Dropout,
     Linear,
 )
@@ -130,6 +133,15 @@ OPTIONS = {
     "a composable checkpoint": bitwise(checkpoints=(Checkpoint(module="a"),)),
     "a checkpoint wrapper": bitwise(checkpoints=(Checkpoint(module="b", implementation="wrapper"),)),
     "a checkpoint of the root": bitwise(checkpoints=(Checkpoint(module=ROOT),)),
+    "a checkpoint around a wrapped module that is not used": bitwise(
+        Block(
+            children=children(a=Linear(out=4), b=Linear(out=3), c=Linear(out=2)),
+            nodes=(call("h", "a", "x"), call("k", "b", "h"), call("y", "c", "h")),
+            outputs=("y",),
+        ),
+        wrap=groups("b", ROOT),
+        checkpoints=(Checkpoint(module=ROOT),),
+    ),
     "a checkpointed dropout": bitwise(
         chain(a=Linear(out=4), d=Dropout(), b=Linear(out=3)), checkpoints=(Checkpoint(module="d"),)
     ),

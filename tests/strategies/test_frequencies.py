@@ -21,6 +21,7 @@ EXTENSIONS = frozenset(
 EXTENSION_FEATURES = frozenset(
     (
         *("edge:iadd", "edge:attend", "edge:method", "edge:alternatives", "leaf:conv2d"),
+        *("leaf:conv1d_of_one", "checkpoint:unreached_unit"),
         *("engine:replicate", "engine:fsdp1", "mesh:tensor", "mesh:hsdp_tensor", "mesh:pipeline"),
         *("input:same_on_ranks", "input:on_host", "freeze:engines_only"),
         *("input:rows_differ", "input:rows_vary", "input:one_row", "input:no_rows"),
@@ -58,6 +59,7 @@ SELDOM = {
     **dict.fromkeys(("precision:reduce_only", "precision:no_cast", "precision:mixed"), 0.006),
     **dict.fromkeys(("fsdp1:hybrid_shard", "fsdp1:hybrid_shard_zero2"), 0.004),
     **dict.fromkeys(("compile:eager", "compile:aot_eager", "option:losses_only"), 0.004),
+    **dict.fromkeys(("leaf:conv1d_of_one", "checkpoint:unreached_unit"), 0.006),
     **dict.fromkeys(("expect:error", "expect:warning", "op:set_path_on_some_ranks"), 0.001),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("delay:")), 0.004),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("relation:")), 0.002),

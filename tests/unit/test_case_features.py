@@ -5,10 +5,10 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import ALL_FEATURES, features
-from fuzzshard.case.graph import Block, Call, Child, Linear, RMSNorm, TensorOp
+from fuzzshard.case.graph import Block, Call, Child, Conv1d, Linear, RMSNorm, TensorOp
 from fuzzshard.case.options import FSDP1, Delay, Precision, TensorParallel
 from fuzzshard.case.schedule import (
     Backward,
@@ -236,3 +236,41 @@ def test_a_node_that_nothing_reads_is_an_unused_value():
     unread = TensorOp(name="h3", op="relu", args=("h2",))
     added = gained(model=replace(ROOT, nodes=(*ROOT.nodes, unread)))
     assert added == {"edge:unused_value", "edge:relu", "edge:branch"}
+
+
+@pytest.mark.parametrize(
+    ("module", "outputs", "unreached"),
+    [("b", ("h2",), False), ("c", ("h2",), False), ("c", ("h1",), True), ("a", ("h2",), True)],
+    ids=["a unit before the end", "the last unit", "a unit that is not used", "a unit that is frozen"],
+)
+def test_a_recomputation_of_a_unit_that_the_backward_does_not_reach_is_seen(module, outputs, unreached):
+    case = replace(
+        CASE,
+        model=replace(ROOT, outputs=outputs),
+        wrap=(WrapGroup(modules=(module,)), WrapGroup(modules=("",))),
+        freezes=(Freeze(target="a"),),
+        checkpoints=(Checkpoint(module=""),),
+    )
+    assert ("checkpoint:unreached_unit" in features(case)) is unreached
+    assert "checkpoint:unreached_unit" not in features(replace(case, checkpoints=()))
+
+
+def test_of_several_backwards_one_that_reaches_no_unit_is_enough():
+    case = replace(
+        CASE,
+        model=replace(ROOT, outputs=("h2", "h0"), returns="tuple"),
+        checkpoints=(Checkpoint(module=""),),
+    )
+    assert "checkpoint:unreached_unit" not in features(case)
+    again = (*CASE.schedule, Forward(outputs=(1,)), Backward())
+    assert "checkpoint:unreached_unit" in features(replace(case, schedule=again))
+
+
+@pytest.mark.parametrize(("width", "seen"), [(1, True), (4, False)])
+def test_a_convolution_of_one_channel_is_seen(width, seen):
+    case = replace(
+        CASE,
+        model=replace(ROOT, children=(Child(name="a", module=Conv1d(out=4)), *ROOT.children[1:])),
+        inputs=Inputs(batch=2, seq=3, tensors=(TensorSpec(size=width),)),
+    )
+    assert ("leaf:conv1d_of_one" in features(case)) is seen

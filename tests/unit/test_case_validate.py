@@ -5,7 +5,7 @@ import pickle
 import pytest
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.graph import Alias, BatchNorm, Block, Call, Child, Linear
 from fuzzshard.case.schedule import (
     Backward,
@@ -152,3 +152,18 @@ def test_a_refusal_survives_pickling():
     with pytest.raises(InvalidCase) as error:
         validate(replace(VALID, engines=()))
     assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_tied_parameter_is_sharded_evenly_by_every_group_that_comes_upon_it(which):
+    wrap = [WrapGroup(modules=("b",)), WrapGroup(modules=("",))]
+    wrap[which] = replace(wrap[which], shard_dim="last")
+    tied = replace(
+        VALID,
+        model=INNER,
+        mesh=Mesh(shard=3),
+        ties=(Tie(parameter="b.weight", source="a.weight"),),
+        wrap=tuple(wrap),
+    )
+    with pytest.raises(InvalidCase, match="cannot be sharded evenly over 3 ranks on dim 1"):
+        validate(tied, 3)
