@@ -23,6 +23,8 @@ from fuzzshard.corpus.outcome import ReplayWorld
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.device import cuda_devices
+from fuzzshard.world.placement import available_cores, place_on_cpu, place_on_devices
 
 PLANTED_FAULT = '''\
 """Doubles every gradient that fully_shard reduces, in the processes that load this file."""
@@ -81,8 +83,14 @@ def examine(
     """Yields the report line by line, as it becomes known."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     yield Check("fuzzshard", f"{fuzzshard.__version__}, python {platform.python_version()}")
-    yield Check("machine", f"{os.cpu_count()} CPUs, {memory:.0f} GiB memory")
+    cores = available_cores()
+    yield Check("machine", f"{os.cpu_count()} CPUs, of which {cores} may be used, {memory:.0f} GiB memory")
     yield Check("ranks", f"{config.size} on {config.device}")
+    if config.device == "cpu":
+        worlds = place_on_cpu("auto", config.size, cores)
+    else:
+        worlds = len(place_on_devices("auto", config.size, cuda_devices(), cores))
+    yield Check("worlds", f"{worlds} of so many ranks fill the node (--worlds auto)")
     case = clean_case(config.size)
     try:
         yield from _examine_clean(start_world, config, case)

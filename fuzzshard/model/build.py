@@ -21,8 +21,19 @@ from fuzzshard.model.names import seed_of
 from fuzzshard.model.source import model_imports, model_source
 from fuzzshard.model.values import named_values
 
-_MODULES = itertools.cycle([f"fuzzshard_model_{i}" for i in range(16)])
+_NAMES = [f"fuzzshard_model_{i}" for i in range(16)]
+_MODULES = itertools.cycle(_NAMES)
 """Names that models take turns with: dataclasses and Dynamo look up the module that code is defined in."""
+_FILE = "<fuzzshard model "
+
+
+def forget_models() -> None:
+    """Lets go of the classes and the source lines of all models; for when none of them is in use."""
+    for name in _NAMES:
+        sys.modules.pop(name, None)
+    for filename in [name for name in linecache.cache if name.startswith(_FILE)]:
+        del linecache.cache[filename]
+    _compiled.cache_clear()
 
 
 def _fresh_module() -> types.ModuleType:
@@ -34,7 +45,7 @@ def _fresh_module() -> types.ModuleType:
 @functools.lru_cache(maxsize=16)
 def _compiled(source: str) -> CodeType:
     """The code of a model source; tracebacks through it show its lines."""
-    filename = f"<fuzzshard model {seed_of(source):x}>"
+    filename = f"{_FILE}{seed_of(source):x}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     return compile(source, filename, "exec")
 

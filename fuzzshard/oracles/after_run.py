@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule import SetFlag
 from fuzzshard.engines.fully_shard_state import GroupState
-from fuzzshard.oracles.fully_shard_model import FullyShardModel
+from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.group_model import Group, Phase
 from fuzzshard.oracles.judge import MOST_FINDINGS
 from fuzzshard.oracles.registration import SHARDED, RegistrationModel
@@ -112,11 +112,11 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
     """What ``fully_shard`` holds; other engines show nothing of the kind."""
     if not remains.groups:
         return
-    registration, model, certain = RegistrationModel(case, rank), FullyShardModel(case, rank), True
+    registration = RegistrationModel(case, rank)
     for index in range(len(case.schedule)):
         registration.advance(index, index in trace.skipped)
-        prediction = model.advance()
-        certain &= prediction is not None and prediction.gathers_certain
+    predictions, model = followed(case, rank)
+    certain = all(prediction is not None and prediction.gathers_certain for prediction in predictions)
     flags = {op.flag for op in case.schedule if isinstance(op, SetFlag)}
     states = remains.groups.values()
     if all(held.idle for held in states) and any(held.keeps_buffer for held in states):

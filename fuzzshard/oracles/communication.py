@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.progress import ops_that_run
-from fuzzshard.oracles.fully_shard_model import FullyShardModel
+from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.group_model import Issued
 from fuzzshard.oracles.judge import MOST_FINDINGS
 from fuzzshard.training.collectives import Collective
@@ -35,10 +35,10 @@ class Expected(NamedTuple):
 
 def expected_communication(case: Case, rank: int) -> list[Expected | None]:
     """For every op of the schedule; None where nothing is predicted."""
-    eager, needed = (FullyShardModel(case, rank, prefetches=prefetches) for prefetches in (True, False))
+    eager = followed(case, rank).predictions
+    needed = followed(case, rank, prefetches=False).predictions
     expected: list[Expected | None] = []
-    for _ in case.schedule:
-        most, fewest = eager.advance(), needed.advance()
+    for most, fewest in zip(eager, needed, strict=True):
         if most is None or fewest is None:
             expected.append(None)
             continue

@@ -6,6 +6,7 @@ Follows a schedule with the hooks of :mod:`fuzzshard.oracles.hook_model` and the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -179,3 +180,17 @@ class FullyShardModel:
         if losses:
             self.hooks.backward(reached(losses), self.progress.frozen)
         return bool(losses)
+
+
+class Followed(NamedTuple):
+    """A whole run: what each op does, and the model after the last one. To be read only: it is shared."""
+
+    predictions: tuple[Prediction | None, ...]
+    after: FullyShardModel
+
+
+@functools.lru_cache(maxsize=2)
+def followed(case: Case, rank: int, *, prefetches: bool = True) -> Followed:
+    """The run of ``case``; several oracles ask for the same one."""
+    model = FullyShardModel(case, rank, prefetches=prefetches)
+    return Followed(tuple(model.advance() for _ in case.schedule), model)

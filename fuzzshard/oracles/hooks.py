@@ -19,7 +19,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.progress import Progress, ops_that_run
 from fuzzshard.case.schedule import Backward, Forward, SetMode
 from fuzzshard.case.units import parameter_units, units
-from fuzzshard.oracles.fully_shard_model import FullyShardModel
+from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.judge import MOST_FINDINGS
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
@@ -27,12 +27,12 @@ from fuzzshard.verdict import Finding
 
 def fully_shard_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
     """Where a group's post-backward did not run in the backward as often as its modules' calls demand."""
-    model = FullyShardModel(case, rank)
-    groups = [group for group in model.groups if group.parameters]
+    predictions, after = followed(case, rank)
+    groups = [group for group in after.groups if group.parameters]
     seen = Counter((p.op, p.number % len(groups), p.deferred) for p in trace.post_backwards)
     found = []
     for op in ops_that_run(case, "fully_shard"):
-        if (prediction := model.advance()) is None:
+        if (prediction := predictions[op]) is None:
             break
         for number, group in enumerate(groups):
             wanted, timely = prediction.in_backward.get(group.index, 0), seen[op, number, False]

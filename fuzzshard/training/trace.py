@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from fuzzshard.training.collectives import Collective
 from fuzzshard.training.hooks import PostBackward
@@ -97,12 +99,14 @@ class Trace:
         if tensor is None:
             self.tensors[key] = Observation(None, pieces)
             return
-        tensor = tensor.detach()
         if isinstance(tensor, DTensor):
-            shard = tensor.to_local().to(tensor.device_mesh.device_type, copy=True)
+            with (
+                torch.no_grad()
+            ):  # gives the shard itself; detaching a DTensor first costs five times as much
+                shard = tensor.to_local().to(tensor.device_mesh.device_type, copy=True)
             self.tensors[key] = Observation(shard, pieces_of(tensor))
         else:
-            self.tensors[key] = Observation(tensor.clone(), pieces)
+            self.tensors[key] = Observation(tensor.detach().clone(), pieces)
 
     def without_gradient(self) -> dict[int, set[str]]:
         """The parameters that had no gradient at all after each backward, by the index of its op."""
@@ -141,11 +145,16 @@ def pieces_of(tensor: DTensor) -> Pieces:
 
     So ``fully_shard`` shards what tensor parallelism has sharded (``_StridedShard``).
     """
-    coordinate = tensor.device_mesh.get_coordinate()
+    return _pieces(tensor.device_mesh, tensor.placements)
+
+
+@functools.lru_cache(maxsize=256)
+def _pieces(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> Pieces:
+    coordinate = mesh.get_coordinate()
     assert coordinate is not None
     return tuple(
-        Piece(placement.dim, tensor.device_mesh.size(axis), coordinate[axis])
-        for axis, placement in reversed(list(enumerate(tensor.placements)))
+        Piece(placement.dim, mesh.size(axis), coordinate[axis])
+        for axis, placement in reversed(list(enumerate(placements)))
         if isinstance(placement, Shard | _StridedShard)
     )
 

@@ -50,8 +50,10 @@ def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO)
     except Exception as error:
         send(channel, _failure("setup", "", error))
         return
+    from fuzzshard.training.housekeeping import Housekeeping
     from fuzzshard.training.torch_coverage import new_points
 
+    housekeeping = Housekeeping()
     while (message := receive(channel)) is not None:
         assert isinstance(message, RunCase)
         reply = msgspec.structs.replace(_run(channel, message, device), points=new_points())
@@ -59,6 +61,7 @@ def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO)
         if isinstance(reply, Failure):
             _linger(channel)
             return
+        housekeeping.tidy(message.case)
 
 
 def _linger(channel: socket.socket) -> None:
