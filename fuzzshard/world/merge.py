@@ -6,6 +6,8 @@ import dataclasses
 import time
 from collections import Counter
 
+import msgspec
+
 from fuzzshard.case.case import Case
 from fuzzshard.verdict import ORACLES, Finding, Status, Verdict
 from fuzzshard.world.blame import death_trouble, device_error, signal_name
@@ -60,11 +62,16 @@ class Outcome:
 
 def merge(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict:
     """The verdict; ``limit`` is the deadline that applied, in seconds."""
+    recordings = {f"rank{rank}": p.recording for rank, p in sorted(outcome.positions.items()) if p.recording}
+    return msgspec.structs.replace(_judged(case, outcome, seconds, limit), recordings=recordings)
+
+
+def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict:
     if trouble := _machine_trouble(outcome):
         return Verdict(status=Status.INFRA, seconds=seconds, message=trouble)
     stacks = {f"rank {rank}": text for rank, text in sorted(outcome.stacks.items())}
     for rank, position in sorted(outcome.positions.items()):
-        stacks[f"rank {rank}, its latest collectives"] = latest(position)
+        stacks[f"the collectives of rank {rank}"] = latest(position)
     if outcome.failures or outcome.dead:
         return _lost(outcome, stacks, seconds)
     if hung := outcome.waiting():

@@ -23,6 +23,7 @@ import msgspec
 from fuzzshard.case.relations import variant
 from fuzzshard.world.blame import device_error, error_text, machine_trouble
 from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.device import sleep_while_waiting
 from fuzzshard.world.messages import (
     Failure,
     Port,
@@ -95,6 +96,7 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     if config.device == "cuda":
+        sleep_while_waiting(rank)
         torch.cuda.set_device(rank)
     store = _store(channel, rank, config.size)
     dist.init_process_group(

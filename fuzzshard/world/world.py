@@ -258,12 +258,14 @@ def _ask_positions(ranks: list[RankProcess], until: float) -> dict[int, Position
     positions: dict[int, Position] = {}
     with selectors.DefaultSelector() as selector:
         for process in ranks:
+            process.side.settimeout(STACK_SECONDS)
             selector.register(process.side, selectors.EVENT_READ, process)
             with contextlib.suppress(OSError):
                 send(process.side, Ask())
-        while len(positions) < len(ranks) and (events := selector.select(until - time.monotonic())):
+        while selector.get_map() and (events := selector.select(until - time.monotonic())):
             for key, _ in events:
                 selector.unregister(key.fileobj)
-                if isinstance(answer := receive(key.data.side), Position):
-                    positions[key.data.rank] = answer
+                with contextlib.suppress(OSError):  # it died, or stopped in the middle of its answer
+                    if isinstance(answer := receive(key.data.side), Position):
+                        positions[key.data.rank] = answer
     return positions

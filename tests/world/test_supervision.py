@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -149,8 +150,11 @@ def test_a_hang_is_told_right_at_its_deadline_and_its_desync_is_named() -> None:
     assert "rank 0 waits in all_gather" in observed
     assert "of ranks 0-1 (shard) in op 0 (forward)" in observed
     assert observed.endswith("rank 1 has not joined it and is in no collective in op 0 (forward)")
-    assert verdict.stacks["rank 0, its latest collectives"].splitlines()[-1].startswith("open  all_gather")
-    assert verdict.stacks["rank 1, its latest collectives"].splitlines()[-1].startswith("done  ")
+    assert {e["profiling_name"] for e in json.loads(verdict.recordings["rank1"])["entries"]} > {
+        "gloo:all_gather"
+    }
+    assert verdict.stacks["the collectives of rank 0"].splitlines()[-1].startswith("open  all_gather")
+    assert verdict.stacks["the collectives of rank 1"].splitlines()[-1].startswith("done  ")
 
 
 def test_ranks_that_wait_for_each_other_in_two_collectives_are_named(
