@@ -1,8 +1,9 @@
 """What a long campaign holds on to: memory, descriptors, threads, /dev/shm and objects of every process.
 
-One campaign with one world runs ``--cases`` cases; after every ``--every`` of them, between two cases, all
-its processes are looked at. Exits with 1 where something at the end is more than 5 % above what it was at the
-first look. What ``--corpus`` knows is not shrunk again.
+One campaign runs ``--cases`` cases; after every ``--every`` of them the coordinator and the ranks of each
+world are looked at, between two cases of that world. Exits with 1 where something at the last look is more
+than 5 % above what it was at the first. What ``--corpus`` knows is not shrunk again. A campaign that is
+interrupted, by SIGTERM too, prints what it has.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import select
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -55,16 +57,21 @@ Row = dict[str, float]
 
 
 class Look:
-    """Takes a row of figures of every process of a campaign with one world."""
+    """Takes a row of figures of the coordinator, the fork server and the ranks of one world."""
 
     def __init__(self, pipes: Path, size: int) -> None:
         self.pipes = [pipes / f"rank{rank}" for rank in range(size)]
         for pipe in self.pipes:
             os.mkfifo(pipe)
         self._began = time.monotonic()
+        self._lock = threading.Lock()
 
     def take(self, cases: int, world: Watched) -> Row:
-        """Between two cases: every rank waits for the next one."""
+        """Between two cases of ``world``: each of its ranks waits for the next one."""
+        with self._lock:
+            return self._take(cases, world)
+
+    def _take(self, cases: int, world: Watched) -> Row:
         processes = [psutil.Process(pid) for pid in world.pids]
         row: Row = {"cases": cases, "seconds": round(time.monotonic() - self._began)}
         row |= {"starts of the ranks": world.starts, "runs since the last": world.age}
@@ -111,6 +118,7 @@ class Watched(World):
         super().__init__(dataclasses.replace(config, preload=(*config.preload, str(PROBE))), *others)
         self.age = 0
         self.starts = 0
+        self.rows: list[Row] = []
         self._between = between
 
     def start(self) -> None:
@@ -131,28 +139,36 @@ class Watched(World):
 
 @dataclasses.dataclass
 class Soak:
-    """The rows so far, and what the campaign said."""
+    """The worlds with their rows so far, and what the campaign said."""
 
     look: Look
     every: int
-    report: Callable[[Row], None]
-    rows: list[Row] = dataclasses.field(default_factory=list)
+    report: Callable[[str], None]
+    worlds: list[Watched] = dataclasses.field(default_factory=list)
     judged: int = 0
     outcomes: Counter[str] = dataclasses.field(default_factory=Counter)
-    world: Watched | None = None
     ended: str = ""
 
     def make_world(self, config: WorldConfig, *others: Any) -> World:
-        """The one world of the campaign; ``others`` are what else a campaign gives its worlds."""
-        self.world = Watched(config, self.between, *others)
-        return self.world
+        """A world of the campaign; ``others`` are what else a campaign gives its worlds."""
+        self.worlds.append(Watched(config, self.between, *others))
+        return self.worlds[-1]
 
     def between(self, world: Watched) -> None:
         """Called after every run, when the ranks live."""
-        due = self.judged >= self.every * (len(self.rows) + 1)
+        due = self.judged >= self.every * (len(world.rows) + 1)
         if due and world.age >= RIPE_RUNS:
-            self.rows.append(self.look.take(self.judged, world))
-            self.report(self.rows[-1])
+            world.rows.append(self.look.take(self.judged, world))
+            self.report(f"world {self.worlds.index(world)}: {line(world.rows[-1])}")
+
+    def grown(self) -> dict[str, float]:
+        """What is above its first figure by more than the tolerance, in any world, and how much."""
+        return {
+            f"world {number}, {name}": ratio
+            for number, world in enumerate(self.worlds)
+            for name, ratio in growth(world.rows).items()
+            if ratio > 1 + TOLERANCE
+        }
 
     def sink(self, event: Event) -> None:
         """Counts cases."""
@@ -165,6 +181,8 @@ class Soak:
 
 def growth(rows: list[Row]) -> dict[str, float]:
     """The last row over the first one, of everything that is judged."""
+    if not rows:
+        return {}
     first, last = rows[0], rows[-1]
     names = [n for n in first if n.partition(": ")[2] in JUDGED or n.startswith(("/dev/shm", "processes"))]
     return {name: last[name] / first[name] if first[name] else 1.0 + last[name] for name in names}
@@ -187,6 +205,7 @@ def make_table(rows: list[Row]) -> Table:
 def main() -> int:
     parser = make_parser(__doc__, world_size=2)
     parser.add_argument("--cases", type=int, default=20_000, help="cases of the campaign")
+    parser.add_argument("--worlds", type=int, default=1, help="worlds that run cases at the same time")
     parser.add_argument("--every", type=int, default=1000, help="cases between two looks")
     parser.add_argument("--guidance", default="features", help="none, features or coverage")
     parser.add_argument("--corpus", type=Path, help="findings that are known already; it is copied")
@@ -198,27 +217,29 @@ def main() -> int:
             shutil.copytree(args.corpus, corpus)
         os.environ[PIPES] = folder
         look = Look(Path(folder), config.size)
-        soak = Soak(look, args.every, lambda row: console.print(line(row)))
+        soak = Soak(look, args.every, console.print)
         guidance: Guidance = args.guidance
         options = CampaignOptions(
             corpus=corpus,
             max_cases=args.cases + AFTERWARDS,
             seed=args.seed,
             world_size=config.size,
+            worlds=args.worlds,
             device=args.device,
             guidance=guidance,
         )
         run_campaign(options, soak.sink, tools=Tools(make_world=soak.make_world))
-    console.print(f"{soak.ended}; {dict(soak.outcomes)}")
-    if soak.world is None or not soak.rows:
+    console.print(f"{soak.judged} cases; {soak.ended}; {dict(soak.outcomes)}")
+    rows = [world.rows for world in soak.worlds]
+    if not any(rows):
         return EXIT_INFRA
-    machine = describe_machine(soak.world.info, config.size)
-    grown = {name: ratio for name, ratio in growth(soak.rows).items() if ratio > 1 + TOLERANCE}
+    machine, grown = describe_machine(soak.worlds[0].info, config.size), soak.grown()
     if args.json:
-        print_json({"rows": soak.rows, "grown": grown, "machine": machine})
+        print_json({"rows": rows, "grown": grown, "machine": machine})
     else:
-        console.print(machine_line(machine, args.seed))
-        console.print(make_table([soak.rows[0], *soak.rows[1:-1][-6:], soak.rows[-1]]))
+        console.print(machine_line({**machine, "worlds": args.worlds}, args.seed))
+        longest = max(rows, key=len)
+        console.print(make_table(longest if len(longest) < 9 else [longest[0], *longest[-7:]]))
     for name, ratio in grown.items():
         console.print(f"grown: {name} by {100 * (ratio - 1):.1f} %")
     return EXIT_FINDING if grown else EXIT_CLEAN
