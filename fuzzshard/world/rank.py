@@ -176,11 +176,14 @@ def _take_up_patches() -> None:
 def _run(channel: socket.socket, message: RunCase, device: torch.device) -> RankReport | Failure:
     import torch.distributed as dist
 
+    from fuzzshard.engines.fully_shard_state import forget_classes
     from fuzzshard.engines.mesh import prepare_groups, rank_mesh
+    from fuzzshard.model.build import GENERATED
     from fuzzshard.training.experiment import EngineFailure, Experiment
     from fuzzshard.training.torch_coverage import begin_case
 
     begin_case()
+    forget_classes(GENERATED)
     try:
         prepare_groups(message.case)
         if (changed := variant(message.case)) is not None:

@@ -44,6 +44,14 @@ GRACE_SECONDS = 1.0
 HARD_SECONDS = 20.0
 """How long after its deadline a case may go on while its ranks still use processor time."""
 
+RANK_CASES = 1000
+"""After as many cases a world takes fresh ranks.
+
+torch keeps things for ever that each case has of its own: sharding decisions for each shape
+(``lru_cache(None)`` in ``tensor/_sharding_prop.py``), what Dynamo has compiled, heaps that fragment. A start
+costs less than one case in a thousand.
+"""
+
 POLL_SECONDS = 0.1
 
 STACK_SECONDS = 0.3
@@ -62,6 +70,7 @@ class World:
         self.info: dict[str, str] = {}
         self.deadline = Deadline()
         self._ranks: list[RankProcess] = []
+        self._served = 0
         self._reached: set[Point] = set()
         self._untaken: set[Point] = set()
 
@@ -117,8 +126,11 @@ class World:
         Raises what :meth:`check` raises. ``bare`` trains the engines and judges nothing.
         """
         self.check(case)
-        fresh = not self._ranks
-        self.start()
+        fresh = not self._ranks or self._served >= RANK_CASES
+        if fresh:
+            self.restart()
+            self._served = 0
+        self._served += 1
         limit = deadline if deadline is not None else self.deadline.seconds(fresh)
         began = time.monotonic()
         outcome = self._exchange(RunCase(case=case, bare=bare), began + limit)
