@@ -93,7 +93,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     ``findings`` are in order of first appearance in the schedule; the first one is the primary one.
     ``notes`` say per engine why it was not judged (a refusal with torch's text, or not applicable).
-    ``stacks`` hold the Python stack of every rank, for a hang or a death.
+    ``stacks`` hold the Python stack of every rank, for a hang or a death, and ``recordings`` what torch's
+    flight recorder says on the ranks that hung, a JSON text each.
     ``rung`` is the strictest rung of the ladder by which tensors were judged.
     """
 
@@ -101,6 +102,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     findings: tuple[Finding, ...] = ()
     notes: dict[str, str] = {}
     stacks: dict[str, str] = {}
+    recordings: dict[str, str] = {}
     rung: str = ""
     seconds: float = 0.0
     message: str = ""

@@ -23,6 +23,7 @@ from fuzzshard.corpus.store import (
     SCRIPT_FILE,
     UNSHRUNK_FILE,
     entry_files,
+    save_recordings,
     save_shrunk,
     save_unshrunk,
 )
@@ -49,7 +50,9 @@ class Keeper:
     def save_found(self, found: Found, info: Mapping[str, str]) -> Path:
         """Saves a finding as it was found; returns its folder."""
         entry = self._entry(found.case, found.verdict, info)
-        return save_unshrunk(self.corpus, entry, script_of(entry, self._render))
+        folder = save_unshrunk(self.corpus, entry, script_of(entry, self._render))
+        save_recordings(folder, found.verdict.recordings)
+        return folder
 
     def same_as(self, judged: Judged, folder: Path) -> Path | None:
         """The other entry that has this minimal case and signature already; then ``folder`` goes away."""
@@ -63,11 +66,13 @@ class Keeper:
         """Replaces the entry in ``folder`` by the smallest case so far, which is not confirmed yet."""
         entry = self._entry(case, verdict, info)
         save_shrunk(folder, entry, script_of(entry, self._render))
+        save_recordings(folder, verdict.recordings)
 
     def save_judged(self, folder: Path, judged: Judged) -> CorpusEntry:
         """Replaces the entry in ``folder`` by what came of it."""
         entry = self._entry(judged.case, judged.verdict, judged.info, judged)
         save_shrunk(folder, entry, script_of(entry, self._render))
+        save_recordings(folder, judged.verdict.recordings)
         self._saved[finding_key(entry.signature, entry.case)] = folder
         return self.entry(folder)
 
@@ -79,6 +84,7 @@ class Keeper:
         save_shrunk(
             moved, msgspec.structs.replace(entry, status=Status.INCONCLUSIVE), script_of(entry, self._render)
         )
+        save_recordings(moved, found.verdict.recordings)
         _remove_unless_confirmed(folder)
         return moved
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,7 @@ UNSHRUNK_FILE = "unshrunk.json"
 REPORT_FILE = "report.md"
 STATS_FILE = "stats.json"
 """The figures of the campaign that writes to the corpus; the only JSON file there that is no entry."""
+RECORDING_FILE = "flight_recorder_{rank}.json"
 FINDINGS_FOLDER = "findings"
 INCONCLUSIVE_FOLDER = "inconclusive"
 
@@ -89,6 +90,12 @@ def save_unshrunk(corpus: Path, entry: CorpusEntry, script: str) -> Path:
 def save_shrunk(folder: Path, entry: CorpusEntry, script: str) -> None:
     """Replaces the entry in ``folder`` by its smaller form; ``unshrunk.json`` stays as it is."""
     _write(folder, entry, script)
+
+
+def save_recordings(folder: Path, recordings: Mapping[str, str]) -> None:
+    """Puts what the flight recorder said of each rank that hung beside the entry in ``folder``, which is there."""
+    for rank, text in recordings.items():
+        write_atomic(folder / RECORDING_FILE.format(rank=rank), text.encode())
 
 
 def _write(folder: Path, entry: CorpusEntry, script: str) -> None:

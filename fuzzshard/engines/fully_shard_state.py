@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +22,24 @@ def param_groups(model: nn.Module) -> list[Any]:
                 if group is not None:
                     found[id(group)] = group
     return list(found.values())
+
+
+def forget_classes(prefix: str) -> None:
+    """Drops the wrapper classes that torch keeps for ever of classes from modules named ``prefix``...
+
+    ``fully_shard`` gives each module a class made of its own one, and caches these by that class
+    (``cls_to_fsdp_cls``; ``replicate`` since torch 2.10 likewise). Every case has classes of its own.
+    """
+    for module, cache in _CLASS_CACHES:
+        classes: dict[type, type] = getattr(sys.modules.get(module), cache, {})
+        for each in [each for each in classes if each.__module__.startswith(prefix)]:
+            del classes[each]
+
+
+_CLASS_CACHES = (
+    ("torch.distributed.fsdp._fully_shard._fully_shard", "cls_to_fsdp_cls"),
+    ("torch.distributed._composable.replicate_with_fsdp", "cls_to_replicate_cls"),
+)
 
 
 def unreduced_gradient(fsdp_param: Any) -> torch.Tensor | None:

@@ -94,3 +94,8 @@ def record_into(recorder: Recorder | None) -> None:
     """From now on collectives are given to ``recorder``; None stops recording."""
     global _recorder
     _recorder = recorder
+
+
+def current_op() -> int:
+    """The op of the schedule that runs, -1 outside of an engine."""
+    return -1 if _recorder is None else _recorder.op

@@ -41,6 +41,7 @@ from fuzzshard.training.torch_coverage import tracing
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding
+from fuzzshard.world.blame import device_error, error_text
 from fuzzshard.world.messages import RankReport
 
 
@@ -197,6 +198,8 @@ class Experiment:
         except ErrorMissing:
             pass
         except Exception as error:
+            if device_error(error_text(error)):  # whatever was expected, this process is of no more use
+                raise EngineFailure(name, watch.op) from error
             if watch.expects(error):
                 self.notes[name] = f"raised as expected: {_first_line(error)}"
             elif watch.error is not None:

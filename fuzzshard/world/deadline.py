@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import psutil
+
+from fuzzshard.world.activity import DEAD, RUNNABLE, STOPPED, Threads, activity, state_of
 
 FIRST_SECONDS = 5.0
 """While no case has ended yet: a first CUDA context and communicators keep a processor busy meanwhile."""
@@ -15,9 +20,23 @@ MOST_SECONDS = 60.0
 FACTOR = 25.0
 
 IDLE_SECONDS = 1.0
-"""Ranks that wait for each other burn no processor time; starved ones burn some in as long as this."""
+"""Ranks that wait for each other burn no processor time in as long as this."""
 
 IDLE_CPU_SECONDS = 0.02
+"""What the threads of a rank that wake up all the time, gloo's loops 100 times a second, may use of it."""
+
+STARVED_SECONDS = 0.5
+"""What all threads together may wait for a processor meanwhile.
+
+Ranks that get on, though one after the other, want one all the time; the loops of ranks that wait for each
+other did for 0.1 s under a load of 14 for each core.
+"""
+
+WATCH_SECONDS = 1.2
+"""How long before a deadline ranks are watched: a window, and what polling adds to it."""
+
+GAP_SECONDS = 0.5
+"""Between two looks. A coordinator that was away for longer was starved, as its ranks may have been."""
 
 
 class Deadline:
@@ -38,28 +57,86 @@ class Deadline:
         return 2 * calibrated if fresh else calibrated
 
 
+class _Look(NamedTuple):
+    time: float
+    ran: float
+    wanted: float
+    stopped: frozenset[int]
+
+
 class IdleWatch:
-    """Whether suspect ranks do nothing at all, or are merely slow on a busy machine."""
+    """Whether ranks do nothing at all, or are merely slow on a busy machine. ``ranks`` has their pids.
 
-    def __init__(self, pids: Iterable[int]) -> None:
-        self._pids = list(pids)
-        self._began = time.monotonic()
-        self._used = self._cpu_seconds()
+    It looks at them again and again, so that a second without any activity has passed *before* the deadline
+    and a hang is told right at it. A starved rank is no idle one: the kernel counts the time that a thread
+    has waited for a processor. What a rank has started, a compiler say, works for it.
+    """
 
-    def is_idle(self) -> bool | None:
-        """True after a window without processor time, False when some was used, None while it is open."""
-        if time.monotonic() - self._began < IDLE_SECONDS:
-            return None
-        idle = self._cpu_seconds() - self._used < IDLE_CPU_SECONDS
-        self._began, self._used = time.monotonic(), self._cpu_seconds()
-        return idle
+    def __init__(self, ranks: Mapping[int, int]) -> None:
+        self._ranks = dict(ranks)
+        self._family = self._descendants()
+        self._before: dict[int, Threads] = {}
+        self._looks: deque[_Look] = deque()
+        self.dead: frozenset[int] = frozenset()
+        """Ranks that have died, though a child of theirs may still hold their channel open."""
 
-    def _cpu_seconds(self) -> float:
-        total = 0.0
-        for pid in self._pids:
-            try:
-                times = psutil.Process(pid).cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system
-        return total
+    def look(self) -> None:
+        """Takes the time that ranks have used since the last look."""
+        now = time.monotonic()
+        last = self._looks[-1].time if self._looks else now
+        if now - last > GAP_SECONDS:
+            self._looks.clear()
+        threads = {pid: activity(pid) for pid in (*self._ranks.values(), *self._family)}
+        states = {rank: state_of(pid, threads[pid]) for rank, pid in self._ranks.items()}
+        used = [_used(each, self._before.get(pid, {}), now - last) for pid, each in threads.items()]
+        ran, wanted = (sum(seconds) for seconds in zip(*used, strict=True))
+        stopped = frozenset(rank for rank, state in states.items() if state in STOPPED)
+        self.dead = frozenset(rank for rank, state in states.items() if state in DEAD)
+        self._before = threads
+        self._looks.append(_Look(now, ran, wanted, stopped))
+        while len(self._looks) > 1 and self._looks[1].time <= now - IDLE_SECONDS:
+            self._looks.popleft()
+
+    def is_idle(self) -> bool:
+        """Whether a whole window has passed in which no rank, and nothing it started, used a processor."""
+        window = list(self._looks)[1:]  # what the first look saw was used before it
+        ran, wanted = sum(look.ran for look in window), sum(look.wanted for look in window)
+        busy = ran >= IDLE_CPU_SECONDS * len(self._ranks) or wanted >= STARVED_SECONDS
+        if busy or not self._is_whole():
+            return False
+        family = self._descendants()
+        if family - self._family:  # nobody has looked at them yet
+            self._looks.clear()
+        self._family = family
+        return bool(self._looks)
+
+    def stopped(self) -> frozenset[int]:
+        """The ranks that were stopped by a signal or a debugger in a whole window."""
+        if not self._is_whole():
+            return frozenset()
+        return frozenset.intersection(*(look.stopped for look in self._looks))
+
+    def _is_whole(self) -> bool:
+        return bool(self._looks) and self._looks[-1].time - self._looks[0].time >= IDLE_SECONDS
+
+    def _descendants(self) -> frozenset[int]:
+        """A scan of all processes of the machine: not for every look."""
+        found: set[int] = set()
+        for pid in self._ranks.values():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.update(child.pid for child in psutil.Process(pid).children(recursive=True))
+        return frozenset(found)
+
+
+def _used(threads: Threads, before: Threads, since: float) -> tuple[float, float]:
+    """Seconds that the threads ran since the last look, and that they ran or waited for a processor.
+
+    The kernel counts a wait when it ends; a thread that did nothing but wait is told by its state.
+    """
+    ran, wanted = 0.0, 0.0
+    for tid, each in threads.items():
+        last = before.get(tid, each)
+        moved = each.ran - last.ran + each.waited - last.waited
+        ran += each.ran - last.ran
+        wanted += since if not moved and each.state in RUNNABLE else moved
+    return ran, wanted

@@ -8,6 +8,8 @@ from typing import Literal
 
 from fuzzshard.errors import UsageError
 
+_CU_CTX_SCHED_BLOCKING_SYNC = 0x04
+
 CPU_RANKS = 4
 """The default number of ranks on CPU: enough for every mesh up to 4, HSDP and int reshards."""
 
@@ -25,6 +27,24 @@ def cuda_devices() -> int:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
+
+
+def sleep_while_waiting(device: int) -> None:
+    """Makes threads of this process that wait for a CUDA device sleep; before its context exists.
+
+    By default they spin: ranks that wait for each other for ever would look busy, and worlds that share a
+    node would take its processors from each other. CUDA driver API, cuDevicePrimaryCtxSetFlags. Raises
+    OSError.
+    """
+    driver = ctypes.CDLL("libcuda.so.1")
+    handle = ctypes.c_int()
+    for code in (
+        driver.cuInit(0),
+        driver.cuDeviceGet(ctypes.byref(handle), device),
+        driver.cuDevicePrimaryCtxSetFlags_v2(handle, _CU_CTX_SCHED_BLOCKING_SYNC),
+    ):
+        if code:
+            raise OSError(f"CUDA driver error {code}")
 
 
 def resolve_device(device: str) -> tuple[Literal["cpu", "cuda"], int]:

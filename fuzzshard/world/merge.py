@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import time
 from collections import Counter
 
+import msgspec
+
 from fuzzshard.case.case import Case
 from fuzzshard.verdict import ORACLES, Finding, Status, Verdict
-from fuzzshard.world.messages import Failure, RankReport
+from fuzzshard.world.blame import death_trouble, device_error, signal_name
+from fuzzshard.world.desync import describe_hang, latest
+from fuzzshard.world.messages import Failure, Position, RankReport
 
 MOST_FINDINGS = 24
-
-_KILLED_BY_OTHERS = ("SIGKILL", "SIGTERM")
 
 
 @dataclasses.dataclass
 class Outcome:
-    """Everything heard of the ranks of a world in one case."""
+    """Everything heard of the ranks of a world in one case.
+
+    ``stopped`` are ranks that a signal or a debugger holds, ``positions`` are of ranks that wait, and
+    ``out_of_memory`` says that the kernel has killed processes for want of memory meanwhile.
+    """
 
     size: int
     reports: dict[int, RankReport] = dataclasses.field(default_factory=dict)
@@ -27,6 +32,9 @@ class Outcome:
     exits: dict[int, int] = dataclasses.field(default_factory=dict)
     engines: dict[int, str] = dataclasses.field(default_factory=dict)
     stacks: dict[int, str] = dataclasses.field(default_factory=dict)
+    positions: dict[int, Position] = dataclasses.field(default_factory=dict)
+    stopped: frozenset[int] = frozenset()
+    out_of_memory: bool = False
     first_loss: float = 0.0
 
     def waiting(self) -> set[int]:
@@ -54,14 +62,24 @@ class Outcome:
 
 def merge(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict:
     """The verdict; ``limit`` is the deadline that applied, in seconds."""
+    recordings = {f"rank{rank}": p.recording for rank, p in sorted(outcome.positions.items()) if p.recording}
+    return msgspec.structs.replace(_judged(case, outcome, seconds, limit), recordings=recordings)
+
+
+def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict:
+    if trouble := _machine_trouble(outcome):
+        return Verdict(status=Status.INFRA, seconds=seconds, message=trouble)
     stacks = {f"rank {rank}": text for rank, text in sorted(outcome.stacks.items())}
+    for rank, position in sorted(outcome.positions.items()):
+        stacks[f"the collectives of rank {rank}"] = latest(position)
     if outcome.failures or outcome.dead:
         return _lost(outcome, stacks, seconds)
     if hung := outcome.waiting():
+        where = describe_hang(case, outcome.positions)
         finding = Finding(
             oracle="deadline",
             engine=_engine(outcome, hung),
-            observed=f"ranks {sorted(hung)} had not finished after {limit:.1f} s",
+            observed=f"ranks {sorted(hung)} had not finished after {limit:.1f} s" + (where and f": {where}"),
             expected="every rank finishes",
             rank=min(hung),
         )
@@ -112,6 +130,20 @@ def _accuse(status: Status, findings: tuple[Finding, ...], stacks: dict[str, str
     return Verdict(status=status, findings=findings, stacks=stacks, seconds=seconds)
 
 
+def _machine_trouble(outcome: Outcome) -> str:
+    """What is wrong with the machine, where that cost ranks: whatever else they say may follow from it."""
+    for rank in sorted(outcome.stopped & outcome.waiting()):
+        return f"rank {rank} is stopped by a signal: by a person, or by a debugger"
+    for rank, failure in sorted(outcome.failures.items()):
+        if failure.machine:
+            return f"rank {rank} lacks what it needs of the machine: {failure.machine}"
+    for rank in sorted(outcome.dead):
+        printed, code = outcome.stacks.get(rank, ""), outcome.exits.get(rank, 0)
+        if trouble := death_trouble(code, printed, outcome.out_of_memory):
+            return f"rank {rank} {trouble}"
+    return ""
+
+
 def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
     """Some rank raised or died. What a rank raised by itself comes before what the loss of a peer caused."""
     own = {rank: f for rank, f in outcome.failures.items() if not f.desync}
@@ -141,26 +173,19 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
             status, _ = _status(silent, {})
         found = [*silent, finding, *(f for f in found if f not in silent)]
         return _accuse(status, tuple(found[:MOST_FINDINGS]), stacks | tracebacks, seconds)
-    endings = {rank: _exit_text(outcome.exits.get(rank, 0)) for rank in sorted(outcome.dead)}
-    killed = [rank for rank, ending in endings.items() if ending in _KILLED_BY_OTHERS]
-    rank = min(killed or endings)  # a peer that aborts does so because of the one that was killed
-    ending = endings[rank]
-    if killed:
-        message = f"rank {rank} was killed by {ending}: by a person, or for want of memory"
-        return Verdict(status=Status.INFRA, seconds=seconds, message=message)
+    kernels = {rank: device_error(outcome.stacks.get(rank, "")) for rank in sorted(outcome.dead)}
+    rank = min((r for r, kernel in kernels.items() if kernel), default=min(kernels))
+    code = outcome.exits.get(rank, 0)
+    ending = signal_name(code) if code < 0 else f"exit code {code}"
     finding = Finding(
         oracle="exit",
         engine=_engine(outcome, outcome.dead),
-        observed=f"rank {rank} died: {ending}",
+        observed=f"rank {rank} died: {ending}" + (f", CUDA error: {kernels[rank]}" if kernels[rank] else ""),
         expected="no rank dies",
         rank=rank,
-        detail=ending,
+        detail=kernels[rank] or ending,  # NCCL's watchdog aborts the process for what a kernel did
     )
     return _accuse(Status.CRASH, (finding,), stacks, seconds)
-
-
-def _exit_text(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def _engine(outcome: Outcome, ranks: set[int]) -> str:

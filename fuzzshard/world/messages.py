@@ -55,8 +55,9 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     """An exception in a rank.
 
     ``detail`` names it for a signature. ``phase`` is ``setup`` (joining, preloading: our fault or the
-    machine's), ``engine`` or ``judge``. ``desync`` says that a collective lost its peer, ``expected``
-    describes the other error that the case expects of the engine. ``findings`` are what the rank saw before.
+    machine's), ``engine`` or ``judge``. ``desync`` says that a collective lost its peer, ``machine`` what the
+    machine lacks where that is the reason, ``expected`` describes the other error that the case expects of
+    the engine. ``findings`` are what the rank saw before.
     """
 
     phase: Literal["setup", "engine", "judge"]
@@ -64,6 +65,7 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     message: str
     detail: str
     traceback: str
+    machine: str = ""
     op: int = -1
     desync: bool = False
     expected: str = ""
@@ -86,7 +88,36 @@ class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
     points: Points = {}
 
 
-Message = RunCase | Port | Ready | Progress | Failure | RankReport
+class Ask(_Message, frozen=True, kw_only=True, tag="ask"):
+    """Coordinator to a rank that seems to hang, on its side channel: where are you?"""
+
+
+class Joined(msgspec.Struct, frozen=True, kw_only=True):
+    """One collective that a rank has joined.
+
+    ``number`` counts the collectives of its process group, whose global ``ranks`` are given; ``done`` says
+    that it has ended on this rank.
+    """
+
+    ranks: tuple[int, ...]
+    number: int
+    kind: str
+    sizes: str
+    done: bool
+
+
+class Position(_Message, frozen=True, kw_only=True, tag="position"):
+    """Where a rank is: the op of the schedule (-1: none), and the latest collectives that it has joined.
+
+    ``recording`` is torch's flight recorder as it is, a JSON text.
+    """
+
+    op: int
+    joined: tuple[Joined, ...] = ()
+    recording: str = ""
+
+
+Message = RunCase | Port | Ready | Progress | Failure | RankReport | Ask | Position
 _decoder = msgspec.json.Decoder(Message)
 _encoder = msgspec.json.Encoder()
 

@@ -21,6 +21,16 @@ from fuzzshard.errors import InfraError
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.zygote import Fork, Reap, Reply
 
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # Enough for what a hang needs; each entry keeps the code of its Python stack alive. The second name is
+    # the older one of the same setting.
+    "TORCH_FR_BUFFER_SIZE": "256",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "256",
+}
+"""Of every rank."""
+
 _reply_decoder = msgspec.json.Decoder(Reply)
 
 REAP_SECONDS = 0.005
@@ -29,12 +39,16 @@ REAP_SECONDS = 0.005
 
 @dataclasses.dataclass
 class RankProcess:
-    """One live rank: its pid, the channel to it, and the file that its output and stacks go to."""
+    """One live rank: its pid, the channel to it, and the file that its output and stacks go to.
+
+    The ``side`` channel leads to a thread of the rank that answers while its main thread waits for ever.
+    """
 
     rank: int
     pid: int
     channel: socket.socket
     log: Path
+    side: socket.socket
 
     def log_tail(self, limit: int = 4000) -> str:
         """The end of what the rank printed."""
@@ -50,27 +64,35 @@ class ForkServer:
         self._control: socket.socket | None = None
         self._logs = tempfile.TemporaryDirectory(prefix="fuzzshard-", ignore_cleanup_errors=True)
         self._count = 0
+        self._leaders: set[int] = set()
         atexit.register(self.close)
 
     def start_rank(self, rank: int, config: WorldConfig) -> RankProcess:
         """Forks one rank of a world. Raises InfraError when the zygote cannot start or has died."""
         ours, theirs = socket.socketpair()
-        with self._lock, theirs:
+        side, their_side = socket.socketpair()
+        with self._lock, theirs, their_side:
             self._count += 1
             path = Path(self._logs.name) / f"{self._count}-rank{rank}.log"
             log = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
             try:
-                pid = self._ask(Fork(rank, config), [theirs.fileno(), log]).value
+                fds = [theirs.fileno(), log, their_side.fileno()]
+                pid = self._ask(Fork(rank, config), fds).value
             finally:
                 os.close(log)
-        return RankProcess(rank, pid, ours, path)
+            self._leaders.add(pid)
+        return RankProcess(rank, pid, ours, path, side)
 
     def end_rank(self, process: RankProcess, *, kill: bool) -> int:
-        """Waits for a rank to end, killing it first if asked; its exit code, negative for a signal."""
+        """Waits for a rank to end, killing it first if asked; its exit code, negative for a signal.
+
+        What it has started dies with it: a rank leads a process group.
+        """
         if kill:
-            with contextlib.suppress(ProcessLookupError):  # it died with its fork server
-                os.kill(process.pid, signal.SIGKILL)
+            _kill_group(process.pid)
         process.channel.close()
+        process.side.close()
+        self._leaders.discard(process.pid)
         while (ended := self._reap(process.pid)).running:
             time.sleep(REAP_SECONDS)
         process.log.unlink(missing_ok=True)
@@ -113,7 +135,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=os.environ | {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
+                env=os.environ | ENVIRONMENT,
             )
         data = control.recv(1 << 16)
         reply = _reply_decoder.decode(data) if data else Reply(error="it died while importing torch")
@@ -123,8 +145,19 @@ class ForkServer:
         self._control = control
 
     def _lost(self, why: str) -> InfraError:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
         self._process = self._control = None
+        for pid in self._leaders:  # its ranks died with it, but not what they have started
+            _kill_group(pid)
+        self._leaders.clear()
         return InfraError(f"the fork server died: {why}", "run again; out of memory is the usual reason")
+
+
+def _kill_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # nothing of it is left
+        os.killpg(leader, signal.SIGKILL)
 
 
 _server: ForkServer | None = None

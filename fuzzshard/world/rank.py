@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import faulthandler
 import importlib.util
+import os
 import platform
 import re
 import signal
 import socket
 import sys
+import threading
 import traceback
 import types
 import warnings
@@ -18,7 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import msgspec
 
 from fuzzshard.case.relations import variant
+from fuzzshard.world.blame import device_error, error_text, machine_trouble
 from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.device import sleep_while_waiting
 from fuzzshard.world.messages import (
     Failure,
     Port,
@@ -41,8 +46,11 @@ _DESYNC = re.compile(
 """Texts of errors by which a collective, or the store on rank 0, says that it lost its peers."""
 
 
-def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO) -> None:
-    """Runs until the coordinator closes ``channel``; SIGUSR1 dumps every thread's stack into ``stacks``."""
+def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO, side: socket.socket) -> None:
+    """Runs until the coordinator closes ``channel``; SIGUSR1 dumps every thread's stack into ``stacks``.
+
+    Whoever asks on the ``side`` is told where the rank is, whatever it waits for.
+    """
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     faulthandler.enable(file=stacks)
     try:
@@ -53,6 +61,7 @@ def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO)
     from fuzzshard.training.housekeeping import Housekeeping
     from fuzzshard.training.torch_coverage import new_points
 
+    threading.Thread(target=_answer, args=(side,), name="fuzzshard-side", daemon=True).start()
     housekeeping = Housekeeping()
     while (message := receive(channel)) is not None:
         assert isinstance(message, RunCase)
@@ -62,6 +71,16 @@ def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO)
             _linger(channel)
             return
         housekeeping.tidy(message.case)
+
+
+def _answer(side: socket.socket) -> None:
+    """Works while the main thread waits in a collective, which holds no interpreter lock."""
+    from fuzzshard.training.flight_recorder import position
+
+    with contextlib.suppress(OSError):  # whoever asked has gone
+        while receive(side) is not None:
+            send(side, position())
+    os._exit(1)
 
 
 def _linger(channel: socket.socket) -> None:
@@ -80,6 +99,7 @@ def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.devic
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     if config.device == "cuda":
+        sleep_while_waiting(config.device_of(rank))
         torch.cuda.set_device(config.device_of(rank))
     store = _store(channel, rank, config.size)
     dist.init_process_group(
@@ -204,14 +224,17 @@ def _failure(
 ) -> Failure:
     from fuzzshard.training.experiment import innermost_torch_frame
 
-    text = str(error).strip()
+    text, whole = str(error).strip(), error_text(error)
+    machine, kernel = machine_trouble(whole), device_error(whole)
+    where = f"a kernel: {kernel}" if kernel else innermost_torch_frame(error)  # it is noticed anywhere, later
     return Failure(
         phase=phase,
         engine=engine,
         op=op,
         message=f"{type(error).__name__}: {text}"[:2000],
-        detail=f"{type(error).__name__} in {innermost_torch_frame(error)}",
+        detail=f"{type(error).__name__} in {where}",
         traceback="".join(traceback.format_exception(error))[-8000:],
-        desync=lost_peers(error),
+        machine=machine,
+        desync=not (machine or kernel) and lost_peers(error),
         expected=expected,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -14,13 +15,16 @@ from fuzzshard.case.needs import needs_cuda
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import UsageError
 from fuzzshard.verdict import Verdict
+from fuzzshard.world.blame import oom_kills
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.deadline import Deadline, IdleWatch
+from fuzzshard.world.deadline import WATCH_SECONDS, Deadline, IdleWatch
 from fuzzshard.world.merge import Outcome, merge
 from fuzzshard.world.messages import (
+    Ask,
     Failure,
     Point,
     Points,
+    Position,
     Progress,
     RankReport,
     RunCase,
@@ -37,10 +41,18 @@ GRACE_SECONDS = 1.0
 HARD_SECONDS = 20.0
 """How long after its deadline a case may go on while its ranks still use processor time."""
 
+RANK_CASES = 1000
+"""After as many cases a world takes fresh ranks.
+
+torch keeps things for ever that each case has of its own: sharding decisions for each shape
+(``lru_cache(None)`` in ``tensor/_sharding_prop.py``), what Dynamo has compiled, heaps that fragment. A start
+costs less than one case in a thousand.
+"""
+
 POLL_SECONDS = 0.1
 
 STACK_SECONDS = 0.3
-"""How long a rank may take to write its stack after SIGUSR1."""
+"""How long ranks may take to write their stacks after SIGUSR1 and to say where they are."""
 
 
 class World:
@@ -58,6 +70,7 @@ class World:
         self._start_ranks = start_ranks if spares is None else spares.take
         self._ranks: list[RankProcess] = []
         self._ending: list[threading.Thread] = []
+        self._served = 0
         self._reached: set[Point] = set()
         self._untaken: set[Point] = set()
 
@@ -79,6 +92,7 @@ class World:
         if not self._ranks:
             ranks = self._start_ranks(self.config)
             self._ranks, self.info = ranks.processes, ranks.info
+            self._served = 0
 
     def restart(self) -> None:
         """Replaces the ranks by fresh ones."""
@@ -117,8 +131,10 @@ class World:
         Raises what :meth:`check` raises. ``bare`` trains the engines and judges nothing.
         """
         self.check(case)
-        fresh = not self._ranks
-        self.start()
+        fresh = not self._ranks or self._served >= RANK_CASES
+        if fresh:
+            self.restart()
+        self._served += 1
         limit = deadline if deadline is not None else self.deadline.seconds(fresh)
         began = time.monotonic()
         outcome = self._exchange(RunCase(case=case, bare=bare), began + limit)
@@ -141,9 +157,10 @@ class World:
         """Sends the case to every rank and collects reports until all have reported or hang.
 
         From the time ``suspect`` on, ranks that use no processor time count as hung; ranks that do
-        (a busy machine, an endless loop, a spinning NCCL kernel) get :data:`HARD_SECONDS` more.
+        (a busy machine, an endless loop) get :data:`HARD_SECONDS` more.
         """
         outcome = Outcome(self.config.size)
+        oom_kills_before = oom_kills()
         with selectors.DefaultSelector() as selector:
             for process in self._ranks:
                 selector.register(process.channel, selectors.EVENT_READ, process)
@@ -157,14 +174,25 @@ class World:
                 now = time.monotonic()
                 if outcome.lost and now >= outcome.first_loss + GRACE_SECONDS:
                     break
-                if now >= suspect and not outcome.lost:
-                    watch = watch or IdleWatch(self._ranks[r].pid for r in outcome.waiting())
-                    if watch.is_idle() or now >= suspect + HARD_SECONDS:
+                if now >= suspect - WATCH_SECONDS and not outcome.lost:
+                    watch = watch or IdleWatch({r: self._ranks[r].pid for r in outcome.waiting()})
+                    if self._is_over(watch, outcome, now - suspect):
                         break
                 for key, _ in selector.select(POLL_SECONDS):
                     if self._heard(key.data, outcome):
                         selector.unregister(key.data.channel)
+        outcome.out_of_memory = bool(outcome.dead) and oom_kills() > oom_kills_before
         return outcome
+
+    def _is_over(self, watch: IdleWatch, outcome: Outcome, overdue: float) -> bool:
+        """Whether to wait no longer, ``overdue`` seconds after the deadline."""
+        watch.look()
+        for rank in watch.dead & outcome.waiting():  # what it has started may hold its channel open
+            outcome.die(rank)
+        outcome.stopped = watch.stopped()
+        if overdue < 0 or outcome.lost:
+            return False
+        return overdue >= HARD_SECONDS or bool(outcome.stopped & outcome.waiting()) or watch.is_idle()
 
     def _heard(self, process: RankProcess, outcome: Outcome) -> bool:
         """Takes one message; whether it was the last one of this rank for this case."""
@@ -196,7 +224,9 @@ class World:
         for process in stuck:
             os.kill(process.pid, signal.SIGUSR1)
         if stuck:
-            time.sleep(STACK_SECONDS)
+            until = time.monotonic() + STACK_SECONDS
+            outcome.positions = _ask_positions(stuck, until)
+            time.sleep(max(0.0, until - time.monotonic()))
         for process in self._ranks:
             text = process.log.read_bytes()[sizes.get(process.rank, 0) :].decode(errors="replace")
             if process.rank in sizes or process.rank in outcome.dead:
@@ -206,3 +236,21 @@ class World:
             if process.rank in outcome.dead:
                 outcome.exits[process.rank] = fork_server().end_rank(process, kill=True)
         self._end([process for process in ranks if process.rank not in outcome.dead])
+
+
+def _ask_positions(ranks: list[RankProcess], until: float) -> dict[int, Position]:
+    """Where the ranks are that answer in time."""
+    positions: dict[int, Position] = {}
+    with selectors.DefaultSelector() as selector:
+        for process in ranks:
+            process.side.settimeout(STACK_SECONDS)
+            selector.register(process.side, selectors.EVENT_READ, process)
+            with contextlib.suppress(OSError):
+                send(process.side, Ask())
+        while selector.get_map() and (events := selector.select(until - time.monotonic())):
+            for key, _ in events:
+                selector.unregister(key.fileobj)
+                with contextlib.suppress(OSError):  # it died, or stopped in the middle of its answer
+                    if isinstance(answer := receive(key.data.side), Position):
+                        positions[key.data.rank] = answer
+    return positions

@@ -1,12 +1,17 @@
 """The fork server: a process that has imported torch once and forks rank processes from then on.
 
 Run as ``python -m fuzzshard.world.zygote FD``, where FD is a SOCK_SEQPACKET socket to the coordinator.
-It never touches a GPU and never starts a thread, so its children start clean. When the coordinator is
-gone the socket closes, the zygote exits and the kernel kills its ranks with it.
+It never touches a GPU and never starts a thread, so its children start clean.
+
+When the coordinator is gone the socket closes, and the zygote ends with everything that ranks have started;
+while it still imports torch the kernel ends it. When the zygote is gone the kernel kills its ranks. What a
+rank has started and left behind becomes a child of the zygote, prctl(2), PR_SET_CHILD_SUBREAPER, and ends
+when the rank is reaped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -17,6 +22,7 @@ import sys
 from typing import NoReturn
 
 import msgspec
+import psutil
 
 from fuzzshard.world.config import WorldConfig
 
@@ -30,10 +36,11 @@ PRELOADED = (
     "fuzzshard.world.rank",
 )
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Fork(msgspec.Struct, tag="fork", frozen=True):
-    """Asks for one rank; its channel and its log file come with the message as file descriptors."""
+    """Asks for one rank; its channel, its log file and its side channel come as file descriptors."""
 
     rank: int
     config: WorldConfig
@@ -60,9 +67,13 @@ _decoder = msgspec.json.Decoder(Fork | Reap)
 _encoder = msgspec.json.Encoder()
 
 
-def _become_rank(channel: socket.socket, request: Fork, log: int) -> NoReturn:
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value)
+
+
+def _become_rank(channel: socket.socket, request: Fork, log: int, side: socket.socket) -> NoReturn:
     """In the child: leaves nothing of the zygote behind and runs the rank."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -71,7 +82,7 @@ def _become_rank(channel: socket.socket, request: Fork, log: int) -> NoReturn:
     status = 1
     try:
         with os.fdopen(log, "w") as stacks:
-            rank.main(channel, request.rank, request.config, stacks)
+            rank.main(channel, request.rank, request.config, stacks, side)
         status = 0
     except OSError:
         pass  # the coordinator is gone, and so is the reader of anything said here
@@ -79,30 +90,51 @@ def _become_rank(channel: socket.socket, request: Fork, log: int) -> NoReturn:
         os._exit(status)
 
 
-def _reap(pid: int) -> Reply:
+def _reap(pid: int, ranks: set[int]) -> Reply:
+    """How the rank ``pid`` ended, if it has; with it ends what it has started."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:  # a child of an earlier fork server, which died with it
         return Reply(-signal.SIGKILL)
-    return Reply(os.waitstatus_to_exitcode(status)) if ended else Reply(running=True)
+    if not ended:
+        return Reply(running=True)
+    ranks.discard(pid)
+    _end_others(ranks)
+    return Reply(os.waitstatus_to_exitcode(status))
+
+
+def _end_others(ranks: set[int]) -> None:
+    """Kills what ranks have started and left behind; ``ranks`` are those that may live on."""
+    while left := [child for child in psutil.Process().children() if child.pid not in ranks]:
+        for child in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        for child in left:
+            os.waitpid(child.pid, 0)  # after that its own children are ours
 
 
 def _serve(control: socket.socket) -> None:
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     gc.freeze()
+    ranks: set[int] = set()
     while True:
-        data, fds, _, _ = socket.recv_fds(control, 1 << 16, 2)
+        data, fds, _, _ = socket.recv_fds(control, 1 << 16, 3)
         if not data:
-            return
+            return _end_others(set())
         request = _decoder.decode(data)
         if isinstance(request, Reap):
-            control.send(_encoder.encode(_reap(request.pid)))
+            control.send(_encoder.encode(_reap(request.pid, ranks)))
             continue
-        channel, log = socket.socket(fileno=fds[0]), fds[1]
+        channel, log, side = socket.socket(fileno=fds[0]), fds[1], socket.socket(fileno=fds[2])
         pid = os.fork()
         if pid == 0:
+            os.setpgid(0, 0)
             control.close()
-            _become_rank(channel, request, log)
+            _become_rank(channel, request, log, side)
+        os.setpgid(pid, pid)  # whoever comes first: from now on both may rely on it
+        ranks.add(pid)
         channel.close()
+        side.close()
         os.close(log)
         control.send(_encoder.encode(Reply(pid)))
 
@@ -110,13 +142,20 @@ def _serve(control: socket.socket) -> None:
 def main() -> None:
     """Imports torch, says so, and serves until the coordinator hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _prctl(
+        _PR_SET_PDEATHSIG, signal.SIGKILL
+    )  # the thread that has started us waits until we have imported torch
     control = socket.socket(fileno=int(sys.argv[1]))
+    with contextlib.suppress(BlockingIOError):  # it may have died before we asked to die with it
+        control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return
     try:
         for name in PRELOADED:
             importlib.import_module(name)
     except Exception as error:
         control.send(_encoder.encode(Reply(error=f"{type(error).__name__}: {error}")))
         return
+    _prctl(_PR_SET_PDEATHSIG, 0)
     control.send(_encoder.encode(Reply()))
     _serve(control)
 

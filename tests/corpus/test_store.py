@@ -14,6 +14,7 @@ from fuzzshard.corpus.store import (
     entry_files,
     only_case,
     replay_command,
+    save_recordings,
     save_shrunk,
     save_unshrunk,
 )
@@ -43,6 +44,13 @@ def test_shrinking_replaces_the_case_and_keeps_the_case_as_found(tmp_path: Path)
     assert read_entry(folder / "case.json").case == SMALLER
     assert codec.decode((folder / "unshrunk.json").read_bytes()) == CASE
     assert (folder / "repro.py").read_text() == "print(2)\n"
+
+
+def test_what_the_flight_recorder_said_lies_beside_an_entry_and_is_none(tmp_path: Path) -> None:
+    folder = save_unshrunk(tmp_path, ENTRY, "print(1)\n")
+    save_recordings(folder, {"rank0": "{}", "rank1": "[]"})
+    assert (folder / "flight_recorder_rank1.json").read_text() == "[]"
+    assert entry_files([tmp_path]) == [folder / "case.json"]
 
 
 def test_finding_the_same_case_again_keeps_its_shrunk_form(tmp_path: Path) -> None:

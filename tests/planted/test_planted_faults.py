@@ -435,14 +435,15 @@ def test_a_rank_that_dies_leaves_the_stack_it_died_with(fault: str) -> None:
     assert f"{fault}.py" in verdict.stacks["rank 1"]
 
 
-def test_a_hang_is_recognised_within_seconds_with_the_stack_of_every_rank(four_ranks: World) -> None:
+def test_a_hang_is_recognised_at_its_deadline_with_the_stack_of_every_rank(four_ranks: World) -> None:
     case = make_case()
     with faulty_world("sleeps_on_one_rank", case) as world:
         world.run(healthy(case, "fully_shard"))
+        deadline = world.deadline.seconds(fresh=False)
         verdict = world.run(case)
         assert (verdict.status, verdict.signature) == (Status.HANG, "desync/fully_shard")
-        assert verdict.seconds < 10
-        assert set(verdict.stacks) == {"rank 0", "rank 1"}
+        assert verdict.seconds < deadline + 1
+        assert {"rank 0", "rank 1"} < set(verdict.stacks)
         assert "in wait_for_ever" in verdict.stacks["rank 1"]
         assert "all_gather" in verdict.stacks["rank 0"]
         assert world.run(healthy(case, "fully_shard")).status is Status.PASS

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
+from collections.abc import Callable
 
+import psutil
 import pytest
 
 from fuzzshard.world import deadline
+from fuzzshard.world.activity import ThreadActivity, activity
 from fuzzshard.world.deadline import FACTOR, FIRST_SECONDS, LEAST_SECONDS, MOST_SECONDS, Deadline, IdleWatch
 
 
@@ -52,46 +56,147 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def sleeper():
     with subprocess.Popen(["sleep", "1000"]) as process:
+        wait_for(process.pid, "S")
         yield process
         process.kill()
 
 
-def burn(seconds: float) -> None:
-    until = time.process_time() + seconds
-    while time.process_time() < until:
+def wait_for(pid: int, state: str) -> None:
+    while activity(pid)[pid].state != state:
         pass
 
 
-def test_nothing_is_known_before_the_window_closes(clock: Clock) -> None:
-    assert IdleWatch([os.getpid()]).is_idle() is None
+class Threads:
+    """One rank with one thread, whose activity the kernel is said to tell."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = ThreadActivity(ran=1.0, waited=2.0, state="S")
+        monkeypatch.setattr(deadline, "activity", lambda pid: {pid: self.now})
+
+    def move(self, *, ran: float = 0.0, waited: float = 0.0, state: str = "S") -> None:
+        self.now = ThreadActivity(self.now.ran + ran, self.now.waited + waited, state)
 
 
-def test_ranks_that_use_no_processor_are_idle(clock: Clock, sleeper: subprocess.Popen) -> None:
-    watch = IdleWatch([sleeper.pid])
-    clock.now = deadline.IDLE_SECONDS
-    assert watch.is_idle() is True
+@pytest.fixture
+def thread(monkeypatch: pytest.MonkeyPatch) -> Threads:
+    return Threads(monkeypatch)
+
+
+NOBODY = 2**22 + 1  # above the largest pid that a kernel gives, proc_sys_kernel(5)
+
+
+def look_for_a_window(watch: IdleWatch, clock: Clock, *moves: Callable[[], None]) -> None:
+    """Looks once and then ten times more, until a window is whole; ``moves`` come between the looks."""
+    watch.look()
+    for number in range(10):
+        if number < len(moves):
+            moves[number]()
+        clock.now += 1.05 * deadline.IDLE_SECONDS / 10
+        watch.look()
+
+
+def test_nothing_is_known_before_the_window_is_whole(clock: Clock, sleeper: subprocess.Popen) -> None:
+    watch = IdleWatch({0: sleeper.pid})
+    assert not watch.is_idle()
+    watch.look()
+    clock.now = 0.9 * deadline.IDLE_SECONDS
+    watch.look()
+    assert not watch.is_idle()
+
+
+def test_ranks_that_use_no_processor_are_idle_when_the_window_is_whole(
+    clock: Clock, sleeper: subprocess.Popen
+) -> None:
+    watch = IdleWatch({0: sleeper.pid})
+    look_for_a_window(watch, clock)
+    assert watch.is_idle()
+    assert not watch.stopped()
+    assert not watch.dead
 
 
 def test_one_rank_at_work_is_enough_not_to_be_idle(clock: Clock, sleeper: subprocess.Popen) -> None:
-    watch = IdleWatch([sleeper.pid, os.getpid()])
-    burn(3 * deadline.IDLE_CPU_SECONDS)
-    clock.now = deadline.IDLE_SECONDS
-    assert watch.is_idle() is False
+    def burn() -> None:
+        until = time.process_time() + 6 * deadline.IDLE_CPU_SECONDS
+        while time.process_time() < until:
+            pass
+
+    watch = IdleWatch({0: sleeper.pid, 1: os.getpid()})
+    watch.look()
+    look_for_a_window(watch, clock, burn)
+    assert not watch.is_idle()
 
 
-def test_every_window_counts_for_itself(clock: Clock, sleeper: subprocess.Popen) -> None:
-    watch = IdleWatch([os.getpid()])
-    burn(3 * deadline.IDLE_CPU_SECONDS)
-    clock.now = deadline.IDLE_SECONDS
-    assert watch.is_idle() is False
-    assert watch.is_idle() is None
-    clock.now = 2 * deadline.IDLE_SECONDS
-    assert watch.is_idle() is True
+def test_a_thread_that_runs_now_and_then_is_idle_and_one_that_runs_more_is_not(
+    clock: Clock, thread: Threads
+) -> None:
+    watch = IdleWatch({0: NOBODY})
+    look_for_a_window(watch, clock, *[lambda: thread.move(ran=0.001, waited=0.01)] * 10)
+    assert watch.is_idle()
+    look_for_a_window(watch, clock, *[lambda: thread.move(ran=0.01)] * 10)
+    assert not watch.is_idle()
 
 
-def test_a_dead_rank_uses_no_processor(clock: Clock, sleeper: subprocess.Popen) -> None:
-    watch = IdleWatch([sleeper.pid])
+def test_a_starved_thread_is_not_idle_though_it_never_runs(clock: Clock, thread: Threads) -> None:
+    watch = IdleWatch({0: NOBODY})
+    look_for_a_window(watch, clock, *[lambda: thread.move(state="R")] * 10)
+    assert not watch.is_idle()
+    look_for_a_window(watch, clock, *[lambda: thread.move(waited=0.1)] * 10)
+    assert not watch.is_idle()
+
+
+def test_a_thread_that_waits_for_a_disk_is_not_idle(clock: Clock, thread: Threads) -> None:
+    watch = IdleWatch({0: NOBODY})
+    look_for_a_window(watch, clock, *[lambda: thread.move(state="D")] * 10)
+    assert not watch.is_idle()
+
+
+def test_work_is_forgotten_after_a_window(clock: Clock, thread: Threads) -> None:
+    watch = IdleWatch({0: NOBODY})
+    watch.look()
+    look_for_a_window(watch, clock, lambda: thread.move(ran=1.0))
+    assert not watch.is_idle()
+    look_for_a_window(watch, clock)
+    assert watch.is_idle()
+
+
+def test_who_was_away_for_long_begins_anew(clock: Clock, thread: Threads) -> None:
+    watch = IdleWatch({0: NOBODY})
+    look_for_a_window(watch, clock)
+    clock.now += 2 * deadline.GAP_SECONDS
+    watch.look()
+    assert not watch.is_idle()
+
+
+def test_what_a_rank_has_started_works_for_it(clock: Clock) -> None:
+    spin = ["bash", "-c", "(while :; do :; done) & echo; wait"]
+    with subprocess.Popen(spin, stdout=subprocess.PIPE) as rank:
+        assert rank.stdout is not None
+        rank.stdout.readline()
+        (child,) = psutil.Process(rank.pid).children()
+        watch = IdleWatch({0: rank.pid})
+        watch.look()
+        ran = activity(child.pid)[child.pid].ran
+        while activity(child.pid)[child.pid].ran < ran + 2 * deadline.IDLE_CPU_SECONDS:
+            pass
+        look_for_a_window(watch, clock)
+        assert not watch.is_idle()
+        child.kill()
+
+
+def test_a_stopped_rank_is_told_from_one_that_waits(clock: Clock, sleeper: subprocess.Popen) -> None:
+    sleeper.send_signal(signal.SIGSTOP)
+    wait_for(sleeper.pid, "T")
+    watch = IdleWatch({3: sleeper.pid})
+    look_for_a_window(watch, clock)
+    assert watch.stopped() == {3}
+
+
+def test_a_dead_rank_is_told_before_anybody_has_reaped_it(clock: Clock, sleeper: subprocess.Popen) -> None:
+    watch = IdleWatch({3: sleeper.pid})
     sleeper.kill()
+    wait_for(sleeper.pid, "Z")
+    watch.look()
+    assert watch.dead == {3}
     sleeper.wait()
-    clock.now = deadline.IDLE_SECONDS
-    assert watch.is_idle() is True
+    watch.look()
+    assert watch.dead == {3}

@@ -9,9 +9,12 @@ from stock_cases import STOCK
 
 from fuzzshard.verdict import Finding
 from fuzzshard.world.messages import (
+    Ask,
     Failure,
+    Joined,
     Message,
     Port,
+    Position,
     Progress,
     RankReport,
     Ready,
@@ -31,6 +34,13 @@ MESSAGES: list[Message] = [
     Failure(phase="engine", engine="ddp", message="é\n", detail="d", traceback="t", op=3, desync=True),
     RankReport(notes={"ddp": "n"}, rung="exact", collectives={"ddp": "c"}, replicas={"ddp": "1:2"}),
     RankReport(idle=True),
+    Ask(),
+    Position(op=-1),
+    Position(
+        op=2,
+        joined=(Joined(ranks=(0, 1), number=7, kind="all_gather", sizes="[[2]] -> [[4]]", done=False),),
+        recording="{}",
+    ),
 ]
 
 

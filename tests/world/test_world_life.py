@@ -73,6 +73,16 @@ def test_a_restart_brings_other_processes() -> None:
         assert not set(world.pids) & set(before)
 
 
+def test_ranks_that_have_run_many_cases_make_room_for_fresh_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzzshard.world.world.RANK_CASES", 2)
+    with World(WorldConfig(size=1)) as world:
+        served = []
+        for _ in range(3):
+            assert world.run(make_case(mesh=1, schedule=(FORWARD,))).status is Status.PASS
+            served.append(world.pids)
+    assert served[0] == served[1] != served[2]
+
+
 def test_no_rank_outlives_its_world() -> None:
     with World(WorldConfig(size=2)) as world:
         world.start()
