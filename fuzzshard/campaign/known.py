@@ -24,7 +24,8 @@ CUT_OFF = -1
 class Found:
     """A case of the stream with a finding; ``path`` is where it is saved, once it is.
 
-    ``smaller`` is what an earlier session had shrunk it to when it was cut off.
+    ``smaller`` is what an earlier session had shrunk it to when it was cut off; ``untold``, that it was cut off
+    before anybody heard of it.
     """
 
     index: int
@@ -32,6 +33,7 @@ class Found:
     verdict: Verdict
     path: Path | None = None
     smaller: Case | None = None
+    untold: bool = False
 
 
 _PLAIN = Case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -89,7 +90,8 @@ def unfinished(history: History, campaign: int, corpus: Path, config: WorldConfi
     for name in (*found, *(set(_unconfirmed(corpus, config)) - set(found))):
         for folder in (corpus / FINDINGS_FOLDER / name, corpus / INCONCLUSIVE_FOLDER / name):
             if (entry := _entry(folder)) is not None:
-                left.append(_as_found(folder, entry, found.get(name, CUT_OFF)))
+                as_found = _as_found(folder, entry, found.get(name, CUT_OFF))
+                left.append(dataclasses.replace(as_found, untold=name not in found))
                 break
     return left
 

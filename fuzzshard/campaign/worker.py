@@ -35,7 +35,7 @@ from fuzzshard.campaign.judge import (
     judge_clearly,
 )
 from fuzzshard.campaign.keep import Keeper
-from fuzzshard.campaign.known import CUT_OFF, Found, Known, Registry, cause_of
+from fuzzshard.campaign.known import Found, Known, Registry, cause_of
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.quarantine import Quarantine
 from fuzzshard.campaign.revisit import revisit
@@ -193,7 +193,7 @@ class Worker:
         assert path is not None
         entry = shared.keeper.entry(path)
         confirmation = entry.confirmed
-        if found.index == CUT_OFF:
+        if found.untold:
             self._announce(found)
         if confirmation is None:
             self._follow_up(found)

@@ -138,6 +138,15 @@ def test_a_campaign_killed_between_disk_and_journal_saves_its_finding_once(tmp_p
     assert_whole(tmp_path, run(tmp_path))
 
 
+def test_a_finding_that_is_cut_off_again_and_again_is_told_once(tmp_path, monkeypatch):
+    killed_after("save_found", tmp_path, monkeypatch)
+    for _ in range(2):
+        killed(tmp_path, nth(FindingConfirmed, 1))
+    assert_whole(tmp_path, run(tmp_path))
+    (found,) = told(tmp_path, "finding_found")
+    assert found.index == -1
+
+
 def test_a_campaign_killed_again_and_again_adds_up(tmp_path):
     for number in (2, 2, 2):
         killed(tmp_path, nth(CaseJudged, number))
