@@ -101,6 +101,8 @@ def check_findings(history: History, corpus: Path, known: set[str]) -> list[str]
     wrong = [
         f"{path} was saved {n} times" for path, n in Counter(each.path for each in made).items() if n > 1
     ]
+    found = Counter(told.event.path for told in history.events(1, "finding_found"))
+    wrong += [f"{path} was told {n} times" for path, n in found.items() if n > 1]
     folders = {folder for folder in (corpus / FINDINGS_FOLDER).iterdir() if folder.name not in known}
     entries = {folder: read_entry(folder / CASE_FILE) for folder in folders}
     if (told := {each.path for each in made}) != (there := {str(folder) for folder in folders}):

@@ -24,7 +24,7 @@ CUT_OFF = -1
 class Found:
     """A case of the stream with a finding; ``path`` is where it is saved, once it is.
 
-    ``smaller`` is what an earlier session had shrunk it to when it was cut off; ``untold``, that it was cut off
+    ``smaller`` is what an earlier session had shrunk it to when it was cut off. ``untold``: it was cut off
     before anybody heard of it.
     """
 
