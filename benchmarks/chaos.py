@@ -9,6 +9,7 @@ anything is wrong.
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import tempfile
@@ -17,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from chaos_campaign import Session
+from chaos_campaign import ENDINGS, Session
 from common import make_console, make_parser, print_json, run_main
 from rich.console import Console
 from rich.table import Table
@@ -36,6 +37,8 @@ SIGNATURE = "crash/fully_shard/KeyError in set_gradient_divide_factor"
 KNOWN = Path(__file__).parents[1] / "corpus" / FINDINGS_FOLDER
 END_SECONDS = 240.0
 """How long a session may take to end: a case in flight, and saving."""
+LAST_SECONDS = 1800.0
+"""How long the last one may take, which confirms and shrinks what the others left."""
 
 
 def torment(
@@ -43,6 +46,7 @@ def torment(
 ) -> list[str]:
     """Sessions until the time is over, and one that is left alone; what was wrong with how they ended."""
     rng = random.Random(args.seed)
+    endings = itertools.cycle(rng.sample(ENDINGS, len(ENDINGS)))
     began, wrong = time.monotonic(), []
     while (left := args.time - (time.monotonic() - began)) > 0:
         session = Session(corpus, arguments)
@@ -52,7 +56,7 @@ def torment(
             time.sleep(rng.uniform(0.5, 1.5) * args.disturb_every)
             session.disturb(rng)
         if session.running():
-            session.end(rng)
+            session.end(next(endings), rng)
         problems = session.wait(END_SECONDS)
         wrong += [f"session {len(sessions)}: {problem}" for problem in problems]
         judged = session.counts["case_judged"]
@@ -60,7 +64,7 @@ def torment(
     with History(corpus / JOURNAL_FILE) as history:
         done = history.counts(1).total() + len(list(history.events(1, "case_held_back")))
     sessions.append(Session(corpus, [*arguments, "--max-cases", max(done, 1)]))
-    return wrong + [f"last session: {problem}" for problem in sessions[-1].wait(2 * END_SECONDS)]
+    return wrong + [f"last session: {problem}" for problem in sessions[-1].wait(LAST_SECONDS)]
 
 
 def check_cases(history: History, sessions: list[Session], worlds: int) -> list[str]:
@@ -97,6 +101,8 @@ def check_findings(history: History, corpus: Path, known: set[str]) -> list[str]
     wrong = [
         f"{path} was saved {n} times" for path, n in Counter(each.path for each in made).items() if n > 1
     ]
+    found = Counter(told.event.path for told in history.events(1, "finding_found"))
+    wrong += [f"{path} was told {n} times" for path, n in found.items() if n > 1]
     folders = {folder for folder in (corpus / FINDINGS_FOLDER).iterdir() if folder.name not in known}
     entries = {folder: read_entry(folder / CASE_FILE) for folder in folders}
     if (told := {each.path for each in made}) != (there := {str(folder) for folder in folders}):

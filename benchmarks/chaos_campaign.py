@@ -23,6 +23,7 @@ DISK_LEFT = (4 << 10, 64 << 10)
 """Sizes at which a file of the campaign counts as filling the disk."""
 
 
+ENDINGS = ("killed", "killed with all ranks", "terminated", "disk full")
 EXIT_CODES = {
     "killed": (-signal.SIGKILL,),
     "killed with all ranks": (-signal.SIGKILL,),
@@ -86,9 +87,9 @@ class Session:
             os.kill(rng.choice(ranks).pid, number)
             self.happened[name] += 1
 
-    def end(self, rng: random.Random) -> None:
-        """The campaign is killed, alone or with all its ranks, interrupted, or the disk is full."""
-        self.ending = rng.choice(("killed", "killed with all ranks", "terminated", "disk full"))
+    def end(self, ending: str, rng: random.Random) -> None:
+        """Ends it in one of the ways of :data:`ENDINGS`."""
+        self.ending = ending
         pid = self.process.pid
         match self.ending:
             case "killed":

@@ -115,6 +115,11 @@ class Keeper:
         """Removes a finding as it was found that turned out to be a known one."""
         _remove_unless_confirmed(folder)
 
+    def remove_half(self, folder: Path) -> None:
+        """Removes what was saved of an entry, unless it is whole by now."""
+        if not (folder / CASE_FILE).exists():
+            shutil.rmtree(folder)
+
     def _entry(
         self, case: Case, verdict: Verdict, info: Mapping[str, str], judged: Judged | None = None
     ) -> CorpusEntry:

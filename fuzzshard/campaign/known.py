@@ -11,20 +11,23 @@ from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Call, Child, Linear
 from fuzzshard.case.schedule import Backward, Forward, Step
 from fuzzshard.corpus.entry import Confirmation
-from fuzzshard.verdict import Verdict
+from fuzzshard.verdict import Status, Verdict
 
 MAX_PARKED = 8
 """Cases per signature kept aside while another world works on that signature; more are only counted."""
 
 CUT_OFF = -1
 """The index of a case whose finding is on disk, and whose verdict did not reach the journal."""
+NO_VERDICT = Verdict(status=Status.INFRA, message="cut off while it was saved")
+"""Of a case that is on disk without one: it is judged again."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
     """A case of the stream with a finding; ``path`` is where it is saved, once it is.
 
-    ``smaller`` is what an earlier session had shrunk it to when it was cut off.
+    ``smaller`` is what an earlier session had shrunk it to when it was cut off. ``untold``: it was cut off
+    before anybody heard of it.
     """
 
     index: int
@@ -32,6 +35,7 @@ class Found:
     verdict: Verdict
     path: Path | None = None
     smaller: Case | None = None
+    untold: bool = False
 
 
 _PLAIN = Case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from fuzzshard.campaign.events import (
     FindingSaved,
     QuarantineRefused,
 )
-from fuzzshard.campaign.known import CUT_OFF, Found, Registry
+from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Registry
 from fuzzshard.campaign.quarantine import Quarantine
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case import codec
+from fuzzshard.case.case import Case
 from fuzzshard.corpus.entry import CorpusEntry, read_entry
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, INCONCLUSIVE_FOLDER, UNSHRUNK_FILE
 from fuzzshard.errors import FuzzshardError
@@ -74,7 +76,8 @@ def restore_findings(history: History, campaign: int, registry: Registry, quaran
 def unfinished(history: History, campaign: int, corpus: Path, config: WorldConfig) -> list[Found]:
     """The findings of which the journal does not have the end, as they are on disk, oldest first.
 
-    They were not confirmed yet; or they were, and their session was cut off before it said so.
+    They were not confirmed yet; or they were, and their session was cut off before it said so; or it was cut
+    off while it saved the entry, so that the case is there, and its verdict is not.
     """
     found: dict[str, int] = {}
     for told in history.events(campaign, "finding_found", "finding_saved", "finding_flaky"):
@@ -89,9 +92,20 @@ def unfinished(history: History, campaign: int, corpus: Path, config: WorldConfi
     for name in (*found, *(set(_unconfirmed(corpus, config)) - set(found))):
         for folder in (corpus / FINDINGS_FOLDER / name, corpus / INCONCLUSIVE_FOLDER / name):
             if (entry := _entry(folder)) is not None:
-                left.append(_as_found(folder, entry, found.get(name, CUT_OFF)))
+                as_found = _as_found(folder, entry, found.get(name, CUT_OFF))
+                left.append(dataclasses.replace(as_found, untold=name not in found))
                 break
-    return left
+    return left + _half_saved(corpus)
+
+
+def _half_saved(corpus: Path) -> list[Found]:
+    """What was being saved when the disk was full or the session killed: ``case.json`` comes last."""
+    files = sorted((corpus / FINDINGS_FOLDER).glob(f"*/{UNSHRUNK_FILE}"))
+    return [
+        Found(CUT_OFF, case, NO_VERDICT, file.parent, untold=True)
+        for file in files
+        if not file.with_name(CASE_FILE).exists() and (case := _case(file)) is not None
+    ]
 
 
 def _unconfirmed(corpus: Path, config: WorldConfig) -> list[str]:
@@ -118,10 +132,7 @@ def _entry(folder: Path) -> CorpusEntry | None:
 
 def _as_found(folder: Path, entry: CorpusEntry, index: int) -> Found:
     """The case as it was found, with the smallest one that had the finding so far."""
-    try:
-        case = codec.decode((folder / UNSHRUNK_FILE).read_bytes())
-    except (OSError, msgspec.MsgspecError):
-        case = entry.case
+    case = _case(folder / UNSHRUNK_FILE) or entry.case
     verdict = Verdict(
         status=entry.status,
         findings=entry.findings,
@@ -131,3 +142,10 @@ def _as_found(folder: Path, entry: CorpusEntry, index: int) -> Found:
     )
     smaller = entry.case if entry.case != case else None
     return Found(index, case, verdict, folder, smaller)
+
+
+def _case(file: Path) -> Case | None:
+    try:
+        return codec.decode(file.read_bytes())
+    except (OSError, FuzzshardError, msgspec.MsgspecError):
+        return None

@@ -29,7 +29,7 @@ from fuzzshard.campaign.events import (
 )
 from fuzzshard.campaign.judge import CONFIRM_RUNS, Runner, Stopped, judge_clearly
 from fuzzshard.campaign.keep import Keeper
-from fuzzshard.campaign.known import CUT_OFF, Found, Known, Registry, cause_of
+from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Known, Registry, cause_of
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.quarantine import Quarantine
 from fuzzshard.campaign.reduce import Judged, StartCpu, confirm_and_shrink
@@ -183,9 +183,12 @@ class Worker:
         """Goes on with a finding where the session that found it was cut off."""
         path, shared = found.path, self._shared
         assert path is not None
+        if found.verdict == NO_VERDICT:
+            self._judge_again(found.case, path)
+            return
         entry = shared.keeper.entry(path)
         confirmation = entry.confirmed
-        if found.index == CUT_OFF:
+        if found.untold:
             self._announce(found)
         if confirmation is None:
             self._follow_up(found)
@@ -197,6 +200,18 @@ class Worker:
             self._report(found, judged, path, entry.replay, self._verify(path, entry))
         else:
             self._report_flaky(entry.signature, judged, path)
+
+    def _judge_again(self, drawn: Case, half_saved: Path) -> None:
+        """A case whose session was cut off while it saved the entry: it gets its verdict, or it goes."""
+        case, verdict = judge_clearly(self._world, drawn)
+        if verdict.status is Status.INFRA:
+            return
+        if verdict.status.is_finding:
+            found = self._first_look(Found(CUT_OFF, case, verdict))
+            if found.path is not None:
+                self._announce(found)
+            self._follow_up(found)
+        self._shared.keeper.remove_half(half_saved)
 
     def _follow_up(self, first: Found) -> None:
         todo = deque([first])

@@ -48,8 +48,8 @@ def run(
     Parameters
     ----------
     profile
-        Options under one name: ci, nightly, soak, dev, or a table [tool.fuzzshard.profiles.NAME] of
-        pyproject.toml here or above. Options given besides win.
+        Several options under one name: ci, nightly, soak or dev, or a table
+        [tool.fuzzshard.profiles.NAME] of the pyproject.toml here or above.
     max_time
         Stop after this long: 90s, 10m, 2h.
     max_cases
@@ -63,7 +63,7 @@ def run(
     seed
         What the random cases are drawn from; without it a fresh one, which is printed.
     corpus
-        The folder to save findings in. What it has already is known and not shrunk again.
+        The folder of the campaign: its findings and its journal. Findings that it has already are known.
     device
         auto is CUDA with NCCL where there is any, else the CPU with gloo.
     world_size

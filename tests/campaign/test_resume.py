@@ -138,6 +138,35 @@ def test_a_campaign_killed_between_disk_and_journal_saves_its_finding_once(tmp_p
     assert_whole(tmp_path, run(tmp_path))
 
 
+def killed_while_saving(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The case as found is on disk, and its entry is not."""
+    with monkeypatch.context() as patched:
+        patched.setattr("fuzzshard.corpus.store._write", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        killed(corpus)
+    (folder,) = (corpus / "findings").iterdir()
+    assert [file.name for file in folder.iterdir()] == ["unshrunk.json"]
+
+
+def test_a_finding_of_which_half_was_saved_is_judged_again(tmp_path, monkeypatch):
+    killed_while_saving(tmp_path, monkeypatch)
+    assert_whole(tmp_path, run(tmp_path))
+
+
+def test_half_of_an_entry_that_is_no_finding_any_more_goes(tmp_path, monkeypatch):
+    killed_while_saving(tmp_path, monkeypatch)
+    assert run(tmp_path, lambda case: PASS).code == 0
+    assert not list((tmp_path / "findings").iterdir())
+
+
+def test_a_finding_that_is_cut_off_again_and_again_is_told_once(tmp_path, monkeypatch):
+    killed_after("save_found", tmp_path, monkeypatch)
+    for _ in range(2):
+        killed(tmp_path, nth(FindingConfirmed, 1))
+    assert_whole(tmp_path, run(tmp_path))
+    (found,) = told(tmp_path, "finding_found")
+    assert found.index == -1
+
+
 def test_a_campaign_killed_again_and_again_adds_up(tmp_path):
     for number in (2, 2, 2):
         killed(tmp_path, nth(CaseJudged, number))
