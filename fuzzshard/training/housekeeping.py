@@ -39,7 +39,7 @@ class Housekeeping:
 
 
 def _clear_caches() -> None:
-    DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()  # type: ignore[no-untyped-call]
+    DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
     if hasattr(torch._C, "_clear_DTensor_sharding_propagator_cache"):
         torch._C._clear_DTensor_sharding_propagator_cache()
     FakeTensorMode.cache_clear()

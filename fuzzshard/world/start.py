@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import selectors
-import socket
 import time
 from collections.abc import Iterable
+
+import psutil
 
 from fuzzshard.errors import InfraError
 from fuzzshard.world.config import WorldConfig
@@ -25,8 +26,8 @@ class Ranks:
     info: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def alive(self) -> bool:
-        """Whether no rank has closed its channel. Only for ranks that run no case: these say nothing."""
-        return all(_is_silent(process.channel) for process in self.processes)
+        """Whether every rank can go on: none has died, and nobody has stopped one."""
+        return all(_is_alive(process.pid) for process in self.processes)
 
 
 def start_ranks(config: WorldConfig) -> Ranks:
@@ -49,14 +50,13 @@ def end_ranks(processes: Iterable[RankProcess]) -> None:
         fork_server().end_rank(process, kill=True)
 
 
-def _is_silent(channel: socket.socket) -> bool:
+def _is_alive(pid: int) -> bool:
+    """Its channel would say so later: a rank is dead before the last of its threads has closed that."""
     try:
-        channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False
+        status = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return False
+    return status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD, psutil.STATUS_STOPPED)
 
 
 def _introduce(ranks: Ranks) -> None:

@@ -56,12 +56,19 @@ def test_each_confirming_run_is_the_first_of_its_ranks() -> None:
     assert len(set(seen)) == len(seen)
 
 
-def test_a_spare_rank_that_died_while_it_waited_is_not_handed_out() -> None:
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(signal.SIGKILL, psutil.STATUS_ZOMBIE), (signal.SIGSTOP, psutil.STATUS_STOPPED)],
+    ids=["died", "stopped"],
+)
+def test_a_spare_rank_that_died_or_stopped_while_it_waited_is_not_handed_out(
+    sent: signal.Signals, status: str
+) -> None:
     with Spares() as spares, World(TWO, spares) as world:
         world.start()
         spare = waiting(spares)
-        os.kill(spare[0], signal.SIGKILL)
-        while psutil.Process(spare[0]).status() != psutil.STATUS_ZOMBIE:
+        os.kill(spare[0], sent)
+        while psutil.Process(spare[0]).status() != status:
             pass
         world.restart()
         assert not set(spare) & set(world.pids)
