@@ -8,7 +8,6 @@ import itertools
 import linecache
 import sys
 import types
-from collections import deque
 from types import CodeType
 
 import torch
@@ -22,13 +21,7 @@ from fuzzshard.model.names import seed_of
 from fuzzshard.model.source import model_imports, model_source
 from fuzzshard.model.values import named_values
 
-GENERATED = "fuzzshard_model_"
-"""How the names of modules with generated code begin."""
-
-_KEPT = 16
-"""Models whose code is at hand, for another engine or a traceback."""
-
-_MODULES = itertools.cycle([f"{GENERATED}{i}" for i in range(_KEPT)])
+_MODULES = itertools.cycle([f"fuzzshard_model_{i}" for i in range(16)])
 """Names that models take turns with: dataclasses and Dynamo look up the module that code is defined in."""
 
 
@@ -38,17 +31,11 @@ def _fresh_module() -> types.ModuleType:
     return module
 
 
-_shown: deque[str] = deque()
-
-
-@functools.lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=16)
 def _compiled(source: str) -> CodeType:
     """The code of a model source; tracebacks through it show its lines."""
     filename = f"<fuzzshard model {seed_of(source):x}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    _shown.append(filename)
-    if len(_shown) > 2 * _KEPT:  # nothing else ever drops an entry whose file does not exist
-        linecache.cache.pop(_shown.popleft(), None)
     return compile(source, filename, "exec")
 
 

@@ -178,12 +178,11 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
 
     from fuzzshard.engines.fully_shard_state import forget_classes
     from fuzzshard.engines.mesh import prepare_groups, rank_mesh
-    from fuzzshard.model.build import GENERATED
     from fuzzshard.training.experiment import EngineFailure, Experiment
     from fuzzshard.training.torch_coverage import begin_case
 
     begin_case()
-    forget_classes(GENERATED)
+    forget_classes()
     try:
         prepare_groups(message.case)
         if (changed := variant(message.case)) is not None:

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import gc
-import linecache
 import weakref
 
 import pytest
-import torch
-from cases import chain, make_case
 from torch import nn
 from torch.distributed._composable import replicate_with_fsdp
 from torch.distributed.fsdp._fully_shard import _fully_shard
 
-from fuzzshard.case.graph import Linear
 from fuzzshard.engines.fully_shard_state import forget_classes
-from fuzzshard.model import build
-from fuzzshard.model.build import GENERATED, build_model
-
-
-def test_the_lines_of_old_models_are_forgotten() -> None:
-    for width in range(1, 4 * build._KEPT):
-        build_model(make_case(chain(a=Linear(out=width))), torch.device("cpu"), torch.float32)
-    shown = [name for name in linecache.cache if name.startswith("<fuzzshard model")]
-    assert len(shown) == 2 * build._KEPT
+from fuzzshard.model.build import _fresh_module
 
 
 def test_no_wrapper_class_keeps_a_generated_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    generated = type("Net", (nn.Module,), {"__module__": f"{GENERATED}3"})
+    generated = type("Net", (nn.Module,), {"__module__": _fresh_module().__name__})
     caches = {"cls_to_fsdp_cls": _fully_shard, "cls_to_replicate_cls": replicate_with_fsdp}
     for name, module in caches.items():
         wrapped = type("Wrapped", (generated,), {})
         monkeypatch.setattr(module, name, {generated: wrapped, nn.Linear: nn.Linear})
         del wrapped
-    forget_classes(GENERATED)
+    forget_classes()
     assert [list(getattr(module, name)) for name, module in caches.items()] == [[nn.Linear]] * 2
     alive = weakref.ref(generated)
     del generated
