@@ -24,15 +24,19 @@ def param_groups(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
-def forget_classes(prefix: str) -> None:
-    """Drops the wrapper classes that torch keeps for ever of classes from modules named ``prefix``...
+_GENERATED = "fuzzshard_model_"
+"""How the modules are named that generated models are defined in (:mod:`fuzzshard.model.build`)."""
+
+
+def forget_classes() -> None:
+    """Drops the wrapper classes that torch keeps for ever of the classes of generated models.
 
     ``fully_shard`` gives each module a class made of its own one, and caches these by that class
     (``cls_to_fsdp_cls``; ``replicate`` since torch 2.10 likewise). Every case has classes of its own.
     """
     for module, cache in _CLASS_CACHES:
         classes: dict[type, type] = getattr(sys.modules.get(module), cache, {})
-        for each in [each for each in classes if each.__module__.startswith(prefix)]:
+        for each in [each for each in classes if each.__module__.startswith(_GENERATED)]:
             del classes[each]
 
 

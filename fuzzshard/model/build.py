@@ -21,13 +21,7 @@ from fuzzshard.model.names import seed_of
 from fuzzshard.model.source import model_imports, model_source
 from fuzzshard.model.values import named_values
 
-GENERATED = "fuzzshard_model_"
-"""How the names of modules with generated code begin."""
-
-_KEPT = 16
-"""Models whose code is at hand, for another engine or a traceback."""
-
-_NAMES = [f"{GENERATED}{i}" for i in range(_KEPT)]
+_NAMES = [f"fuzzshard_model_{i}" for i in range(16)]
 _MODULES = itertools.cycle(_NAMES)
 """Names that models take turns with: dataclasses and Dynamo look up the module that code is defined in."""
 _FILE = "<fuzzshard model "
@@ -48,7 +42,7 @@ def _fresh_module() -> types.ModuleType:
     return module
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=16)
 def _compiled(source: str) -> CodeType:
     """The code of a model source; tracebacks through it show its lines."""
     filename = f"{_FILE}{seed_of(source):x}>"

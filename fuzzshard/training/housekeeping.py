@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from fuzzshard.case.case import Case
 from fuzzshard.engines.fully_shard_state import forget_classes
-from fuzzshard.model.build import GENERATED, forget_models
+from fuzzshard.model.build import forget_models
 from fuzzshard.training.survivors import collect_garbage
 
 CASES_BETWEEN_CLEARINGS = 200
@@ -28,7 +28,7 @@ class Housekeeping:
     def tidy(self, case: Case) -> None:
         """Collects what ``case`` has left, and never looks at the rest again."""
         self._num_cases += 1
-        forget_classes(GENERATED)
+        forget_classes()
         forget_models()
         if case.compile is not None:
             torch._dynamo.reset()
