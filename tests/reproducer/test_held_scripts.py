@@ -1,4 +1,4 @@
-"""Scripts of what an engine holds within: they fail with the fault that was planted, and pass without it."""
+"""Scripts of what is there or not, within an engine too: they fail with the fault, and pass without."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ import pytest
 from cases import BACKWARD, FORWARD, STEP, make_case
 
 from fuzzshard.case.case import Case, Optimizer
+from fuzzshard.case.options import FSDP1
+from fuzzshard.case.schedule import CorruptState, LoadState, SaveState
 from fuzzshard.errors import UsageError
 from fuzzshard.reproducer import scripts
 from fuzzshard.verdict import MISSING, Finding, Verdict
 from fuzzshard.world import World, WorldConfig
 
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
+OWN_FAULTS = Path(__file__).parent / "faults"
 ONE_STEP = make_case(schedule=(FORWARD, BACKWARD, STEP))
 ADAM = make_case(schedule=(FORWARD, BACKWARD, STEP), optimizer=Optimizer(kind="adam"))
 
 
+def file_of(fault: str) -> Path:
+    own = OWN_FAULTS / f"{fault}.py"
+    return own if own.exists() else FAULTS / f"{fault}.py"
+
+
 def judged(fault: str, case: Case) -> Verdict:
-    config = WorldConfig(size=case.mesh.size, preload=(str(FAULTS / f"{fault}.py"),))
+    config = WorldConfig(size=case.mesh.size, preload=(str(file_of(fault)),))
     with World(config) as world:
         return world.run(case)
 
@@ -40,7 +48,35 @@ def test_a_script_shows_what_is_left_behind(run_script, fault: str, case: Case, 
     assert verdict.signature == f"divergence/fully_shard/{signature}"
     text = next(iter(scripts(case, signature=verdict.signature, findings=verdict.findings)))
     assert len(text.splitlines()) <= 60
-    broken = run_script(text, case.mesh.size, preload=[FAULTS / f"{fault}.py"])
+    broken = run_script(text, case.mesh.size, preload=[file_of(fault)])
+    assert "AssertionError" in broken.output, f"{text}\n{broken.output}"
+    stock = run_script(text, case.mesh.size)
+    assert not stock.fails, f"{text}\n{stock.output}"
+
+
+RESUMED = make_case(
+    schedule=(
+        *(FORWARD, BACKWARD, STEP),
+        *(SaveState(via="state_dict"), CorruptState(how="rebuild"), LoadState(), FORWARD),
+    ),
+    optimizer=Optimizer(kind="adam"),
+)
+BY_FSDP1 = make_case(engines=("fsdp1",), fsdp1=FSDP1(use_orig_params=True))
+
+
+@pytest.mark.parametrize(
+    ("fault", "case", "signature"),
+    [
+        ("optimizer_state_lost", RESUMED, "divergence/fully_shard/resume/missing"),
+        ("fsdp1_loses_gradients", BY_FSDP1, "divergence/fsdp1/gradient/missing"),
+    ],
+)
+def test_a_script_shows_what_is_missing(run_script, fault: str, case: Case, signature: str) -> None:
+    verdict = judged(fault, case)
+    assert verdict.signature == signature
+    text = next(iter(scripts(case, signature=signature, findings=verdict.findings)))
+    assert "reference" not in text
+    broken = run_script(text, case.mesh.size, preload=[file_of(fault)])
     assert "AssertionError" in broken.output, f"{text}\n{broken.output}"
     stock = run_script(text, case.mesh.size)
     assert not stock.fails, f"{text}\n{stock.output}"
