@@ -126,6 +126,8 @@ FEATURES: dict[str, str] = {
     "graph:list_group_late": "a backward that comes to a list group before it comes to its last output",
     "graph:first_run_missed": "a backward that misses the first of several calls of a wrapped module",
     "graph:iadd_to_wrapped": "an addition in place to the output of a wrapped module",
+    "graph:zeros_for_none": "an input of a wrapped module that gets no gradient where another gets one",
+    "graph:unshard_then_change": "parameters change after an all-gather was begun and before its module runs",
     "graph:sync_missed": "a synchronised backward that misses what has an unsynchronised gradient",
     "graph:partial_reduction_differs": "reductions over one replica that may be of different parameters",
     "op:set_path": "another path from some point on",

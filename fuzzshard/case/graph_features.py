@@ -8,14 +8,15 @@ unshard it in backward, runs after the forward of the last of them, on the outpu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fuzzshard.case.autograd import Node, Tape, Value, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
+from fuzzshard.case.groups import root_groups
 from fuzzshard.case.in_place import changed_outputs
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetMode
+from fuzzshard.case.progress import Progress, modules_named
+from fuzzshard.case.schedule import Backward, Forward, LoadState, SetFlag, SetMode, Step, Unshard
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 
 _Run = tuple[int, int]
@@ -46,6 +47,10 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
                 runs[index], calls.runs = calls.runs, set()
                 if any(calls.to_run[i] for i in calls.list_groups):
                     yield "graph:list_group_in_part"
+            case Unshard(async_op=True):
+                calls.begin(modules_named(case, calls.of_module, op.target, recurse=op.recurse))
+            case Step() | LoadState() if calls.gathering:
+                yield "graph:unshard_then_change"
             case Backward():
                 taken = [i for i, _, _ in progress.taken_by(op)]
                 nodes = reached(node for i in taken for node in losses.pop(i))
@@ -54,7 +59,9 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
                     yield "graph:list_group_late"
                 if calls.misses_a_first_run(nodes, ran):
                     yield "graph:first_run_missed"
-                calls.end_backward()
+                if calls.filled_with_zeros(nodes) - progress.frozen:
+                    yield "graph:zeros_for_none"
+                calls.end_backward(nodes)
                 arrived = {fqn for node in nodes for fqn in node.parameters} - progress.frozen
                 yield from held.backward(arrived, Counter(group for group, _ in ran))
             case _:
@@ -66,7 +73,7 @@ class _Calls:
     """Counts which modules of a group have run, and hooks the outputs of the last of them."""
 
     def __init__(self, case: Case, found: Facts) -> None:
-        self.found = found
+        self.case, self.found = case, found
         self.members = [group.modules for group in case.wrap]
         self.list_groups = {i for i, modules in enumerate(self.members) if len(modules) > 1}
         self.of_module = {module: i for i, modules in enumerate(self.members) for module in modules}
@@ -75,6 +82,10 @@ class _Calls:
         self.runs: set[_Run] = set()
         """What ran in this forward."""
         self.outputs: dict[_Run, set[int]] = {}
+        self.gathering: set[int] = set()
+        """Groups whose all-gather was begun, and which have not run since."""
+        self.siblings: dict[int, list[Node]] = {}
+        """The inputs of one call: a gradient of one of them gives all of them one."""
         self.tape = Tape(case, found, self)
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
@@ -85,7 +96,22 @@ class _Calls:
                 self.to_run[index] = set(self.members[index])
                 self.num_runs[index] += 1
             self.runs.add((index, self.num_runs[index]))
+            self.gathering.discard(index)
+            self.begin(self.case.wrap[index].forward_prefetch)
+            if grad and sum(arg is not None for arg in args) > 1:
+                return self._bind(args)
         return args
+
+    def _bind(self, args: list[Value]) -> list[Value]:
+        """Inputs of a wrapped module pass through one function (``RegisterPostBackwardFunction``)."""
+        bound = [None if arg is None else self.tape.node((arg,)) for arg in args]
+        made = [node for node in bound if node is not None]
+        self.siblings |= {node.number: made for node in made}
+        return list(bound)
+
+    def begin(self, modules: Iterable[str]) -> None:
+        """An all-gather of the groups of ``modules`` begins."""
+        self.gathering.update(self.of_module[module] for module in modules)
 
     def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
         """The last module to run brings the hooks."""
@@ -99,9 +125,13 @@ class _Calls:
             for node in made:
                 node.hooks.append(index)
 
-    def end_backward(self) -> None:
-        """What ran in part begins anew."""
+    def end_backward(self, nodes: list[Node]) -> None:
+        """What ran in part begins anew, as do all-gathers below the FSDP roots that ``nodes`` come to."""
         self.to_run = [set() for _ in self.members]
+        if self.gathering:
+            roots = root_groups(self.case)
+            came_to = {roots[index] for node in nodes for index in node.hooks}
+            self.gathering = {index for index in self.gathering if roots[index] not in came_to}
 
     def comes_late(self, nodes: list[Node]) -> bool:
         """Whether one of ``nodes``, in their order, brings a group a gradient before its hooks have run."""
@@ -112,6 +142,19 @@ class _Calls:
             if not owners.intersection(self.list_groups) <= ready:
                 return True
         return False
+
+    def filled_with_zeros(self, nodes: list[Node]) -> set[str]:
+        """The parameters that get zeros because another input of some call has a gradient."""
+        seen = {node.number: node for node in nodes}
+        stack = list(nodes)
+        while stack:
+            node = stack.pop()
+            for other in (*node.inputs, *self.siblings.get(node.number, ())):
+                if other.number not in seen:
+                    seen[other.number] = other
+                    stack.append(other)
+        plain = {fqn for node in nodes for fqn in node.parameters}
+        return {fqn for node in seen.values() for fqn in node.parameters} - plain
 
     def misses_a_first_run(self, nodes: list[Node], runs: set[_Run]) -> bool:
         """Whether a group has run several times, and ``nodes`` come to its outputs, but not to the first."""

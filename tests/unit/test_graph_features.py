@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from cases import BACKWARD, FORWARD, call, chain, children, groups, make_case, tensor_op
+from cases import BACKWARD, FORWARD, STEP, call, chain, children, groups, make_case, tensor_op
 
-from fuzzshard.case.case import Case, Freeze, Mesh
+from fuzzshard.case.case import Case, Freeze, Mesh, WrapGroup
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Activation, Block, Linear
-from fuzzshard.case.schedule import Forward, SetFlag
+from fuzzshard.case.schedule import Forward, SetFlag, Unshard
 
 LINEAR = Linear(out=5, bias=False)
 SYNC, NO_SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (True, False))
@@ -116,3 +116,35 @@ def test_a_backward_misses_the_first_of_two_forwards() -> None:
     for schedule, missed in (((FIRST, FORWARD), "b"), ((FORWARD, FIRST), ""), ((SECOND, FORWARD), "a")):
         case = make_case(TWO_OUTPUTS, (*schedule, BACKWARD), wrap=groups("a", "b"))
         assert graph_features(case) == ({"graph:first_run_missed"} if missed else set())
+
+
+def test_an_input_without_a_gradient_gets_zeros_beside_one_that_has_one() -> None:
+    inner = Block(
+        children=children(c=LINEAR), nodes=(call("h0", "c", "x0"),), outputs=("h0",), inputs=("x0", "x1")
+    )
+    nodes = (call("h0", "a", "x"), call("h1", "b", "x"), call("h2", "m", "h0", "h1"))
+    for outputs, expected in (("h2",), {"graph:zeros_for_none"}), (("h2", "h1"), set()):
+        model = Block(
+            children=children(a=LINEAR, b=LINEAR, m=inner), nodes=nodes, outputs=outputs, returns="tuple"
+        )
+        assert graph_features(make_case(model, wrap=groups("m"))) == expected
+        assert graph_features(make_case(model, wrap=groups("m.c"))) == set()
+
+
+def test_parameters_change_after_an_all_gather_was_begun() -> None:
+    begin = Unshard(async_op=True)
+    for schedule, expected in (
+        ((FORWARD, BACKWARD, begin, STEP), {"graph:unshard_then_change"}),
+        ((begin, FORWARD, BACKWARD, STEP), set()),
+        ((FORWARD, BACKWARD, Unshard(), STEP), set()),
+    ):
+        assert graph_features(make_case(schedule=schedule)) == expected
+
+
+def test_a_prefetched_module_that_does_not_run_stays_gathered() -> None:
+    wrap = (WrapGroup(modules=("a",), forward_prefetch=("b",)), *groups("b", ""))
+    evaluate = Forward(grad=False, target="a")
+    case = make_case(TWO_OUTPUTS, (FORWARD, BACKWARD, evaluate, STEP), wrap=wrap)
+    assert graph_features(case) == {"graph:unshard_then_change"}
+    case = make_case(TWO_OUTPUTS, (FORWARD, BACKWARD, Forward(grad=False), STEP), wrap=wrap)
+    assert graph_features(case) == set()
