@@ -89,15 +89,22 @@ def _regroups_at(case: Case) -> int:
 
 
 def _strides_are_free(case: Case) -> bool:
-    """Whether a convolution sees a dimension of size 1, whose stride means nothing and is not kept.
+    """Whether a convolution sees or makes a dimension of size 1, whose stride means nothing and is not kept.
 
     What passes a module boundary is a view with strides of its own there, and torch takes the memory format
     of a convolution from strides (``determine_backend_memory_format``, aten/src/ATen/native/Convolution.cpp).
     """
     found = facts(case)
     leading = 1 in (*all_rows(case), case.inputs.seq)
+
+    def sees_one(path: str, module: Conv1d | Conv2d) -> bool:
+        if isinstance(module, Conv1d):
+            return found.width(path) == 1
+        image = found.width(path) // module.channels
+        return 1 in (module.channels, image, image // module.kernel**2)
+
     return any(
-        isinstance(module, Conv1d | Conv2d) and (leading or found.width(path) == 1)
+        isinstance(module, Conv1d | Conv2d) and (leading or sees_one(path, module))
         for path, module in found.modules.items()
     )
 

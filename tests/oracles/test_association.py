@@ -21,7 +21,7 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Mesh, Tie
-from fuzzshard.case.graph import Alias, Block, Conv1d, Linear, RMSNorm
+from fuzzshard.case.graph import Alias, Block, Conv1d, Conv2d, Linear, RMSNorm
 from fuzzshard.case.schedule import ClipGradNorm, Forward, SetFlag
 from fuzzshard.oracles.association import accumulates, adds_in_another_order, reorders_from
 from fuzzshard.oracles.judge import bitwise_until
@@ -171,4 +171,15 @@ def test_a_convolution_whose_strides_are_free_is_never_in_order(
     case = make_case(
         chain(c=Conv1d(out=5), b=Linear(out=3)), TWO_STEPS, wrap=groups("c", ROOT), inputs=inputs
     )
+    assert reorders_from(case, "fully_shard") == expected
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "width", "expected"), [(3, 2, 48, END), (3, 2, 12, 0), (1, 2, 16, 0), (3, 1, 3, 0)]
+)
+def test_so_is_one_that_makes_one_patch_of_an_image_or_whose_image_has_one_channel(
+    channels: int, kernel: int, width: int, expected: int
+) -> None:
+    model = chain(c=Conv2d(channels=channels, kernel=kernel, out=7), b=Linear(out=3))
+    case = make_case(model, TWO_STEPS, wrap=groups("c", ROOT), inputs=float_inputs(width))
     assert reorders_from(case, "fully_shard") == expected
