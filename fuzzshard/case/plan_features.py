@@ -11,6 +11,9 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import SetRequiresGrad
 
 
+HALF = ("bfloat16", "float16")
+
+
 def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
     """The wrap plan."""
     wrapped = [m for group in case.wrap for m in group.modules]
@@ -86,7 +89,8 @@ def _precision(precision: Precision | None) -> Iterator[str]:
         return
     if precision.param is not None:
         yield "precision:param"
-        yield f"precision:{precision.param}"
+        if precision.param in HALF:  # a case that is judged again in finer dtypes has others
+            yield f"precision:{precision.param}"
         yield "precision:reduce" if precision.reduce is not None else "precision:reduce_as_param"
     elif precision.reduce is not None:
         yield "precision:reduce_only"

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.dtypes import finer
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.case.graph import Block, Call, Child, Conv1d, Linear, RMSNorm, TensorOp
@@ -83,6 +84,12 @@ def test_every_feature_is_described_in_one_line():
 
 def test_only_listed_features_are_reported():
     assert features(CASE) <= set(ALL_FEATURES)
+
+
+def test_a_case_that_is_judged_again_in_finer_dtypes_has_listed_features_only():
+    half = WrapGroup(modules=("",), precision=Precision(param="bfloat16", reduce="float32"))
+    assert "precision:bfloat16" in features(replace(CASE, wrap=(half,)))
+    assert features(finer(replace(CASE, wrap=(half,)))) <= set(ALL_FEATURES)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """How long shrinking takes, and how small its results are.
 
-python benchmarks/shrinking.py --planted DIR --worlds 1,2   # INDEX.json, mutants/ID.py and triggers/ID.py
-python benchmarks/shrinking.py --corpus DIR --worlds 1,2    # entries with their unshrunk.json, without a bug
+python benchmarks/shrink_figures.py --planted DIR --worlds 1,2   # INDEX.json, mutants/ID.py and triggers/ID.py
+python benchmarks/shrink_figures.py --corpus DIR --worlds 1,2    # entries with their unshrunk.json, without a bug
 
 Each finding is shrunk once with each number of worlds, by the campaign's own code. A candidate that fails
 with a planted bug is run without it as well, which takes a tenth of the time or so. The trigger of a bug is a
@@ -23,7 +23,7 @@ from common import configure, describe_machine, machine_line, make_console, make
 from hunt import Hunt, HuntSettings, reduced
 from hunt_rows import ERROR, INTERRUPTED, MISSED, PlantedBug, Row, describe_sizes, read_index, totals
 from jobs import in_processes
-from shrinking_tables import Comparison, compare, row_line, summary
+from shrink_tables import Comparison, compare, row_line, summary
 from trigger_size import size_of_script
 
 from fuzzshard.campaign.control import Control, ControlledWorld

@@ -1,7 +1,7 @@
 import pytest
 from hunt_rows import FOUND, MISSED, Row, Shrinking
-from shrinking import read_worlds
-from shrinking_tables import compare, row_line, summary
+from shrink_figures import read_worlds
+from shrink_tables import compare, row_line, summary
 from trigger_size import ScriptSize, size_of_script
 
 from fuzzshard.errors import UsageError
