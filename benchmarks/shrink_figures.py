@@ -1,7 +1,7 @@
 """How long shrinking takes, and how small its results are.
 
-python benchmarks/shrink_figures.py --planted DIR --worlds 1,2   # INDEX.json, mutants/ID.py and triggers/ID.py
-python benchmarks/shrink_figures.py --corpus DIR --worlds 1,2    # entries with their unshrunk.json, without a bug
+python benchmarks/shrink_figures.py --planted DIR --worlds 1,2  # INDEX.json, mutants/ID.py and triggers/ID.py
+python benchmarks/shrink_figures.py --corpus DIR --worlds 1,2  # entries with their unshrunk.json
 
 Each finding is shrunk once with each number of worlds, by the campaign's own code. A candidate that fails
 with a planted bug is run without it as well, which takes a tenth of the time or so. The trigger of a bug is a

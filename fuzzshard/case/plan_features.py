@@ -10,7 +10,6 @@ from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import SetRequiresGrad
 
-
 HALF = ("bfloat16", "float16")
 
 
