@@ -28,8 +28,9 @@ from common import configure, describe_machine, machine_line, make_console, make
 from rich.table import Table
 
 from fuzzshard.campaign.events import CampaignFinished, CaseJudged, Event
-from fuzzshard.campaign.loop import Tools, run_campaign
+from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
+from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INFRA
 from fuzzshard.guidance import Guidance
