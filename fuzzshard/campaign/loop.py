@@ -49,7 +49,8 @@ def run_campaign(options: CampaignOptions, sink: Callable[[Event], None], *, too
     """Runs a campaign and returns its exit code; ``sink`` gets every event, in the calling thread.
 
     The exit code is 0 for a campaign without findings but those that the corpus had when it began, 1 with at
-    least one of its own, be it of an earlier session or not confirmed yet, 3 with inconclusive cases only, 4 when the machine or the disk failed, 130 after Ctrl-C or SIGTERM. In each of these cases everything
+    least one of its own, be it of an earlier session or not confirmed yet, 3 with inconclusive cases only,
+    4 when the machine or the disk failed, 130 after Ctrl-C or SIGTERM. In each of these cases everything
     found is saved and the last event is :class:`CampaignFinished`. A second Ctrl-C ends it at once.
     A campaign in the same directory that did not end by itself is continued (:func:`plan_session`).
     Raises, before any event, :class:`fuzzshard.errors.UsageError` for options that this machine cannot serve,
