@@ -1,9 +1,10 @@
 """What a long campaign holds on to: memory, descriptors, threads, /dev/shm and objects of every process.
 
 One campaign runs ``--cases`` cases; after every ``--every`` of them the coordinator and the ranks of each
-world are looked at, between two cases of that world. Exits with 1 where something at the last look is more
-than 5 % above what it was at the first. What ``--corpus`` knows is not shrunk again. A campaign that is
-interrupted, by SIGTERM too, prints what it has.
+world are looked at, between two cases of that world. Exits with 1 where the least of something in the last
+third of the looks is more than 5 % above the least in the first third: what comes and goes is no growth.
+What ``--corpus`` knows is not shrunk again. A campaign that is interrupted, by SIGTERM too, prints what it
+has.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from common import configure, describe_machine, machine_line, make_console, make
 from rich.table import Table
 
 from fuzzshard.campaign.events import CampaignFinished, CaseJudged, Event
-from fuzzshard.campaign.loop import Tools, run_campaign
+from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
+from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INFRA
 from fuzzshard.guidance import Guidance
 from fuzzshard.verdict import Verdict
 from fuzzshard.world import World, WorldConfig
+from fuzzshard.world.processes import fork_server
 
 TOLERANCE = 0.05
 PROBE = Path(__file__).with_name("soak_probe.py")
@@ -47,6 +50,9 @@ RIPE_RUNS = 30
 
 AFTERWARDS = 100
 """Cases after the last look is due, which waits for ripe ranks."""
+
+CHANNELS = 2
+"""Descriptors of the coordinator for each rank."""
 
 MIB = 1 << 20
 
@@ -76,12 +82,14 @@ class Look:
         row: Row = {"cases": cases, "seconds": round(time.monotonic() - self._began)}
         row |= {"starts of the ranks": world.starts, "runs since the last": world.age}
         row |= _prefixed("coordinator", {**_figures(psutil.Process()), "objects": len(gc.get_objects())})
+        ranks = fork_server().num_ranks  # other worlds have more or fewer at any moment, and so have spares
+        row["coordinator: descriptors"] -= CHANNELS * ranks
         row |= _prefixed("fork server", _figures(processes[0].parent()))
         for rank, process in enumerate(processes):
             row |= _prefixed(f"rank {rank}", {**_figures(process), **self._ask(rank, process.pid)})
         shm = [entry.stat() for entry in os.scandir("/dev/shm")]
         row |= {"/dev/shm files": len(shm), "/dev/shm MiB": sum(s.st_blocks for s in shm) * 512 / MIB}
-        row["processes"] = len(psutil.Process().children(recursive=True))
+        row["processes beside ranks"] = len(psutil.Process().children(recursive=True)) - ranks
         return row
 
     def _ask(self, rank: int, pid: int) -> dict[str, int]:
@@ -162,13 +170,16 @@ class Soak:
             self.report(f"world {self.worlds.index(world)}: {line(world.rows[-1])}")
 
     def grown(self) -> dict[str, float]:
-        """What is above its first figure by more than the tolerance, in any world, and how much."""
-        return {
-            f"world {number}, {name}": ratio
-            for number, world in enumerate(self.worlds)
-            for name, ratio in growth(world.rows).items()
-            if ratio > 1 + TOLERANCE
-        }
+        """What has grown by more than the tolerance, and how much; ranks in the rows of their own world."""
+        everyone = sorted(
+            (row for world in self.worlds for row in world.rows), key=lambda row: row["seconds"]
+        )
+        ratios = {name: ratio for name, ratio in growth(everyone).items() if not name.startswith("rank ")}
+        for number, world in enumerate(self.worlds):
+            for name, ratio in growth(world.rows).items():
+                if name.startswith("rank "):
+                    ratios[f"world {number}, {name}"] = ratio
+        return {name: ratio for name, ratio in ratios.items() if ratio > 1 + TOLERANCE}
 
     def sink(self, event: Event) -> None:
         """Counts cases."""
@@ -180,10 +191,13 @@ class Soak:
 
 
 def growth(rows: list[Row]) -> dict[str, float]:
-    """The last row over the first one, of everything that is judged."""
+    """The least of the last third of the rows over that of the first third, of everything that is judged."""
     if not rows:
         return {}
-    first, last = rows[0], rows[-1]
+    third = max(1, len(rows) // 3)
+    first, last = (
+        {n: min(row[n] for row in part) for n in part[0]} for part in (rows[:third], rows[-third:])
+    )
     names = [n for n in first if n.partition(": ")[2] in JUDGED or n.startswith(("/dev/shm", "processes"))]
     return {name: last[name] / first[name] if first[name] else 1.0 + last[name] for name in names}
 

@@ -49,7 +49,7 @@ Examples:
 EXIT_CODES = """\
 Exit codes:
     0  clean: no finding, or every replayed finding is fixed
-    1  at least one finding
+    1  at least one finding; for run, one that the corpus did not have
     2  an option, a path or a file that makes no sense
     3  inconclusive: nothing could be judged, or a finding did not repeat
     4  the machine or fuzzshard failed: ranks do not start, the disk is full

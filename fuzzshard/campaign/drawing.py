@@ -75,7 +75,8 @@ def _draw(request: Request, out: IO[bytes]) -> None:
 
 def main() -> None:
     """Draws until nobody reads any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the coordinator to answer
+    for number in (signal.SIGINT, signal.SIGTERM):  # a whole process group may get them
+        signal.signal(number, signal.SIG_IGN)  # and the coordinator answers
     try:
         _draw(msgspec.json.decode(sys.stdin.buffer.read(), type=Request), sys.stdout.buffer)
     except BrokenPipeError:

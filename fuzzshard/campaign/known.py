@@ -147,12 +147,20 @@ class Registry:
             return self._busy.pop(found.verdict.signature)
 
     def _add(self, known: Known) -> None:
-        for other in self.known:
+        for other in (*self.known, *self._gone):
             if other.path == known.path:
                 other.cause &= known.cause
                 other.hits += known.hits
+                self._bring_back(other)
                 return
         self.known.append(known)
+
+    def _bring_back(self, known: Known) -> None:
+        """It shows again: what had it seem gone is that it is flaky."""
+        if known.gone:
+            known.gone = False
+            self._gone.remove(known)
+            self.known.append(known)
 
     def leave_unresolved(self, found: Found) -> None:
         """The campaign ended before ``found`` could be confirmed; it stays saved as it was found."""

@@ -8,69 +8,30 @@ import os
 import queue
 import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
-from fuzzshard import __version__
-from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.cpu_ranks import cpu_ranks
-from fuzzshard.campaign.drawing import drawn_cases
-from fuzzshard.campaign.events import (
-    CampaignFinished,
-    CampaignStarted,
-    CaseDetail,
-    Continued,
-    CorpusLoaded,
-    Event,
-)
+from fuzzshard.campaign.events import CampaignFinished, CaseDetail, Event
 from fuzzshard.campaign.keep import Keeper
-from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.options import CampaignOptions, world_configs
 from fuzzshard.campaign.prefetch import Prefetch
-from fuzzshard.campaign.quarantine import Quarantine
-from fuzzshard.campaign.restore import restore_counts, restore_findings, unfinished
-from fuzzshard.campaign.resume import Plan, plan_session, start_of
-from fuzzshard.campaign.saved import load_known
+from fuzzshard.campaign.resume import plan_session, start_of
+from fuzzshard.campaign.session import Session
+from fuzzshard.campaign.shared import Shared, WorldHandle
 from fuzzshard.campaign.signals import signals_call
-from fuzzshard.campaign.summary import summarize, verdict_code
-from fuzzshard.campaign.tally import Tally
-from fuzzshard.campaign.worker import Shared, Worker, WorldHandle
-from fuzzshard.case.case import Case, EngineName
-from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender
-from fuzzshard.corpus.store import FINDINGS_FOLDER
+from fuzzshard.campaign.summary import verdict_code
+from fuzzshard.campaign.tools import TOOLS, Tools
+from fuzzshard.campaign.worker import Worker
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, FuzzshardError
-from fuzzshard.guidance import guided
-from fuzzshard.guidance.reached import Reached
 from fuzzshard.journal.history import History
 from fuzzshard.journal.lock import locked
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter
-from fuzzshard.reproducer import check, scripts
-from fuzzshard.world import World, resolve_device
+from fuzzshard.world import resolve_device
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.spare import Spares
-
-
-class CaseStream(Protocol):
-    """Draws the cases of a campaign; equal arguments give equal cases."""
-
-    def __call__(
-        self, seed: int, /, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool
-    ) -> Iterator[Case]:
-        """An endless stream, or a finite one."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Tools:
-    """What a campaign works with; tests put fakes in their place."""
-
-    make_world: Callable[[WorldConfig, Spares], WorldHandle] = World
-    cases: CaseStream = drawn_cases
-    render: ScriptRender = scripts
-    check: ScriptCheck = check
 
 
 class _Interrupt:
@@ -84,10 +45,11 @@ class _Ended:
     error: BaseException | None = None
 
 
-def run_campaign(options: CampaignOptions, sink: Callable[[Event], None], *, tools: Tools = Tools()) -> int:
+def run_campaign(options: CampaignOptions, sink: Callable[[Event], None], *, tools: Tools = TOOLS) -> int:
     """Runs a campaign and returns its exit code; ``sink`` gets every event, in the calling thread.
 
-    The exit code is 0 for a clean campaign, 1 with at least one finding, 3 with inconclusive cases only,
+    The exit code is 0 for a campaign without findings but those that the corpus had when it began, 1 with at
+    least one of its own, be it of an earlier session or not confirmed yet, 3 with inconclusive cases only,
     4 when the machine or the disk failed, 130 after Ctrl-C or SIGTERM. In each of these cases everything
     found is saved and the last event is :class:`CampaignFinished`. A second Ctrl-C ends it at once.
     A campaign in the same directory that did not end by itself is continued (:func:`plan_session`).
@@ -100,42 +62,23 @@ def run_campaign(options: CampaignOptions, sink: Callable[[Event], None], *, too
     with locked(options.corpus), contextlib.closing(connect(path)) as connection:
         history = History(path, connection)
         plan = plan_session(history, options, configs[0])
-        campaign = _Campaign(options, configs, sink, tools, plan)
-        campaign.restore(history)
-        campaign.journal = JournalWriter(path, connection, start_of(plan, options, configs))
-        return campaign.run()
+        session = Session(options, configs, plan)
+        session.restore(history)
+        journal = JournalWriter(path, connection, start_of(plan, options, configs))
+        return _Coordinator(session, journal, sink, tools).run()
 
 
-class _Campaign:
-    """The coordinator. Worlds run in threads of their own and talk to it through one queue of events."""
+class _Coordinator:
+    """Starts the worlds, in threads of their own, which talk to it through one queue of events."""
 
     def __init__(
-        self,
-        options: CampaignOptions,
-        configs: tuple[WorldConfig, ...],
-        sink: Callable[[Event], None],
-        tools: Tools,
-        plan: Plan,
+        self, session: Session, journal: JournalWriter, sink: Callable[[Event], None], tools: Tools
     ) -> None:
-        self.options = options
-        self.configs = configs
-        self.config = configs[0]  # worlds differ in their devices only
+        self.session = session
+        self.control = session.control
+        self.journal = journal
         self.sink = sink
         self.tools = tools
-        self.plan = plan
-        self.journal: JournalWriter | None = None
-        self.control = Control(
-            options.max_time,
-            stop_after_no_new=options.stop_after_no_new,
-            before=plan.elapsed,
-            quiet=plan.quiet,
-        )
-        self.tally = Tally()
-        self.registry = Registry()
-        self.quarantine = Quarantine(self.registry, plan.stream_seed, enabled=options.quarantine)
-        self.reached = Reached()
-        self.cases_before = 0
-        self.unfinished: deque[Found] = deque()
         self.worlds: list[WorldHandle] = []
         self.spares = Spares()
         # A SimpleQueue, because a signal handler may put into it at any moment.
@@ -144,51 +87,25 @@ class _Campaign:
         self.interrupted = False
         self.error: BaseException | None = None
 
-    def restore(self, history: History) -> None:
-        """What the corpus has already needs no shrinking again, nor what this campaign did before."""
-        saved = load_known(
-            self.options.corpus / FINDINGS_FOLDER, preload=self.config.preload, unconfirmed=False
-        )
-        self.registry.known.extend(saved.known)
-        if (campaign := self.plan.campaign) is not None:
-            self.cases_before = restore_counts(history, campaign, self.tally, self.reached)
-            restore_findings(history, campaign, self.registry, self.quarantine)
-            self.unfinished.extend(unfinished(history, campaign, self.options.corpus, self.config))
-            for found in self.unfinished:
-                self.registry.count_made(found)
-            limit, made = self.options.max_findings, self.registry.num_new
-            if limit is not None and made >= limit:
-                self.control.reason = f"{made} distinct findings"
-
     def run(self) -> int:
-        self._deliver_started()
+        for event in self.session.started():
+            self._deliver(event)
+        options, tools = self.session.options, self.tools
         try:
-            keeper = Keeper(self.options.corpus, self.options.preload, self.tools.render, self.tools.check)
+            keeper = Keeper(options.corpus, options.preload, tools.render, tools.check)
         except FuzzshardError as error:
             self.error = error
             return self._deliver_finished()
-        cases = self._draw()
-        shared = Shared(
-            cases=cases,
-            control=self.control,
-            tally=self.tally,
-            registry=self.registry,
-            keeper=keeper,
-            quarantine=self.quarantine,
-            confirm=self.options.confirm,
-            reached=self.reached,
-            unfinished=self.unfinished,
-            shrinking=self.options.shrink,
-            max_findings=self.options.max_findings,
-            on_cpu=cpu_ranks(self.config, self._make_world, self.control),
-        )
+        cases = self.session.draw(tools.cases)
+        on_cpu = cpu_ranks(self.session.config, self._make_world, self.control)
+        shared = self.session.shared(cases, keeper, on_cpu)
         try:
             with signals_call(self._on_signal):
-                for number in range(len(self.configs)):
+                for number, config in enumerate(self.session.configs):
                     self.num_running += 1
                     thread = threading.Thread(
                         target=self._run_world,
-                        args=(number, shared),
+                        args=(number, config, shared),
                         name=f"fuzzshard-world-{number}",
                         daemon=True,
                     )
@@ -199,35 +116,13 @@ class _Campaign:
         finally:
             self._abandon(cases)
             self.spares.close()
-        for found in self.unfinished:
-            self.registry.leave_unresolved(found)
+        self.session.leave_unfinished()
         return self._deliver_finished()
-
-    def _draw(self) -> Prefetch:
-        """The cases of this session, as many as the campaign still has to run."""
-        on_cuda = self.config.device == "cuda"
-        stream = self.tools.cases(
-            self.plan.stream_seed,
-            world_size=self.config.size,
-            engines=self.options.engines,
-            cuda=on_cuda,
-        )
-        learner = guided(
-            self.options.guidance,
-            stream,
-            self.plan.stream_seed,
-            world_size=self.config.size,
-            cuda=on_cuda,
-            worlds=len(self.configs),
-        )
-        limit = self.options.max_cases
-        left = None if limit is None else max(0, limit - self.cases_before)
-        return Prefetch(learner, ahead=2 * len(self.configs) + 2, limit=left)
 
     def _make_world(self, config: WorldConfig) -> WorldHandle:
         return self.tools.make_world(config, self.spares)
 
-    def _run_world(self, number: int, shared: Shared) -> None:
+    def _run_world(self, number: int, config: WorldConfig, shared: Shared) -> None:
         """The thread of one world."""
 
         def emit(event: Event) -> None:
@@ -236,7 +131,7 @@ class _Campaign:
 
         error: BaseException | None = None
         try:
-            world = self._make_world(self.configs[number])
+            world = self._make_world(config)
             self.worlds.append(world)
             try:
                 Worker(shared, world, emit).work()
@@ -268,7 +163,6 @@ class _Campaign:
 
     def _deliver(self, event: Event) -> None:
         """Writes an event down, and then tells it; what only the journal is for is told nobody else."""
-        assert self.journal is not None
         try:
             self.journal.record(event)
         except FuzzshardError as error:
@@ -298,46 +192,8 @@ class _Campaign:
                     os.kill(pid, signal.SIGKILL)
             self._deliver_until_ended()
 
-    def _deliver_started(self) -> None:
-        options = self.options
-        self._deliver(
-            CampaignStarted(
-                elapsed=self.plan.elapsed,
-                version=__version__,
-                seed=self.plan.seed,
-                corpus=str(options.corpus),
-                world_size=self.config.size,
-                worlds=len(self.configs),
-                device=self.config.device,
-                devices=tuple(config.devices for config in self.configs if config.devices),
-                engines=options.engines,
-                preload=self.config.preload,
-                max_cases=options.max_cases,
-                max_time=options.max_time,
-                max_findings=options.max_findings,
-                stop_after_no_new=options.stop_after_no_new,
-                continues=self._continued() if self.plan.earlier else None,
-                note=self.plan.note,
-            )
-        )
-        known = sum(known.saved_before for known in self.registry.all(gone=True))
-        if known:
-            self._deliver(CorpusLoaded(known=known, elapsed=self.control.elapsed()))
-
-    def _continued(self) -> Continued:
-        return Continued(
-            sessions=len(self.plan.earlier),
-            ended=self.plan.earlier[-1].reason or "killed",
-            cases=self.cases_before,
-            elapsed=self.plan.elapsed,
-            counts=dict(self.tally.counts),
-            findings=self.registry.num_new,
-            unfinished=len(self.unfinished),
-        )
-
     def _deliver_finished(self) -> int:
         """The summary; raises the error of a campaign that ended by a fault of its own."""
-        assert self.journal is not None
         finished = self._summary()
         try:
             self.journal.record(finished)
@@ -354,15 +210,9 @@ class _Campaign:
         if self.error is not None and not isinstance(self.error, FuzzshardError):
             problem = f"internal error: {problem}"
         stopped = "interrupted" if self.interrupted else self.control.reason
-        return summarize(
-            self.tally,
-            self.registry,
-            self.quarantine,
-            seed=self.plan.seed,
-            elapsed=self.control.elapsed(),
-            points_reached=len(self.reached.points),
-            reason=problem or stopped or "all cases were run",
-            exit_code=self._exit_code(),
+        return self.session.finished(
+            problem or stopped or "all cases were run",
+            self._exit_code(),
             complete=self.error is None and not self.interrupted,
         )
 
@@ -371,4 +221,4 @@ class _Campaign:
             return EXIT_INTERRUPTED
         if self.error is not None:
             return self.error.exit_code if isinstance(self.error, FuzzshardError) else EXIT_INFRA
-        return verdict_code(self.tally, self.registry)
+        return verdict_code(self.session.tally, self.session.registry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 from fuzzshard.campaign.known import Known, Registry, cause_of
 from fuzzshard.case import codec
 from fuzzshard.corpus.entry import Confirmation, read_entry
+from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.store import UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import FuzzshardError, UsageError
 
@@ -21,10 +23,12 @@ CAUSES_FILE = "causes.toml"
 def load_known(corpus: Path, *, preload: Collection[str] | None = None, unconfirmed: bool = True) -> Registry:
     """The findings saved below ``corpus``, as a campaign knows those that it has made itself.
 
+    Those that this torch does not have by what their entries say are none: one that shows is back, and news.
     With ``preload``, those of them that need no other preloaded files. Files that cannot be read are left
     out: replaying says what is wrong with them.
     """
     registry = Registry()
+    torch = importlib.metadata.version("torch")
     for file in entry_files([corpus]) if corpus.exists() else ():
         try:
             entry = read_entry(file)
@@ -32,6 +36,8 @@ def load_known(corpus: Path, *, preload: Collection[str] | None = None, unconfir
             found = codec.decode(unshrunk.read_bytes()) if unshrunk.exists() else entry.case
             cause = cause_of(entry.case, found)
         except (FuzzshardError, msgspec.MsgspecError):
+            continue
+        if expected(entry, torch, entry.device) is Expected.NOTHING:
             continue
         elsewhere = preload is not None and not set(entry.preload) <= set(preload)
         if not entry.status.is_finding or elsewhere or (entry.confirmed is None and not unconfirmed):

@@ -37,6 +37,7 @@ def run(
     Each finding is saved as soon as it is seen, confirmed on fresh ranks,
     reduced to a minimal case and saved again with a script that shows it.
     A campaign that was killed or interrupted goes on with the same command.
+    Findings that the corpus has already are listed, and fail nothing.
 
     For example:
       fuzzshard run --max-time 10m

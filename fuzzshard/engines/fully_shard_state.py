@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from fuzzshard.model.build import MODULE_PREFIX
+
 
 def param_groups(model: nn.Module) -> list[Any]:
     """The ``FSDPParamGroup`` s below ``model``; a module had one at most before torch 2.12."""
@@ -24,10 +26,6 @@ def param_groups(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
-_GENERATED = "fuzzshard_model_"
-"""How the modules are named that generated models are defined in (:mod:`fuzzshard.model.build`)."""
-
-
 def forget_classes() -> None:
     """Drops the wrapper classes that torch keeps for ever of the classes of generated models.
 
@@ -36,7 +34,7 @@ def forget_classes() -> None:
     """
     for module, cache in _CLASS_CACHES:
         classes: dict[type, type] = getattr(sys.modules.get(module), cache, {})
-        for each in [each for each in classes if each.__module__.startswith(_GENERATED)]:
+        for each in [each for each in classes if each.__module__.startswith(MODULE_PREFIX)]:
             del classes[each]
 
 

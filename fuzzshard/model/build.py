@@ -21,7 +21,10 @@ from fuzzshard.model.names import seed_of
 from fuzzshard.model.source import model_imports, model_source
 from fuzzshard.model.values import named_values
 
-_NAMES = [f"fuzzshard_model_{i}" for i in range(16)]
+MODULE_PREFIX = "fuzzshard_model_"
+"""How the modules are named that generated models are defined in."""
+
+_NAMES = [f"{MODULE_PREFIX}{i}" for i in range(16)]
 _MODULES = itertools.cycle(_NAMES)
 """Names that models take turns with: dataclasses and Dynamo look up the module that code is defined in."""
 _FILE = "<fuzzshard model "

@@ -28,7 +28,7 @@ _Element = ElementTree.Element
 def junit_xml(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]) -> bytes:
     """A test suite: a test for the campaign, which errs where it failed, and a failing one for each finding.
 
-    What did not come back, what is gone and what nobody will fix is skipped.
+    What did not come back, what is gone, what nobody will fix and what the corpus had before is skipped.
     """
     first = nodes[0].sessions[0]
     cases = [_campaign(nodes, stats, findings), *map(_finding, findings)]
@@ -71,6 +71,9 @@ def _finding(finding: SeenFinding) -> _Element:
     )
     if not finding.confirmed or finding.status in ("gone", Lifecycle.WONTFIX):
         ElementTree.SubElement(case, "skipped", message=finding.status)
+        return case
+    if not finding.new and finding.status != Lifecycle.FIXED:
+        ElementTree.SubElement(case, "skipped", message=f"known, {finding.status}")
         return case
     rate = f", {finding.rate.text()}" if finding.rate else ""
     message = _plain(f"{finding.signature}{rate}, {finding.hits} cases")

@@ -67,6 +67,11 @@ class ForkServer:
         self._leaders: set[int] = set()
         atexit.register(self.close)
 
+    @property
+    def num_ranks(self) -> int:
+        """The ranks that have started and whose end nobody has asked for."""
+        return len(self._leaders)
+
     def start_rank(self, rank: int, config: WorldConfig) -> RankProcess:
         """Forks one rank of a world. Raises InfraError when the zygote cannot start or has died."""
         ours, theirs = socket.socketpair()

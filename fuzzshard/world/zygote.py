@@ -7,6 +7,9 @@ When the coordinator is gone the socket closes, and the zygote ends with everyth
 while it still imports torch the kernel ends it. When the zygote is gone the kernel kills its ranks. What a
 rank has started and left behind becomes a child of the zygote, prctl(2), PR_SET_CHILD_SUBREAPER, and ends
 when the rank is reaped.
+
+Ctrl-C goes to a whole process group, and so may the SIGTERM of timeout(1), of schedulers and of systemd. The
+coordinator answers, which still wants its ranks then: zygote and ranks ignore both.
 """
 
 from __future__ import annotations
@@ -74,7 +77,6 @@ def _prctl(option: int, value: int) -> None:
 def _become_rank(channel: socket.socket, request: Fork, log: int, side: socket.socket) -> NoReturn:
     """In the child: leaves nothing of the zygote behind and runs the rank."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(log, 1)
     os.dup2(log, 2)
     from fuzzshard.world import rank
@@ -141,7 +143,8 @@ def _serve(control: socket.socket) -> None:
 
 def main() -> None:
     """Imports torch, says so, and serves until the coordinator hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     _prctl(
         _PR_SET_PDEATHSIG, signal.SIGKILL
     )  # the thread that has started us waits until we have imported torch

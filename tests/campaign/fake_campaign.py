@@ -12,8 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from fuzzshard.campaign.events import CampaignFinished, Event
-from fuzzshard.campaign.loop import Tools, run_campaign
+from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
+from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child, LayerNorm, Linear
 from fuzzshard.case.order import size_order

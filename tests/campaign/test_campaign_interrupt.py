@@ -13,7 +13,7 @@ SCRIPT = """
 import subprocess, sys
 from pathlib import Path
 from fake_campaign import *
-from fuzzshard.campaign import control, loop, reduce
+from fuzzshard.campaign import control, reduce
 from fuzzshard.report.sinks import make_sink
 
 control.GRACE_SECONDS = 0.3
@@ -34,14 +34,14 @@ class HangingWorld(FakeWorld):
 def verdict_of(case):
     return divergence() if case.seed in (0, 3) and case.inputs.batch == 2 else PASS
 
-tools = loop.Tools(
+tools = Tools(
     make_world=lambda config, spares: HangingWorld(verdict_of, []),
     cases=numbered(lambda i: make_case(i + 1, norm=i == 2)),
     render=lambda case, *, signature, findings, torch_version: [""],
     check=lambda path, num_ranks, *, preload=(), timeout=120: FakeScriptResult(True),
 )
 with make_sink(json=True) as sink:
-    sys.exit(loop.run_campaign(loop.CampaignOptions(corpus=corpus, device="cpu"), sink, tools=tools))
+    sys.exit(run_campaign(CampaignOptions(corpus=corpus, device="cpu"), sink, tools=tools))
 """
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.metadata
 import json
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from fuzzshard.campaign.tally import gist
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Linear
 from fuzzshard.corpus.entry import encode_entry, read_entry
+from fuzzshard.corpus.expectation import with_observation
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.verdict import Status, Verdict
@@ -212,10 +214,10 @@ def test_a_minimal_case_that_was_reached_before_is_not_saved_twice(tmp_path, mon
     assert saved.duplicate
     assert saved.path == first.of(FindingSaved)[0].path
     assert len(folders(tmp_path)) == 1
-    assert second.code == 1
+    assert second.code == 0
 
 
-def test_a_hit_of_a_finding_that_the_corpus_has_is_not_shrunk_again_and_exits_1(tmp_path):
+def test_a_hit_of_a_finding_that_the_corpus_has_is_not_shrunk_again_and_exits_0(tmp_path):
     first = campaign(tmp_path, lambda case: divergence(), max_cases=1)
     second = campaign(
         tmp_path, lambda case: divergence(), cases=numbered(lambda i: make_case(9)), max_cases=2
@@ -224,7 +226,25 @@ def test_a_hit_of_a_finding_that_the_corpus_has_is_not_shrunk_again_and_exits_1(
     assert not second.of(FindingFound)
     assert [hit.path for hit in second.of(FindingHit)] == [first.of(FindingSaved)[0].path] * 2
     assert [(known.new, known.hits) for known in second.finished.findings] == [(False, 2)]
-    assert second.code == 1
+    assert second.code == 0
+
+
+def test_a_new_finding_beside_a_known_one_exits_1(tmp_path):
+    campaign(tmp_path, by_oracle, max_cases=1)
+    ran = campaign(tmp_path, by_oracle, max_cases=3)
+    assert [(known.new, known.hits) for known in ran.finished.findings] == [(False, 1), (True, 1)]
+    assert ran.code == 1
+
+
+def test_a_finding_that_the_corpus_has_as_fixed_is_news_when_it_is_back(tmp_path):
+    campaign(tmp_path, lambda case: divergence(), max_cases=1)
+    (file,) = entry_files([tmp_path])
+    here = importlib.metadata.version("torch")
+    file.write_bytes(encode_entry(with_observation(read_entry(file), here, present=False)))
+    ran = campaign(tmp_path, lambda case: divergence(), max_cases=2)
+    assert not ran.of(CorpusLoaded)
+    assert [(known.new, known.hits) for known in ran.finished.findings] == [(True, 2)]
+    assert ran.code == 1
 
 
 def test_findings_of_the_corpus_that_are_not_met_are_not_findings_of_the_campaign(tmp_path):

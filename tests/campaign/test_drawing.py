@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
+import signal
 
 import psutil
 import pytest
@@ -33,6 +35,16 @@ def test_the_process_is_gone_when_nobody_wants_its_cases_any_more() -> None:
     del cases
     gc.collect()
     assert children() <= before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_that_go_to_the_whole_process_group_do_not_end_drawing(number: signal.Signals) -> None:
+    before = children()
+    cases = drawn_cases(7, **SETTINGS)
+    next(cases)
+    (drawing,) = children() - before
+    os.kill(drawing, number)
+    assert len(list(itertools.islice(cases, 100))) == 100  # more than a pipe holds
 
 
 def test_a_process_that_dies_is_an_error_and_no_end_of_the_stream() -> None:

@@ -2,8 +2,9 @@
 
 from cases import groups, make_case
 
-from fuzzshard.campaign.known import Known, Registry, cause_of
+from fuzzshard.campaign.known import Found, Known, Registry, cause_of
 from fuzzshard.case.options import FSDP1
+from fuzzshard.verdict import Status, Verdict
 
 
 def test_the_defaults_of_an_engine_cause_nothing():
@@ -24,3 +25,14 @@ def test_another_case_of_a_finding_narrows_its_cause_down(tmp_path):
     registry, known = Registry(), Known("a signature", tmp_path, frozenset({"leaf:linear", "op:clip"}))
     registry.learn(known, frozenset({"op:clip", "mesh:2"}))
     assert known.cause == {"op:clip"}
+
+
+def test_what_seemed_gone_and_shows_again_is_the_finding_that_the_corpus_had(tmp_path):
+    registry, known = Registry(), Known("a signature", tmp_path, frozenset({"mesh:2"}), saved_before=True)
+    registry.known.append(known)
+    registry.forget(known)
+    found = Found(0, make_case(), Verdict(status=Status.DIVERGENCE))
+    assert registry.claim(found)
+    registry.settle(found, Known("a signature", tmp_path, frozenset({"mesh:2"})))
+    assert registry.all() == registry.all(gone=True) == (known,)
+    assert (known.gone, known.hits, registry.num_new) == (False, 2, 0)

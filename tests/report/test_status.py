@@ -123,15 +123,20 @@ def test_a_finding_that_is_gone_says_so_until_it_is_found_again(tmp_path: Path) 
     assert finding.status == "open"
 
 
-def test_a_known_finding_that_was_hit_is_not_new(tmp_path: Path) -> None:
+def test_a_known_finding_that_was_hit_is_not_new_and_no_failure_in_junit(tmp_path: Path) -> None:
     one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=0.0)
     path = str(tmp_path / "findings" / RESHARD)
     hit = FindingHit(
         index=0, signature="divergence/fully_shard/registered_parameter", path=path, hits=1, elapsed=1.5
     )
-    record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), hit, finished(2.0, exit_code=1)])
-    (finding,) = seen_findings([read_node(tmp_path)])
+    record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), hit, finished(2.0, exit_code=0)])
+    node = read_node(tmp_path)
+    (finding,) = seen_findings([node])
     assert (finding.new, finding.status, finding.hits, finding.at) == (False, "open", 1, 1.5)
+    suite = ElementTree.fromstring(junit_xml([node], stats_of([node], [finding]), [finding]))[0]
+    skipped = suite.find("testcase/skipped")
+    assert skipped is not None
+    assert (skipped.get("message"), suite.get("failures")) == ("known, open", "0")
 
 
 def test_times_of_later_sessions_follow_those_before(tmp_path: Path) -> None:

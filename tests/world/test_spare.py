@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import psutil
@@ -11,14 +12,30 @@ import pytest
 from cases import make_case
 
 from fuzzshard.campaign.judge import confirm
-from fuzzshard.campaign.loop import Tools, run_campaign
+from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
+from fuzzshard.campaign.tools import Tools
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Status
 from fuzzshard.world import Spares, World, WorldConfig
 from fuzzshard.world.processes import fork_server
 
 TWO = WorldConfig(size=2)
+
+CRASHES_OR_HANGS = """
+import os, signal, threading
+import torch.distributed as dist
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.nn.parallel import DistributedDataParallel
+
+def apply():
+    on_rank_1(FSDPParamGroup, "pre_forward", lambda: threading.Event().wait())
+    on_rank_1(DistributedDataParallel, "forward", lambda: os.kill(os.getpid(), signal.SIGSEGV))
+
+def on_rank_1(where, name, instead):
+    stock = getattr(where, name)
+    setattr(where, name, lambda *args: instead() if dist.get_rank() == 1 else stock(*args))
+"""
 
 
 def waiting(spares: Spares) -> list[int]:
@@ -30,6 +47,17 @@ def ranks_alive() -> int:
     """How many ranks this process has, in any world."""
     zygote = fork_server()._process
     return 0 if zygote is None else len(psutil.Process(zygote.pid).children())
+
+
+def held(world: World, spares: Spares) -> tuple[int, int, int]:
+    """Descriptors, threads and log files of this process, when nothing is coming or going."""
+    for ending in world._ending:
+        ending.join()
+    waiting(spares)
+    for thread in threading.enumerate():
+        if thread.name == "fuzzshard-spare":  # it has its ranks
+            thread.join()
+    return psutil.Process().num_fds(), threading.active_count(), len(os.listdir(fork_server()._logs.name))
 
 
 def test_a_world_that_loses_a_rank_goes_on_with_the_ranks_that_waited() -> None:
@@ -98,6 +126,21 @@ def test_where_ranks_cannot_start_none_are_kept_ready(tmp_path: Path) -> None:
             spares.take(config)
         assert not spares._coming
     assert ranks_alive() == before
+
+
+def test_ranks_that_come_and_go_cost_the_coordinator_no_descriptor_and_no_thread(tmp_path: Path) -> None:
+    """By a restart, by a crash, by a hang; whatever it opens for a rank goes with it."""
+    fault = tmp_path / "fault.py"
+    fault.write_text(CRASHES_OR_HANGS)
+    with Spares() as spares, World(WorldConfig(size=2, preload=(str(fault),)), spares) as world:
+        counts = []
+        for _ in range(3):
+            world.restart()
+            assert world.run(make_case(engines=("ddp",))).status is Status.CRASH
+            assert world.run(make_case(engines=("fully_shard",)), deadline=0.5).status is Status.HANG
+            world.restart()
+            counts.append(held(world, spares))
+    assert counts[0] == counts[1] == counts[2]
 
 
 def test_a_campaign_leaves_no_spare_rank_behind(tmp_path: Path) -> None:

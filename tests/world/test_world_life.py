@@ -16,7 +16,7 @@ from fuzzshard.case.schedule import SaveState
 from fuzzshard.errors import InfraError, InvalidCase
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig, processes
-from fuzzshard.world.processes import ForkServer
+from fuzzshard.world.processes import ForkServer, fork_server
 
 
 def kill(pid: int) -> None:
@@ -118,6 +118,23 @@ def test_worlds_survive_the_death_of_their_fork_server(monkeypatch: pytest.Monke
             kill(zygote)
             assert judge(world, make_case()).status is Status.PASS
             assert judge(other, make_case()).status is Status.PASS
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_that_go_to_the_whole_process_group_end_neither_ranks_nor_fork_server(
+    number: signal.Signals,
+) -> None:
+    """A terminal, timeout(1) and schedulers send them so; whether ranks end is for the coordinator to say."""
+    with World(WorldConfig(size=2)) as world:
+        world.start()
+        ranks, zygote = world.pids, fork_server()._process
+        assert zygote is not None
+        for pid in (*ranks, zygote.pid):
+            os.kill(pid, number)
+        assert world.run(make_case()).status is Status.PASS
+        assert world.pids == ranks
+        world.restart()
+        assert fork_server()._process is zygote
 
 
 def test_a_preload_is_imported_by_every_rank(tmp_path: Path) -> None:

@@ -1,0 +1,181 @@
+"""Following up a finding: saved as it was found, then explained, or confirmed, shrunk and saved again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from fuzzshard.campaign.control import ControlledWorld
+from fuzzshard.campaign.events import Event, FindingHit, PhaseChanged, SaveFailed
+from fuzzshard.campaign.finding_events import finding_flaky, finding_found, finding_saved
+from fuzzshard.campaign.judge import judge_clearly
+from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Known, cause_of
+from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
+from fuzzshard.campaign.shared import Shared
+from fuzzshard.case import codec
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.errors import InfraError
+from fuzzshard.verdict import Status, Verdict
+
+
+class FollowUp:
+    """Does for one world all that a finding needs after its verdict; used from the thread of that world."""
+
+    def __init__(self, shared: Shared, world: ControlledWorld, emit: Callable[[Event], None]) -> None:
+        self._shared = shared
+        self._world = world
+        self._emit = emit
+
+    def first_look(self, found: Found) -> Found:
+        """Saves what nothing known explains, before its verdict is in the journal: no kill loses it."""
+        registry = self._shared.registry
+        if registry.explains(found) or registry.crowded(found.verdict.signature):
+            return found
+        return self._save(found)
+
+    def pursue(self, first: Found) -> None:
+        """Says what a finding is that had its first look, and what those are that were parked meanwhile."""
+        if first.path is not None:
+            self._emit(finding_found(first))
+        self._resolve_all(first)
+
+    def finish(self, found: Found) -> None:
+        """Goes on with a finding where the session that found it was cut off."""
+        path, shared = found.path, self._shared
+        assert path is not None
+        if found.verdict == NO_VERDICT:
+            self._judge_again(found.case, path)
+            return
+        entry = shared.keeper.entry(path)
+        confirmation = entry.confirmed
+        if found.untold:
+            self._emit(finding_found(found))
+        if confirmation is None:
+            self._resolve_all(found)
+            return
+        judged = Judged(
+            entry.case, found.verdict, confirmation, self._world.info, note="cut off when it was done"
+        )
+        if entry.status.is_finding:
+            self._tell_saved(found, judged, path, entry)
+        else:
+            self._tell_flaky(entry.signature, judged, path)
+
+    def _judge_again(self, drawn: Case, half_saved: Path) -> None:
+        """A case whose session was cut off while it saved the entry: it gets its verdict, or it goes."""
+        case, verdict = judge_clearly(self._world, drawn)
+        if verdict.status is Status.INFRA:
+            return
+        if verdict.status.is_finding:
+            self.pursue(self.first_look(Found(CUT_OFF, case, verdict)))
+        self._shared.keeper.remove_half(half_saved)
+
+    def _resolve_all(self, first: Found) -> None:
+        todo = deque([first])
+        while todo:
+            todo.extend(self._resolve(todo.popleft()))
+        self._emit(PhaseChanged(phase="running"))
+
+    def _resolve(self, found: Found) -> list[Found]:
+        """Says what a finding is; returns those that were parked meanwhile."""
+        registry = self._shared.registry
+        signature = found.verdict.signature
+        if known := registry.hit(found):
+            return self._explain(found, known)
+        if found.path is None:
+            if registry.crowded(signature):
+                return []
+            found = self._save(found)
+            self._emit(finding_found(found))
+        if not registry.claim(found):
+            return []
+        if known := registry.hit(found):  # settled between the first look and the claim
+            return self._explain(found, known) + registry.settle(found, None)
+        known = None
+        try:
+            known = self._investigate(found)
+        except BaseException:
+            registry.leave_unresolved(found)
+            raise
+        finally:
+            parked = registry.settle(found, known)
+        limit = self._shared.max_findings
+        if limit is not None and registry.num_new >= limit:
+            self._shared.control.halt(f"{registry.num_new} distinct findings")
+        return parked
+
+    def _explain(self, found: Found, known: Known) -> list[Found]:
+        if found.path is not None:
+            self._shared.keeper.discard(found.path)
+        signature, path = known.signature, str(known.path)
+        self._emit(FindingHit(index=found.index, signature=signature, path=path, hits=known.hits))
+        return []
+
+    def _save(self, found: Found) -> Found:
+        try:
+            return dataclasses.replace(found, path=self._shared.keeper.save_found(found, self._world.info))
+        except InfraError as error:
+            case = msgspec.Raw(codec.encode(found.case))
+            self._emit(SaveFailed(signature=found.verdict.signature, problem=str(error), case=case))
+            raise
+
+    def _investigate(self, found: Found) -> Known | None:
+        """Confirms, shrinks, saves and verifies; None for a finding that is not confirmed."""
+        assert found.path is not None
+        path, shared = found.path, self._shared
+        signature = found.verdict.signature
+        judged = self._confirm_and_shrink(found.smaller or found.case, found.verdict, path)
+        if judged.confirmation.absent and found.smaller is not None:
+            judged = self._confirm_and_shrink(found.case, found.verdict, path)
+        if judged.confirmation.absent:
+            self._tell_flaky(signature, judged, shared.keeper.save_flaky(found, path, judged))
+            return None
+        if not judged.confirmation.reproduced:
+            shared.registry.leave_unresolved(found)
+            return None
+        same = shared.keeper.same_as(judged, path)
+        if same is None:
+            self._tell_saved(found, judged, path, shared.keeper.save_judged(path, judged))
+        else:
+            path = same
+            replay = shared.keeper.entry(path).replay
+            self._emit(finding_saved(found, judged, path, replay, None, duplicate=True))
+        cause = cause_of(judged.case, found.case)
+        return Known(signature, path, cause, confirmed=judged.confirmation)
+
+    def _confirm_and_shrink(self, case: Case, expected: Verdict, path: Path) -> Judged:
+        shared = self._shared
+        return confirm_and_shrink(
+            [self._world],
+            case,
+            expected,
+            on_cpu=shared.on_cpu,
+            emit=self._emit,
+            keep=functools.partial(shared.keeper.save_smaller, path),
+            runs=shared.confirm,
+            shrinking=shared.shrinking,
+            seconds_left=shared.control.seconds_left,
+        )
+
+    def _tell_flaky(self, signature: str, judged: Judged, path: Path) -> None:
+        self._shared.registry.count_flaky()
+        self._emit(finding_flaky(signature, judged, path))
+
+    def _tell_saved(self, found: Found, judged: Judged, path: Path, entry: CorpusEntry) -> None:
+        script_fails = self._verify(path, entry)
+        self._shared.control.note_new()
+        self._emit(finding_saved(found, judged, path, entry.replay, script_fails))
+
+    def _verify(self, path: Path, entry: CorpusEntry) -> bool | None:
+        """Whether the reproducer fails; None when there is no time left to run it."""
+        if not self._shared.control.running():
+            return None
+        self._emit(PhaseChanged(phase="verifying"))
+        fails = self._shared.keeper.verify(path, entry)
+        return fails if self._shared.control.running() else None

@@ -1,0 +1,161 @@
+"""What one session of a campaign counts and knows, and takes over from the journal and the corpus."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from fuzzshard import __version__
+from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, Continued, CorpusLoaded, Event
+from fuzzshard.campaign.keep import Keeper
+from fuzzshard.campaign.known import Found, Registry
+from fuzzshard.campaign.options import CampaignOptions
+from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.quarantine import Quarantine
+from fuzzshard.campaign.reduce import StartCpu
+from fuzzshard.campaign.restore import restore_counts, restore_findings, unfinished
+from fuzzshard.campaign.resume import Plan
+from fuzzshard.campaign.saved import load_known
+from fuzzshard.campaign.shared import Shared
+from fuzzshard.campaign.summary import summarize
+from fuzzshard.campaign.tally import Tally
+from fuzzshard.campaign.tools import CaseStream
+from fuzzshard.corpus.store import FINDINGS_FOLDER
+from fuzzshard.guidance import guided
+from fuzzshard.guidance.reached import Reached
+from fuzzshard.journal.history import History
+from fuzzshard.world.config import WorldConfig
+
+
+class Session:
+    """The state of a campaign for as long as one process works on it; its parts may be used from any thread.
+
+    A campaign that is continued counts on from where its earlier sessions were.
+    """
+
+    def __init__(self, options: CampaignOptions, configs: tuple[WorldConfig, ...], plan: Plan) -> None:
+        self.options = options
+        self.configs = configs
+        self.config = configs[0]  # worlds differ in their devices only
+        self.plan = plan
+        self.control = Control(
+            options.max_time,
+            stop_after_no_new=options.stop_after_no_new,
+            before=plan.elapsed,
+            quiet=plan.quiet,
+        )
+        self.tally = Tally()
+        self.registry = Registry()
+        self._quarantine = Quarantine(self.registry, plan.stream_seed, enabled=options.quarantine)
+        self._reached = Reached()
+        self._cases_before = 0
+        self._unfinished: deque[Found] = deque()
+
+    def restore(self, history: History) -> None:
+        """What the corpus has already needs no shrinking again, nor what this campaign did before."""
+        saved = load_known(
+            self.options.corpus / FINDINGS_FOLDER, preload=self.config.preload, unconfirmed=False
+        )
+        self.registry.known.extend(saved.known)
+        if (campaign := self.plan.campaign) is not None:
+            self._cases_before = restore_counts(history, campaign, self.tally, self._reached)
+            restore_findings(history, campaign, self.registry, self._quarantine)
+            self._unfinished.extend(unfinished(history, campaign, self.options.corpus, self.config))
+            for found in self._unfinished:
+                self.registry.count_made(found)
+            limit, made = self.options.max_findings, self.registry.num_new
+            if limit is not None and made >= limit:
+                self.control.reason = f"{made} distinct findings"
+
+    def draw(self, cases: CaseStream) -> Prefetch:
+        """The cases of this session, as many as the campaign still has to run."""
+        on_cuda = self.config.device == "cuda"
+        stream = cases(
+            self.plan.stream_seed,
+            world_size=self.config.size,
+            engines=self.options.engines,
+            cuda=on_cuda,
+        )
+        learner = guided(
+            self.options.guidance,
+            stream,
+            self.plan.stream_seed,
+            world_size=self.config.size,
+            cuda=on_cuda,
+            worlds=len(self.configs),
+        )
+        limit = self.options.max_cases
+        left = None if limit is None else max(0, limit - self._cases_before)
+        return Prefetch(learner, ahead=2 * len(self.configs) + 2, limit=left)
+
+    def shared(self, cases: Prefetch, keeper: Keeper, on_cpu: StartCpu | None) -> Shared:
+        """What its worlds have in common."""
+        return Shared(
+            cases=cases,
+            control=self.control,
+            tally=self.tally,
+            registry=self.registry,
+            keeper=keeper,
+            quarantine=self._quarantine,
+            confirm=self.options.confirm,
+            reached=self._reached,
+            unfinished=self._unfinished,
+            shrinking=self.options.shrink,
+            max_findings=self.options.max_findings,
+            on_cpu=on_cpu,
+        )
+
+    def started(self) -> Iterator[Event]:
+        """What is said before any world starts."""
+        options = self.options
+        yield CampaignStarted(
+            elapsed=self.plan.elapsed,
+            version=__version__,
+            seed=self.plan.seed,
+            corpus=str(options.corpus),
+            world_size=self.config.size,
+            worlds=len(self.configs),
+            device=self.config.device,
+            devices=tuple(config.devices for config in self.configs if config.devices),
+            engines=options.engines,
+            preload=self.config.preload,
+            max_cases=options.max_cases,
+            max_time=options.max_time,
+            max_findings=options.max_findings,
+            stop_after_no_new=options.stop_after_no_new,
+            continues=self._continued() if self.plan.earlier else None,
+            note=self.plan.note,
+        )
+        if known := sum(known.saved_before for known in self.registry.all(gone=True)):
+            yield CorpusLoaded(known=known, elapsed=self.control.elapsed())
+
+    def _continued(self) -> Continued:
+        return Continued(
+            sessions=len(self.plan.earlier),
+            ended=self.plan.earlier[-1].reason or "killed",
+            cases=self._cases_before,
+            elapsed=self.plan.elapsed,
+            counts=dict(self.tally.counts),
+            findings=self.registry.num_new,
+            unfinished=len(self._unfinished),
+        )
+
+    def leave_unfinished(self) -> None:
+        """What no world went on with stays as it was found."""
+        for found in self._unfinished:
+            self.registry.leave_unresolved(found)
+
+    def finished(self, reason: str, exit_code: int, *, complete: bool) -> CampaignFinished:
+        """The summary."""
+        return summarize(
+            self.tally,
+            self.registry,
+            self._quarantine,
+            seed=self.plan.seed,
+            elapsed=self.control.elapsed(),
+            points_reached=len(self._reached.points),
+            reason=reason,
+            exit_code=exit_code,
+            complete=complete,
+        )

@@ -1,0 +1,39 @@
+"""What a campaign works with beside its options: worlds, cases and scripts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from fuzzshard.campaign.drawing import drawn_cases
+from fuzzshard.campaign.shared import WorldHandle
+from fuzzshard.case.case import Case, EngineName
+from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender
+from fuzzshard.reproducer import check, scripts
+from fuzzshard.world import World
+from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.spare import Spares
+
+
+class CaseStream(Protocol):
+    """Draws the cases of a campaign; equal arguments give equal cases."""
+
+    def __call__(
+        self, seed: int, /, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool
+    ) -> Iterator[Case]:
+        """An endless stream, or a finite one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tools:
+    """What a campaign works with; tests and benchmarks put others in their place."""
+
+    make_world: Callable[[WorldConfig, Spares], WorldHandle] = World
+    cases: CaseStream = drawn_cases
+    render: ScriptRender = scripts
+    check: ScriptCheck = check
+
+
+TOOLS = Tools()
+"""Those of ``fuzzshard run``."""
