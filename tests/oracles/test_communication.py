@@ -201,14 +201,10 @@ def test_what_a_group_without_parameters_prefetches_is_unknown_where_it_may_cast
         nodes=(call("h0", "a", "x"), call("h1", "m", "h0", "h0")),
         outputs=("h1.0",),
     )
-    precision = Precision(param="bfloat16")
-    prefetching = WrapGroup(modules=("m",), precision=precision, backward_prefetch=("m.c",))
-    for group, gathers in (
-        (prefetching, None),
-        (msgspec.structs.replace(prefetching, precision=None), (2, 2)),
-    ):
-        inside = WrapGroup(modules=("m.c",), precision=group.precision)
-        case = make_case(model, ONCE, wrap=(inside, group))
+    for precision, gathers in ((Precision(param="bfloat16"), None), (None, (2, 2))):
+        inside = WrapGroup(modules=("m.c",), precision=precision)
+        outside = WrapGroup(modules=("m",), precision=precision, backward_prefetch=("m.c",))
+        case = make_case(model, ONCE, wrap=(inside, outside))
         _, backward = expected_communication(case, 0)
         assert backward is not None
         assert backward.gathers == gathers
