@@ -18,6 +18,7 @@ from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.progress import Progress, modules_named
 from fuzzshard.case.schedule import Backward, Forward, LoadState, SetFlag, SetMode, Step, Unshard
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.case.units import units
 
 _Run = tuple[int, int]
 """A wrap group, and which of its runs it is: a run of a list group ends when all its modules have run."""
@@ -63,6 +64,8 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
                     yield "graph:zeros_for_none"
                 calls.end_backward(nodes)
                 arrived = {fqn for node in nodes for fqn in node.parameters} - progress.frozen
+                if calls.misses_a_unit(arrived):
+                    yield "graph:unit_missed"
                 yield from held.backward(arrived, Counter(group for group, _ in ran))
             case _:
                 pass
@@ -86,10 +89,15 @@ class _Calls:
         """Groups whose all-gather was begun, and which have not run since."""
         self.siblings: dict[int, list[Node]] = {}
         """The inputs of one call: a gradient of one of them gives all of them one."""
+        self.units = units(case) if "fsdp1" in case.engines else {}
+        self.units_run: set[str] = set()
+        """The units of FSDP1 that ran since the last backward."""
         self.tape = Tape(case, found, self)
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
         """The first call of a module of a group makes the group wait for all of them."""
+        if grad and path in self.units:
+            self.units_run.add(path)
         index = self.of_module.get(path)
         if index is not None:
             if not self.to_run[index]:
@@ -142,6 +150,11 @@ class _Calls:
             if not owners.intersection(self.list_groups) <= ready:
                 return True
         return False
+
+    def misses_a_unit(self, arrived: set[str]) -> bool:
+        """Whether gradients for ``arrived`` end the backward, and a unit that ran has none of them."""
+        ran, self.units_run = self.units_run, set()
+        return any(arrived.isdisjoint(self.units[unit]) for unit in ran)
 
     def filled_with_zeros(self, nodes: list[Node]) -> set[str]:
         """The parameters that get zeros because another input of some call has a gradient."""

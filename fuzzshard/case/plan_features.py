@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts
+from fuzzshard.case.graph import modules_below
+from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import SetRequiresGrad
@@ -20,6 +22,8 @@ def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
         yield "wrap:several_groups"
     if any(len(group.modules) > 1 for group in case.wrap):
         yield "wrap:list_group"
+    if any(_leaves_root(case, group, root) for group, root in zip(case.wrap, root_groups(case), strict=True)):
+        yield "wrap:list_group_leaves_root"
     if any(a and a != b and is_within(b, a) for a in wrapped for b in wrapped):
         yield "wrap:nested"
     if wrapped:
@@ -29,6 +33,12 @@ def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
     for group in case.wrap:
         raf = group.reshard_after_forward
         yield f"reshard:{str(raf).lower()}" if raf is None or isinstance(raf, bool) else "reshard:int"
+
+
+def _leaves_root(case: Case, group: WrapGroup, root: int) -> bool:
+    """Whether ``group`` has modules outside of the group that becomes its FSDP root."""
+    below = frozenset[str]().union(*(modules_below(case.model, m) for m in case.wrap[root].modules))
+    return not below.issuperset(group.modules)
 
 
 def freezing_features(case: Case, found: Facts) -> Iterator[str]:
@@ -108,6 +118,7 @@ def fsdp1_features(case: Case) -> Iterator[str]:
     yield f"fsdp1:{'orig_params' if options.use_orig_params else 'flat_params'}"
     yield f"fsdp1:backward_prefetch_{options.backward_prefetch or 'none'}"
     for name, present in (
+        ("unsharded", _is_unsharded(case)),
         ("hybrid", options.strategy.startswith("hybrid")),
         ("policy", options.wrapping == "policy"),
         ("forward_prefetch", options.forward_prefetch),
@@ -118,6 +129,15 @@ def fsdp1_features(case: Case) -> Iterator[str]:
     ):
         if present:
             yield f"fsdp1:{name}"
+
+
+def _is_unsharded(case: Case) -> bool:
+    """Whether FSDP1 holds whole parameters: it shards over all ranks, over one axis only if told so.
+
+    It takes ``NO_SHARD`` for every strategy where these are one rank (``_init_core_state``).
+    """
+    num_shards = case.mesh.shard if case.fsdp1.strategy.startswith("hybrid") else case.mesh.size
+    return case.fsdp1.strategy == "no_shard" or num_shards == 1
 
 
 def tensor_parallel_features(case: Case) -> Iterator[str]:

@@ -32,6 +32,7 @@ class HookModel:
         self.recomputing = False
         self.certain = True
         self.gathers_certain = True
+        self.casts_before_prefetch = any(_casts_before_prefetch(group) for group in self.groups)
         self.in_backward: Counter[int] = Counter()
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
@@ -107,7 +108,7 @@ class HookModel:
 
     def backward(self, nodes: list[Node], frozen: Set[str]) -> None:
         """Runs ``nodes``, in their order; parameters in ``frozen`` get no gradient."""
-        self.gathers_certain = True
+        self.gathers_certain = not self.casts_before_prefetch
         self.in_backward.clear()
         numbers = {node.number for node in nodes}
         last = {fqn: node for node in nodes for fqn in node.parameters}
@@ -188,3 +189,13 @@ class HookModel:
                 group.places.clear()
         if root.last_backward:
             root.order.clear()
+
+
+def _casts_before_prefetch(group: Group) -> bool:
+    """Whether a group without parameters prefetches in backward, and may cast its inputs.
+
+    Where a module returns an input, its hooks are on what the cast made, if the dtype was another.
+    """
+    precision = group.spec.precision
+    casts = precision is not None and precision.param is not None and precision.cast_inputs
+    return casts and bool(group.spec.backward_prefetch) and not group.parameters

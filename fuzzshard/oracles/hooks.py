@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from fuzzshard.case.autograd import Node, Tape, Value, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import Block
 from fuzzshard.case.progress import Progress, ops_that_run
 from fuzzshard.case.schedule import Backward, Forward, SetMode
 from fuzzshard.case.units import parameter_units, units
@@ -63,12 +64,15 @@ def fsdp1_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
 def resharded_units(case: Case, rank: int) -> Iterator[tuple[int, int | None]]:
     """For every backward of the schedule, how many units of FSDP1 reshard within it; None where unknown.
 
-    Known where every unit runs once between two backwards, and is trainable or frozen as a whole.
+    Known where every unit runs once between two backwards, is trainable or frozen as a whole, and gets its
+    inputs by themselves: FSDP1 finds none in a dataclass (``_register_post_backward_reshard_only_hook``).
     """
     found, calls = facts(case), _Calls(case)
     tape, progress = Tape(case, found, calls), Progress(case, rank)
     plain = not case.checkpoints and case.compile is None
     plain &= all(len(names) == 1 for names in parameter_units(case).values())
+    called = [found.modules[unit] for unit in units(case)]
+    plain &= all(not isinstance(module, Block) or module.passing != "dataclass" for module in called)
     losses: list[list[Node]] = []
     training = True
     for index, op in enumerate(case.schedule):

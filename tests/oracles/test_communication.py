@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, make_case
 
-from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Tie
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Tie, WrapGroup
 from fuzzshard.case.graph import MLP, Block, Linear
+from fuzzshard.case.options import Precision
 from fuzzshard.case.schedule import Flag, Forward, Op, Reshard, SetFlag, SetRequiresGrad, Unshard
 from fuzzshard.oracles.communication import communication_findings, expected_communication
 from fuzzshard.training.collectives import Collective
 from fuzzshard.training.trace import Trace
+from fuzzshard.verdict import Status
+from fuzzshard.world import World
 
 ONCE: tuple[Op, ...] = (FORWARD, BACKWARD)
 KINDS = ("all_gather", "reduce_scatter", "all_reduce")
@@ -183,6 +186,29 @@ def test_gradient_accumulation_gathers_as_often_as_upstream_says(
 ) -> None:
     case = accumulating("requires_gradient_sync", targets, reshard=reshard, mesh=FLAT, rab=rab)
     assert sum(c[0] for c in counts(case)) == gathered
+
+
+def test_what_a_group_without_parameters_prefetches_is_unknown_where_it_may_cast(two_ranks: World) -> None:
+    inner = Block(
+        children=children(c=Linear(out=5)),
+        nodes=(call("h", "c", "x0"),),
+        inputs=("x0", "x1"),
+        outputs=("h", "x1"),
+        returns="tuple",
+    )
+    model = Block(
+        children=children(a=Linear(out=5), m=inner),
+        nodes=(call("h0", "a", "x"), call("h1", "m", "h0", "h0")),
+        outputs=("h1.0",),
+    )
+    for precision, gathers in ((Precision(param="bfloat16"), None), (None, (2, 2))):
+        inside = WrapGroup(modules=("m.c",), precision=precision)
+        outside = WrapGroup(modules=("m",), precision=precision, backward_prefetch=("m.c",))
+        case = make_case(model, ONCE, wrap=(inside, outside))
+        _, backward = expected_communication(case, 0)
+        assert backward is not None
+        assert backward.gathers == gathers
+        assert two_ranks.run(case).status is Status.PASS
 
 
 def test_a_prefetch_of_what_backward_does_not_need_may_gather_more() -> None:

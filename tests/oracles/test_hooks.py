@@ -101,3 +101,14 @@ def test_another_number_of_units_is_a_finding() -> None:
 def test_nothing_is_predicted_for_fsdp1_where_units_are_recomputed() -> None:
     case = make_case(schedule=TWO_STEPS, checkpoints=(Checkpoint(module="a"),), engines=("fsdp1",))
     assert {count for _, count in resharded_units(case, 0)} == {None}
+
+
+def test_nothing_is_predicted_for_fsdp1_where_a_unit_takes_a_dataclass(
+    two_ranks: World,
+) -> None:
+    model = Block(
+        children=children(a=Linear(out=5)), nodes=(call("h", "a", "x"),), outputs=("h",), passing="dataclass"
+    )
+    case = make_case(model, ONCE, wrap=(), freezes=(Freeze(target=""),), engines=("fsdp1",))
+    assert [count for _, count in resharded_units(case, 0)] == [None]
+    assert two_ranks.run(case).status is Status.PASS

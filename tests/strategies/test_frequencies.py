@@ -49,6 +49,7 @@ RARE = {
     "schedule:step_unsynced": 0.03,
     "schedule:no_all_reduce": 0.06,
     "wrap:parameter_in_no_group": 0.04,
+    "wrap:list_group_leaves_root": 0.0005,
     "optimizer:adam": 0.05,
     "optimizer:adamw": 0.05,
 }

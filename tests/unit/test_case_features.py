@@ -129,6 +129,7 @@ def test_a_case_that_is_judged_again_in_finer_dtypes_has_listed_features_only():
             {
                 "engine:fsdp1",
                 "fsdp1:no_shard",
+                "fsdp1:unsharded",
                 "fsdp1:detail",
                 "fsdp1:flat_params",
                 "fsdp1:backward_prefetch_pre",
@@ -142,6 +143,21 @@ def test_a_case_that_is_judged_again_in_finer_dtypes_has_listed_features_only():
 )
 def test_what_a_plan_adds_is_seen(changes, feature):
     assert gained(**changes) == feature
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mesh", "unsharded"),
+    [
+        ("full_shard", Mesh(shard=2), False),
+        ("full_shard", Mesh(shard=1), True),
+        ("full_shard", Mesh(shard=1, replicate=2), False),
+        ("hybrid_shard", Mesh(shard=1, replicate=2), True),
+        ("hybrid_shard", Mesh(shard=2, replicate=1), False),
+    ],
+)
+def test_fsdp1_shards_over_all_ranks_or_over_one_axis(strategy, mesh, unsharded):
+    changed = gained(mesh=mesh, engines=("fsdp1",), fsdp1=FSDP1(strategy=strategy))
+    assert ("fsdp1:unsharded" in changed) is unsharded
 
 
 @pytest.mark.parametrize(

@@ -148,3 +148,38 @@ def test_a_prefetched_module_that_does_not_run_stays_gathered() -> None:
     assert graph_features(case) == {"graph:unshard_then_change"}
     case = make_case(TWO_OUTPUTS, (FORWARD, BACKWARD, Forward(grad=False), STEP), wrap=wrap)
     assert graph_features(case) == set()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "frozen", "expected"),
+    [
+        ((FORWARD, BACKWARD), (), set()),
+        ((FIRST, BACKWARD), (), {"graph:unit_missed"}),
+        ((FORWARD, BACKWARD), ("b",), {"graph:unit_missed"}),
+        ((Forward(grad=False), BACKWARD), (), set()),
+        ((FIRST, SECOND, BACKWARD), (), set()),
+    ],
+)
+def test_a_unit_of_fsdp1_that_ran_gets_no_gradient(schedule, frozen, expected) -> None:
+    case = make_case(
+        TWO_OUTPUTS,
+        (*schedule, BACKWARD),
+        wrap=groups("b"),
+        freezes=tuple(Freeze(target=name) for name in frozen),
+        engines=("fsdp1",),
+    )
+    assert graph_features(case) & {"graph:unit_missed"} == expected
+
+
+def test_a_list_group_has_modules_outside_of_its_root() -> None:
+    model = Block(
+        children=children(m=chain(c=LINEAR), a=LINEAR),
+        nodes=(call("h0", "m", "x"), call("h1", "a", "h0")),
+        outputs=("h1",),
+    )
+    for wrap, leaves in (
+        (groups(("m.c", "a"), "m"), True),
+        (groups(("m.c", "a"), "m", ""), False),
+        (groups(("m", "a")), False),
+    ):
+        assert ("wrap:list_group_leaves_root" in features(make_case(model, wrap=wrap))) is leaves
