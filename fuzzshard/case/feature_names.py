@@ -83,6 +83,7 @@ FEATURES: dict[str, str] = {
     "precision:output": "a dtype for outputs",
     "precision:no_cast": "mixed precision that does not cast inputs",
     "precision:mixed": "groups with different policies of mixed precision",
+    "precision:frozen_at_first": "a group with dtypes of its own, all frozen at first and trained later",
     "precision:parameter_dtype": "a parameter with a dtype of its own",
     "freeze:parameter": "a parameter frozen from the start",
     "freeze:module": "a module frozen from the start",

@@ -52,6 +52,8 @@ def _options(case: Case) -> Iterator[str]:
         yield "an output dtype, which MixedPrecision (api.py) does not have"
     if case.fsdp1.precision is not None and not root_is_wrapped(case):
         yield "mixed precision of a root that the case does not wrap"
+    if case.fsdp1.precision is not None and case.ignored:
+        yield "mixed precision of parameters that fully_shard ignores, and so the reference"
     unsynced = any(
         isinstance(op, SetFlag) and op.flag in _SYNC_FLAGS and not op.value for op in case.schedule
     )

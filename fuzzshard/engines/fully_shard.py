@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from typing_extensions import override
 
+from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import stored_dtype, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
@@ -38,6 +39,8 @@ def not_applicable(case: Case) -> str | None:
         return "the mixed precision of the case is that of FSDP1"
     if (name := options.lacking(case)) is not None:
         return f"this version of torch has no FSDPModule.{name}"
+    if _changes_outputs(case) and len(rows := all_rows(case)) > 1 and 0 in rows:
+        return "an output changed in place may be a view, and so refused, on the rank without rows alone"
     initialized = False
     cast: Dtype | None = None
     for op in case.schedule:
@@ -53,6 +56,11 @@ def not_applicable(case: Case) -> str | None:
     return None
 
 
+def _changes_outputs(case: Case) -> bool:
+    """Whether an output of a wrapped module is changed in place."""
+    return not changed_outputs(case).isdisjoint(path for group in case.wrap for path in group.modules)
+
+
 @contextmanager
 def taking_warnings_seriously(case: Case) -> Iterator[None]:
     """Makes an error of the warning that an output is a view, where a wrapped module's is changed in place.
@@ -61,9 +69,8 @@ def taking_warnings_seriously(case: Case) -> Iterator[None]:
     or produce wrong gradients" (``_register_pre_backward_hook`` in
     torch/distributed/fsdp/_fully_shard/_fsdp_state.py); whether an output is a view, only torch knows.
     """
-    wrapped = {path for group in case.wrap for path in group.modules}
     with warnings.catch_warnings():
-        if not wrapped.isdisjoint(changed_outputs(case)):
+        if _changes_outputs(case):
             warnings.filterwarnings("error", "FSDP2-wrapped module .* returned a view tensor")
         yield
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import BatchNorm
-from fuzzshard.case.paths import is_within
+from fuzzshard.case.graph import BatchNorm, modules_below
 from fuzzshard.case.schedule import Forward, SetMode
 from fuzzshard.case.units import parameter_units
 from fuzzshard.oracles.compare import Difference
@@ -43,16 +42,13 @@ def _recomputed_statistics(case: Case, difference: Difference) -> bool:
     key = difference.key
     if not any(isinstance(op, Forward) and op.outputs is not None for op in case.schedule):
         return False
+    recomputed = {p for checkpoint in case.checkpoints for p in modules_below(case.model, checkpoint.module)}
     if key.oracle == "buffer":
-        return any(is_within(key.name, checkpoint.module) for checkpoint in case.checkpoints)
+        return key.name.rpartition(".")[0] in recomputed
     return (
         key.oracle in ("output", "loss")
         and not _trains(case, key.op)
-        and any(
-            isinstance(module, BatchNorm) and is_within(path, checkpoint.module)
-            for path, module in facts(case).modules.items()
-            for checkpoint in case.checkpoints
-        )
+        and any(isinstance(facts(case).modules[path], BatchNorm) for path in recomputed)
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pprint
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.graph import Alias, BatchNorm, walk
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import Alias, BatchNorm, modules_below, walk
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import units
 from fuzzshard.reproducer.scope import at
@@ -62,11 +62,10 @@ def freeze_lines(case: Case, root: str, *, after_wrap: bool, flat: bool = False)
 
 def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
     """Activation checkpointing; a batch norm computed twice counts twice, also in the reference."""
-    found = facts(case)
     lines = []
     for checkpoint in case.checkpoints:
         module = at(root, checkpoint.module)
-        if reference and not _has_batch_norm(found, checkpoint.module):
+        if reference and not _has_batch_norm(case, checkpoint.module):
             continue
         if checkpoint.implementation == "composable":
             lines.append(f"checkpoint({module})")
@@ -75,5 +74,6 @@ def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
     return lines
 
 
-def _has_batch_norm(found: Facts, path: str) -> bool:
-    return any(isinstance(m, BatchNorm) and is_within(p, path) for p, m in found.modules.items())
+def _has_batch_norm(case: Case, path: str) -> bool:
+    modules = facts(case).modules
+    return any(isinstance(modules[module], BatchNorm) for module in modules_below(case.model, path))

@@ -202,6 +202,15 @@ EXCLUDED = {
         fsdp1(options=FSDP1(precision=Precision(param="bfloat16", output="float32"))),
         "an output dtype",
     ),
+    "mixed precision of what only fully_shard ignores": (
+        fsdp1(
+            chain(a=RawParameter()),
+            options=FSDP1(precision=Precision(param="bfloat16")),
+            wrap=groups(ROOT),
+            ignored=("a.weight",),
+        ),
+        "that fully_shard ignores",
+    ),
     "momentum on zeros in a flat gradient": (
         fsdp1(UNUSED, wrap=groups(ROOT), optimizer=Optimizer(momentum=0.5)),
         "zeros in a flat gradient",

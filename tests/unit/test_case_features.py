@@ -23,6 +23,7 @@ from fuzzshard.case.schedule import (
     SetDivideFactor,
     SetFlag,
     SetPath,
+    SetRequiresGrad,
     Step,
     TakeStateDict,
     Unshard,
@@ -90,6 +91,26 @@ def test_a_case_that_is_judged_again_in_finer_dtypes_has_listed_features_only():
     half = WrapGroup(modules=("",), precision=Precision(param="bfloat16", reduce="float32"))
     assert "precision:bfloat16" in features(replace(CASE, wrap=(half,)))
     assert features(finer(replace(CASE, wrap=(half,)))) <= set(ALL_FEATURES)
+
+
+THAW = SetRequiresGrad(target="a", value=True)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "policy", "late"),
+    [
+        ((Forward(grad=False), THAW, Forward(), Backward()), Precision(reduce="float16"), True),
+        ((THAW, Forward(), Backward()), Precision(reduce="float16"), False),
+        ((Forward(grad=False), THAW, Forward(), Backward()), Precision(output="float16"), False),
+        ((Unshard(), THAW, Forward(), Backward()), Precision(param="float16"), True),
+        ((Forward(), Backward()), Precision(param="float16"), False),
+    ],
+    ids=["first a forward", "trained in the first", "no dtypes within", "first an unshard", "never trained"],
+)
+def test_a_group_that_is_frozen_at_first_is_told(schedule, policy, late):
+    groups = tuple(WrapGroup(modules=(m,), precision=policy) for m in ("a", ""))
+    case = replace(CASE, wrap=groups, freezes=(Freeze(target="a"),), schedule=schedule)
+    assert ("precision:frozen_at_first" in features(case)) == late
 
 
 @pytest.mark.parametrize(

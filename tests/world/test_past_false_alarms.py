@@ -50,6 +50,17 @@ UNDER_TWO_NAMES = block(
 
 
 PAST: dict[str, Case] = {
+    "recomputing a block counts a batch norm that is registered in it a second time": make_case(
+        block(
+            *(use("h0", "a", "x"), use("h1", "n", "h0"), use("h2", "b", "h1")),
+            outputs=("h2",),
+            a=LINEAR,
+            n=BatchNorm(),
+            b=block(use("h0", "s", "x"), outputs=("h0",), s=Alias(target="n")),
+        ),
+        (FORWARD, BACKWARD, STEP, ZERO, FORWARD, BACKWARD),
+        checkpoints=(Checkpoint(module="b"),),
+    ),
     "a frozen group still reduces what it accumulated when a backward passes through it": make_case(
         chain(a=LINEAR, b=LINEAR),
         (

@@ -16,10 +16,12 @@ from cases import (
     make_case,
     tensor_op,
 )
+from msgspec.structs import replace
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-from fuzzshard.case.case import Case, Freeze, Optimizer, Tie
+from fuzzshard.case.case import Case, Freeze, Optimizer, RankBatch, Tie, WrapGroup
 from fuzzshard.case.graph import Alias, Block, Linear
+from fuzzshard.case.options import Precision
 from fuzzshard.case.schedule import Forward, ZeroGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
@@ -74,6 +76,16 @@ def test_fully_shard_refuses(four_ranks: World, case: Case, text: str) -> None:
 
 def test_an_output_that_is_no_view_may_be_changed_in_place(four_ranks: World) -> None:
     assert four_ranks.run(make_case(ADDS_IN_PLACE)).status is Status.PASS
+
+
+def test_what_only_a_rank_without_rows_may_refuse_is_not_asked_for(four_ranks: World) -> None:
+    """In float16 only the output of a linear layer over no rows is a view; the other rank would wait."""
+    inputs = replace(float_inputs(seq=3), rank_batches=(RankBatch(rank=1, rows=0),))
+    wrap = (WrapGroup(modules=("a",), precision=Precision(param="float16", output="float32")),)
+    case = make_case(ADDS_IN_PLACE, inputs=inputs, wrap=wrap, engines=("fully_shard",))
+    verdict = four_ranks.run(case)
+    assert verdict.status is Status.PASS, verdict
+    assert "the rank without rows" in verdict.notes["fully_shard"]
 
 
 def test_ddp_refuses_a_model_without_trainable_parameters(four_ranks: World) -> None:
