@@ -37,7 +37,11 @@ def is_extension(feature):
     return feature.partition(":")[0] in EXTENSIONS or feature in EXTENSION_FEATURES
 
 
-CORE = [f for f in ALL_FEATURES if not is_extension(f) and not f.startswith("graph:")]
+CORE = [
+    f
+    for f in ALL_FEATURES
+    if not is_extension(f) and not f.startswith("graph:") and f != "wrap:list_group_leaves_root"
+]
 
 RARE = {
     "mesh:1": 0.03,
@@ -49,13 +53,13 @@ RARE = {
     "schedule:step_unsynced": 0.03,
     "schedule:no_all_reduce": 0.06,
     "wrap:parameter_in_no_group": 0.04,
-    "wrap:list_group_leaves_root": 0.0005,
     "optimizer:adam": 0.05,
     "optimizer:adamw": 0.05,
 }
 """Features with a bound of their own: few meshes need them, few models can have them, or engines refuse."""
 COMMON = 0.08
 SELDOM = {
+    "wrap:list_group_leaves_root": 0.0005,
     **dict.fromkeys(("tensor:sequence", "tensor:sequence_layout", "freeze:engines_only"), 0.004),
     **dict.fromkeys(("precision:reduce_only", "precision:no_cast", "precision:mixed"), 0.006),
     **dict.fromkeys(("fsdp1:hybrid_shard", "fsdp1:hybrid_shard_zero2"), 0.004),
