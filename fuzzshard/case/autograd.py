@@ -16,6 +16,8 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Block, Call, Dropout, Module, TensorOp, join, resolve
 from fuzzshard.case.groups import modules_called
+from fuzzshard.case.progress import Progress
+from fuzzshard.case.schedule import Forward
 
 
 @dataclasses.dataclass
@@ -96,6 +98,14 @@ class Tape:
         if grad and not target:
             args = [self.node(()) if t.requires_grad else None for t in self.case.inputs.tensors]
         return self._module(target, self.found.modules[target], args, grad)
+
+    def loss(self, op: Forward, progress: Progress, *, training: bool) -> list[Node]:
+        """Runs ``op`` where the schedule has come to; the nodes of the outputs that its loss takes."""
+        outputs = self.forward(
+            op.target, grad=op.grad, paths=progress.paths, frozen=progress.frozen, training=training
+        )
+        used = outputs if op.outputs is None else [outputs[i] for i in op.outputs]
+        return [node for node in used if node is not None]
 
     def _module(self, path: str, module: Module, args: list[Value], grad: bool) -> list[Value]:
         """Calls a module; the checkpoint wrapper is what is wrapped, the other checkpoints are within."""

@@ -40,15 +40,7 @@ def _backwards(case: Case, found: Facts) -> Iterator[list[Node]]:
             case SetMode():
                 training = op.train
             case Forward():
-                outputs = tape.forward(
-                    op.target,
-                    grad=op.grad,
-                    paths=progress.paths,
-                    frozen=progress.frozen,
-                    training=training,
-                )
-                used = outputs if op.outputs is None else [outputs[i] for i in op.outputs]
-                losses[index] = [node for node in used if node is not None]
+                losses[index] = tape.loss(op, progress, training=training)
             case Backward():
                 taken = [node for place, _, _ in progress.taken_by(op) for node in losses[place]]
                 yield reached(taken)

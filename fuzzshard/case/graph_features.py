@@ -40,11 +40,7 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
             case SetFlag():
                 held.flags.set(op)
             case Forward():
-                outputs = calls.tape.forward(
-                    op.target, grad=op.grad, paths=progress.paths, frozen=progress.frozen, training=training
-                )
-                used = outputs if op.outputs is None else [outputs[i] for i in op.outputs]
-                losses[index] = [node for node in used if node is not None]
+                losses[index] = calls.tape.loss(op, progress, training=training)
                 runs[index], calls.runs = calls.runs, set()
                 if any(calls.to_run[i] for i in calls.list_groups):
                     yield "graph:list_group_in_part"

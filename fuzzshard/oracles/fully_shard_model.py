@@ -164,16 +164,9 @@ class FullyShardModel:
                     group.root.last_backward = op.value
 
     def _forward(self, op: Forward) -> None:
-        outputs = self.hooks.tape.forward(
-            op.target,
-            grad=op.grad,
-            paths=self.progress.paths,
-            frozen=self.progress.frozen,
-            training=self.training,
-        )
-        used = outputs if op.outputs is None else [outputs[i] for i in op.outputs]
+        loss = self.hooks.tape.loss(op, self.progress, training=self.training)
         if op.grad:
-            self.losses[self.progress.next] = [node for node in used if node is not None]
+            self.losses[self.progress.next] = loss
 
     def _backward(self, op: Backward) -> bool:
         losses = [node for index, _, _ in self.progress.taken_by(op) for node in self.losses.pop(index)]

@@ -78,11 +78,8 @@ def resharded_units(case: Case, rank: int) -> Iterator[tuple[int, int | None]]:
     for index, op in enumerate(case.schedule):
         match op:
             case Forward():
-                outputs = tape.forward(
-                    op.target, grad=op.grad, paths=progress.paths, frozen=progress.frozen, training=training
-                )
-                used = outputs if op.outputs is None else [outputs[i] for i in op.outputs]
-                losses += [[node for node in used if node is not None]] if op.grad else []
+                loss = tape.loss(op, progress, training=training)
+                losses += [loss] if op.grad else []
             case Backward():
                 known = plain and len(losses) == 1 and max(calls.counts.values(), default=1) == 1
                 if losses and losses[0]:
