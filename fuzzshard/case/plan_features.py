@@ -8,12 +8,10 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import root_groups
-from fuzzshard.case.options import FSDP1, Precision
+from fuzzshard.case.options import FSDP1, LOW_PRECISION, Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Forward, SetRequiresGrad, Unshard
-
-HALF = ("bfloat16", "float16")
 
 
 def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
@@ -121,7 +119,7 @@ def _precision(precision: Precision | None) -> Iterator[str]:
         return
     if precision.param is not None:
         yield "precision:param"
-        if precision.param in HALF:  # a case that is judged again in finer dtypes has others
+        if precision.param in LOW_PRECISION:  # a case that is judged again in finer dtypes has others
             yield f"precision:{precision.param}"
         yield "precision:reduce" if precision.reduce is not None else "precision:reduce_as_param"
     elif precision.reduce is not None:

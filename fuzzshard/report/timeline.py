@@ -75,16 +75,17 @@ def read_timeline(nodes: Sequence[Node], findings: Iterable[SeenFinding]) -> Tim
         with History(journal_of(node.path)) as history:
             for index, status, count in _counts(history, node, width):
                 bins[min(index, len(bins) - 1)][status] += count
+    pairs_of = {node.path: _pairs(node) for node in nodes}
     first: dict[tuple[str, ...], float] = {}
-    for node in nodes:
-        for key, at in _pairs(node).items():
+    for pairs in pairs_of.values():
+        for key, at in pairs.items():
             first[key] = min(at, first.get(key, at))
     return Timeline(
         seconds=seconds,
         bin_seconds=width,
         bins=bins,
         pairs=growth(first.values(), seconds),
-        pairs_by_node={str(node.path): growth(_pairs(node).values(), node.seconds) for node in nodes},
+        pairs_by_node={str(node.path): growth(pairs_of[node.path].values(), node.seconds) for node in nodes},
         durations=_durations(nodes),
         marks=[Mark(f.at, f.signature, f.anchor) for f in findings if f.confirmed],
         restarts=[at for node in nodes for at in begin_times(node.sessions).values() if at]
