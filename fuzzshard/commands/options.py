@@ -11,6 +11,7 @@ from cyclopts import Parameter, Token, validators
 
 from fuzzshard.errors import UsageError
 from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.placement import check_devices
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -63,11 +64,8 @@ def world_config(
     size = default if asked is None else asked
     if size < 1:
         raise UsageError(f"a world of {size} ranks runs nothing", "use --world-size 1 or more")
-    if device == "cuda" and size > num_devices:
-        raise UsageError(
-            f"a world of {size} ranks needs {size} CUDA devices and there are {num_devices}",
-            f"use --world-size {num_devices} or --device cpu",
-        )
+    if device == "cuda":
+        check_devices(size, num_devices)
     for path in preload:
         if not path.is_file():
             raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")

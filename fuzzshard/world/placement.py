@@ -48,6 +48,15 @@ def place_on_cpu(worlds: Worlds, size: int, cores: int) -> int:
     return worlds if isinstance(worlds, int) else max(1, cores // size)
 
 
+def check_devices(size: int, num_devices: int) -> None:
+    """Raises :class:`UsageError` for a world of more ranks than devices."""
+    if size > num_devices:
+        raise UsageError(
+            f"a world of {size} ranks needs {size} CUDA devices and there are {num_devices}",
+            f"use --world-size {num_devices} or --device cpu",
+        )
+
+
 def place_on_devices(worlds: Worlds, size: int, num_devices: int, cores: int) -> list[tuple[int, ...]]:
     """The devices of each world, rank by rank: disjoint sets of them, taken in turn.
 
@@ -56,11 +65,7 @@ def place_on_devices(worlds: Worlds, size: int, num_devices: int, cores: int) ->
     :data:`WORLDS_PER_DEVICE_SET` on each set as far as there is a core for each rank. Raises
     :class:`UsageError` for more ranks than devices.
     """
-    if size > num_devices:
-        raise UsageError(
-            f"a world of {size} ranks needs {size} CUDA devices and there are {num_devices}",
-            f"use --world-size {num_devices} or --device cpu",
-        )
+    check_devices(size, num_devices)
     sets = [tuple(range(first, first + size)) for first in range(0, num_devices - size + 1, size)]
     filling = min(WORLDS_PER_DEVICE_SET * len(sets), max(len(sets), cores // size))
     number = worlds if isinstance(worlds, int) else filling
