@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from fuzzshard.campaign.options import CampaignOptions, world_configs
 from fuzzshard.errors import EXIT_INTERRUPTED, FuzzshardError
@@ -56,6 +57,16 @@ def make_console(args: argparse.Namespace) -> Console:
     stream = sys.stderr if args.json else sys.stdout
     width = None if stream.isatty() else 180
     return Console(file=stream, width=width, soft_wrap=True, highlight=False, markup=False)
+
+
+def figures_table(title: str, figures: Mapping[str, Any]) -> Table:
+    """A figure in each row, for people."""
+    table = Table(title=title)
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in figures.items():
+        table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
+    return table
 
 
 def print_json(result: Mapping[str, Any]) -> None:

@@ -13,9 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
+from common import (
+    configure,
+    describe_machine,
+    figures_table,
+    machine_line,
+    make_console,
+    make_parser,
+    print_json,
+    run_main,
+)
 from msgspec.structs import replace as changed
-from rich.table import Table
 from throughput import QUIET
 
 from fuzzshard.case.case import Case
@@ -98,16 +106,6 @@ def figures(timed: Sequence[dict[str, float]]) -> dict[str, Any]:
     }
 
 
-def make_table(values: dict[str, Any]) -> Table:
-    """The figures for people."""
-    table = Table(title="Slowdown")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    for name, value in values.items():
-        table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
-    return table
-
-
 def main() -> int:
     parser = make_parser(__doc__, world_size=2)
     parser.add_argument("--cases", type=int, default=200, help="cases that are timed")
@@ -121,7 +119,7 @@ def main() -> int:
     if args.json:
         print_json({**values, "seed": args.seed, "machine": machine})
     else:
-        console.print(make_table(values))
+        console.print(figures_table("Slowdown", values))
     return EXIT_CLEAN
 
 

@@ -23,8 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
-from rich.table import Table
+from common import (
+    configure,
+    describe_machine,
+    figures_table,
+    machine_line,
+    make_console,
+    make_parser,
+    print_json,
+    run_main,
+)
 from throughput_worlds import Scaled, efficiency, time_worlds
 from throughput_worlds import make_table as make_worlds_table
 
@@ -213,16 +221,6 @@ def measure_worlds(
     return measured
 
 
-def make_table(figures: dict[str, Any]) -> Table:
-    """The figures for people."""
-    table = Table(title="Throughput")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
-    return table
-
-
 def main() -> int:
     parser = make_parser(__doc__, world_size=2)
     parser.add_argument(
@@ -257,7 +255,7 @@ def main() -> int:
     if args.json:
         print_json({**figures, "seed": args.seed, "machine": machine})
     else:
-        console.print(make_table(figures))
+        console.print(figures_table("Throughput", figures))
     return EXIT_CLEAN
 
 
