@@ -49,12 +49,12 @@ def case_stream(
     cuda: bool = False,
 ) -> Iterator[Case]:
     """Distinct cases without end. Every batch has a seed of its own, derived from the stream's."""
-    seen: set[Case] = set()
+    seen: set[int] = set()  # hashes: the cases of weeks would fill the memory
     for index in itertools.count():
         batch_seed = zlib.crc32(f"{stream_seed}/{index}".encode())
         for case in draw_batch(batch_seed, _BATCH, world_size=world_size, engines=engines, cuda=cuda):
-            if case not in seen:
-                seen.add(case)
+            if hash(case) not in seen:
+                seen.add(hash(case))
                 yield case
 
 

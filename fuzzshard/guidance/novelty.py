@@ -7,6 +7,7 @@ Interactions, TSE 2004). So a conjunction of features is what a branch is to a c
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -21,6 +22,10 @@ GUIDING: tuple[str, ...] = tuple(f for f in ALL_FEATURES if not f.startswith(_IN
 """The features whose conjunctions count."""
 _INDEX = {feature: index for index, feature in enumerate(GUIDING)}
 
+MOST = np.iinfo(np.uint16).max
+"""A conjunction that this many cases had is counted no further."""
+_WORTH = (1.0 / np.sqrt(1.0 + np.arange(MOST + 1))).astype(np.float32)
+"""What a conjunction is worth that so many cases had."""
 SIZE_EXPONENT = 2
 """What the number of a case's features counts against it: see :meth:`Conjunctions.rarity`."""
 
@@ -36,24 +41,20 @@ class Conjunctions:
     """How many of the cases added had each feature, each pair and each triple of features."""
 
     def __init__(self) -> None:
-        # A cell for each of _triples; the rest of the cube is never touched, and so takes no memory.
-        self._counts = np.zeros(len(GUIDING) ** 3, dtype=np.uint16)
-        self._lost = np.zeros(len(GUIDING) ** 3, dtype=np.float32)  # 1 - 1 / sqrt(1 + count)
+        self._counts = np.full(_num_cells(len(GUIDING)), 0, dtype=np.uint16)  # all of its memory at once
 
     def add(self, present: Indices) -> int:
         """Counts a case; the number of features, pairs and triples that no case had before."""
         cells = _cells(present)
         before = self._counts[cells]
-        after = before + (before < np.iinfo(np.uint16).max)
-        self._counts[cells] = after
-        self._lost[cells] = 1.0 - 1.0 / np.sqrt(1.0 + after)
+        self._counts[cells] = before + (before < MOST)
         return int((before == 0).sum())
 
     def count(self, names: Iterable[str]) -> int:
         """How many cases had all of one to three features."""
         first, *others = sorted(_INDEX[name] for name in names)
         i, j, k = [first] * (2 - len(others)) + [first, *others]
-        return int(self._counts[(i * len(GUIDING) + j) * len(GUIDING) + k])
+        return int(self._counts[_cell(i, j, k)])
 
     def rarity(self, present: Indices) -> float:
         """The score of a case: the sum of ``1 / sqrt(1 + count)`` over its conjunctions, by its size.
@@ -61,16 +62,30 @@ class Conjunctions:
         Without the division cases with many features would always win, in which features hide one another;
         divided by the cube of their number, which makes it the mean over triples, those with the fewest.
         """
-        lost = self._lost[_cells(present)]
         size: float = max(len(present), 1) ** SIZE_EXPONENT
-        return (len(lost) - float(lost.sum())) / size
+        return float(_WORTH[self._counts[_cells(present)]].sum()) / size
 
 
 def _cells(present: Indices) -> Indices:
     """The cells of all features, pairs and triples of sorted indices."""
     i, j, k = _triples(len(present))
-    size = len(GUIDING)
-    return (present[i] * size + present[j]) * size + present[k]
+    return _SINGLES[present[i]] + _PAIRS[present[j]] + _TRIPLES[present[k]]
+
+
+def _cell(i: int, j: int, k: int) -> int:
+    """The place of ``i <= j <= k`` among all such triples, in colexicographic order."""
+    return i + math.comb(j + 1, 2) + math.comb(k + 2, 3)
+
+
+def _num_cells(num_features: int) -> int:
+    return math.comb(num_features + 2, 3)
+
+
+_SINGLES, _PAIRS, _TRIPLES = (
+    np.array([_cell(*place(n)) for n in range(len(GUIDING))], dtype=np.intp)
+    for place in (lambda n: (n, 0, 0), lambda n: (0, n, 0), lambda n: (0, 0, n))
+)
+"""What the first, the second and the third of three features add to the number of a cell."""
 
 
 @functools.lru_cache(maxsize=128)

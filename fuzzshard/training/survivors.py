@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 
 from fuzzshard.engines.base import Engine
@@ -23,6 +24,19 @@ class Survivors:
 
 
 def collect_garbage() -> None:
-    """Until nothing is left: what a graph of autograd held becomes garbage only when the graph is gone."""
-    while gc.collect():
-        pass
+    """Until nothing is left: what a graph of autograd held becomes garbage only when the graph is gone.
+
+    ``gc.collect`` does nothing and returns 0 while another thread collects, which waits there for a finalizer
+    or for the interpreter; only what is counted as a collection has been one.
+    """
+    while True:
+        before = _full_collections()
+        found = gc.collect()
+        if _full_collections() == before:
+            time.sleep(0.001)
+        elif not found:
+            return
+
+
+def _full_collections() -> int:
+    return int(gc.get_stats()[-1]["collections"])
