@@ -3,8 +3,8 @@
 One campaign runs ``--cases`` cases; after every ``--every`` of them the coordinator and the ranks of each
 world are looked at, between two cases of that world. Exits with 1 where the least of something in the last
 third of the looks is more than 5 % above the least in the first third: what comes and goes is no growth.
-What ``--corpus`` knows is not shrunk again. A campaign that is interrupted, by SIGTERM too, prints what it
-has.
+What ``--corpus`` knows is not shrunk again. The campaign is kept in ``--directory``, with its findings and its
+report. A campaign that is interrupted, by SIGTERM too, prints what it has.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
-from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INFRA
+from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INFRA, UsageError
 from fuzzshard.guidance import Guidance
 from fuzzshard.verdict import Verdict
 from fuzzshard.world import World, WorldConfig
@@ -223,10 +223,13 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1000, help="cases between two looks")
     parser.add_argument("--guidance", default="features", help="none, features or coverage")
     parser.add_argument("--corpus", type=Path, help="findings that are known already; it is copied")
+    parser.add_argument("--directory", type=Path, help="keeps the campaign; a new directory")
     args = parser.parse_args()
     console, config = make_console(args), configure(args)
+    if args.directory is not None and args.directory.exists():
+        raise UsageError(f"{args.directory} exists already", "name a new directory")
     with tempfile.TemporaryDirectory(prefix="fuzzshard-soak-") as folder:
-        corpus = Path(folder, "corpus")
+        corpus = args.directory or Path(folder, "corpus")
         if args.corpus is not None:
             shutil.copytree(args.corpus, corpus)
         os.environ[PIPES] = folder
