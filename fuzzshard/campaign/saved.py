@@ -11,7 +11,8 @@ import msgspec
 
 from fuzzshard.campaign.known import Known, Registry, cause_of
 from fuzzshard.case import codec
-from fuzzshard.corpus.entry import Confirmation, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.store import UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import FuzzshardError, UsageError

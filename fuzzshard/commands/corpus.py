@@ -14,8 +14,9 @@ from fuzzshard.case.order import leaf_count
 from fuzzshard.commands.corpus_sets import Flag, add, complain, given, merge, prune
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.distinct import Stored
-from fuzzshard.corpus.entry import CONTRACT, encode_entry
+from fuzzshard.corpus.entry import CONTRACT
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD

@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from fuzzshard.corpus.entry import CorpusEntry, mesh_text
 from fuzzshard.corpus.lifecycle import Lifecycle, in_order, release
+from fuzzshard.corpus.portable import portable_stack
 from fuzzshard.verdict import Verdict
 
 
@@ -81,7 +82,7 @@ def with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) 
         confirmed=None,
         findings=verdict.findings,
         notes={**entry.notes, **verdict.notes, "was": was},
-        stacks=verdict.stacks,
+        stacks={rank: portable_stack(text) for rank, text in verdict.stacks.items()},
     )
 
 
