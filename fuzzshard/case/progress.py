@@ -126,7 +126,7 @@ def modules_named(case: Case, wrapped: Iterable[str], target: str, *, recurse: b
 
 
 def engines_train_more_from(case: Case) -> int:
-    """The first op that has engines train a parameter which stays frozen under the reference; else the end."""
+    """The first op from which engines train a parameter that the reference keeps frozen; else the end."""
     progress = Progress(case)
     for index, op in enumerate(case.schedule):
         frozen = progress.frozen
