@@ -38,8 +38,8 @@ class Region:
 class Node:
     """One or several functions of autograd that run together.
 
-    ``parameters`` get gradients here; what it ``reads`` may be frozen as well. ``hooks`` are wrap groups whose
-    hooks run before the node does.
+    ``parameters`` get gradients here; what it ``reads`` may be frozen as well. ``hooks`` are wrap groups
+    whose hooks run before the node does.
     ``inputs_of`` is the wrap group whose module's inputs pass through here.
     """
 
