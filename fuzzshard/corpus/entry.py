@@ -19,7 +19,7 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.validate import validate
 from fuzzshard.corpus.lifecycle import Lifecycle, release
-from fuzzshard.corpus.portable import portable_stack
+from fuzzshard.corpus.portable import portable_findings, portable_text
 from fuzzshard.errors import FuzzshardError, InvalidEntry
 from fuzzshard.verdict import Finding, Status, Verdict
 
@@ -31,6 +31,9 @@ Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?$")]
 
 CONTRACT = "contract"
 """The note of an entry that says what the documentation promises, in its words and with its place."""
+
+LOOKED_UP = "looked_up"
+"""The note of an entry that says when and how an issue was looked for, and what came near."""
 
 
 class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -138,9 +141,9 @@ def make_entry(
         preload=preload,
         confirmed=confirmed,
         culprits=culprits,
-        findings=verdict.findings,
+        findings=portable_findings(verdict.findings),
         notes=verdict.notes,
-        stacks={rank: portable_stack(text) for rank, text in verdict.stacks.items()},
+        stacks={rank: portable_text(text) for rank, text in verdict.stacks.items()},
         case=case,
     )
     return new_lifecycle(entry)

@@ -5,17 +5,27 @@ from __future__ import annotations
 import functools
 import re
 import sys
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
+
+from msgspec.structs import replace
+
+from fuzzshard.verdict import Finding
 
 _FRAME = re.compile(r'(?<=File ")/[^"\n]+(?=")')
 """The file of a frame, as tracebacks and faulthandler write it."""
 _INSTALLED = re.compile(r".*/(?:(?:site|dist)-packages|lib/python3\.\d+t?)/")
 
 
-def portable_stack(text: str) -> str:
+def portable_text(text: str) -> str:
     """A stack whose frames say ``torch/distributed/...``, wherever that is installed."""
     return _FRAME.sub(lambda frame: _module_path(frame[0]), text)
+
+
+def portable_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings with such stacks: messages of Dynamo and of checkpointing quote where an operation comes from."""
+    return tuple(replace(finding, observed=portable_text(finding.observed)) for finding in findings)
 
 
 def _module_path(path: str) -> str:
