@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP
+from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import SCRIPT_FILE, saved_script
 from fuzzshard.errors import UsageError
 
@@ -59,18 +60,18 @@ class Cause:
 
 
 def by_cause(stored: Iterable[Stored]) -> list[Cause]:
-    """Findings by the cause that ``causes.toml`` beside them names, or each one by itself under its signature."""
+    """Findings by the cause that ``causes.toml`` beside them names; one that it does not name is by itself."""
     named: dict[str, list[Stored]] = {}
     known: dict[Path, dict[str, str]] = {}
     for item in stored:
         if item.entry.signature:
-            corpus = item.file.parent.parent
+            path = shown_path(item.file)
+            corpus = path.parent
             if corpus not in known:
                 causes = read_causes(corpus / CAUSES_FILE)
                 known[corpus] = {entry: cause for cause, entries in causes.items() for entry in entries}
                 named |= {cause: [] for cause in causes if cause not in named}
-            name = item.file.parent.name
-            named.setdefault(known[corpus].get(name, f"not known: {name}"), []).append(item)
+            named.setdefault(known[corpus].get(path.name, f"not known: {path.name}"), []).append(item)
     return [_cause(cause, items) for cause, items in named.items() if items]
 
 
@@ -78,7 +79,7 @@ def _cause(name: str, items: Sequence[Stored]) -> Cause:
     entries = [item.entry for item in items]
     return Cause(
         cause=name,
-        entries=tuple(sorted(item.file.parent.name for item in items)),
+        entries=tuple(sorted(shown_path(item.file).name for item in items)),
         signatures=_distinct(entry.signature for entry in entries),
         culprits=_distinct(finding.engine for entry in entries for finding in entry.findings[:1]),
         verified=sum(SCRIPT_FILE not in i.entry.notes and saved_script(i.file) is not None for i in items),

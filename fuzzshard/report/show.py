@@ -51,7 +51,7 @@ def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
     case = show(entry.case, entry.findings)
     if not entry.signature:
         return case
-    refused = {name: note for name, note in entry.notes.items() if name in ALL_ENGINES}
+    refused: dict[str, str] = {name: note for name, note in entry.notes.items() if name in ALL_ENGINES}
     notes = {name: note for name, note in entry.notes.items() if name not in ALL_ENGINES}
     return Group(
         *_section("Finding", _verdict(entry)),
