@@ -90,7 +90,8 @@ def replay_entry(
 ) -> Replayed:
     """Runs the case of ``entry``; a flaky finding gets as many runs as it had when it was found.
 
-    Without a ``deadline`` entries with a finding get the one that the world learned, and those without
+    Ranks that wait for each other where nothing is expected get a second run: those of a machine that is busy
+    with something else do when a timeout of torch's store, five minutes, has passed. Without a ``deadline`` entries with a finding get the one that the world learned, and those without
     get :data:`UNHURRIED`.
     """
     runs = 1
@@ -102,6 +103,9 @@ def replay_entry(
         replayed = _judge(world, entry, device, deadline)
         if replayed.verdict is not None and replayed.verdict.status.is_finding:
             break
+    desync = replayed.verdict is not None and replayed.verdict.signature.startswith("desync/")
+    if desync and not entry.signature:
+        replayed = _judge(world, entry, device, deadline)
     if entry.flaky and entry.confirmed is not None:
         rate = f"run {number} of {runs}; recorded as {entry.confirmed.text()}"
         replayed = dataclasses.replace(replayed, message=f"{replayed.message} ({rate})")
