@@ -25,8 +25,8 @@ from rich.table import Table
 
 from fuzzshard.campaign.events import FindingSaved
 from fuzzshard.commands.options import parse_duration
+from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import finding_key
-from fuzzshard.corpus.entry import read_entry
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, FuzzshardError
 from fuzzshard.journal.history import History

@@ -31,7 +31,7 @@ from fuzzshard.campaign.judge import Stopped, judge_clearly
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
 from fuzzshard.case import codec
-from fuzzshard.corpus.entry import read_entry
+from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE, UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INTERRUPTED, FuzzshardError, UsageError
 from fuzzshard.reproducer import check, scripts

@@ -9,7 +9,8 @@ from pathlib import Path
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.distinct import Same, Stored, distinct
-from fuzzshard.corpus.entry import CorpusEntry, bare_entry, digest, encode_entry, is_slug, read_entry, slug
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import CorpusEntry, bare_entry, digest, is_slug, slug
 from fuzzshard.corpus.scripts import ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,

@@ -7,7 +7,8 @@ import enum
 from pathlib import Path
 from typing import Literal
 
-from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.outcome import obstacle
 from fuzzshard.corpus.replay import shown_path

@@ -11,6 +11,7 @@ import torch
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import policies
 from fuzzshard.case.facts import facts
+from fuzzshard.case.progress import engines_train_more_from
 from fuzzshard.case.schedule import Backward, Step
 from fuzzshard.case.units import computes_frozen_as_trainable
 from fuzzshard.oracles.association import reorders_from
@@ -56,6 +57,7 @@ def _is_exact_yet(case: Case, key: Key) -> bool:
     """Whether no engine has added anything in another order yet; parameters stay as they are until a step."""
     fused = case.compile == "inductor"
     rounds = fused or bool(case.tensor_parallel) or computes_frozen_as_trainable(case)
+    rounds = rounds or key.op >= engines_train_more_from(case)
     plain = not rounds or key.oracle in ("parameter", "registered_parameter")
     return plain and key.op <= _first(case, Backward)
 

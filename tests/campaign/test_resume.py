@@ -27,7 +27,7 @@ from fuzzshard.campaign.events import (
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.resume import session_seed
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.entry import read_entry
+from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import UsageError
 from fuzzshard.guidance import guided

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fuzzshard.case import codec
-from fuzzshard.corpus.entry import CorpusEntry, decode_entry, encode_entry, read_entry
+from fuzzshard.corpus.codec import decode_entry, encode_entry, read_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import InvalidEntry
 

@@ -9,18 +9,9 @@ import msgspec
 import pytest
 
 from fuzzshard.case import codec
-from fuzzshard.corpus import entry as entry_module
-from fuzzshard.corpus.entry import (
-    FORMAT,
-    Confirmation,
-    CorpusEntry,
-    decode_entry,
-    digest,
-    encode_entry,
-    make_entry,
-    read_entry,
-    slug,
-)
+from fuzzshard.corpus import codec as entry_codec
+from fuzzshard.corpus.codec import decode_entry, encode_entry, read_entry
+from fuzzshard.corpus.entry import FORMAT, Confirmation, CorpusEntry, digest, make_entry, slug
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import EXIT_USAGE, InvalidEntry
@@ -135,7 +126,7 @@ def test_an_older_format_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPat
         fields = json.loads(data)
         return CorpusEntry(case=msgspec.convert(fields["experiment"], type(CASE)), signature="old")
 
-    monkeypatch.setitem(entry_module.READERS, -7, read_old)
+    monkeypatch.setitem(entry_codec.READERS, -7, read_old)
     old = json.dumps({"format": -7, "experiment": json.loads(codec.encode(CASE))}).encode()
     assert decode_entry(old, PATH).signature == "old"
 

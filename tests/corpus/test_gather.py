@@ -13,7 +13,8 @@ from fuzzshard.case.graph import Linear
 from fuzzshard.corpus import gather
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.distinct import distinct
-from fuzzshard.corpus.entry import Confirmation, CorpusEntry, encode_entry, make_entry, read_entry, slug
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, slug
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.verdict import Finding, Status, Verdict
 

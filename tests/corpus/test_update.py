@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import CorpusEntry, encode_entry, make_entry, read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import CorpusEntry, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import Outcome
 from fuzzshard.corpus.replay import ReplayResult
