@@ -121,8 +121,7 @@ class Program:
             owners = set()
         elif self.aim.kind != "compare":
             owners &= {None} if self.aim.engine == "fully_shard" else set()
-        reads = {i for i in self.losses.taken if self.aim.watches("gradient", i)}
-        plan = sync_plan(self.case, self.last, owners, self.losses.taken, reads, tolerant=self.aim.tolerant)
+        plan = sync_plan(self.case, self.aim, self.last, owners, self.losses.taken)
         return (
             dataclasses.replace(plan, plain=False) if self.case.tensor_parallel and None in owners else plan
         )
