@@ -45,7 +45,7 @@ from fuzzshard.reproducer.watch import Watch
 _STOPS_AT_OP = ("communication", "hooks", "error")
 """Kinds that look at what an op does, not at what it leaves behind."""
 
-_NO_MATTER_OF_VALUES = ("presence", "held", "outlives")
+_NO_MATTER_OF_VALUES = ("presence", "held", "outlives", "accumulation")
 """Kinds for which nobody averages gradients by hand."""
 
 

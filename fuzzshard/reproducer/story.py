@@ -58,6 +58,8 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
             return f"Under {aim.engine} {finding.name} {wanted}: observed {observed}, expected {expected}."
         case "type":
             return f"{_thing(finding)} under {aim.engine}: observed {observed}, expected {expected}."
+        case "accumulation":
+            what = f"{_thing(finding)} under {aim.engine} is not the sum of what each microbatch leaves alone"
         case "compare" if finding.oracle == "unreduced_gradient":
             what = f"{_thing(finding)} under {aim.engine} is not what plain training adds up on the rank"
         case "compare":

@@ -130,6 +130,15 @@ WAITING: dict[str, tuple[str, Case]] = {
             wrap=(WrapGroup(modules=("",), precision=Precision(param="bfloat16", reduce="float32")),),
         ),
     ),
+    "in its last bits": (
+        "accumulates_with_fewer_bits",
+        make_case(
+            ONE_LAYER,
+            schedule=(NO_SYNC, FORWARD, BACKWARD, AGAIN, BACKWARD),
+            wrap=(WrapGroup(modules=("",), precision=Precision(param="bfloat16", reduce="float32")),),
+            loss="mean_square",
+        ),
+    ),
     "from the first backward on": (
         "unreduced_doubled",
         make_case(ONE_LAYER, (NO_SYNC, FORWARD, BACKWARD, AGAIN, BACKWARD), wrap=groups("")),
