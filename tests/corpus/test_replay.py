@@ -162,7 +162,9 @@ def test_what_became_of_a_finding_decides_what_its_return_means(
 def test_a_regression_says_when_it_was_fixed(tmp_path: Path) -> None:
     file = marked(tmp_path / "a", lifecycle=Lifecycle.FIXED, good_on=("2.13.1",))
     (result,) = run(FakeWorld(divergence()), file)
-    assert result.message == "divergence/fully_shard/gradient is back in torch 2.14.0, and was fixed in 2.13.1"
+    assert (
+        result.message == "divergence/fully_shard/gradient is back in torch 2.14.0, and was fixed in 2.13.1"
+    )
 
 
 def test_a_fix_names_both_versions_of_torch(tmp_path: Path) -> None:
