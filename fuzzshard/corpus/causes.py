@@ -27,7 +27,8 @@ HEAD = """\
     fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md
 
 A script counts as verified if it was run when the entry was saved and showed the finding;
-`fuzzshard corpus verify corpus/findings --run` runs them again. `README.md` says how each cause works and what a user sees.
+`fuzzshard corpus verify corpus/findings --run` runs them again. `README.md` says how each cause works and
+what a user sees.
 
 | cause | signatures | culprit | entries | scripts verified | state | contract that it breaks | public issue |
 |---|---|---|---|---|---|---|---|
