@@ -70,7 +70,7 @@ def torment(
 def check_cases(history: History, sessions: list[Session], worlds: int) -> list[str]:
     """Every session in the journal against what it said.
 
-    An event is written before it is said, so a kill leaves at most one that was written only. What comes after
+    An event is written before it is said, so a kill leaves at most one that was written only. What follows
     one that a full disk refused is said only, and nothing is before.
     """
     noted, wrong = history.sessions(), []
