@@ -26,10 +26,11 @@ HEAD = """\
 
     fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md
 
-A script counts as verified if it was run when the entry was saved and showed the finding; `fuzzshard corpus verify
-corpus/findings --run` runs them again. `README.md` says how each cause works and what a user sees.
+A script counts as verified if it was run when the entry was saved and showed the finding;
+`fuzzshard corpus verify corpus/findings --run` runs them again. `README.md` says how each cause works and
+what a user sees.
 
-| cause | signatures | culprit | entries | scripts verified | state | documented contract that it breaks | public issue |
+| cause | signatures | culprit | entries | scripts verified | state | contract that it breaks | public issue |
 |---|---|---|---|---|---|---|---|
 """
 
@@ -60,7 +61,7 @@ class Cause:
 
 
 def by_cause(stored: Iterable[Stored]) -> list[Cause]:
-    """Findings by the cause that ``causes.toml`` beside them names; one that it does not name is by itself."""
+    """Findings by the cause that ``causes.toml`` beside them names; one without a cause is by itself."""
     named: dict[str, list[Stored]] = {}
     known: dict[Path, dict[str, str]] = {}
     for item in stored:

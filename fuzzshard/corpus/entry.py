@@ -1,30 +1,27 @@
 """One corpus entry: a Case, what it showed, where, and how to show it again.
 
 On disk an entry is a folder ``findings/<slug>/`` with ``case.json`` (this struct), ``repro.py`` (the
-standalone script) and ``unshrunk.json`` (the Case as it was first found). ``corpus/codec.py`` writes and reads it.
+standalone script) and ``unshrunk.json`` (the Case as it was first found). ``corpus/codec.py`` writes and
+reads it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import msgspec
-from packaging.version import InvalidVersion
 
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case, Mesh
-from fuzzshard.case.validate import validate
 from fuzzshard.corpus.lifecycle import Lifecycle, release
 from fuzzshard.corpus.portable import portable_findings, portable_text
-from fuzzshard.errors import FuzzshardError, InvalidEntry
 from fuzzshard.verdict import Finding, Status, Verdict
 
 FORMAT = 2
-"""2 adds the lifecycle with its versions and issue, ``culprits``, ``others`` in ``confirmed``, the checksum."""
+"""2 adds the lifecycle with versions and issue, ``culprits``, ``others`` in ``confirmed``, the checksum."""
 
 Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?$")]
 
@@ -75,8 +72,8 @@ class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class Culprit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One change that makes the case smaller and the finding go away: what takes part in it, and how.
 
-    ``change`` says it in words that complete "the finding goes away ...", ``outcome`` is what the changed case
-    showed: a status or another signature.
+    ``change`` says it in words that complete "the finding goes away ...", ``outcome`` is what the changed
+    case showed: a status or another signature.
     """
 
     change: str

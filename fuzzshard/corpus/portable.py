@@ -24,12 +24,12 @@ def portable_text(text: str) -> str:
 
 
 def portable_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings with such stacks: messages of Dynamo and of checkpointing quote where an operation comes from."""
+    """Findings with such stacks: messages of Dynamo and checkpointing quote where an operation comes from."""
     return tuple(replace(finding, observed=portable_text(finding.observed)) for finding in findings)
 
 
 def _module_path(path: str) -> str:
-    """``path`` below the folder that Python imports it from; a file that it imports from nowhere by its name."""
+    """``path`` below the folder that Python imports it from; the name of a file that it does not import."""
     if installed := _INSTALLED.match(path):
         return path[installed.end() :]
     for home in _homes():

@@ -95,7 +95,7 @@ def save_shrunk(folder: Path, entry: CorpusEntry, script: str) -> None:
 
 
 def save_recordings(folder: Path, recordings: Mapping[str, str]) -> None:
-    """Puts what the flight recorder said of each rank that hung beside the entry in ``folder``, which is there."""
+    """Puts what the flight recorder said of each rank that hung beside the entry in ``folder``."""
     for rank, text in recordings.items():
         write_atomic(folder / RECORDING_FILE.format(rank=rank), text.encode())
 

@@ -32,7 +32,9 @@ def entry(oracle: str, case: Case | None = None) -> CorpusEntry:
 def corpus(tmp_path: Path) -> Path:
     """Two findings of one cause, one of them without a script, and one that nobody has read."""
     save_shrunk(tmp_path / "first", replace(entry("gradient"), issue=ISSUE), "import torch\n")
-    save_shrunk(tmp_path / "second", replace(entry("output"), notes={CONTRACT: "a | b"}), f"{NO_SCRIPT}: why\n")
+    save_shrunk(
+        tmp_path / "second", replace(entry("output"), notes={CONTRACT: "a | b"}), f"{NO_SCRIPT}: why\n"
+    )
     save_shrunk(tmp_path / "third", entry("loss"), "import torch\n")
     (tmp_path / CAUSES_FILE).write_text('"too late" = ["first", "second"]\n"nowhere" = ["gone"]\n')
     return tmp_path
@@ -51,7 +53,9 @@ def test_a_cause_is_one_row_for_all_its_entries(corpus: Path, capsys: pytest.Cap
         "| too late | `divergence/fully_shard/gradient`<br>`divergence/fully_shard/output` | fully_shard | 2 "
         f"| 1 of 2 | open | a \\| b | [pytorch 1]({ISSUE}) |"
     )
-    assert unread.startswith("| not known: third | `divergence/fully_shard/loss` | fully_shard | 1 | 1 of 1 |")
+    assert unread.startswith(
+        "| not known: third | `divergence/fully_shard/loss` | fully_shard | 1 | 1 of 1 |"
+    )
 
 
 def test_causes_as_json_name_their_entries(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +88,9 @@ def test_a_file_of_causes_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_every_finding_of_our_own_has_a_cause_a_contract_and_was_looked_up() -> None:
     causes = by_cause(load([FINDINGS])[0])
-    lacking = [c.cause for c in causes if not c.contract or not (c.issues or c.looked_up) or "not known" in c.cause]
+    lacking = [
+        c.cause for c in causes if not c.contract or not (c.issues or c.looked_up) or "not known" in c.cause
+    ]
     assert not lacking
 
 

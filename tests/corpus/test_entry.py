@@ -153,7 +153,10 @@ def as_format_1(entry: CorpusEntry) -> bytes:
 @pytest.mark.parametrize("reproduced", [1, 3])
 def test_format_1_is_read_as_if_it_had_a_lifecycle(reproduced: int) -> None:
     entry = make_entry(
-        CASE, VERDICT, {"torch": "2.13.0+cpu", "backend": "gloo"}, confirmed=Confirmation(runs=3, reproduced=reproduced)
+        CASE,
+        VERDICT,
+        {"torch": "2.13.0+cpu", "backend": "gloo"},
+        confirmed=Confirmation(runs=3, reproduced=reproduced),
     )
     assert decode_entry(as_format_1(entry), PATH) == entry
 
@@ -179,6 +182,8 @@ def test_an_entry_written_by_hand_needs_no_checksum() -> None:
 @pytest.mark.parametrize("changes", [{"bad_on": ["two"]}, {"lifecycle": "gone"}, {"issue": "ask Jo"}])
 def test_a_lifecycle_that_means_nothing_is_one_clear_line(changes: dict[str, object]) -> None:
     invalid(edited(**changes))
+
+
 def test_format_1_knows_no_culprits_and_not_what_other_runs_showed() -> None:
     fields = json.loads(as_format_1(ENTRY)) | {"confirmed": {"runs": 3, "reproduced": 2}}
     del fields["culprits"]

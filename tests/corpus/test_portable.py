@@ -12,8 +12,9 @@ from fuzzshard.corpus.portable import portable_text
 from fuzzshard.doctor import clean_case
 from fuzzshard.verdict import Finding, Status, Verdict
 
+FSDP_STATE = "torch/distributed/fsdp/_fully_shard/_fsdp_state.py"
 FILES = {
-    "/home/jo/venv/lib/python3.11/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_state.py": "torch/distributed/fsdp/_fully_shard/_fsdp_state.py",
+    f"/home/jo/venv/lib/python3.11/site-packages/{FSDP_STATE}": FSDP_STATE,
     "/usr/lib/python3/dist-packages/torch/_tensor.py": "torch/_tensor.py",
     "/opt/python/lib/python3.13t/contextlib.py": "contextlib.py",
     str(Path(portable.__file__)): "fuzzshard/corpus/portable.py",
@@ -24,7 +25,8 @@ FILES = {
 
 
 def frame(file: str) -> str:
-    return f'Traceback (most recent call last):\n  File "{file}", line 7, in run\n    self.step()\nRuntimeError: no\n'
+    where = f'  File "{file}", line 7, in run\n    self.step()\n'
+    return f"Traceback (most recent call last):\n{where}RuntimeError: no\n"
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -33,7 +35,8 @@ def test_a_stack_names_its_files_as_they_are_imported(file: str) -> None:
 
 
 def test_what_faulthandler_writes_is_a_stack_too() -> None:
-    text = 'Fatal Python error: Aborted\n\n  File "/a/site-packages/torch/_tensor.py", line 697 in register_hook\n'
+    at = '  File "/a/site-packages/torch/_tensor.py", line 697 in register_hook\n'
+    text = f"Fatal Python error: Aborted\n\n{at}"
     assert '  File "torch/_tensor.py", line 697 in register_hook' in portable_text(text)
 
 

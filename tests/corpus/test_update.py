@@ -88,7 +88,9 @@ def test_a_run_on_another_kind_of_device_changes_nothing(folder: Path) -> None:
     assert update(result, "cuda", render) == ""
 
 
-def test_an_interrupted_update_leaves_the_entry_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_update_leaves_the_entry_as_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = (folder / "case.json").read_bytes()
 
     def interrupted(*_: object) -> None:
