@@ -47,6 +47,7 @@ class Session:
             start_new_session=True,
         )
         self.counts: Counter[str] = Counter()
+        self.cases: dict[str, list[int]] = {"case_started": [], "case_judged": []}
         self.started: dict[str, Any] = {}
         self.finished: dict[str, Any] | None = None
         self.errors = ""
@@ -66,6 +67,8 @@ class Session:
             except ValueError:  # cut in two by a kill
                 continue
             self.counts[event["event"]] += 1
+            if event["event"] in self.cases:
+                self.cases[event["event"]].append(event["index"])
             if event["event"] == "campaign_started":
                 self.started = event
             if event["event"] == "campaign_finished":

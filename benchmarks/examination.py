@@ -18,7 +18,8 @@ from fuzzshard.campaign.reduce import SHRINK_BUDGET, Judged, confirm_and_shrink
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import encode_entry, make_entry
+from fuzzshard.corpus.codec import encode_entry
+from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE
 from fuzzshard.guidance import Feedback
 from fuzzshard.verdict import Status, Verdict

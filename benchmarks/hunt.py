@@ -58,7 +58,8 @@ def reduced(
 class HuntSettings:
     """What all hunts have in common. ``keep`` is the folder that gets a corpus for each bug.
 
-    A finding is shrunk once with each number of ``worlds``.
+    A finding is shrunk once with each number of ``worlds``. A hunt ends with ``findings``, of which the first
+    is shrunk and the others have their signatures counted.
     """
 
     mutants: Path
@@ -70,6 +71,7 @@ class HuntSettings:
     scripts: bool = True
     guidance: Guidance = "none"
     worlds: tuple[int, ...] = (1,)
+    findings: int = 1
 
 
 class Hunt:
@@ -131,16 +133,19 @@ class Hunt:
                 verdict = judge(runner, case)
                 new_points = len(world.take_points())
                 cases.tell(Feedback(case, verdict.status is Status.PASS, new_points))
-                row.cases = index + 1
-                row.seconds = time.monotonic() - began
+                if not row.found:
+                    row.cases, row.seconds = index + 1, time.monotonic() - began
                 if verdict.status is Status.INFRA:
                     row.infra += 1
                     self._control.count_infra(verdict)
                     continue
                 self._control.count_judged()
                 row.stock += verdict.message == SHOWS_WITHOUT
-                if verdict.status.is_finding and self._accept(world, runner, Found(index, case, verdict)):
+                if verdict.status.is_finding and row.found:
+                    row.signatures[verdict.signature] = row.signatures.get(verdict.signature, 0) + 1
+                elif verdict.status.is_finding and self._accept(world, runner, Found(index, case, verdict)):
                     row.seconds = self._confirmed_at - began
+                if sum(row.signatures.values()) >= settings.findings:
                     return
         finally:
             cases.close()

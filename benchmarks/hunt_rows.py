@@ -46,6 +46,7 @@ class Row(msgspec.Struct, kw_only=True):
     ``outcome`` is ``found``, ``missed``, ``does not apply``, ``needs N ranks``, ``interrupted`` or
     ``error``. ``cases`` and ``seconds`` count until the finding was confirmed, or until the end.
     ``stock`` are findings that torch without the bug shows too, ``flaky`` those that did not repeat.
+    ``signatures`` counts the findings by signature, those after the first as they were judged.
     ``script_ok``: the reproducer fails with the bug and passes without it.
     """
 
@@ -59,6 +60,7 @@ class Row(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
     verdict: str = ""
     signature: str = ""
+    signatures: dict[str, int] = {}
     modules_before: int | None = None
     modules_after: int | None = None
     ops_before: int | None = None
@@ -99,6 +101,7 @@ def describe_sizes(row: Row, found: Case, judged: Judged) -> None:
     """What was found, and how small it became."""
     small = judged.case
     row.outcome, row.found = FOUND, True
+    row.signatures = {judged.verdict.signature: 1}
     row.verdict, row.signature = judged.verdict.status, judged.verdict.signature
     row.modules_before, row.modules_after = leaf_count(found), leaf_count(small)
     row.ops_before, row.ops_after = len(found.schedule), len(small.schedule)

@@ -26,6 +26,7 @@ from recall_tables import (
     rarely_found,
     row_line,
 )
+from signatures import signature_figures, signature_lines
 
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.reduce import SHRINK_BUDGET
@@ -62,6 +63,9 @@ def main() -> int:
         "--shrink-seconds", type=float, default=SHRINK_BUDGET.max_seconds, help="limit for each finding"
     )
     parser.add_argument("--no-script", action="store_true", help="do not run the reproducers")
+    parser.add_argument(
+        "--findings", type=int, default=1, help="findings of each bug whose signatures are counted (1)"
+    )
     parser.add_argument("--keep", type=Path, help="folder for the shrunk cases and their scripts")
     args = parser.parse_args()
     bugs = read_index(args.planted, frozenset(args.only.split(",")) if args.only else None)
@@ -82,6 +86,7 @@ def main() -> int:
             budget=Budget(max_evaluations=SHRINK_BUDGET.max_evaluations, max_seconds=args.shrink_seconds),
             keep=args.keep or Path(temporary),
             scripts=not args.no_script,
+            findings=args.findings,
         )
         settings = [
             dataclasses.replace(base, guidance=guidance, seed=seed, keep=base.keep / f"{guidance}-{seed}")
@@ -104,6 +109,7 @@ def main() -> int:
             {
                 "rows": [msgspec.to_builtins(row) for row in rows],
                 **totals(rows),
+                "signatures": signature_figures(rows),
                 "median_cases": {g: finite(cases_to_find(mine)) for g, mine in by_guidance.items()},
                 "seed": args.seed,
                 "max_cases": args.max_cases,
@@ -118,7 +124,10 @@ def main() -> int:
         for guidance in guidances:
             if rare := rarely_found(rows, guidance, args.repeat):
                 console.print(f"{guidance}: found in fewer than two thirds of the repeats: {', '.join(rare)}")
-    console.print(", ".join(f"{name} {value}" for name, value in totals(rows).items()))
+    for line in signature_lines(rows):
+        console.print(line)
+    for figures in (signature_figures(rows), totals(rows)):
+        console.print(", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
     return EXIT_INTERRUPTED if interrupted else EXIT_CLEAN
 
 

@@ -24,6 +24,7 @@ from hunt import Hunt, HuntSettings, reduced
 from hunt_rows import ERROR, INTERRUPTED, MISSED, PlantedBug, Row, describe_sizes, read_index, totals
 from jobs import in_processes
 from shrink_tables import Comparison, compare, row_line, summary
+from signatures import signature_figures, signature_lines
 from trigger_size import size_of_script
 
 from fuzzshard.campaign.control import Control, ControlledWorld
@@ -31,7 +32,7 @@ from fuzzshard.campaign.judge import Stopped, judge_clearly
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
 from fuzzshard.case import codec
-from fuzzshard.corpus.entry import read_entry
+from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE, UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INTERRUPTED, FuzzshardError, UsageError
 from fuzzshard.reproducer import check, scripts
@@ -130,6 +131,9 @@ def main() -> int:
     parser.add_argument("--max-cases", type=int, default=2000, help="cases to find each bug (2000)")
     parser.add_argument("--guidance", choices=("none", "features", "coverage"), default="none")
     parser.add_argument("--shrink-seconds", type=float, default=600.0, help="limit of each reduction (600)")
+    parser.add_argument(
+        "--findings", type=int, default=1, help="findings of each bug whose signatures are counted (1)"
+    )
     parser.add_argument("--keep", type=Path, help="folder for the shrunk cases and their scripts")
     args = parser.parse_args()
     worlds, tasks = read_worlds(args.worlds), read_tasks(args)
@@ -150,6 +154,7 @@ def main() -> int:
             keep=args.keep or Path(temporary),
             guidance=args.guidance,
             worlds=worlds,
+            findings=args.findings,
         )
         try:
             for row in in_processes(shrink_one, [(task, settings) for task in tasks], args.jobs, console):
@@ -159,9 +164,11 @@ def main() -> int:
             interrupted = True
     rows.sort(key=lambda row: row.id)
     comparisons = list(compared(rows, args.planted / "triggers")) if args.planted else []
-    sums = summary(rows, comparisons, worlds)
+    sums = summary(rows, comparisons, worlds) | {"signatures": dict(signature_figures(rows))}
     for each in comparisons:
         console.print(each.line())
+    for line in signature_lines(rows):
+        console.print(line)
     for name, values in sums.items():
         console.print(f"{name}: " + ", ".join(f"{key} {_text(value)}" for key, value in values.items()))
     if args.json:

@@ -3,8 +3,8 @@
 One campaign runs ``--cases`` cases; after every ``--every`` of them the coordinator and the ranks of each
 world are looked at, between two cases of that world. Exits with 1 where the least of something in the last
 third of the looks is more than 5 % above the least in the first third: what comes and goes is no growth.
-What ``--corpus`` knows is not shrunk again. The campaign is kept in ``--directory``, with its findings and its
-report. A campaign that is interrupted, by SIGTERM too, prints what it has.
+What ``--corpus`` knows is not shrunk again. The campaign is kept in ``--directory``, with its findings
+and its journal. A campaign that is interrupted, by SIGTERM too, prints what it has.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ import pytest
 
 from fuzzshard import __version__
 from fuzzshard.commands.options import parse_duration, world_config
-from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD, Outcome, Replayed, obstacle, replay_entry

@@ -28,7 +28,8 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import features
 from fuzzshard.commands.options import world_config
-from fuzzshard.corpus.entry import make_entry, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
 from fuzzshard.corpus.store import UNSHRUNK_FILE, entry_files

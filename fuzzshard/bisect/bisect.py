@@ -13,7 +13,8 @@ import msgspec
 from fuzzshard.bisect.environment import CannotInstall
 from fuzzshard.bisect.versions import in_order
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import CorpusEntry, encode_entry
+from fuzzshard.corpus.codec import encode_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.scripts import shown_by
 from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE
 from fuzzshard.reproducer.check import check

@@ -20,6 +20,7 @@ from fuzzshard.campaign.shared import Shared
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.store import replay_command
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Status, Verdict
 
@@ -144,7 +145,7 @@ class FollowUp:
             self._tell_saved(found, judged, path, shared.keeper.save_judged(path, judged))
         else:
             path = same
-            replay = shared.keeper.entry(path).replay
+            replay = replay_command(path, shared.keeper.entry(path))
             self._emit(finding_saved(found, judged, path, replay, None, duplicate=True))
         cause = cause_of(judged.case, found.case)
         return Known(signature, path, cause, confirmed=judged.confirmation)
@@ -170,7 +171,7 @@ class FollowUp:
     def _tell_saved(self, found: Found, judged: Judged, path: Path, entry: CorpusEntry) -> None:
         script_fails = self._verify(path, entry)
         self._shared.control.note_new()
-        self._emit(finding_saved(found, judged, path, entry.replay, script_fails))
+        self._emit(finding_saved(found, judged, path, replay_command(path, entry), script_fails))
 
     def _verify(self, path: Path, entry: CorpusEntry) -> bool | None:
         """Whether the reproducer fails; None when there is no time left to run it."""

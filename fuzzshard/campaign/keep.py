@@ -13,8 +13,9 @@ from fuzzshard.campaign.reduce import Judged
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import finding_key
-from fuzzshard.corpus.entry import CorpusEntry, make_entry, read_entry
+from fuzzshard.corpus.entry import CorpusEntry, make_entry
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender, script_of, scripts_of, shown_by
 from fuzzshard.corpus.store import (
     CASE_FILE,

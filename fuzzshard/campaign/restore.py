@@ -21,7 +21,8 @@ from fuzzshard.campaign.quarantine import Quarantine
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, INCONCLUSIVE_FOLDER, UNSHRUNK_FILE
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.guidance.reached import Reached

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import tomllib
 from collections.abc import Collection
 from pathlib import Path
 
@@ -11,13 +10,12 @@ import msgspec
 
 from fuzzshard.campaign.known import Known, Registry, cause_of
 from fuzzshard.case import codec
-from fuzzshard.corpus.entry import Confirmation, read_entry
+from fuzzshard.corpus.causes import CAUSES_FILE, read_causes
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.store import UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import FuzzshardError, UsageError
-
-CAUSES_FILE = "causes.toml"
-"""Beside the entries: lists of their folders, by what causes them."""
 
 
 def load_known(corpus: Path, *, preload: Collection[str] | None = None, unconfirmed: bool = True) -> Registry:
@@ -56,13 +54,7 @@ def share_causes(registry: Registry, file: Path) -> None:
     One cause has several smallest cases, such as one for every way in which a parameter gets no gradient.
     Raises :class:`UsageError` for entries that share nothing: that would explain everything.
     """
-    if not file.exists():
-        return
-    try:
-        causes = tomllib.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read: {error}", "mend it or remove it") from None
-    for name, entries in causes.items():
+    for name, entries in read_causes(file).items():
         together = [known for known in registry.known if known.path.name in entries]
         for signature in {known.signature for known in together}:
             alike = [known for known in together if known.signature == signature]

@@ -23,9 +23,13 @@ from fuzzshard.campaign.tally import Tally
 from fuzzshard.campaign.tools import CaseStream
 from fuzzshard.corpus.store import FINDINGS_FOLDER
 from fuzzshard.guidance import guided
+from fuzzshard.guidance.novelty import Indices, guiding
 from fuzzshard.guidance.reached import Reached
 from fuzzshard.journal.history import History
 from fuzzshard.world.config import WorldConfig
+
+REMEMBERED_CASES = 20_000
+"""Of the cases of earlier sessions, the latest that guidance takes for known: restoring takes seconds."""
 
 
 class Session:
@@ -51,6 +55,7 @@ class Session:
         self._reached = Reached()
         self._cases_before = 0
         self._unfinished: deque[Found] = deque()
+        self._guiding_before: list[Indices] = []
 
     def restore(self, history: History) -> None:
         """What the corpus has already needs no shrinking again, nor what this campaign did before."""
@@ -61,6 +66,9 @@ class Session:
         if (campaign := self.plan.campaign) is not None:
             self._cases_before = restore_counts(history, campaign, self.tally, self._reached)
             restore_findings(history, campaign, self.registry, self._quarantine)
+            if self.options.guidance != "none":
+                latest = history.latest_features(campaign, REMEMBERED_CASES)
+                self._guiding_before.extend(map(guiding, latest))
             self._unfinished.extend(unfinished(history, campaign, self.options.corpus, self.config))
             for found in self._unfinished:
                 self.registry.count_made(found)
@@ -84,7 +92,9 @@ class Session:
             world_size=self.config.size,
             cuda=on_cuda,
             worlds=len(self.configs),
+            before=self._guiding_before,
         )
+        self._guiding_before.clear()
         limit = self.options.max_cases
         left = None if limit is None else max(0, limit - self._cases_before)
         return Prefetch(learner, ahead=2 * len(self.configs) + 2, limit=left)

@@ -38,7 +38,8 @@ class Region:
 class Node:
     """One or several functions of autograd that run together.
 
-    ``parameters`` get gradients here. ``hooks`` are wrap groups whose hooks run before the node does.
+    ``parameters`` get gradients here; what it ``reads`` may be frozen as well. ``hooks`` are wrap groups
+    whose hooks run before the node does.
     ``inputs_of`` is the wrap group whose module's inputs pass through here.
     """
 
@@ -47,6 +48,7 @@ class Node:
     parameters: frozenset[str] = frozenset()
     regions: tuple[Region, ...] = ()
     inputs_of: int | None = None
+    reads: frozenset[str] = frozenset()
     hooks: list[int] = dataclasses.field(default_factory=list)
 
 
@@ -150,7 +152,9 @@ class Tape:
         parameters = self.leaves[path].difference(self.frozen)
         if not grad or (args[0] is None and not parameters):
             return None
-        return self.node(args, parameters)
+        made = self.node(args, parameters)
+        made.reads = self.leaves[path]
+        return made
 
     def _block(self, path: str, block: Block, args: list[Value], grad: bool) -> list[Value]:
         values = dict(zip(block.inputs, args, strict=True))

@@ -6,24 +6,19 @@ did not change has the same name in both.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, WrapGroup
+from fuzzshard.case.describe_schedule import describe_schedule
 from fuzzshard.case.dims import get_dims
-from fuzzshard.case.graph import Alias, Block, Module, Part, walk
-from fuzzshard.case.schedule import Backward, Forward, Op, SetFlag, SetRequiresGrad
+from fuzzshard.case.graph import Alias, Block, Module, walk
+from fuzzshard.case.phrases import fields, in_place_of, named, value_words
 
 _SAID_ELSEWHERE = frozenset(
     ("seed", "model", "inputs", "mesh", "schedule", "wrap", "freezes", "optimizer", "fsdp1", "ties")
 )
-
-_LABELS = {"shard_dim": "shard_placement_fn dim", "out": "out_features", "seq": "sequence length"}
-"""Fields that torch calls otherwise."""
-
-_NO_SYNC = "no_sync()"
 
 _MODULE_NAMES = {
     "linear": "Linear",
@@ -48,10 +43,10 @@ def describe(old: Case, new: Case) -> list[str]:
     phrases = [
         *_mesh(old.mesh, new.mesh),
         *_wraps(old.wrap, new.wrap),
-        *_schedule(old.schedule, new.schedule, _has_no_sync(old)),
+        *describe_schedule(old.schedule, new.schedule, no_sync=set(old.engines) <= {"ddp", "fsdp1"}),
         *_freezes(old.freezes, new.freezes),
-        *_fields(old.optimizer, new.optimizer, "", skip=("kind",)),
-        *_fields(old.fsdp1, new.fsdp1, ""),
+        *fields(old.optimizer, new.optimizer, "", skip=("kind",)),
+        *fields(old.fsdp1, new.fsdp1, ""),
         *_scalars(old, new),
         *_model(old, new),
         *_inputs(old, new),
@@ -59,33 +54,8 @@ def describe(old: Case, new: Case) -> list[str]:
     if old.optimizer.kind != new.optimizer.kind:
         phrases.append(f"with {new.optimizer.kind} in place of {old.optimizer.kind}")
     if old.seed != new.seed:
-        phrases.append(_in_place_of("seed", new.seed, old.seed))
+        phrases.append(in_place_of("seed", new.seed, old.seed))
     return phrases
-
-
-def _in_place_of(name: str, new: object, old: object, where: str = "") -> str:
-    return f"with {_LABELS.get(name, name)}={_value(new)}{where} in place of {_value(old)}"
-
-
-def _value(value: object) -> str:
-    if isinstance(value, Part):
-        given = msgspec.to_builtins(value)
-        return ", ".join(f"{name}={text}" for name, text in given.items() if name != "type") or "the default"
-    if isinstance(value, tuple):
-        return "(" + ", ".join(map(_value, value)) + ")" if value else "none"
-    return str(value)
-
-
-def _named(path: str) -> str:
-    return path or "the root"
-
-
-def _fields(old: Part, new: Part, where: str, skip: Sequence[str] = ()) -> Iterator[str]:
-    """The fields of two parts of one type that differ."""
-    for field in msgspec.structs.fields(type(old)):
-        before, after = getattr(old, field.name), getattr(new, field.name)
-        if before != after and field.name not in skip:
-            yield _in_place_of(field.name, after, before, where)
 
 
 def _mesh(old: Mesh, new: Mesh) -> Iterator[str]:
@@ -107,8 +77,8 @@ def _wraps(old: Sequence[WrapGroup], new: Sequence[WrapGroup]) -> Iterator[str]:
     before, after = {g.modules: g for g in old}, {g.modules: g for g in new}
     gone, came = [m for m in before if m not in after], [m for m in after if m not in before]
     for modules in (m for m in before if m in after):
-        where = f" on {', '.join(map(_named, modules))}" if len(old) > 1 else ""
-        yield from _fields(before[modules], after[modules], where, skip=("modules",))
+        where = f" on {', '.join(map(named, modules))}" if len(old) > 1 else ""
+        yield from fields(before[modules], after[modules], where, skip=("modules",))
     if gone and came:
         yield f"with {_calls(came)} in place of {_calls(gone)}"
     elif gone or came:
@@ -126,67 +96,11 @@ def _freezes(old: Sequence[Freeze], new: Sequence[Freeze]) -> Iterator[str]:
     before, after = {f.target: f for f in old}, {f.target: f for f in new}
     for target, freeze in before.items():
         if target not in after:
-            yield f"without freezing {_named(target)}"
+            yield f"without freezing {named(target)}"
         elif freeze != after[target]:
             when = "after" if after[target].after_wrap else "before"
-            yield f"with {_named(target)} frozen {when} wrapping"
-    yield from (f"with {_named(target)} frozen" for target in after if target not in before)
-
-
-def _has_no_sync(case: Case) -> bool:
-    """Whether the engines have a context manager in place of flags."""
-    return set(case.engines) <= {"ddp", "fsdp1"}
-
-
-def _schedule(old: Sequence[Op], new: Sequence[Op], no_sync: bool) -> Iterator[str]:
-    """Ops that changed in place, or how many there are now of those that went or came."""
-
-    def op_words(op: Op) -> str:
-        if no_sync and isinstance(op, SetFlag):
-            return f"the {'end' if op.value else 'begin'} of {_NO_SYNC}"
-        return _op_words(op)
-
-    if len(old) == len(new):
-        changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
-        if len(changed) > 1 and Counter(old) == Counter(new):
-            yield "with the ops in another order"
-            return
-        for a, b in changed:
-            if type(a) is type(b) and op_words(a) == op_words(b):
-                yield from _fields(a, b, f" in {op_words(a)}")
-            else:
-                yield f"with {op_words(b)} in place of {op_words(a)}"
-        return
-    before, after = Counter(map(op_words, old)), Counter(map(op_words, new))
-    if no_sync and not any(isinstance(op, SetFlag) for op in new):
-        gone = [words for words in before if words.endswith(_NO_SYNC)]
-        if gone:
-            yield "without no_sync()"
-        for words in gone:
-            del before[words]
-    for words in before | after:
-        was, now = before[words], after[words]
-        if now < was:
-            yield f"without {words}" if not now else f"with {now} {words} in place of {was}"
-        elif now > was:
-            yield f"with {words}" if not was else f"with {now} {words} in place of {was}"
-
-
-def _op_words(op: Op) -> str:
-    """An op as a noun."""
-    match op:
-        case Forward(target=target, grad=grad):
-            of = f"forward of {target}" if target else "forward"
-            return of if grad else f"{of} under no_grad"
-        case Backward():
-            return "backward"
-        case SetFlag(flag=flag, value=value, target=target):
-            return f"set_{flag}({value}) of {_named(target)}"
-        case SetRequiresGrad(target=target, value=value):
-            return f"requires_grad_({value}) of {_named(target)}"
-    words = str(type(op).__struct_config__.tag).replace("_", " ")
-    target = getattr(op, "target", "")
-    return f"{words} of {target}" if target else words
+            yield f"with {named(target)} frozen {when} wrapping"
+    yield from (f"with {named(target)} frozen" for target in after if target not in before)
 
 
 def _scalars(old: Case, new: Case) -> Iterator[str]:
@@ -196,11 +110,11 @@ def _scalars(old: Case, new: Case) -> Iterator[str]:
         if name.name in _SAID_ELSEWHERE or before == after:
             continue
         if not isinstance(before, tuple):
-            yield _in_place_of(name.name, after, before)
+            yield in_place_of(name.name, after, before)
             continue
         label = name.name.replace("_", " ").removesuffix("s")
-        yield from (f"without the {label} {_value(item)}" for item in before if item not in after)
-        yield from (f"with the {label} {_value(item)}" for item in after if item not in before)
+        yield from (f"without the {label} {value_words(item)}" for item in before if item not in after)
+        yield from (f"with the {label} {value_words(item)}" for item in after if item not in before)
     yield from (f"without tying {t.parameter} to {t.source}" for t in old.ties if t not in new.ties)
     yield from (f"with {t.parameter} tied to {t.source}" for t in new.ties if t not in old.ties)
 
@@ -222,14 +136,14 @@ def _rank_batches(old: Inputs, new: Inputs) -> Iterator[str]:
 
 
 def _inputs(old: Case, new: Case) -> Iterator[str]:
-    yield from _fields(old.inputs, new.inputs, "", skip=("tensors", "rank_batches"))
+    yield from fields(old.inputs, new.inputs, "", skip=("tensors", "rank_batches"))
     yield from _rank_batches(old.inputs, new.inputs)
     before, after = old.inputs.tensors, new.inputs.tensors
     if len(before) != len(after):
         yield f"with {len(after)} inputs in place of {len(before)}"
         return
     for index, (a, b) in enumerate(zip(before, after, strict=True)):
-        yield from _fields(a, b, f" of input {index}", skip=("size",))
+        yield from fields(a, b, f" of input {index}", skip=("size",))
     if get_dims(old) == get_dims(new):
         return
     sizes = [(a.size, b.size) for a, b in zip(before, after, strict=True) if a.size != b.size]
@@ -246,16 +160,16 @@ def _model(old: Case, new: Case) -> Iterator[str]:
         yield from _module(path, before[path], after[path])
     rewired = [path for path in before if path in after and _flow(before[path]) != _flow(after[path])]
     if rewired and not gone and not came:
-        yield f"with another forward of {' and '.join(map(_named, rewired))}"
+        yield f"with another forward of {' and '.join(map(named, rewired))}"
 
 
 def _module(path: str, old: Module, new: Module) -> Iterator[str]:
     if isinstance(old, Block) and isinstance(new, Block):
-        yield from _fields(old, new, f" of {_named(path)}", skip=("children", "nodes", "outputs", "inputs"))
+        yield from fields(old, new, f" of {named(path)}", skip=("children", "nodes", "outputs", "inputs"))
     elif type(old) is not type(new):
         yield f"with {path} {_what(new, article=True)} in place of {_what(old, article=True)}"
     elif not isinstance(old, Alias):
-        yield from _fields(old, new, f" of {path}")
+        yield from fields(old, new, f" of {path}")
 
 
 def _what(module: Module, *, article: bool = False) -> str:

@@ -138,11 +138,11 @@ class _Calls:
             self.gathering = {index for index in self.gathering if roots[index] not in came_to}
 
     def comes_late(self, nodes: list[Node]) -> bool:
-        """Whether one of ``nodes``, in their order, brings a group a gradient before its hooks have run."""
+        """Whether one of ``nodes``, in their order, needs parameters of a group before its hooks have run."""
         ready: set[int | None] = set()
         for node in nodes:
             ready.update(node.hooks)
-            owners = {self.found.owners[fqn] for fqn in node.parameters}
+            owners = {self.found.owners[fqn] for fqn in node.reads}
             if not owners.intersection(self.list_groups) <= ready:
                 return True
         return False

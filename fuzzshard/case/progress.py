@@ -125,6 +125,17 @@ def modules_named(case: Case, wrapped: Iterable[str], target: str, *, recurse: b
     return [m for m in wrapped if m in below]
 
 
+def engines_train_more_from(case: Case) -> int:
+    """The first op from which engines train a parameter that the reference keeps frozen; else the end."""
+    progress = Progress(case)
+    for index, op in enumerate(case.schedule):
+        frozen = progress.frozen
+        progress.advance()
+        if isinstance(op, SetRequiresGrad) and op.engines_only and op.value and progress.frozen != frozen:
+            return index
+    return len(case.schedule)
+
+
 def ops_that_run(case: Case, engine: str) -> range:
     """The places in the schedule of the ops that an engine gets through; an expected error ends its run."""
     errors = (e.op for e in case.expect if e.kind == "error" and e.engine == engine)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import CASE_FILE, only_case, saved_script
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, UsageError
 

@@ -11,20 +11,19 @@ import msgspec
 from cyclopts import App
 
 from fuzzshard.case.order import leaf_count
-from fuzzshard.commands.corpus_sets import Flag, add, complain, given, merge, prune
+from fuzzshard.commands.corpus_mark import mark
+from fuzzshard.commands.corpus_sets import Flag, add, complain, merge, prune
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json
-from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.causes import by_cause, causes_table
 from fuzzshard.corpus.distinct import Stored
-from fuzzshard.corpus.entry import CONTRACT, encode_entry
 from fuzzshard.corpus.gather import load
-from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.verify import Condition, Verified
 from fuzzshard.corpus.verify import run_script as run_script_of
 from fuzzshard.corpus.verify import verify as verify_file
-from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_USAGE, UsageError
+from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_USAGE
 
 HELP = """\
 Lists, adds, prunes, verifies and merges saved cases.
@@ -53,6 +52,31 @@ def list_(*paths: Path, as_json: Json = False) -> int:
         print(*(msgspec.json.encode(row).decode() for row in rows), sep="\n", end="\n" if rows else "")
     else:
         print(*_table(rows), sep="\n")
+    return complain(broken)
+
+
+def causes(*paths: Path, as_json: Json = False) -> int:
+    """Print the distinct findings of corpora as a table in Markdown, a row for each cause.
+
+    The file causes.toml beside the entries says which of them have one cause; the contracts and issues are
+    what corpus mark has written into the entries.
+
+    For example:
+      fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md
+
+    Parameters
+    ----------
+    paths
+        Corpora or entries; by default ./corpus.
+    as_json
+        Print one JSON object for each cause.
+    """
+    stored, broken = load(paths or (DEFAULT_CORPUS,))
+    rows = by_cause(stored)
+    if as_json:
+        print(*(msgspec.json.encode(row).decode() for row in rows), sep="\n", end="\n" if rows else "")
+    else:
+        print(causes_table(rows), end="")
     return complain(broken)
 
 
@@ -105,55 +129,6 @@ def verify(*paths: Path, run: Flag = False, device: Device = "auto") -> int:
     return EXIT_INCONCLUSIVE if Condition.UNSHOWN in seen else EXIT_CLEAN
 
 
-def mark(
-    *paths: Path,
-    lifecycle: Lifecycle | None = None,
-    issue: str | None = None,
-    contract: str | None = None,
-) -> int:
-    """Write into entries what became of their finding.
-
-    For example:
-      fuzzshard corpus mark corpus/findings/NAME --issue https://github.com/pytorch/pytorch/issues/1
-      fuzzshard corpus mark corpus/findings/NAME --lifecycle wontfix
-
-    Parameters
-    ----------
-    paths
-        Entries with a finding.
-    lifecycle
-        open and fixed follow what replay --update sees; wontfix and flaky are for people to say.
-    issue
-        The address of the issue; empty removes it.
-    contract
-        What the documentation promises and the finding breaks, for fuzzshard report; empty removes it.
-    """
-    if lifecycle is None and issue is None and contract is None:
-        raise UsageError("there is nothing to write", "give --lifecycle, --issue or --contract")
-    if issue and not issue.startswith(("https://", "http://")):
-        raise UsageError(f"{issue} is no address", "write https://...")
-    stored, broken = load(given(paths, "mark", "an entry"))
-    for item in stored:
-        if not item.entry.signature:
-            raise UsageError(f"{shown_path(item.file)} records no finding", "mark entries of findings")
-        after = msgspec.structs.replace(
-            item.entry,
-            lifecycle=lifecycle or item.entry.lifecycle,
-            issue=item.entry.issue if issue is None else issue,
-            notes=_with_contract(item.entry.notes, contract),
-        )
-        write_atomic(item.file, encode_entry(after))
-        print(f"{after.lifecycle}  {shown_path(item.file)}  {after.issue}".rstrip())
-    return complain(broken)
-
-
-def _with_contract(notes: dict[str, str], contract: str | None) -> dict[str, str]:
-    if contract is None:
-        return notes
-    others = {name: text for name, text in notes.items() if name != CONTRACT}
-    return {**others, CONTRACT: contract} if contract else others
-
-
 def corpus_app(help_epilogue: str, sort_key: int) -> App:
     """The group of commands."""
     app = App(
@@ -164,7 +139,7 @@ def corpus_app(help_epilogue: str, sort_key: int) -> App:
         help_format="plaintext",
         version_flags=(),
     )
-    commands: tuple[Callable[..., int], ...] = (list_, add, prune, verify, merge, mark)
+    commands: tuple[Callable[..., int], ...] = (list_, causes, add, prune, verify, merge, mark)
     for order, command in enumerate(commands):
         app.command(command, name=command.__name__.rstrip("_"), help_epilogue=help_epilogue, sort_key=order)
     return app

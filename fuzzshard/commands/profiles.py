@@ -12,8 +12,8 @@ from fuzzshard.errors import UsageError
 
 PROFILES: Mapping[str, Mapping[str, Any]] = {
     "ci": {"seed": 1, "max-time": "5m", "max-findings": 1},
-    "nightly": {"max-time": "8h", "stop-after-no-new": "2h"},
-    "soak": {"guidance": "features", "confirm": 5},
+    "nightly": {"worlds": "auto", "max-time": "8h", "stop-after-no-new": "2h"},
+    "soak": {"worlds": "auto", "guidance": "features", "confirm": 5},
     "dev": {"device": "cpu", "world-size": 2, "max-time": "1m", "shrink": False},
 }
 """Keys are options of ``run`` without their dashes. A user's profile of the same name goes on top."""

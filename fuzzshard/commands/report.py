@@ -11,7 +11,8 @@ from cyclopts import Parameter
 
 from fuzzshard.commands.options import Device, Preload, world_config
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import CorpusEntry, encode_entry, read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import CASE_FILE, REPORT_FILE, only_case, saved_script
 from fuzzshard.drafts.evidence import Evidence
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, UsageError

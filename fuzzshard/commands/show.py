@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuzzshard.corpus.entry import CorpusEntry, mesh_text, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import CorpusEntry, mesh_text
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import EXIT_CLEAN, UsageError

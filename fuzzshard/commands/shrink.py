@@ -13,7 +13,8 @@ from cyclopts import Parameter, validators
 from fuzzshard.case.case import Case
 from fuzzshard.case.validate import validate
 from fuzzshard.commands.options import DEFAULT_CORPUS, Confirm, Device, Duration, Preload, world_config
-from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
 from fuzzshard.corpus.store import CASE_FILE, only_case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InfraError

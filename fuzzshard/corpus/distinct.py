@@ -17,7 +17,6 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import with_versions
 from fuzzshard.corpus.lifecycle import Lifecycle
 
-
 _T = TypeVar("_T")
 
 

@@ -1,36 +1,36 @@
 """One corpus entry: a Case, what it showed, where, and how to show it again.
 
 On disk an entry is a folder ``findings/<slug>/`` with ``case.json`` (this struct), ``repro.py`` (the
-standalone script) and ``unshrunk.json`` (the Case as it was first found). ``format`` comes first in the
-file; :data:`READERS` has one reader for every version there ever was.
+standalone script) and ``unshrunk.json`` (the Case as it was first found). ``corpus/codec.py`` writes and
+reads it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import msgspec
-from packaging.version import InvalidVersion
 
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case, Mesh
-from fuzzshard.case.validate import validate
 from fuzzshard.corpus.lifecycle import Lifecycle, release
-from fuzzshard.errors import FuzzshardError, InvalidEntry
+from fuzzshard.corpus.portable import portable_findings, portable_text
 from fuzzshard.verdict import Finding, Status, Verdict
 
 FORMAT = 2
-"""2 adds the lifecycle with its versions and issue, ``culprits``, ``others`` in ``confirmed``, the checksum."""
+"""2 adds the lifecycle with versions and issue, ``culprits``, ``others`` in ``confirmed``, the checksum."""
 
 Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?$")]
 
 
 CONTRACT = "contract"
 """The note of an entry that says what the documentation promises, in its words and with its place."""
+
+LOOKED_UP = "looked_up"
+"""The note of an entry that says when and how an issue was looked for, and what came near."""
 
 
 class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -72,8 +72,8 @@ class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class Culprit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One change that makes the case smaller and the finding go away: what takes part in it, and how.
 
-    ``change`` says it in words that complete "the finding goes away ...", ``outcome`` is what the changed case
-    showed: a status or another signature.
+    ``change`` says it in words that complete "the finding goes away ...", ``outcome`` is what the changed
+    case showed: a status or another signature.
     """
 
     change: str
@@ -85,7 +85,8 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     ``status`` PASS with an empty ``signature`` is a plain regression case. ``torch``, ``device`` and
     ``mesh`` say where the finding was seen, ``preload`` what else was loaded there (replaying never
-    loads it by itself: nothing that is read is executed). ``replay`` is the command to run.
+    loads it by itself: nothing that is read is executed). ``replay`` is the command to run, in the directory
+    of the campaign or in its corpus. ``stacks`` name files as Python imports them.
 
     ``lifecycle`` is None where no finding is recorded. ``bad_on`` and ``good_on`` are the releases of torch
     that showed the finding on this kind of device, and did not; ``issue`` links to where it was reported.
@@ -137,12 +138,12 @@ def make_entry(
         preload=preload,
         confirmed=confirmed,
         culprits=culprits,
-        findings=verdict.findings,
+        findings=portable_findings(verdict.findings),
         notes=verdict.notes,
-        stacks=verdict.stacks,
+        stacks={rank: portable_text(text) for rank, text in verdict.stacks.items()},
         case=case,
     )
-    return _new_lifecycle(entry)
+    return new_lifecycle(entry)
 
 
 def bare_entry(case: Case) -> CorpusEntry:
@@ -150,7 +151,7 @@ def bare_entry(case: Case) -> CorpusEntry:
     return CorpusEntry(case=case, mesh=mesh_text(case.mesh))
 
 
-def _new_lifecycle(entry: CorpusEntry) -> CorpusEntry:
+def new_lifecycle(entry: CorpusEntry) -> CorpusEntry:
     """A finding that nobody has looked at since it was found."""
     if not entry.signature:
         return entry
@@ -189,91 +190,3 @@ def is_slug(name: str, signature: str) -> bool:
 
 def _slug_words(signature: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "-", signature).strip("-")[:80] or "case"
-
-
-def encode_entry(entry: CorpusEntry) -> bytes:
-    """Indented JSON with a final newline: made to be read and to be reviewed as a diff."""
-    fields = msgspec.to_builtins(entry)
-    data = msgspec.json.encode({**fields, "checksum": _checksum(fields)})
-    return msgspec.json.format(data, indent=2) + b"\n"
-
-
-def _checksum(fields: dict[str, Any]) -> str:
-    """Changes with every value in the file, and not with its layout."""
-    return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()[:16]
-
-
-class _Header(msgspec.Struct, frozen=True):
-    """What every version has; a file without a format is a bare Case."""
-
-    format: int | None = None
-
-
-def _read_bare(data: bytes) -> CorpusEntry:
-    return bare_entry(codec.decode(data))
-
-
-_decode_1 = msgspec.json.Decoder(CorpusEntry).decode
-
-
-def _read_1(data: bytes) -> CorpusEntry:
-    return _new_lifecycle(msgspec.structs.replace(_decode_1(data), format=FORMAT))
-
-
-def _read_2(data: bytes) -> CorpusEntry:
-    """What was written by hand has no checksum."""
-    fields = msgspec.json.decode(data, type=dict[str, Any])
-    stored = [fields.pop("checksum")] if "checksum" in fields else []
-    entry = msgspec.convert(fields, CorpusEntry)
-    if stored and stored != [_checksum(fields)]:
-        raise InvalidEntry(
-            "the file was changed after it was saved",
-            'restore it, or remove its "checksum" where that was on purpose',
-        )
-    return entry
-
-
-READERS: dict[int | None, Callable[[bytes], CorpusEntry]] = {None: _read_bare, 1: _read_1, 2: _read_2}
-"""One reader for each format version; a reader of an older one returns today's struct."""
-
-
-def decode_entry(data: bytes, path: Path) -> CorpusEntry:
-    """The entry in ``data``, read from ``path``; a bare Case is an entry that expects PASS.
-
-    Raises :class:`InvalidEntry`, naming the file, for anything but a Case that could be run.
-    """
-    try:
-        version = msgspec.json.decode(data, type=_Header).format
-        if version not in READERS:
-            raise InvalidEntry(
-                f"format {version} is not known to this version, which reads up to {FORMAT}",
-                "upgrade fuzzshard" if version is not None and version > FORMAT else "restore the file",
-            )
-        entry = READERS[version](data)
-        for known in (*entry.bad_on, *entry.good_on):
-            release(known)
-        validate(entry.case)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidEntry(
-            f"{path}: not a corpus entry: {_one_line(error)}", "restore the file or delete it"
-        ) from None
-    except InvalidVersion as error:
-        raise InvalidEntry(f"{path}: {_one_line(error)}", "write the version of torch as 2.13.0") from None
-    except FuzzshardError as error:
-        raise InvalidEntry(f"{path}: {error.problem}", error.remedy) from None
-    return entry
-
-
-def read_entry(path: Path) -> CorpusEntry:
-    """The entry in the file ``path``; raises :class:`InvalidEntry`."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidEntry(
-            f"cannot read {path}: {error.strerror}", "check the path and its permissions"
-        ) from None
-    return decode_entry(data, path)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from fuzzshard.corpus.entry import CorpusEntry, mesh_text
 from fuzzshard.corpus.lifecycle import Lifecycle, in_order, release
+from fuzzshard.corpus.portable import portable_findings, portable_text
 from fuzzshard.verdict import Verdict
 
 
@@ -79,9 +80,9 @@ def with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) 
         device="cuda" if device == "cuda" else "cpu",
         mesh=mesh_text(entry.case.mesh),
         confirmed=None,
-        findings=verdict.findings,
+        findings=portable_findings(verdict.findings),
         notes={**entry.notes, **verdict.notes, "was": was},
-        stacks=verdict.stacks,
+        stacks={rank: portable_text(text) for rank, text in verdict.stacks.items()},
     )
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.distinct import Same, Stored, distinct
-from fuzzshard.corpus.entry import CorpusEntry, bare_entry, digest, encode_entry, is_slug, read_entry, slug
+from fuzzshard.corpus.entry import CorpusEntry, bare_entry, digest, is_slug, slug
 from fuzzshard.corpus.scripts import ScriptRender, script_of
 from fuzzshard.corpus.store import (
     CASE_FILE,
@@ -43,8 +44,8 @@ def add(item: Stored, corpus: Path, render: ScriptRender) -> Path:
     """Copies an entry or a bare case into ``corpus``; the folder or the file that it is in then.
 
     A finding gets a folder named after its signature, with the script; a case without one keeps its place
-    below a folder of ``item.root``, or else goes to ``regressions/``. Raises :class:`InfraError` for a disk that is
-    full or read-only.
+    below a folder of ``item.root``, or else goes to ``regressions/``. Raises :class:`InfraError` for a disk
+    that is full or read-only.
     """
     if not item.entry.signature:
         return _add_bare(item, corpus)

@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
-from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.outcome import Outcome, ReplayWorld, obstacle, replay_entry
 from fuzzshard.corpus.store import CASE_FILE
 from fuzzshard.errors import InvalidEntry

@@ -49,9 +49,7 @@ class ScriptCheck(Protocol):
 
 def scripts_of(entry: CorpusEntry, render: ScriptRender) -> Iterable[str]:
     """Scripts that may show the finding of ``entry``; raises :class:`UsageError` where there are none."""
-    return render(
-        entry.case, signature=entry.signature, findings=entry.findings, torch_version=entry.torch
-    )
+    return render(entry.case, signature=entry.signature, findings=entry.findings, torch_version=entry.torch)
 
 
 def script_of(entry: CorpusEntry, render: ScriptRender) -> str:

@@ -10,7 +10,9 @@ import msgspec
 
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import CorpusEntry, encode_entry, read_entry, slug
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import CorpusEntry, slug
+from fuzzshard.corpus.portable import portable_folder
 from fuzzshard.errors import InvalidEntry, UsageError
 
 CASE_FILE = "case.json"
@@ -93,7 +95,7 @@ def save_shrunk(folder: Path, entry: CorpusEntry, script: str) -> None:
 
 
 def save_recordings(folder: Path, recordings: Mapping[str, str]) -> None:
-    """Puts what the flight recorder said of each rank that hung beside the entry in ``folder``, which is there."""
+    """Puts what the flight recorder said of each rank that hung beside the entry in ``folder``."""
     for rank, text in recordings.items():
         write_atomic(folder / RECORDING_FILE.format(rank=rank), text.encode())
 
@@ -101,7 +103,7 @@ def save_recordings(folder: Path, recordings: Mapping[str, str]) -> None:
 def _write(folder: Path, entry: CorpusEntry, script: str) -> None:
     """``case.json`` comes last: an entry that is there is whole."""
     write_atomic(folder / SCRIPT_FILE, script.encode())
-    command = replay_command(folder, entry)
+    command = replay_command(portable_folder(folder), entry)
     write_atomic(folder / CASE_FILE, encode_entry(msgspec.structs.replace(entry, replay=command)))
 
 

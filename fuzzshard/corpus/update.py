@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import CorpusEntry, encode_entry, read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions, with_finding, with_observation
 from fuzzshard.corpus.outcome import Outcome
 from fuzzshard.corpus.replay import ReplayResult

@@ -7,7 +7,7 @@ import enum
 from pathlib import Path
 from typing import Literal
 
-from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.outcome import obstacle
 from fuzzshard.corpus.replay import shown_path
@@ -79,4 +79,3 @@ def run_script(
     wrong = Expected.NOTHING if said is Shown.YES else Expected.FINDING
     condition = Condition.UNSHOWN if expected(entry, torch, device) is wrong else Condition.OK
     return Verified(path, condition, said)
-

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fuzzshard.campaign.known import cause_of
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.entry import CorpusEntry, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import InvalidEntry
 

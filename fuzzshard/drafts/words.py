@@ -82,6 +82,8 @@ def _headline(entry: CorpusEntry, first: Finding) -> str:
             return f"{first.name} are {one_line} where {first.expected} are due"
         case "hooks":
             return "post-backward hooks do not run within the backward"
+        case "leak":
+            return f"{first.name}: {one_line}; {first.expected} is due"
         case "collectives":
             return "ranks do not issue the same collectives"
         case "replicas":

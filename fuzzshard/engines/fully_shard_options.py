@@ -144,13 +144,15 @@ def _register(model: nn.Module, fqn: str, parameter: nn.Parameter) -> None:
 
 
 def set_divide_factor(module: FSDPModule, factor: float, shard_size: int, device: torch.device) -> None:
-    """Gloo has no ``PREMUL_SUM``, which torch uses for factors other than the size of the shard axis.
+    """Gloo has no ``PREMUL_SUM``, which torch reduce-scatters with for factors other than the shard size.
 
     ``set_force_sum_reduction_for_comms`` replaces it by a sum and a division
-    (``_get_gradient_divide_factors`` in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+    (``_get_gradient_divide_factors`` in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py). A shard
+    axis of one rank has no reduce-scatter, and is left to divide as it does for everyone.
     """
     module.set_gradient_divide_factor(factor)
-    module.set_force_sum_reduction_for_comms(device.type == "cpu" and factor != shard_size)
+    if device.type == "cpu" and shard_size > 1 and factor != shard_size:
+        module.set_force_sum_reduction_for_comms(True)
 
 
 def hand_over_event(case: Case, model: nn.Module, device: torch.device) -> None:

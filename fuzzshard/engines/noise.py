@@ -15,7 +15,7 @@ from fuzzshard.engines.nested import map_tensors
 from fuzzshard.engines.precision import MasterWeights, computing_dtypes
 from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.sync import ExplicitSync
-from fuzzshard.engines.tensor_noise import add_rounding, can_round, signs
+from fuzzshard.engines.tensor_noise import add_rounding, can_round, leaves_rounding_only, signs
 from fuzzshard.oracles.association import adds_in_another_order
 from fuzzshard.training.trace import ROUNDING
 
@@ -85,7 +85,8 @@ class NoiseTwin(Reference):
     Reductions are off by the a-priori bound n u mean|g_i|, which holds for summation in any order (Higham,
     Accuracy and Stability of Numerical Algorithms, section 4.2); all ranks draw the same signs. What a
     module contributes to the gradient of its inputs is off by two rounding units: an engine that puts
-    autograd nodes at module boundaries makes autograd add the contributions in another order. What the
+    autograd nodes at module boundaries makes autograd add the contributions in another order. What a norm of
+    one or two features passes on is rounding alone, and is off by that of its terms. What the
     twin's later tensors differ by from the reference's is the scale by which rounding alone may move them.
 
     The twin of the negative seed has the opposite errors in its reductions: where terms cancel, one of the
@@ -120,11 +121,12 @@ class NoiseTwin(Reference):
     def parallelize(self, model: nn.Module) -> nn.Module:
         for module in model.modules():
             module.register_forward_pre_hook(self._perturb_inputs, with_kwargs=True)
-        rounded = [model.get_submodule(plan.module) for plan in self.case.tensor_parallel]
+        rounded = {model.get_submodule(plan.module) for plan in self.case.tensor_parallel}
         if self.case.compile == "inductor":  # its fused kernels add in orders of their own
-            rounded = [module for module in model.modules() if can_round(module)]
-        for module in rounded:
-            add_rounding(module, self.noise_seed)
+            rounded = {module for module in model.modules() if can_round(module)}
+        for module in model.modules():
+            if module in rounded or leaves_rounding_only(module):
+                add_rounding(module, self.noise_seed, input_gradient_only=module not in rounded)
         return super().parallelize(model)
 
     @override

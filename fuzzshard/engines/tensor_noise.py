@@ -8,6 +8,7 @@ other shapes than the plain model, for which a library may choose another order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,13 +24,27 @@ def can_round(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear | nn.Embedding | nn.LayerNorm | nn.RMSNorm)
 
 
-def add_rounding(module: nn.Module, noise_seed: int) -> None:
+def leaves_rounding_only(module: nn.Module) -> bool:
+    """Whether a norm of so few features passes no gradient on, but what the rounding of its terms leaves.
+
+    A feature less its mean is zero, and one or two over their spread are signs, whatever their size. Terms
+    that cancel leave nothing at all or a unit of theirs, by chance: what moves with the gradient is no bound.
+    """
+    match module:
+        case nn.LayerNorm():
+            return math.prod(module.normalized_shape) <= 2
+        case nn.RMSNorm():
+            return math.prod(module.normalized_shape) == 1
+    return False
+
+
+def add_rounding(module: nn.Module, noise_seed: int, *, input_gradient_only: bool = False) -> None:
     """Makes every result and every gradient of ``module`` off by as much as another order could make it."""
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         parameters = [p for p in module._parameters.values() if p is not None]
         rounded: torch.Tensor = _Rounded.apply(  # type: ignore[no-untyped-call]
-            _value(module), _magnitude(module, x.detach()), noise_seed, x, *parameters
+            _value(module), _magnitude(module, x.detach()), noise_seed, input_gradient_only, x, *parameters
         )
         return rounded
 
@@ -76,28 +91,36 @@ class _Rounded(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, value: Product, magnitude: Product, seed: int, *tensors: torch.Tensor
+        ctx: Any,
+        value: Product,
+        magnitude: Product,
+        seed: int,
+        input_gradient_only: bool,
+        *tensors: torch.Tensor,
     ) -> torch.Tensor:
         ctx.value, ctx.magnitude, ctx.seed = value, magnitude, seed
+        ctx.input_gradient_only = input_gradient_only
         ctx.save_for_backward(*tensors)
         result = value(*tensors)
-        if not tensors[0].is_floating_point():
+        if input_gradient_only or not tensors[0].is_floating_point():
             return result
         return _off(result, magnitude(*(t.abs() for t in tensors)), tensors[0].shape[-1], seed)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,) = gradients
-        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[4:]
         exact = _gradients(ctx.value, tensors, wanted, gradient)
         sizes = _gradients(ctx.magnitude, [t.abs() for t in tensors], wanted, gradient.abs())
         width = gradient.shape[-1]
         rows = gradient.numel() // max(width, 1)
         found = [
-            None if e is None or s is None else _off(e, s, rows if i else width, ctx.seed)
+            e
+            if e is None or s is None or (i and ctx.input_gradient_only)
+            else _off(e, s, rows if i else width, ctx.seed)
             for i, (e, s) in enumerate(zip(exact, sizes, strict=True))
         ]
-        return (None, None, None, *found)
+        return (None, None, None, None, *found)
 
 
 def _gradients(

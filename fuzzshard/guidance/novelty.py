@@ -34,7 +34,12 @@ Indices = npt.NDArray[np.intp]
 
 def guiding_features(case: Case) -> Indices:
     """The guiding features of a case as sorted indices into :data:`GUIDING`."""
-    return np.array(sorted(_INDEX[f] for f in features(case) if f in _INDEX), dtype=np.intp)
+    return guiding(features(case))
+
+
+def guiding(names: Iterable[str]) -> Indices:
+    """Those of the features ``names`` that guide, as sorted indices into :data:`GUIDING`."""
+    return np.array(sorted(_INDEX[name] for name in names if name in _INDEX), dtype=np.intp)
 
 
 class Conjunctions:

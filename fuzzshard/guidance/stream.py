@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Literal, Protocol
 
@@ -198,12 +198,17 @@ def guided(
     world_size: int,
     cuda: bool = False,
     worlds: int = 1,
+    before: Iterable[Indices] = (),
 ) -> Learner:
     """The stream of a campaign: ``fresh`` itself, or one that chooses from it and mutates.
 
-    With many worlds fewer candidates are drawn for each case, lest the worlds wait for them.
+    With many worlds fewer candidates are drawn for each case, lest the worlds wait for them. ``before`` are
+    the guiding features of cases that the campaign has run already: they are not novel any more.
     """
     if guidance == "none":
         return Unguided(fresh)
     candidates = max(2, min(CANDIDATES, 4 * CANDIDATES // worlds))
-    return GuidedStream(fresh, seed, world_size=world_size, cuda=cuda, candidates=candidates)
+    stream = GuidedStream(fresh, seed, world_size=world_size, cuda=cuda, candidates=candidates)
+    for present in before:
+        stream.conjunctions.add(present)
+    return stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -174,9 +174,18 @@ class History:
                 (campaign,),
             ):
                 fields = dict(zip(CaseRun.__struct_fields__, row, strict=True))
-                bits = int.from_bytes(fields["features"] or b"", "little")
-                present = frozenset(name for number, name in names.items() if bits >> number & 1)
-                yield CaseRun(**{**fields, "features": present})
+                yield CaseRun(**{**fields, "features": _unpacked(fields["features"], names)})
+
+    def latest_features(self, campaign: int, limit: int) -> Iterator[frozenset[str]]:
+        """What each of the last ``limit`` cases that were judged had, the latest first."""
+        names = dict(self.rows("SELECT id, name FROM feature"))
+        for (packed,) in self.rows(
+            "SELECT features FROM case_run JOIN session ON session.id = case_run.session "
+            "WHERE campaign = ? AND features IS NOT NULL ORDER BY case_run.id DESC LIMIT ?",
+            campaign,
+            limit,
+        ):
+            yield _unpacked(packed, names)
 
     def events(self, campaign: int, *kinds: str) -> Iterator[Told]:
         """Its events in order, or those of some ``kinds`` (tags such as ``"finding_saved"``)."""
@@ -207,3 +216,9 @@ class History:
 
     def _damaged(self, error: Exception) -> InvalidJournal:
         return InvalidJournal(f"{self._path} is damaged: {error}", "move it away or use another --corpus")
+
+
+def _unpacked(packed: bytes | None, names: Mapping[int, str]) -> frozenset[str]:
+    """The features of a case, from the bits that the journal keeps of them."""
+    bits = int.from_bytes(packed or b"", "little")
+    return frozenset(name for number, name in names.items() if bits >> number & 1)

@@ -17,7 +17,7 @@ from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Conv1d, Conv2d, RMSNorm
-from fuzzshard.case.progress import Progress
+from fuzzshard.case.progress import Progress, engines_train_more_from
 from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, ZeroGrad
 
 MOST_TERMS = 2
@@ -58,7 +58,14 @@ def reorders_from(case: Case, engine: str = "") -> int:
     So is a norm that is clipped: of shards first, then of their norms. A compiled backward orders its sums
     itself. Tensor-parallel ranks each add up a part of what one matrix product adds up, in forward already,
     and a convolution may choose another kernel where the strides of its input leave it the choice.
+
+    So may ``matmul`` with a parameter that the reference alone has frozen: what requires a gradient decides
+    whether a batch is folded into the rows (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp).
     """
+    return min(_regroups_sums_from(case, engine), engines_train_more_from(case))
+
+
+def _regroups_sums_from(case: Case, engine: str) -> int:
     if case.compile is not None or case.tensor_parallel or (engine != "ddp" and _strides_are_free(case)):
         return 0
     if engine == "ddp":

@@ -11,6 +11,7 @@ import torch
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import policies
 from fuzzshard.case.facts import facts
+from fuzzshard.case.progress import engines_train_more_from
 from fuzzshard.case.schedule import Backward, Step
 from fuzzshard.case.units import computes_frozen_as_trainable
 from fuzzshard.oracles.association import reorders_from
@@ -31,11 +32,14 @@ ROUNDING_FACTOR = 4.0
 """Rounding units by which a value may differ once a reduction has been rounded differently."""
 
 
-def rounding_floor(case: Case, difference: Difference, engine: str = "") -> torch.Tensor:
+def rounding_floor(
+    case: Case, difference: Difference, engine: str = "", *, largest_term: float = 0.0
+) -> torch.Tensor:
     """The bound that needs no twin: a few rounding units, none before the first backward of a plain forward.
 
     For a gradient of the first step, of each element, where ``engine`` reorders only the reduction; later,
-    when rounding has been through the optimizer and the model, of the largest element of the tensor.
+    when rounding has been through the optimizer and the model, of the largest element of the tensor, or of
+    the ``largest_term`` of its sums.
     """
     expected = difference.expected
     assert expected is not None
@@ -46,16 +50,21 @@ def rounding_floor(case: Case, difference: Difference, engine: str = "") -> torc
         unit = 0.0
     else:
         unit = torch.finfo(expected.dtype).eps
-    size = expected.double().abs().nan_to_num(nan=0.0, posinf=0.0)
+    size = _magnitudes(expected)
     if not _is_termwise(case, key, engine):
-        size = size.max() if size.numel() else size.sum()
+        size = (size.max() if size.numel() else size.sum()).clamp(min=largest_term)
     return ROUNDING_FACTOR * unit * size
+
+
+def _magnitudes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double().abs().nan_to_num(nan=0.0, posinf=0.0)
 
 
 def _is_exact_yet(case: Case, key: Key) -> bool:
     """Whether no engine has added anything in another order yet; parameters stay as they are until a step."""
     fused = case.compile == "inductor"
     rounds = fused or bool(case.tensor_parallel) or computes_frozen_as_trainable(case)
+    rounds = rounds or key.op >= engines_train_more_from(case)
     plain = not rounds or key.oracle in ("parameter", "registered_parameter")
     return plain and key.op <= _first(case, Backward)
 
@@ -156,10 +165,20 @@ class NoiseBound:
         """Whether only the reduction over the mesh may round each element differently."""
         return _is_termwise(self.case, difference.key, self.engine)
 
+    def _largest_term(self, key: Key) -> float:
+        """The scale of what a loss sums up: outputs, whose roundings stay where they cancel."""
+        if key.oracle != "loss":
+            return 0.0
+        outputs = (
+            t.tensor for k, t in self.reference.tensors.items() if (k.op, k.oracle) == (key.op, "output")
+        )
+        sizes = [_magnitudes(t).max().item() for t in outputs if t is not None and t.numel()]
+        return max(sizes, default=0.0)
+
     def bound(self, difference: Difference) -> torch.Tensor:
         """What each element may differ by."""
         key = difference.key
-        floor = rounding_floor(self.case, difference, self.engine)
+        floor = rounding_floor(self.case, difference, self.engine, largest_term=self._largest_term(key))
         moved = []
         for twin in self.twins:
             truth, other = self.reference.tensors[key].tensor, twin.tensors[key].tensor

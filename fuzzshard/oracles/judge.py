@@ -38,7 +38,9 @@ def bitwise_until(case: Case, engine: str, oracle: str, device: str = "cpu") -> 
     if engine == "fsdp1" and computes_frozen_as_trainable(case):
         return 0
     offloaded = case.fsdp1.offload or any(group.offload for group in case.wrap)
-    if device == "cuda" and (_scales_terms(case) or offloaded):
+    if _scales_terms(case, device):
+        return 0
+    if device == "cuda" and offloaded:
         return 0  # the optimizer of offloaded parameters runs on the CPU, which rounds otherwise
     reduced = _first_reduction(case)
     if oracle not in REDUCED:
@@ -75,10 +77,15 @@ def _first_reduction(case: Case) -> int:
     return end
 
 
-def _scales_terms(case: Case) -> bool:
-    """Whether terms are scaled before they are added and that rounds: ``PREMUL_SUM`` by 1/factor on NCCL."""
+def _scales_terms(case: Case, device: str) -> bool:
+    """Whether terms are scaled before they are added, by a divide factor that rounds.
+
+    NCCL does so with ``PREMUL_SUM``; and where the shard axis has one rank, ``fully_shard`` divides in place
+    of the reduce-scatter, before replicas are added (``foreach_reduce``).
+    """
     factors = (op.factor for op in case.schedule if isinstance(op, SetDivideFactor))
-    return any(math.frexp(factor)[0] != 0.5 for factor in factors)
+    scaled = device == "cuda" or (case.mesh.shard == 1 and case.mesh.data_size > 1)
+    return scaled and any(math.frexp(factor)[0] != 0.5 for factor in factors)
 
 
 def loose_rung(case: Case) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.corpus.store import replay_command
 from fuzzshard.errors import EXIT_INFRA
 from fuzzshard.report.node import Node
 from fuzzshard.report.seen_findings import SeenFinding
@@ -85,7 +86,7 @@ def _finding(finding: SeenFinding) -> _Element:
 def _details(finding: SeenFinding) -> Iterator[str]:
     if (entry := finding.entry) is not None:
         yield drawn_findings(entry.findings)
-        yield entry.replay
+        yield replay_command(finding.folder, entry)
         if entry.issue:
             yield entry.issue
     yield str(finding.folder)

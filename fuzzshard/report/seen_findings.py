@@ -7,8 +7,9 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import Stored, distinct
-from fuzzshard.corpus.entry import Confirmation, CorpusEntry, read_entry
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
 from fuzzshard.errors import InvalidEntry

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fuzzshard.case.case import Case, Mesh
+from fuzzshard.case.case import ALL_ENGINES, Case, Mesh
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Part
@@ -51,6 +51,8 @@ def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
     case = show(entry.case, entry.findings)
     if not entry.signature:
         return case
+    refused: dict[str, str] = {name: note for name, note in entry.notes.items() if name in ALL_ENGINES}
+    notes = {name: note for name, note in entry.notes.items() if name not in ALL_ENGINES}
     return Group(
         *_section("Finding", _verdict(entry)),
         *(_section("Observed against expected", findings_table(entry.findings)) if entry.findings else ()),
@@ -59,7 +61,8 @@ def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
             if entry.culprits
             else ()
         ),
-        *(_section("Not judged", _pairs(entry.notes)) if entry.notes else ()),
+        *(_section("Not judged", _pairs(refused)) if refused else ()),
+        *(_section("Notes", _pairs(notes)) if notes else ()),
         *itertools.chain.from_iterable(
             _section(f"Stack of {rank}", _lines(stack.splitlines())) for rank, stack in entry.stacks.items()
         ),

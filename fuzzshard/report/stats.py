@@ -38,7 +38,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one directory, or the sum of several that ran side by side.
 
     ``seconds`` is how long the campaign ran, the longest of several; rates add up. ``hangs`` and ``crashes``
-    count cases, ``findings`` distinct confirmed findings, ``inconclusive`` those that did not come back.
+    count cases, ``findings`` distinct confirmed findings, of which the corpus did not have ``new_findings``,
+    ``inconclusive`` those that did not come back.
     ``stability`` is the share of the runs that confirm findings, as they were found, that showed them again;
     ``flake_rate`` the share of findings that stayed away in at least one. What cannot be known is null.
     ``seconds_since_*`` is campaign time since a case last had a new feature, or a new pair of them.
@@ -55,6 +56,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     cases_per_second: float
     verdicts: dict[str, int]
     findings: int
+    new_findings: int
     hits: int
     inconclusive: int
     hangs: int
@@ -90,6 +92,7 @@ def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
         cases_per_second=sum(node.verdicts.total() / node.seconds if node.seconds else 0.0 for node in nodes),
         verdicts={status.value: verdicts[status] for status in Status if verdicts[status]},
         findings=sum(finding.confirmed for finding in findings),
+        new_findings=sum(finding.confirmed and finding.new for finding in findings),
         hits=sum(finding.hits for finding in findings),
         inconclusive=sum(finding.status == "inconclusive" for finding in findings),
         hangs=verdicts[Status.HANG],

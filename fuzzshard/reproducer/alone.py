@@ -6,7 +6,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.expected import recording_lines, warning_lines
-from fuzzshard.reproducer.held import held_before, held_lines, outlives
+from fuzzshard.reproducer.held import held_before, held_lines, outlives, shape_and_dtype
 from fuzzshard.reproducer.program import Program
 from fuzzshard.reproducer.scope import at, indented
 from fuzzshard.reproducer.seeded import model_lines
@@ -63,10 +63,10 @@ class Alone(Writer):
             case "presence":
                 lines = self._presence()
             case "type":
-                shape, _, dtype = self.aim.expected.removeprefix("a tensor of shape ").rpartition(", ")
                 one = self.program.watch.one()
+                expected = shape_and_dtype(self.aim.expected)
                 lines = [
-                    f"expected, observed = ({shape}, {dtype}), (list({one}.shape), {one}.dtype)",
+                    f"expected, observed = {expected}, (list({one}.shape), {one}.dtype)",
                     'assert observed == expected, f"rank {rank}: expected {expected}, observed {observed}"',
                 ]
             case "registration" if self._is_of_class:

@@ -56,12 +56,12 @@ class BackwardLines:
         gradient = "local_gradient" if self._unsynced else "gradient"
         if self._leaves_waiting and self.scope.aim.watches("gradient", index):
             lines += ['if device == "cuda":', "    torch.cuda.synchronize()  # only the last backward waits"]
-        return lines + self.watch.lines(index, ("input_gradient", gradient))
+        return lines + self.watch.lines(index, ("input_gradient", gradient, "unreduced_gradient"))
 
     def _differentiate(self, index: int, loss: str) -> list[str]:
         unsynced = self.sync.unsynced[index]
         if not self.by_hand or (self.sync.plain and unsynced):
-            return [f"{loss}.backward()"]
+            return [*self._clear(index), f"{loss}.backward()"]
         if self.sync.plain:
             parameters = "model.parameters()" if self.reference else "by_hand"
             divisor = next(iter(self.sync.divisors.get(index, {}).values()), None)
@@ -75,6 +75,11 @@ class BackwardLines:
             return [f"{loss}.backward()", *lines]
         self.scope.uses.add("backward")
         return list(self._backward_call(index, loss))
+
+    def _clear(self, index: int) -> list[str]:
+        if self.sync.clears != index:
+            return []
+        return ["if model is reference:", "    model.zero_grad()  # only what is not averaged is looked at"]
 
     def _backward_call(self, index: int, loss: str) -> Iterator[str]:
         """The call of the helper ``backward``."""

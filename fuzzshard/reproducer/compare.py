@@ -27,6 +27,8 @@ class Compare(Writer):
         super().__init__(case, aim, Program(case, aim, called="model", model=root))
         if has_precision(case) and aim.kind == "compare" and not aim.tolerant:
             raise UsageError("no script emulates mixed precision on a plain model", "replay the case")
+        if case.tensor_parallel and "unreduced_gradient" in aim.oracles:
+            raise UsageError("no script knows the layout of an unreduced DTensor", "replay the case")
         if self.program.rebuilds:
             raise UsageError("no script builds both models anew", "replay the case")
         if aim.op is not None and not any(line.lstrip().startswith("return ") for line in self.program.lines):
@@ -118,7 +120,8 @@ class Compare(Writer):
         lines, key = [], f'"{self.aim.name}"'
         if not self.program.watch.watched:
             lines.append(f"expected, observed = expected[{key}], observed[{key}]")
-        if self.shards and (self.case.tensor_parallel or self.aim.oracles[0] not in ("output", "loss")):
+        local = ("output", "loss", "unreduced_gradient")
+        if self.shards and (self.case.tensor_parallel or self.aim.oracles[0] not in local):
             offloads = any(group.offload is not None for group in self.case.wrap)
             for variable in ["expected"] * (self.aim.kind == "relation") + ["observed"]:
                 full = f"{variable}{'.to(device)' if offloads else ''}.full_tensor()"

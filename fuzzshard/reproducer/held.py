@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from fuzzshard.case.edit import split
 from fuzzshard.errors import UsageError
-from fuzzshard.reproducer.aim import Aim
+from fuzzshard.reproducer.aim import OF_TYPE, Aim
 from fuzzshard.reproducer.scope import Scope, at, indented
 from fuzzshard.verdict import MISSING
 
 GROUPS = """
 def groups(model):  # what fully_shard holds, by names that are private to it
     states = [m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule)]
-    found = []
-    for state in states:
-        several = hasattr(state, "_fsdp_param_groups")  # since torch 2.12
-        found += state._fsdp_param_groups if several else [state._fsdp_param_group]
-    return [group for group in found if group is not None]
+    found = [vars(s).get("_fsdp_param_groups") or [s._fsdp_param_group] for s in states]  # torch < 2.12
+    return [group for several in found for group in several if group is not None]
 """
 
 PART = """
@@ -27,7 +24,15 @@ def part(model, module, name):  # what fully_shard holds of one parameter
     return next(p for p in parts if (p._module_info.module, p._module_info.param_name) == (module, name))
 """
 
-SOURCES = {"groups": GROUPS, "part": PART}
+UNREDUCED = """
+def unreduced(model, module, name):  # what backwards have left of a gradient for a later reduction
+    parts = [p for group in groups(model) for p in group.fsdp_params]
+    part = next(p for p in parts if (p._module_info.module, p._module_info.param_name) == (module, name))
+    grads = [part.unsharded_accumulated_grad, part._unsharded_param.grad]
+    return sum(grad for grad in grads if grad is not None)
+"""
+
+SOURCES = {"groups": GROUPS, "part": PART, "unreduced": UNREDUCED}
 """Helper functions by name."""
 
 
@@ -66,6 +71,13 @@ def held_lines(scope: Scope) -> list[str]:
                 "size = sum(t.untyped_storage().size() for t in tensors)",
                 f'assert size == 0, f"rank {{rank}}: {{size}} bytes of {aim.name} are not freed"',
             ]
+        case "unreduced" if aim.expected.startswith(OF_TYPE):
+            expected = shape_and_dtype(aim.expected)
+            return [
+                f"grad = {unreduced(scope)}",
+                f"expected, observed = {expected}, (list(grad.shape), grad.dtype)",
+                'assert observed == expected, f"rank {rank}: expected {expected}, observed {observed}"',
+            ]
         case "unreduced":
             scope.uses |= {"groups", "part"}
             return [
@@ -76,6 +88,18 @@ def held_lines(scope: Scope) -> list[str]:
             ]
         case _:
             return _of_group(scope)
+
+
+def unreduced(scope: Scope) -> str:
+    """The expression for the unreduced gradient of the parameter that is looked at."""
+    scope.uses |= {"groups", "unreduced"}
+    return f"unreduced({scope.model}, {_owner(scope.model, scope.aim.name)})"
+
+
+def shape_and_dtype(text: str) -> str:
+    """``"a tensor of shape [2], torch.float32"`` as a tuple of both."""
+    shape, _, dtype = text.removeprefix(OF_TYPE).strip().rpartition(", ")
+    return f"({shape}, {dtype})"
 
 
 def outlives(lines: list[str], model: str) -> list[str]:

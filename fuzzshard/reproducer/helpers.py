@@ -102,9 +102,10 @@ interpreter that is shutting down this ends in ``std::terminate`` (seen with tor
 def averaging_lines(case: Case, divisor: float | None = None, parameters: str = "by_hand") -> list[str]:
     """Averages the gradients of ``parameters``, or divides their sums by ``divisor``."""
     names = MeshNames(case)
+    alone = case.mesh.data_size == 1 and divisor is not None
     return [
         f"for grad in [p.grad for p in {parameters} if p.grad is not None]:",
-        f"    dist.all_reduce(grad{names.group_argument})",
+        *([] if alone else [f"    dist.all_reduce(grad{names.group_argument})"]),
         f"    grad /= {names.data_size if divisor is None else divisor}",
     ]
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+
+from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
+from fuzzshard.case.graph import BatchNorm, Dropout
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Backward, Forward, SetPath, SetRequiresGrad
+from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetPath, SetRequiresGrad
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,3 +62,19 @@ def losses(case: Case, last: int) -> Losses:
             case _:
                 pass
     return result
+
+
+def microbatches(case: Case, last: int) -> int:
+    """How many microbatches of one kind the ops up to ``last`` are, after flags alone; 0 for anything else.
+
+    They differ in their data only: the model has no state of its own that a forward changes.
+    """
+    ops = tuple(itertools.dropwhile(lambda op: isinstance(op, SetFlag), case.schedule[: last + 1]))
+    forwards, backwards = ops[::2], ops[1::2]
+    kinds = {replace(op, batch=0) for op in forwards if isinstance(op, Forward) and op.grad}
+    paired = len(forwards) == len(backwards) and all(isinstance(op, Backward) for op in backwards)
+    if not paired or len(kinds) != 1 or not all(isinstance(op, Forward) and op.grad for op in forwards):
+        return 0
+    changing = (BatchNorm, Dropout)
+    changes = any(isinstance(module, changing) for module in facts(case).modules.values())
+    return 0 if changes or case.inputs.rank_batches else len(forwards)

@@ -87,14 +87,15 @@ def _unshard_lines(scope: Scope, op: Unshard | Reshard) -> list[str]:
 
 
 def divide_factor_lines(scope: Scope, op: SetDivideFactor) -> list[str]:
-    """Gloo has no ``PREMUL_SUM``, which torch uses for other factors than the size of the shard axis."""
+    """Gloo has no ``PREMUL_SUM``, which torch reduce-scatters with for factors other than the shard size."""
+    shard_size = scope.case.mesh.shard
 
     def statements(module: str) -> list[str]:
-        force = 'device == "cpu"' if op.factor != scope.case.mesh.shard else "False"
-        return [
-            f"{module}.set_gradient_divide_factor({op.factor})",
-            f"{module}.set_force_sum_reduction_for_comms({force})  # gloo cannot multiply while it adds",
-        ]
+        lines = [f"{module}.set_gradient_divide_factor({op.factor})"]
+        if shard_size > 1 and op.factor != shard_size:
+            lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
+            lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
+        return lines
 
     return scope.each_wrapped(op.target, statements, recurse=op.recurse)
 

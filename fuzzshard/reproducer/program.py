@@ -45,7 +45,7 @@ from fuzzshard.reproducer.watch import Watch
 _STOPS_AT_OP = ("communication", "hooks", "error")
 """Kinds that look at what an op does, not at what it leaves behind."""
 
-_NO_MATTER_OF_VALUES = ("presence", "held", "outlives")
+_NO_MATTER_OF_VALUES = ("presence", "held", "outlives", "accumulation")
 """Kinds for which nobody averages gradients by hand."""
 
 
@@ -121,8 +121,7 @@ class Program:
             owners = set()
         elif self.aim.kind != "compare":
             owners &= {None} if self.aim.engine == "fully_shard" else set()
-        reads = {i for i in self.losses.taken if self.aim.watches("gradient", i)}
-        plan = sync_plan(self.case, self.last, owners, self.losses.taken, reads, tolerant=self.aim.tolerant)
+        plan = sync_plan(self.case, self.aim, self.last, owners, self.losses.taken)
         return (
             dataclasses.replace(plan, plain=False) if self.case.tensor_parallel and None in owners else plan
         )

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
-from fuzzshard.reproducer.aim import VALUES, Aim, Values, aim_of
+from fuzzshard.reproducer.accumulation import Accumulate
+from fuzzshard.reproducer.aim import VALUES, Aim, Values
 from fuzzshard.reproducer.alone import Alone
 from fuzzshard.reproducer.compare import Compare, Relate
+from fuzzshard.reproducer.from_finding import aim_of
 from fuzzshard.reproducer.imports import import_block
 from fuzzshard.reproducer.story import story
 from fuzzshard.reproducer.writer import Writer
@@ -72,6 +74,8 @@ def script(
 
 
 def _writer(case: Case, aim: Aim) -> Writer:
+    if aim.kind == "accumulation":
+        return Accumulate(case, aim)
     if not aim.trains_reference:
         return Alone(case, aim)
     return Compare(case, aim) if aim.kind == "compare" else Relate(case, aim)

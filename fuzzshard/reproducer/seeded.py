@@ -49,7 +49,8 @@ def tolerance(case: Case, aim: Aim, *, plain: bool) -> float:
     ``plain`` gradients are averaged in another order than the engine does.
     """
     reduces = any(isinstance(op, Backward) for op in case.schedule[: (aim.op or 0) + 1])
-    same_order = adds_in_order(case) and plain
+    engine = aim.engine if "unreduced_gradient" in aim.oracles else ""
+    same_order = adds_in_order(case, engine) and plain
     if not aim.bound and (same_order or not (reduces or case.tensor_parallel)):
         return 0.0
     if not aim.error:

@@ -44,8 +44,7 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
         case "collectives":
             return f"Under {aim.engine} the ranks do not issue the same collectives."
         case "held" if finding.oracle == "unreduced_gradient":
-            unreduced = f"the unreduced gradient of {finding.name}"
-            return f"{aim.engine} holds {unreduced}: observed {observed}, expected {expected}."
+            return f"{_thing(finding)} under {aim.engine}: observed {observed}, expected {expected}."
         case "held" | "outlives":
             return f"What {aim.engine} leaves behind of {finding.name}: {observed}, expected {expected}."
         case "replicas":
@@ -59,6 +58,10 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
             return f"Under {aim.engine} {finding.name} {wanted}: observed {observed}, expected {expected}."
         case "type":
             return f"{_thing(finding)} under {aim.engine}: observed {observed}, expected {expected}."
+        case "accumulation":
+            what = f"{_thing(finding)} under {aim.engine} is not the sum of what each microbatch leaves alone"
+        case "compare" if finding.oracle == "unreduced_gradient":
+            what = f"{_thing(finding)} under {aim.engine} is not what plain training adds up on the rank"
         case "compare":
             what = f"{_thing(finding)} under {aim.engine} is not that of {_TRUTH}"
     if aim.seeded and finding.error is not None:
@@ -77,6 +80,8 @@ def _thing(finding: Finding) -> str:
     match finding.oracle:
         case "local_gradient":
             return f"The gradient of {finding.name} that adds up without synchronisation"
+        case "unreduced_gradient":
+            return f"The gradient of {finding.name} that waits for its reduction"
         case "gradient":
             return f"The gradient of {finding.name}"
         case "input_gradient":

@@ -24,6 +24,7 @@ from fuzzshard.case.schedule import (
     ZeroGrad,
 )
 from fuzzshard.case.sync_flags import SyncFlags
+from fuzzshard.reproducer.aim import Aim
 
 Owner = int | None
 
@@ -38,6 +39,7 @@ class SyncPlan:
     called by themselves: it finalises them even if it brings them no gradient. ``plain``: gradients may
     add up in ``.grad`` and be averaged there, because nothing reads them, or adds to them what is
     averaged already, in between. ``exactly``: they are then added in the order in which engines add them.
+    ``clears``: the backward before which averages may be dropped, where only what comes after is looked at.
     """
 
     unsynced: Mapping[int, tuple[str, ...]]
@@ -47,21 +49,16 @@ class SyncPlan:
     through: Mapping[int, frozenset[int]]
     plain: bool
     exactly: bool = True
+    clears: int | None = None
 
 
 def sync_plan(
-    case: Case,
-    last: int,
-    by_hand: Collection[Owner],
-    taken: Mapping[int, list[int]],
-    reads: set[int],
-    *,
-    tolerant: bool = False,
+    case: Case, aim: Aim, last: int, by_hand: Collection[Owner], taken: Mapping[int, list[int]]
 ) -> SyncPlan:
-    """For ops up to ``last``; by backward, ``taken`` are its forwards; ``.grad`` is read after ``reads``.
+    """For ops up to ``last``; by backward, ``taken`` are its forwards.
 
-    Where a comparison is ``tolerant``, what is averaged already may be averaged again: it stays what it is
-    but for rounding.
+    Where a comparison is tolerant, what is averaged already may be averaged again: it stays what it is
+    but for rounding. What is compared with an unreduced gradient has nothing in it that is averaged.
     """
     owners = {name: owner for name, owner in facts(case).owners.items() if owner in by_hand}
     flags = SyncFlags(case)
@@ -72,6 +69,7 @@ def sync_plan(
     divisors: dict[int, dict[str, float]] = {}
     usual = case.mesh.data_size
     plain, exactly, averaged, local = True, True, False, False
+    clears: int | None = None
     for index, op in enumerate(case.schedule[: last + 1]):
         match op:
             case SetFlag():
@@ -85,9 +83,11 @@ def sync_plan(
                 divisors |= {index: factors} if factors else {}
                 everything, nothing = len(names) == len(owners), not names
                 exactly &= not averaged
-                plain &= (tolerant or not averaged) and (everything or nothing)
-                plain &= not (names and (several or index in reads))
+                plain &= (aim.tolerant or not averaged) and (everything or nothing)
+                plain &= not (names and (several or aim.watches("gradient", index)))
                 plain &= not factors or (not averaged and _is_one_factor(factors, owners))
+                if nothing or (averaged and not local):
+                    clears = None if nothing else index
                 averaged, local = averaged or nothing, bool(names)
             case Step() | ClipGradNorm():
                 plain &= not local
@@ -98,10 +98,14 @@ def sync_plan(
                 plain = False  # parameters are others from here on
             case _:
                 pass
+    if "unreduced_gradient" not in aim.oracles:
+        clears = None
+    elif averaged and clears is None:
+        plain = False
     if not several or not any(unsynced.values()):
-        return SyncPlan(unsynced, divisors, tuple(owners), {}, {}, plain, exactly)
+        return SyncPlan(unsynced, divisors, tuple(owners), {}, {}, plain, exactly, clears)
     through = {index: _roots_called(case, groups, forwards) for index, forwards in taken.items()}
-    return SyncPlan(unsynced, divisors, tuple(owners), roots, through, plain, exactly)
+    return SyncPlan(unsynced, divisors, tuple(owners), roots, through, plain, exactly, clears)
 
 
 def _is_one_factor(factors: Mapping[str, float], names: Collection[str]) -> bool:

@@ -10,8 +10,14 @@ from fuzzshard.case.graph import BatchNorm, Block
 from fuzzshard.case.schedule import Forward, Op
 from fuzzshard.errors import UsageError
 from fuzzshard.model.expressions import result_expression
+from fuzzshard.reproducer.held import unreduced
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.scope import Scope, at
+
+_WIDTH = 105
+"""The most characters of a statement in a function."""
+
+_OF_ONE_NAME = ("registered_parameter", "output", "loss", "input_gradient", "unreduced_gradient")
 
 _STATES = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq", "step")}
 
@@ -42,6 +48,8 @@ class Watch:
         keeps = self.aim.op is None
         if not self.aim.trains_reference:
             return []
+        if self.aim.oracles == ("unreduced_gradient",):
+            return self._unreduced() if self.aim.watches(oracles[-1], index) else []
         if self.watched:
             wanted = any(self.aim.watches(oracle, index) for oracle in oracles)
             if wanted and self.scope.engine == "fsdp1" and self.aim.oracles[0] in ("gradient", "parameter"):
@@ -74,7 +82,7 @@ class Watch:
                 if self.scope.engine != "fsdp1"
                 else oracle != "local_gradient" and aim.error > 0
             )
-        return oracle in ("registered_parameter", "output", "loss", "input_gradient")
+        return oracle in _OF_ONE_NAME
 
     @property
     def parameter(self) -> str:
@@ -106,6 +114,18 @@ class Watch:
                 return f'optimizer.state.get({at(self.scope.model, fqn)}, {{}}).get("{state}")'
             case oracle:
                 return dict(self._pairs(index, oracle))[name]
+
+    def _unreduced(self) -> list[str]:
+        """What the reference has added up without averaging it, and what the engine holds in its place."""
+        name = self.aim.name
+        local = f'local["{name}"]' if self.sums else f"{at(self.scope.model, name)}.grad"
+        returned = [local, unreduced(self.scope)]
+        if not self.aim.seeded:
+            returned = [f'{{"{name}": {value}}}' for value in returned]
+        line = f"return {returned[0]} if model is reference else {returned[1]}"
+        if len(line) < _WIDTH:
+            return [line]
+        return ["if model is reference:", f"    return {returned[0]}", f"return {returned[1]}"]
 
     def loss(self, index: int) -> str:
         """The variable of the loss of the forward at ``index``."""

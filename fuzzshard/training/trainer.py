@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import torch
-from torch.distributed.tensor import DTensor
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import BatchNorm, Block, Conv1d
 from fuzzshard.case.progress import Progress, names_rank
 from fuzzshard.case.schedule import (
     Backward,
@@ -35,8 +31,8 @@ from fuzzshard.case.schedule import (
     ZeroGrad,
 )
 from fuzzshard.engines.base import DTYPES, Engine
-from fuzzshard.model.expressions import input_class
 from fuzzshard.model.names import seed_of
+from fuzzshard.training.calls import call, flatten
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.feed import Feed
@@ -182,7 +178,7 @@ class Trainer:
         )
         module = self.engine.call_target(op.target)
         with torch.set_grad_enabled(op.grad):
-            outputs = flatten(self._call(op.target, module, self.feed.inputs(op)))
+            outputs = flatten(call(self.engine, op.target, module, self.feed.inputs(op)))
             self.delays.at("after_forward")
             loss = self._loss(op, outputs)
         if self.trace is not None:
@@ -191,26 +187,6 @@ class Trainer:
             self.trace.record(Key(index, "loss", "loss"), loss)
         if op.grad:
             self.pending.append(loss)
-
-    def _call(self, target: str, module: Callable[..., Any], args: list[torch.Tensor]) -> Any:
-        leaf = self.engine.facts.modules[target]
-        if self.case.inputs.on_host and not self.engine.moves_inputs(target):
-            args = [tensor.to(self.engine.mesh.device) for tensor in args]
-        if isinstance(leaf, Conv1d) or (isinstance(leaf, BatchNorm) and self.case.inputs.seq):
-            return module(args[0].transpose(1, 2)).transpose(1, 2)
-        if not isinstance(leaf, Block):
-            return module(*args)
-        match leaf.passing:
-            case "positional":
-                return module(*args)
-            case "keyword":
-                return module(**dict(zip(leaf.inputs, args, strict=True)))
-            case "tuple":
-                return module(tuple(args))
-            case "dict":
-                return module(dict(zip(leaf.inputs, args, strict=True)))
-            case "dataclass":
-                return module(self.engine.generated(input_class(target))(*args))
 
     def _loss(self, op: Forward, outputs: list[torch.Tensor]) -> torch.Tensor:
         used = range(len(outputs)) if op.outputs is None else op.outputs
@@ -246,22 +222,6 @@ class Trainer:
         self.recorder.explicit = False
         self.delays.at("after_backward")
         return True
-
-
-def flatten(output: Any) -> list[torch.Tensor]:
-    """The tensors of an output, in order: one, or the parts of a tuple, a dict or a dataclass.
-
-    Of a DTensor the whole tensor is meant.
-    """
-    if isinstance(output, DTensor):
-        return [output.full_tensor()]
-    if isinstance(output, torch.Tensor):
-        return [output]
-    if dataclasses.is_dataclass(output):
-        parts = [getattr(output, field.name) for field in dataclasses.fields(output)]
-    else:
-        parts = list(output.values() if isinstance(output, dict) else output)
-    return [tensor for part in parts for tensor in flatten(part)]
 
 
 def _undelayed(case: Case) -> Case:

@@ -13,6 +13,7 @@ from recall_tables import (
     rarely_found,
     row_line,
 )
+from signatures import bugs_of_signatures, signature_figures, signature_lines
 
 from fuzzshard.errors import UsageError
 
@@ -98,3 +99,16 @@ def test_guidances_are_read_once_each_and_unknown_ones_are_refused():
     assert read_guidances("none,coverage,none") == ["none", "coverage"]
     with pytest.raises(UsageError, match="'luck'"):
         read_guidances("none,luck")
+
+
+def test_signatures_are_counted_by_bug_and_bugs_by_signature():
+    def shows(name, **counts):
+        return Row(id=name, difficulty="", outcome=FOUND, found=True, signatures=counts)
+
+    rows = [shows("a", wrong=2, missing=1), shows("a", wrong=1), shows("b", wrong=1), row(MISSED)]
+    assert bugs_of_signatures(rows) == {"wrong": ["a", "b"], "missing": ["a"]}
+    figures = signature_figures(rows)
+    assert (figures["findings"], figures["bugs"], figures["signatures"]) == (5, 2, 2)
+    assert (figures["mean signatures of a bug"], figures["most bugs of a signature"]) == (1.5, 2)
+    assert list(signature_lines(rows)) == ["a: wrong (3), missing (1)", "wrong: a, b"]
+    assert signature_figures([row(MISSED)]) == {}

@@ -12,7 +12,8 @@ from fuzzshard.bisect import environment as environments
 from fuzzshard.bisect.bisect import Result, Tried, bisect
 from fuzzshard.bisect.environment import CannotInstall, Source, environment
 from fuzzshard.bisect.versions import parse_versions, summary
-from fuzzshard.corpus.entry import make_entry, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import UsageError

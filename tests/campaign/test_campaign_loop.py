@@ -33,7 +33,7 @@ from fuzzshard.campaign.events import (
 from fuzzshard.campaign.tally import gist
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Linear
-from fuzzshard.corpus.entry import encode_entry, read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.expectation import with_observation
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import InfraError, UsageError
@@ -92,7 +92,7 @@ def test_a_finding_is_confirmed_saved_and_exits_1(tmp_path):
     assert entry.confirmed is not None
     assert (entry.confirmed.runs, entry.confirmed.reproduced) == (3, 3)
     assert saved.script_fails is True
-    assert saved.replay_command == entry.replay
+    assert saved.replay_command == f"fuzzshard replay {saved.path}"
     assert ran.log.count("restart") == 1 + 3
 
 

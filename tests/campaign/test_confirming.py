@@ -14,7 +14,8 @@ from fuzzshard.campaign.judge import FLAKY_RUNS, confirm
 from fuzzshard.campaign.reduce import confirm_and_shrink
 from fuzzshard.campaign.sequential import ERROR, MAX_RUNS, RateTest
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.entry import Confirmation, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.verdict import Verdict
 

@@ -27,9 +27,11 @@ from fuzzshard.campaign.events import (
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.resume import session_seed
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.entry import read_entry
+from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import UsageError
+from fuzzshard.guidance import guided
+from fuzzshard.guidance.novelty import guiding
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE
 from fuzzshard.report.lines import event_lines
@@ -293,6 +295,23 @@ def test_the_time_of_earlier_sessions_counts(tmp_path):
     assert ran.finished.reason == "time is up"
     assert (ran.finished.cases, ran.code) == (4, 0)
     assert ran.finished.elapsed > session.elapsed
+
+
+def test_guidance_knows_the_cases_of_earlier_sessions(tmp_path, monkeypatch):
+    taken = []
+
+    def spy(*args, before=(), **options):
+        taken.append([present.tolist() for present in before])
+        return guided(*args, before=before, **options)
+
+    monkeypatch.setattr("fuzzshard.campaign.session.guided", spy)
+    options = {"seed": 5, "verdict_of": lambda case: PASS, "guidance": "features"}
+    killed(tmp_path, nth(CaseJudged, 4), **options)
+    run(tmp_path, **options)
+    with history(tmp_path) as journal:
+        (campaign,) = {session.campaign for session in journal.sessions()}
+        first_four = list(journal.case_runs(campaign))[:4]
+    assert taken == [[guiding(case.features).tolist() for case in reversed(first_four)]]
 
 
 def test_findings_of_earlier_sessions_count(tmp_path):

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fuzzshard.case import codec
-from fuzzshard.corpus.entry import CorpusEntry, decode_entry, encode_entry, read_entry
+from fuzzshard.corpus.codec import decode_entry, encode_entry, read_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import InvalidEntry
 
@@ -20,13 +21,33 @@ SEED = 20
 PATH = Path("case.json")
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 3, 2**31, 2**64, -(2**63), 10**30, 0.0, -0.5, 1e308, 1e-320),
-    *("", "x", "a.b", "..", "\0", "é", "forward", "2.13", "root", "linear0", "h0", "h0.0", [], {}, [0], {"a": 1}),
+    *(
+        "",
+        "x",
+        "a.b",
+        "..",
+        "\0",
+        "é",
+        "forward",
+        "2.13",
+        "root",
+        "linear0",
+        "h0",
+        "h0.0",
+        [],
+        {},
+        [0],
+        {"a": 1},
+    ),
 ]
 
 
 def sources() -> list[Path]:
     """Every finding and a few upstream cases, large and small."""
-    return [*entry_files([CORPUS / "findings", CORPUS / "regressions"]), *entry_files([CORPUS / "upstream"])[::20]]
+    return [
+        *entry_files([CORPUS / "findings", CORPUS / "regressions"]),
+        *entry_files([CORPUS / "upstream"])[::20],
+    ]
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -79,8 +100,9 @@ def loaded(data: bytes) -> CorpusEntry | None:
     try:
         return decode_entry(data, PATH)
     except InvalidEntry as error:
-        assert "\n" not in str(error)
-        return None
+        refusal = str(error)
+    assert "\n" not in refusal
+    return None
 
 
 def damage(count: int) -> None:

@@ -9,18 +9,9 @@ import msgspec
 import pytest
 
 from fuzzshard.case import codec
-from fuzzshard.corpus import entry as entry_module
-from fuzzshard.corpus.entry import (
-    FORMAT,
-    Confirmation,
-    CorpusEntry,
-    decode_entry,
-    digest,
-    encode_entry,
-    make_entry,
-    read_entry,
-    slug,
-)
+from fuzzshard.corpus import codec as entry_codec
+from fuzzshard.corpus.codec import decode_entry, encode_entry, read_entry
+from fuzzshard.corpus.entry import FORMAT, Confirmation, CorpusEntry, digest, make_entry, slug
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import EXIT_USAGE, InvalidEntry
@@ -135,7 +126,7 @@ def test_an_older_format_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPat
         fields = json.loads(data)
         return CorpusEntry(case=msgspec.convert(fields["experiment"], type(CASE)), signature="old")
 
-    monkeypatch.setitem(entry_module.READERS, -7, read_old)
+    monkeypatch.setitem(entry_codec.READERS, -7, read_old)
     old = json.dumps({"format": -7, "experiment": json.loads(codec.encode(CASE))}).encode()
     assert decode_entry(old, PATH).signature == "old"
 
@@ -162,7 +153,10 @@ def as_format_1(entry: CorpusEntry) -> bytes:
 @pytest.mark.parametrize("reproduced", [1, 3])
 def test_format_1_is_read_as_if_it_had_a_lifecycle(reproduced: int) -> None:
     entry = make_entry(
-        CASE, VERDICT, {"torch": "2.13.0+cpu", "backend": "gloo"}, confirmed=Confirmation(runs=3, reproduced=reproduced)
+        CASE,
+        VERDICT,
+        {"torch": "2.13.0+cpu", "backend": "gloo"},
+        confirmed=Confirmation(runs=3, reproduced=reproduced),
     )
     assert decode_entry(as_format_1(entry), PATH) == entry
 
@@ -188,6 +182,8 @@ def test_an_entry_written_by_hand_needs_no_checksum() -> None:
 @pytest.mark.parametrize("changes", [{"bad_on": ["two"]}, {"lifecycle": "gone"}, {"issue": "ask Jo"}])
 def test_a_lifecycle_that_means_nothing_is_one_clear_line(changes: dict[str, object]) -> None:
     invalid(edited(**changes))
+
+
 def test_format_1_knows_no_culprits_and_not_what_other_runs_showed() -> None:
     fields = json.loads(as_format_1(ENTRY)) | {"confirmed": {"runs": 3, "reproduced": 2}}
     del fields["culprits"]

@@ -12,8 +12,9 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Linear
 from fuzzshard.corpus import gather
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.distinct import distinct
-from fuzzshard.corpus.entry import Confirmation, CorpusEntry, encode_entry, make_entry, read_entry, slug
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, slug
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.verdict import Finding, Status, Verdict
 
@@ -31,7 +32,9 @@ SMALL, MEDIUM, LARGE = linears(2), linears(3), linears(4)
 def entry(case: Case, oracle: str = "gradient", *, device: str = "cpu", **changes: object) -> CorpusEntry:
     finding = Finding(oracle=oracle, engine="fully_shard", observed="1", expected="2")
     verdict = Verdict(status=Status.DIVERGENCE, findings=(finding,))
-    made = make_entry(case, verdict, {"torch": "2.13.0", "backend": "nccl" if device == "cuda" else "gloo"}, confirmed=WHOLE)
+    made = make_entry(
+        case, verdict, {"torch": "2.13.0", "backend": "nccl" if device == "cuda" else "gloo"}, confirmed=WHOLE
+    )
     return replace(made, **changes)
 
 
@@ -144,7 +147,11 @@ def test_a_larger_case_is_not_merged(tmp_path: Path) -> None:
 def test_of_several_nodes_the_smallest_case_is_merged(tmp_path: Path) -> None:
     for node, case in (("1", LARGE), ("2", SMALL), ("3", MEDIUM)):
         save(tmp_path / node, "x", entry(case))
-    assert merge(tmp_path / "corpus", tmp_path / "1", tmp_path / "2", tmp_path / "3") == ["added", "known", "known"]
+    assert merge(tmp_path / "corpus", tmp_path / "1", tmp_path / "2", tmp_path / "3") == [
+        "added",
+        "known",
+        "known",
+    ]
     assert [kept.case for kept in in_corpus(tmp_path / "corpus")] == [SMALL]
 
 

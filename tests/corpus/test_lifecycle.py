@@ -70,7 +70,11 @@ def test_a_finding_that_an_older_torch_does_not_have_is_open_still() -> None:
 
 def test_a_fixed_finding_that_comes_back_is_open() -> None:
     after = with_observation(FIXED, "2.15.0", present=True)
-    assert (after.lifecycle, after.bad_on, after.good_on) == (Lifecycle.OPEN, ("2.13.0", "2.15.0"), ("2.14.0",))
+    assert (after.lifecycle, after.bad_on, after.good_on) == (
+        Lifecycle.OPEN,
+        ("2.13.0", "2.15.0"),
+        ("2.14.0",),
+    )
 
 
 def test_the_last_look_at_a_release_counts() -> None:

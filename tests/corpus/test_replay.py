@@ -10,7 +10,8 @@ import pytest
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import Confirmation, encode_entry, make_entry, read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import Confirmation, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import UNHURRIED, Outcome, exit_code
 from fuzzshard.corpus.replay import ReplayResult, replay
@@ -116,6 +117,21 @@ def test_a_bare_case_is_expected_to_pass(tmp_path: Path, verdict: Verdict, outco
     assert (result.path, result.outcome) == (tmp_path / "mlp.json", outcome)
 
 
+HUNG = Verdict(
+    status=Status.HANG,
+    findings=(Finding(oracle="deadline", engine="fully_shard", observed="300 s", expected="an end"),),
+)
+
+
+@pytest.mark.parametrize(("second", "outcome"), [(PASS, Outcome.PASS), (HUNG, Outcome.CHANGED)])
+def test_ranks_that_waited_for_each_other_once_may_have_been_kept_from_running(
+    tmp_path: Path, second: Verdict, outcome: Outcome
+) -> None:
+    world = FakeWorld(HUNG, second)
+    (result,) = run(world, bare(tmp_path / "mlp.json"))
+    assert (result.outcome, len(world.cases)) == (outcome, 2)
+
+
 def marked(path: Path, **changes: object) -> Path:
     """An entry that somebody has looked at since it was found with torch 2.13.0."""
     file = save(path)
@@ -146,7 +162,9 @@ def test_what_became_of_a_finding_decides_what_its_return_means(
 def test_a_regression_says_when_it_was_fixed(tmp_path: Path) -> None:
     file = marked(tmp_path / "a", lifecycle=Lifecycle.FIXED, good_on=("2.13.1",))
     (result,) = run(FakeWorld(divergence()), file)
-    assert result.message == "divergence/fully_shard/gradient is back in torch 2.14.0, and was fixed in 2.13.1"
+    assert (
+        result.message == "divergence/fully_shard/gradient is back in torch 2.14.0, and was fixed in 2.13.1"
+    )
 
 
 def test_a_fix_names_both_versions_of_torch(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import CorpusEntry, make_entry, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import CorpusEntry, make_entry
 from fuzzshard.corpus.store import (
     entry_files,
     only_case,
@@ -67,9 +68,20 @@ def test_finding_the_same_case_again_repairs_a_corrupt_entry(tmp_path: Path) -> 
     assert read_entry(folder / "case.json").case == CASE
 
 
-def test_a_saved_entry_says_how_to_replay_it(tmp_path: Path) -> None:
-    folder = save_unshrunk(tmp_path / "my corpus", ENTRY, "")
+def test_a_saved_entry_says_how_to_replay_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = save_unshrunk(Path("my corpus"), ENTRY, "")
     assert read_entry(folder / "case.json").replay == f"fuzzshard replay '{folder}'"
+
+
+@pytest.mark.parametrize(("corpus", "said"), [("here/corpus", "corpus/findings"), ("elsewhere", "findings")])
+def test_an_entry_says_how_to_replay_it_without_the_path_of_its_machine(
+    corpus: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    folder = save_unshrunk(tmp_path / corpus, ENTRY, "")
+    assert read_entry(folder / "case.json").replay == f"fuzzshard replay {said}/{folder.name}"
 
 
 def test_a_replay_command_restores_the_conditions_of_the_finding() -> None:

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import CorpusEntry, encode_entry, make_entry, read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import CorpusEntry, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import Outcome
 from fuzzshard.corpus.replay import ReplayResult
@@ -87,7 +88,9 @@ def test_a_run_on_another_kind_of_device_changes_nothing(folder: Path) -> None:
     assert update(result, "cuda", render) == ""
 
 
-def test_an_interrupted_update_leaves_the_entry_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_update_leaves_the_entry_as_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = (folder / "case.json").read_bytes()
 
     def interrupted(*_: object) -> None:

@@ -81,7 +81,9 @@ def test_the_page_counts_the_last_result_of_each_case(tmp_path: Path) -> None:
         for outcome in ("INFRA", "PASS")
     ]
     (corpus / RESULTS[0]).write_text("\n".join(lines))
-    assert re.search(r"^\| \*\*V1\*\* \| .* \| 1 \| 1 \| 0 \| 0 \|  \|  \|  \|$", readme(corpus), re.MULTILINE)
+    assert re.search(
+        r"^\| \*\*V1\*\* \| .* \| 1 \| 1 \| 0 \| 0 \|  \|  \|  \|$", readme(corpus), re.MULTILINE
+    )
 
 
 @pytest.fixture(scope="module")

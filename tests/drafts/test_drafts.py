@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from fuzzshard import cli
-from fuzzshard.corpus.entry import Confirmation, CorpusEntry, Culprit, make_entry, read_entry
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry, Culprit, make_entry
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.drafts.draft import MOST_CHARACTERS, draft

@@ -146,6 +146,12 @@ SCHEDULES: dict[str, Case] = {
     "a divide factor in double precision": make_case(
         schedule=(SetDivideFactor(factor=6.0), *TWO_STEPS), dtype="float64"
     ),
+    "a divide factor where nothing is reduced": make_case(
+        schedule=(SetDivideFactor(factor=3.0), *TWO_STEPS), mesh=1
+    ),
+    "a divide factor where replicas are reduced only": make_case(
+        schedule=(SetDivideFactor(factor=3.0), *TWO_STEPS), mesh=Mesh(replicate=2, shard=1)
+    ),
     "a divide factor on an hsdp mesh": make_case(
         schedule=(
             *(SetDivideFactor(factor=3.0), flag("requires_all_reduce", False), FORWARD, BACKWARD),

@@ -17,7 +17,8 @@ from running import campaign
 
 from fuzzshard.campaign.judge import confirm
 from fuzzshard.case.case import Mesh
-from fuzzshard.corpus.entry import Confirmation, encode_entry, read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.doctor import clean_case
 from fuzzshard.verdict import Status

@@ -9,7 +9,7 @@ import pytest
 from running import campaign
 
 from fuzzshard.cli import main
-from fuzzshard.corpus.entry import read_entry
+from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import FORMAT, JOURNAL_FILE, connect

@@ -4,6 +4,7 @@ import sys
 
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.guidance import Feedback, guided
+from fuzzshard.guidance.novelty import guiding_features
 from fuzzshard.guidance.stream import FRESH, GuidedStream
 from fuzzshard.strategies import case_stream, draw_cases
 
@@ -36,6 +37,16 @@ def test_a_guided_stream_depends_on_the_seed_and_on_what_it_is_told():
     assert take(SEED) == take(SEED)
     assert take(SEED) != take(SEED + 1)
     assert take(SEED) != take(SEED, passes=lambda case: len(case.wrap) > 1)
+
+
+def test_what_earlier_sessions_ran_is_not_novel_any_more():
+    before = [guiding_features(case) for case in draw_cases(SEED + 1, 40, world_size=WORLD)]
+    stream = guided("features", fresh(), SEED, world_size=WORLD, before=before)
+    anew = guided("features", fresh(), SEED, world_size=WORLD)
+    assert isinstance(stream, GuidedStream)
+    assert isinstance(anew, GuidedStream)
+    for present in before:
+        assert stream.conjunctions.rarity(present) < anew.conjunctions.rarity(present)
 
 
 def test_a_guided_stream_does_not_depend_on_the_hashes_of_the_process():

@@ -19,7 +19,7 @@ from fuzzshard.model.expressions import class_name
 from fuzzshard.model.names import MODULUS, seed_of
 from fuzzshard.model.source import model_source
 from fuzzshard.model.values import named_ids, named_values
-from fuzzshard.training.trainer import flatten
+from fuzzshard.training.calls import flatten
 
 CPU = torch.device("cpu")
 

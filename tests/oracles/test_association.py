@@ -20,9 +20,9 @@ from cases import (
 )
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Mesh, Tie
+from fuzzshard.case.case import Case, Freeze, Mesh, Tie
 from fuzzshard.case.graph import Alias, Block, Conv1d, Conv2d, Linear, RMSNorm
-from fuzzshard.case.schedule import ClipGradNorm, Forward, SetFlag
+from fuzzshard.case.schedule import ClipGradNorm, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.oracles.association import accumulates, adds_in_another_order, reorders_from
 from fuzzshard.oracles.judge import bitwise_until
 
@@ -183,3 +183,20 @@ def test_so_is_one_that_makes_one_patch_of_an_image_or_whose_image_has_one_chann
     model = chain(c=Conv2d(channels=channels, kernel=kernel, out=7), b=Linear(out=3))
     case = make_case(model, TWO_STEPS, wrap=groups("c", ROOT), inputs=float_inputs(width))
     assert reorders_from(case, "fully_shard") == expected
+
+
+@pytest.mark.parametrize("engine", ["fully_shard", "ddp"])
+@pytest.mark.parametrize(
+    ("frozen", "engines_only", "expected"), [("a", True, 2), ("b", True, END + 1), ("a", False, END + 1)]
+)
+def test_a_matrix_product_may_add_otherwise_where_the_reference_alone_has_the_parameter_frozen(
+    engine: str, frozen: str, engines_only: bool, expected: int
+) -> None:
+    thaw = SetRequiresGrad(target="a", value=True, engines_only=engines_only)
+    case = make_case(
+        chain(a=Linear(out=5), b=Linear(out=5)),
+        (*TWO_STEPS[:2], thaw, *TWO_STEPS[2:]),
+        freezes=(Freeze(target=frozen),),
+        observe="losses",
+    )
+    assert reorders_from(case, engine) == expected

@@ -147,6 +147,16 @@ def test_a_gradient_that_adds_several_terms_is_bounded_by_the_largest_move() -> 
     assert not bound.of("fully_shard").excess(changed)[0]
 
 
+def test_a_loss_may_round_by_its_largest_output_where_its_terms_cancel() -> None:
+    loss, output = Key(LATER_BACKWARD - 1, "loss", "loss"), Key(LATER_BACKWARD - 1, "output", "output 0")
+    reference = trace({loss: floats(0.0).sum(), output: floats(2.0, -3.0, NAN)})
+    bound = NoiseBound(CASE, reference, [reference])
+    rounded = difference(loss, floats(1e-7).sum(), floats(0.0).sum())
+    assert bound.bound(rounded).item() == pytest.approx(ROUNDING_FACTOR * 3.0 * EPS)
+    assert bound.excess(rounded)[0]
+    assert not bound.excess(difference(loss, floats(1e-4).sum(), floats(0.0).sum()))[0]
+
+
 def test_a_tensor_that_no_twin_moves_keeps_its_floor() -> None:
     key = Key(FIRST_FORWARD, "output", "y")
     bound = noise_bound(key, floats(1.0), floats(1.0))

@@ -7,6 +7,7 @@ from cases import (
     BACKWARD,
     FORWARD,
     STEP,
+    TWO_STEPS,
     call,
     chain,
     children,
@@ -16,9 +17,9 @@ from cases import (
 )
 from traces import difference, floats, gradient, trace
 
-from fuzzshard.case.case import Case, Checkpoint
+from fuzzshard.case.case import Case, Checkpoint, Mesh
 from fuzzshard.case.graph import BatchNorm, Block, Linear
-from fuzzshard.case.schedule import Forward, SaveState
+from fuzzshard.case.schedule import Forward, SaveState, SetDivideFactor
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.bound import NoiseBound
 from fuzzshard.oracles.compare import Difference, differences
@@ -41,6 +42,23 @@ TIED = chain(a=Linear(out=5), b=Linear(out=5))
 @pytest.mark.parametrize(("mesh", "expected"), [(1, True), (2, True), (3, False), (4, False)])
 def test_bitwise_equality_is_due_where_a_sum_has_two_terms_at_most(mesh: int, expected: bool) -> None:
     assert bitwise_applies(make_case(mesh=mesh), "fully_shard") is expected
+
+
+@pytest.mark.parametrize(
+    ("mesh", "factor", "device", "expected"),
+    [
+        (Mesh(shard=2), 3.0, "cpu", True),
+        (Mesh(shard=2), 3.0, "cuda", False),
+        (Mesh(shard=1), 3.0, "cpu", True),
+        (Mesh(replicate=2, shard=1), 3.0, "cpu", False),
+        (Mesh(replicate=2, shard=1), 4.0, "cpu", True),
+    ],
+)
+def test_a_divide_factor_rounds_where_terms_are_divided_before_they_are_added(
+    mesh: Mesh, factor: float, device: str, expected: bool
+) -> None:
+    case = make_case(mesh=mesh, schedule=(SetDivideFactor(factor=factor), *TWO_STEPS))
+    assert bitwise_applies(case, "fully_shard", device) is expected
 
 
 def test_values_without_rounding_are_exact() -> None:

@@ -19,7 +19,8 @@ from fuzzshard import pytest_entries, pytest_plugin
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import CorpusEntry, encode_entry, make_entry
+from fuzzshard.corpus.codec import encode_entry
+from fuzzshard.corpus.entry import CorpusEntry, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
 from fuzzshard.verdict import Finding, Status, Verdict

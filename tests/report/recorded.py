@@ -20,7 +20,8 @@ from fuzzshard.campaign.events import (
     FindingSaved,
     WorldStarted,
 )
-from fuzzshard.corpus.entry import Confirmation, encode_entry, read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter, SessionStart

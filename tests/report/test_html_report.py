@@ -9,7 +9,9 @@ import pytest
 from msgspec.structs import replace
 from recorded import LIST_GROUP, RESHARD, finished, judged, one_finding, record
 
-from fuzzshard.corpus.entry import Culprit, encode_entry, read_entry
+from fuzzshard.campaign.events import FindingHit
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import Culprit
 from fuzzshard.report.html.page import page
 from fuzzshard.report.node import read_node
 from fuzzshard.verdict import Status
@@ -170,6 +172,20 @@ def test_known_findings_that_no_case_showed_are_listed_apart(tmp_path: Path) -> 
     assert drawn.text("h1") == "No findings in 1 case"
     assert "1 known finding of the corpus that no case showed" in drawn.text("details", "summary")
     assert drawn.all("article") == []
+
+
+def test_the_cards_of_findings_that_the_corpus_had_are_folded(tmp_path: Path) -> None:
+    found = one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
+    one_finding(tmp_path, LIST_GROUP, "crash/fully_shard/RuntimeError in _engine_run_backward", at=2.0)
+    path = str(tmp_path / "findings" / LIST_GROUP)
+    hit = FindingHit(index=1, signature="crash", path=path, hits=1, elapsed=2.0)
+    cases = [*judged(Status.DIVERGENCE, at=0.0), *found, *judged(Status.CRASH, at=1.5), hit]
+    record(tmp_path, [*cases, finished(3.0, exit_code=1)])
+    drawn = page_of(tmp_path)
+    assert len(drawn.all("article")) == 2
+    assert "_engine_run_backward" in drawn.text("details", "article")
+    assert "registered_parameter" not in drawn.text("details", "header")
+    assert "1 new" in drawn.text("dd")
 
 
 @pytest.mark.parametrize("ended", [True, False])

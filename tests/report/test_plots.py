@@ -14,7 +14,7 @@ from recorded import finished, judged, record
 
 from fuzzshard.case.case import Mesh
 from fuzzshard.case.graph import Alias, Call, walk
-from fuzzshard.corpus.entry import read_entry
+from fuzzshard.corpus.codec import read_entry
 from fuzzshard.report.html.forward import draw_forward
 from fuzzshard.report.html.layers import GAP_ACROSS, place
 from fuzzshard.report.html.mesh import draw_mesh

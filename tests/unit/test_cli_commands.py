@@ -17,7 +17,8 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import size_order
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import Confirmation, encode_entry, make_entry, read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import Confirmation, make_entry
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import InfraError, UsageError

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from fuzzshard import cli, reproducer
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.entry import Confirmation, encode_entry, make_entry, read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import Confirmation, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
@@ -177,7 +178,7 @@ def test_mark_writes_the_lifecycle_and_the_issue(corpus: Path) -> None:
         (["prune"], "corpus prune needs a path"),
         (["merge"], "corpus merge needs a path"),
         (["list", "nowhere"], "nowhere does not exist"),
-        (["mark", "x"], "give --lifecycle, --issue or --contract"),
+        (["mark", "x"], "give --lifecycle, --issue, --contract or --looked-up"),
         (["mark", "x", "--issue", "1234"], "1234 is no address"),
         (["mark", "x", "--lifecycle", "done"], "done"),
         (["lst"], 'Did you mean "list"'),

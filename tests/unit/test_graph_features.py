@@ -49,6 +49,16 @@ def test_a_list_group_has_its_hooks_when_the_last_of_its_modules_has_run(schedul
     assert graph_features(make_case(TWO_OUTPUTS, schedule, wrap=groups(("a", "b"), ""))) == expected
 
 
+def test_a_frozen_module_of_a_list_group_needs_its_parameters_in_backward_too() -> None:
+    model = Block(
+        children=children(p=LINEAR, a=LINEAR, b=LINEAR),
+        nodes=(call("h0", "p", "x"), call("h1", "a", "h0"), call("h2", "b", "x")),
+        outputs=("h1",),
+    )
+    case = make_case(model, (FORWARD, BACKWARD), wrap=groups(("a", "b"), ""), freezes=(Freeze(target="a"),))
+    assert graph_features(case) == LATE
+
+
 def test_a_module_that_runs_twice_leaves_its_list_group_in_part() -> None:
     model = Block(
         children=children(a=LINEAR, r=Activation()),

@@ -8,9 +8,20 @@ import pytest
 from cases import BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, groups, make_case
 
 from fuzzshard.campaign.judge import judge
-from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, Optimizer, TensorSpec
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec
 from fuzzshard.case.codec import decode
-from fuzzshard.case.graph import Activation, Alias, BatchNorm, Block, Call, Child, Linear, RMSNorm, TensorOp
+from fuzzshard.case.graph import (
+    Activation,
+    Alias,
+    BatchNorm,
+    Block,
+    Call,
+    Child,
+    Conv1d,
+    Linear,
+    RMSNorm,
+    TensorOp,
+)
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetMode, SetRequiresGrad
 from fuzzshard.verdict import Status
@@ -209,6 +220,14 @@ PAST: dict[str, Case] = {
         wrap=groups("n"),
         values="dyadic",
         mesh=1,
+    ),
+    "a matrix product with a weight that the reference alone has frozen adds up in another order": make_case(
+        chain(a=Conv1d(out=4), b=Linear(out=4, bias=False)),
+        (SetRequiresGrad(target="", value=True, engines_only=True), FORWARD),
+        freezes=(Freeze(target=""),),
+        inputs=Inputs(batch=2, seq=2, tensors=(TensorSpec(size=2),)),
+        wrap=(),
+        values="gaussian",
     ),
 }
 

@@ -133,9 +133,10 @@ def _settings(nodes: Sequence[Node]) -> list[str]:
 
 
 def _tiles(stats: Stats) -> list[Tile]:
-    unfinished = f"{stats.inconclusive} did not come back" if stats.inconclusive else ""
+    more = [f"{stats.new_findings} new"] if stats.new_findings < stats.findings else []
+    more += [f"{stats.inconclusive} did not come back"] if stats.inconclusive else []
     tiles = [
-        Tile("distinct findings", str(stats.findings), unfinished, alarm=stats.findings > 0),
+        Tile("distinct findings", str(stats.findings), ", ".join(more), alarm=stats.findings > 0),
         Tile("cases", f"{stats.cases:,}", f"in {duration(stats.seconds)}"),
         Tile("cases per second", number(stats.cases_per_second)),
         Tile("hangs", str(stats.hangs), alarm=stats.hangs > 0),

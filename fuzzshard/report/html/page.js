@@ -11,3 +11,13 @@ for (const button of document.querySelectorAll("button[data-copy]")) {
     setTimeout(() => { button.textContent = "Copy"; }, 2000);
   });
 }
+function unfold() {
+  const card = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const folded = card?.closest("details");
+  if (folded && !folded.open) {
+    folded.open = true;
+    card.scrollIntoView();
+  }
+}
+addEventListener("hashchange", unfold);
+unfold();

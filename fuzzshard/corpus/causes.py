@@ -1,0 +1,123 @@
+"""What causes the findings of a corpus, and the table of them.
+
+``causes.toml`` beside the entries is written by people who have read torch: lists of the folders of entries,
+by what causes them. All else is in the entries.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from fuzzshard.corpus.distinct import Stored
+from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP
+from fuzzshard.corpus.replay import shown_path
+from fuzzshard.corpus.store import SCRIPT_FILE, saved_script
+from fuzzshard.errors import UsageError
+
+CAUSES_FILE = "causes.toml"
+
+HEAD = """\
+# Distinct findings on unmodified torch
+
+{causes} causes of {entries} entries, written by
+
+    fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md
+
+A script counts as verified if it was run when the entry was saved and showed the finding;
+`fuzzshard corpus verify corpus/findings --run` runs them again. `README.md` says how each cause works and
+what a user sees.
+
+| cause | signatures | culprit | entries | scripts verified | state | contract that it breaks | public issue |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def read_causes(file: Path) -> dict[str, tuple[str, ...]]:
+    """Names of entries by their cause; none where ``file`` is not there. Raises :class:`UsageError`."""
+    if not file.exists():
+        return {}
+    try:
+        return {name: tuple(entries) for name, entries in tomllib.loads(file.read_text()).items()}
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}", "mend it or remove it") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """Findings with one cause; ``verified`` of their scripts were run and showed the finding."""
+
+    cause: str
+    entries: tuple[str, ...]
+    signatures: tuple[str, ...]
+    culprits: tuple[str, ...]
+    verified: int
+    state: tuple[str, ...]
+    contract: tuple[str, ...]
+    issues: tuple[str, ...]
+    looked_up: tuple[str, ...]
+
+
+def by_cause(stored: Iterable[Stored]) -> list[Cause]:
+    """Findings by the cause that ``causes.toml`` beside them names; one without a cause is by itself."""
+    named: dict[str, list[Stored]] = {}
+    known: dict[Path, dict[str, str]] = {}
+    for item in stored:
+        if item.entry.signature:
+            path = shown_path(item.file)
+            corpus = path.parent
+            if corpus not in known:
+                causes = read_causes(corpus / CAUSES_FILE)
+                known[corpus] = {entry: cause for cause, entries in causes.items() for entry in entries}
+                named |= {cause: [] for cause in causes if cause not in named}
+            named.setdefault(known[corpus].get(path.name, f"not known: {path.name}"), []).append(item)
+    return [_cause(cause, items) for cause, items in named.items() if items]
+
+
+def _cause(name: str, items: Sequence[Stored]) -> Cause:
+    entries = [item.entry for item in items]
+    return Cause(
+        cause=name,
+        entries=tuple(sorted(shown_path(item.file).name for item in items)),
+        signatures=_distinct(entry.signature for entry in entries),
+        culprits=_distinct(finding.engine for entry in entries for finding in entry.findings[:1]),
+        verified=sum(SCRIPT_FILE not in i.entry.notes and saved_script(i.file) is not None for i in items),
+        state=_distinct(str(entry.lifecycle) for entry in entries),
+        contract=_distinct(entry.notes.get(CONTRACT, "") for entry in entries),
+        issues=_distinct(entry.issue for entry in entries),
+        looked_up=_distinct(entry.notes.get(LOOKED_UP, "") for entry in entries),
+    )
+
+
+def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({text for text in texts if text}))
+
+
+def causes_table(causes: Sequence[Cause]) -> str:
+    """A page of Markdown with a row for each cause, in the order of ``causes.toml``."""
+    page = HEAD.format(causes=len(causes), entries=sum(len(cause.entries) for cause in causes))
+    return page + "".join(f"| {' | '.join(_cells(cause))} |\n" for cause in causes)
+
+
+def _cells(cause: Cause) -> Iterator[str]:
+    yield _escaped(cause.cause)
+    yield "<br>".join(f"`{signature}`" for signature in cause.signatures)
+    yield ", ".join(cause.culprits)
+    yield str(len(cause.entries))
+    yield f"{cause.verified} of {len(cause.entries)}"
+    yield ", ".join(cause.state)
+    yield "<br>".join(map(_escaped, cause.contract))
+    yield "<br>".join(map(_escaped, (*map(_link, cause.issues), *cause.looked_up)))
+
+
+def _link(address: str) -> str:
+    """``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)`` for an issue on GitHub."""
+    parts = address.split("/")
+    return f"[{parts[-3]} {parts[-1]}]({address})" if len(parts) > 3 else address
+
+
+def _escaped(text: str) -> str:
+    """In one line, without an end of the cell."""
+    return " ".join(text.split()).replace("|", "\\|")

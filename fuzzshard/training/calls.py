@@ -1,0 +1,53 @@
+"""Calling a module the way its case says, and the tensors of what it returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from fuzzshard.case.graph import BatchNorm, Block, Conv1d
+from fuzzshard.engines.base import Engine
+from fuzzshard.model.expressions import input_class
+
+
+def call(engine: Engine, target: str, module: Callable[..., Any], args: list[torch.Tensor]) -> Any:
+    """Calls what ``engine`` made of the module ``target`` with ``args``, in the form that it takes them."""
+    leaf = engine.facts.modules[target]
+    inputs = engine.case.inputs
+    if inputs.on_host and not engine.moves_inputs(target):
+        args = [tensor.to(engine.mesh.device) for tensor in args]
+    if isinstance(leaf, Conv1d) or (isinstance(leaf, BatchNorm) and inputs.seq):
+        return module(args[0].transpose(1, 2)).transpose(1, 2)
+    if not isinstance(leaf, Block):
+        return module(*args)
+    match leaf.passing:
+        case "positional":
+            return module(*args)
+        case "keyword":
+            return module(**dict(zip(leaf.inputs, args, strict=True)))
+        case "tuple":
+            return module(tuple(args))
+        case "dict":
+            return module(dict(zip(leaf.inputs, args, strict=True)))
+        case "dataclass":
+            return module(engine.generated(input_class(target))(*args))
+
+
+def flatten(output: Any) -> list[torch.Tensor]:
+    """The tensors of an output, in order: one, or the parts of a tuple, a dict or a dataclass.
+
+    Of a DTensor the whole tensor is meant.
+    """
+    if isinstance(output, DTensor):
+        return [output.full_tensor()]
+    if isinstance(output, torch.Tensor):
+        return [output]
+    if dataclasses.is_dataclass(output):
+        parts = [getattr(output, field.name) for field in dataclasses.fields(output)]
+    else:
+        parts = list(output.values() if isinstance(output, dict) else output)
+    return [tensor for part in parts for tensor in flatten(part)]

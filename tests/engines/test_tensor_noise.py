@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fuzzshard.engines.tensor_noise import add_rounding, leaves_rounding_only
+
+
+def gradients(norm: nn.Module) -> dict[str, torch.Tensor]:
+    """The output of ``norm`` and all gradients, of inputs that cancel altogether."""
+    x = torch.tensor([[0.3], [-0.7]], requires_grad=True)
+    out = norm(x)
+    (out * torch.tensor([[1.1], [0.9]])).sum().backward()
+    assert x.grad is not None
+    return {"output": out.detach(), "input": x.grad} | {n: p.grad for n, p in norm.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("norm", "expected"),
+    [
+        (nn.LayerNorm(1), True),
+        (nn.LayerNorm(2), True),
+        (nn.LayerNorm(3), False),
+        (nn.RMSNorm(1), True),
+        (nn.RMSNorm(2), False),
+        (nn.BatchNorm1d(1), False),
+    ],
+)
+def test_a_norm_of_one_or_two_features_passes_no_gradient_on(norm: nn.Module, expected: bool) -> None:
+    assert leaves_rounding_only(norm) is expected
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(1), nn.RMSNorm(1)])
+def test_what_such_a_norm_passes_on_is_off_by_a_rounding_of_its_terms(norm: nn.Module) -> None:
+    plain, noisy = copy.deepcopy(norm), copy.deepcopy(norm)
+    add_rounding(noisy, 1, input_gradient_only=True)
+    exact, off = gradients(plain), gradients(noisy)
+    moved = (off.pop("input") - exact.pop("input")).abs()
+    assert moved.min() >= torch.finfo(torch.float32).eps / 2
+    assert moved.max() < 1e-3
+    assert all(torch.equal(off[name], exact[name]) for name in exact)

@@ -1,0 +1,68 @@
+"""The layers of ARCHITECTURE.md: who may import whom."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fuzzshard
+
+ROOT = Path(fuzzshard.__file__).parent
+
+ON_RANKS = ("model/build.py", "model/values.py", "engines/", "training/", "oracles/", "world/rank.py")
+"""What runs on ranks alone, and so may import torch."""
+
+ALLOWED = {
+    "case": {"errors"},
+    "strategies": {"case", "errors"},
+    "guidance": {"case", "strategies", "shrink", "errors"},
+}
+"""Packages that import no others of ours."""
+
+
+def imports(file: Path) -> Iterator[str]:
+    """The absolute names of the modules that ``file`` imports, anywhere in it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} has a relative import"
+            yield node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def modules() -> dict[str, set[str]]:
+    """What each module imports, by its path in the package."""
+    files = sorted({*ROOT.rglob("*.py"), *(ROOT / "strategies").glob("*.py")})
+    return {file.relative_to(ROOT).as_posix(): set(imports(file)) for file in files}
+
+
+MODULES = modules()
+
+
+def test_only_what_runs_on_ranks_imports_torch() -> None:
+    importing = {m for m, names in MODULES.items() if any(n.partition(".")[0] == "torch" for n in names)}
+    assert importing
+    assert {m for m in importing if not m.startswith(ON_RANKS)} == set()
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_a_lower_layer_imports_no_higher_one(package: str) -> None:
+    ours = {
+        name.split(".")[1]
+        for module, names in MODULES.items()
+        if module.startswith(f"{package}/")
+        for name in names
+        if name.startswith("fuzzshard.")
+    }
+    assert ours >= {package}
+    assert ours - {package} <= ALLOWED[package]
+
+
+@pytest.mark.parametrize(("package", "unknown"), [("oracles", "subprocess"), ("engines", "hypothesis")])
+def test_what_a_layer_knows_nothing_of(package: str, unknown: str) -> None:
+    names = {n for module, names in MODULES.items() if module.startswith(f"{package}/") for n in names}
+    assert names
+    assert not any(n.partition(".")[0] in (unknown, "multiprocessing") for n in names)
