@@ -64,7 +64,9 @@ def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
 
     That is another one where rounding might explain what is wrong with ``case``, and cannot in the next
     higher precision: then the case in that precision is the finding. So is the case with everything observed
-    where only losses were: a loss says little about what is wrong.
+    where only losses were: a loss says little about what is wrong. And so is the case in higher precision
+    where that is wrong at an earlier op: low precision is so wide that a wrong gradient may first be seen in
+    the step that it makes.
     """
     verdict = judge(world, case)
     if verdict.status is Status.DIVERGENCE and case.observe == "losses":
@@ -72,11 +74,20 @@ def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
         closer, nearer = judge_clearly(world, whole)
         if nearer.status.is_finding:
             return closer, nearer
-    if verdict.status is Status.INCONCLUSIVE and (finer_case := finer(case)) != case:
+    if (verdict.status is Status.INCONCLUSIVE or _is_wide(verdict)) and (finer_case := finer(case)) != case:
         clearer, precise = judge_clearly(world, finer_case)
-        if precise.status.is_finding:
+        if precise.status.is_finding and (not _is_wide(verdict) or _is_earlier(precise, verdict)):
             return clearer, precise
     return case, verdict
+
+
+def _is_wide(verdict: Verdict) -> bool:
+    """Whether a divergence was seen through bounds as wide as low precision makes them."""
+    return verdict.status is Status.DIVERGENCE and verdict.findings[0].rung == "precision"
+
+
+def _is_earlier(verdict: Verdict, other: Verdict) -> bool:
+    return verdict.status is Status.DIVERGENCE and verdict.findings[0].op < other.findings[0].op
 
 
 def _precision(case: Case) -> str:

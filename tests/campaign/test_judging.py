@@ -61,3 +61,23 @@ def test_a_wrong_loss_is_looked_at_with_everything_observed() -> None:
     assert judge_clearly(world, case) == (make_case(), FINDING)
     world = FakeWorld(lambda case: loss if case.observe == "losses" else PASS)
     assert judge_clearly(world, case) == (case, loss)
+
+
+def wrong_at(op: int, oracle: str, rung: str) -> Verdict:
+    wrong = Finding(oracle=oracle, engine="fully_shard", observed="2", expected="1", op=op, rung=rung)
+    return Verdict(status=Status.DIVERGENCE, findings=(wrong,))
+
+
+def test_what_low_precision_shows_late_is_a_finding_of_the_case_in_higher_precision() -> None:
+    case, late, early = make_case(), wrong_at(2, "parameter", "precision"), wrong_at(1, "gradient", "bounded")
+    world = FakeWorld(lambda case: early if case.dtype == "float64" else late)
+    assert judge_clearly(world, case) == (make_case(dtype="float64"), early)
+
+
+@pytest.mark.parametrize("precise", [PASS, GRAY, wrong_at(2, "parameter", "bounded")])
+def test_what_low_precision_shows_stays_where_higher_precision_shows_nothing_earlier(
+    precise: Verdict,
+) -> None:
+    case, late = make_case(), wrong_at(2, "parameter", "precision")
+    world = FakeWorld(lambda case: precise if case.dtype == "float64" else late)
+    assert judge_clearly(world, case) == (case, late)
