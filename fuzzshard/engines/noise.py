@@ -86,7 +86,8 @@ class NoiseTwin(Reference):
     Accuracy and Stability of Numerical Algorithms, section 4.2); all ranks draw the same signs. What a
     module contributes to the gradient of its inputs is off by two rounding units: an engine that puts
     autograd nodes at module boundaries makes autograd add the contributions in another order. What a norm of
-    one or two features passes on is rounding alone, and is off by that of its terms. What the
+    one or two features passes on is rounding alone, and is off by that of its terms. So is what a batch norm
+    sums up where a trace has it in parts: its gradients come in with errors. What the
     twin's later tensors differ by from the reference's is the scale by which rounding alone may move them.
 
     The twin of the negative seed has the opposite errors in its reductions: where terms cancel, one of the
@@ -127,6 +128,8 @@ class NoiseTwin(Reference):
         for module in model.modules():
             if module in rounded or leaves_rounding_only(module):
                 add_rounding(module, self.noise_seed, input_gradient_only=module not in rounded)
+            if isinstance(module, nn.BatchNorm1d) and self.case.compile in ("aot_eager", "inductor"):
+                module.register_forward_hook(lambda module, args, output: self._perturbed(output))
         return super().parallelize(model)
 
     @override
