@@ -164,16 +164,18 @@ def _nothing(found: str, text: str) -> list[str]:
 def _layout(scope: Scope) -> list[str]:
     kind, _, fqn = scope.aim.name.partition(" of ")
     scope.uses.add("DTensor")
-    state = "parameter.grad" if kind == "gradient" else f'optimizer.state[parameter]["{kind}"]'
+    made = f'state = optimizer.state[parameter]["{kind}"]'
+    if kind == "gradient":
+        made = "grad = parameter.grad"
     known = "(t.dtype, t.device, t.shape, t.placements if isinstance(t, DTensor) else None)"
     if IN_SPEC in scope.aim.observed + scope.aim.expected:
         known = "(t.dtype, t._spec.tensor_meta.dtype, t.device, t.shape, t.placements)"
     return [
         f"parameter = {at(scope.model, fqn)}",
-        f"state = {state}",
+        made,
         "layouts = [",
         f"    {known}",
-        "    for t in (state, parameter)",
+        f"    for t in ({made.partition(' ')[0]}, parameter)",
         "]",
         f'text = f"rank {{rank}}: the {kind} is {{layouts[0]}}, its parameter {{layouts[1]}}"',
         "assert layouts[0] == layouts[1], text",
