@@ -11,8 +11,8 @@ from fuzzshard.case.case import Case
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
 
-
 HANG_RUNS = 3
+"""How often a hang is looked for without the bug."""
 
 
 class StockWorld:
@@ -26,7 +26,7 @@ class StockWorld:
         """Whether ``case`` has a finding with the signature of ``expected``.
 
         An error may have another frame there: a bug that is planted puts a function in place of torch's own.
-        What ranks wait for may come in time in one run and not in another, so a hang is looked for in several.
+        What ranks wait for may come in time in one run and not in the next: a hang is looked for in several.
         """
         for _ in range(HANG_RUNS if expected.status is Status.HANG else 1):
             with self._lock:

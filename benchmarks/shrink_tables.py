@@ -41,7 +41,8 @@ def row_line(row: Row) -> str:
     if not row.found:
         return f"{row.id}: {row.outcome} after {row.cases} cases{'; ' + row.note if row.note else ''}"
     return (
-        f"{row.id}: after {row.cases} cases {row.signature}; {row.modules_before} -> {row.modules_after} modules, "
+        f"{row.id}: after {row.cases} cases {row.signature}; "
+        f"{row.modules_before} -> {row.modules_after} modules, "
         f"{row.ops_before} -> {row.ops_after} ops, {row.mesh_before} -> {row.mesh_after}; "
         f"{'; '.join(map(_shrinking, row.shrinkings))}; {row.script_lines} lines, {SCRIPT[row.script_ok]}"
         f"{'; ' + row.note.strip() if row.note else ''}"
