@@ -34,6 +34,10 @@ UNEXPECTED = "unexpected"
 """Details of a finding: the engine has no tensor where the reference has one, or the other way round."""
 
 
+IN_SPEC = " in its spec"
+"""Says in a finding of a dtype that a DTensor only claims to have."""
+
+
 TENSOR_ORACLES = (
     "output",
     "loss",

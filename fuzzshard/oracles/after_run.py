@@ -7,7 +7,7 @@ forward" (note on the overlap of all-gathers, ``_fsdp_param_group.py``). What ma
 schedule: groups that stay unsharded (:mod:`fuzzshard.oracles.registration`), all-gathers that were
 issued ahead (:mod:`fuzzshard.oracles.fully_shard_model`), sums over shards that wait for their all-reduce.
 An optimizer's states lie where their parameter does: they are made like it (``torch.zeros_like``), and a
-checkpoint is loaded into the same layout.
+checkpoint is loaded into the same layout. So do gradients that ``fully_shard`` has reduced.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from fuzzshard.case.edit import split
 from fuzzshard.errors import UsageError
 from fuzzshard.reproducer.aim import OF_TYPE, Aim
 from fuzzshard.reproducer.scope import Scope, at, indented
-from fuzzshard.verdict import MISSING
+from fuzzshard.verdict import IN_SPEC, MISSING
 
 GROUPS = """
 def groups(model):  # what fully_shard holds, by names that are private to it
@@ -164,14 +164,20 @@ def _nothing(found: str, text: str) -> list[str]:
 def _layout(scope: Scope) -> list[str]:
     kind, _, fqn = scope.aim.name.partition(" of ")
     scope.uses.add("DTensor")
+    made = f'state = optimizer.state[parameter]["{kind}"]'
+    if kind == "gradient":
+        made = "grad = parameter.grad"
+    known = "(t.dtype, t.device, t.shape, t.placements if isinstance(t, DTensor) else None)"
+    if IN_SPEC in scope.aim.observed + scope.aim.expected:
+        known = "(t.dtype, t._spec.tensor_meta.dtype, t.device, t.shape, t.placements)"
     return [
         f"parameter = {at(scope.model, fqn)}",
-        f'state = optimizer.state[parameter]["{kind}"]',
+        made,
         "layouts = [",
-        "    (t.dtype, t.device, t.shape, t.placements if isinstance(t, DTensor) else None)",
-        "    for t in (state, parameter)",
+        f"    {known}",
+        f"    for t in ({made.partition(' ')[0]}, parameter)",
         "]",
-        'text = f"rank {rank}: the state is {layouts[0]}, its parameter {layouts[1]}"',
+        f'text = f"rank {{rank}}: the {kind} is {{layouts[0]}}, its parameter {{layouts[1]}}"',
         "assert layouts[0] == layouts[1], text",
     ]
 

@@ -38,7 +38,8 @@ class SyncPlan:
     of the roots that it goes through. ``through``: by backward, the roots whose modules its forwards
     called by themselves: it finalises them even if it brings them no gradient. ``plain``: gradients may
     add up in ``.grad`` and be averaged there, because nothing reads them, or adds to them what is
-    averaged already, in between. ``exactly``: they are then added in the order in which engines add them.
+    averaged already, in between; or because none is averaged by hand. ``exactly``: they are then added in the
+    order in which engines add them.
     ``clears``: the backward before which averages may be dropped, where only what comes after is looked at.
     """
 
@@ -98,6 +99,7 @@ def sync_plan(
                 plain = False  # parameters are others from here on
             case _:
                 pass
+    plain |= not owners
     if "unreduced_gradient" not in aim.oracles:
         clears = None
     elif averaged and clears is None:

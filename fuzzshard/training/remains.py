@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.fully_shard_state import GroupState
+from fuzzshard.verdict import IN_SPEC
 
 if TYPE_CHECKING:
     from fuzzshard.training.trainer import Trainer
@@ -20,7 +21,10 @@ _OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class Layout(NamedTuple):
-    """How a tensor is laid out over the ranks, and what this rank has of it."""
+    """How a tensor is laid out over the ranks, and what this rank has of it.
+
+    A DTensor says its dtype twice: operators take it from ``tensor_meta`` of its spec when they plan.
+    """
 
     placements: tuple[str, ...]
     mesh: tuple[int, ...]
@@ -39,7 +43,8 @@ class Remains:
     """What there is after the last op.
 
     ``hooks`` are those of modules and parameters, before the run and after it, where their numbers differ.
-    ``states`` are optimizer states and their parameters, where their layouts differ. ``pending`` says that
+    ``states`` are optimizer states, and gradients that ``fully_shard`` manages, and their parameters, where
+    their layouts differ. ``pending`` says that
     forwards still wait for a backward.
     """
 
@@ -67,15 +72,18 @@ def remains(trainer: Trainer, hooks: Mapping[str, int]) -> Remains:
     after = hook_counts(engine)
     names = sorted(hooks.keys() | after.keys())
     counts = {name: (hooks.get(name, 0), after.get(name, 0)) for name in names}
+    groups = engine.group_states()
     layouts = {}
     for fqn, parameter in engine.optimized().items():
         for kind, state in trainer.optimizer.state.get(parameter, {}).items():
             if isinstance(state, torch.Tensor) and state.dim():
                 layouts[f"{kind} of {fqn}"] = (layout(state), layout(parameter))
+        if groups and engine.facts.owners.get(fqn) is not None and isinstance(parameter.grad, DTensor):
+            layouts[f"gradient of {fqn}"] = (layout(parameter.grad), layout(parameter))
     return Remains(
         hooks={name: pair for name, pair in counts.items() if pair[0] != pair[1]},
         states={name: pair for name, pair in layouts.items() if pair[0] != pair[1]},
-        groups=engine.group_states(),
+        groups=groups,
         pending=bool(trainer.pending),
     )
 
@@ -84,8 +92,11 @@ def layout(tensor: torch.Tensor) -> Layout:
     """The layout of ``tensor``."""
     placements: tuple[str, ...] = ()
     mesh: tuple[int, ...] = ()
-    local = tensor
+    local, dtype = tensor, str(tensor.dtype).removeprefix("torch.")
     if isinstance(tensor, DTensor):
+        claimed = tensor._spec.tensor_meta
+        if claimed is not None and claimed.dtype != tensor.dtype:
+            dtype += f", {str(claimed.dtype).removeprefix('torch.')}{IN_SPEC}"
         placements, mesh = tuple(map(str, tensor.placements)), tuple(tensor.device_mesh.shape)
         local = tensor.to_local()
     return Layout(
@@ -93,6 +104,6 @@ def layout(tensor: torch.Tensor) -> Layout:
         mesh,
         tuple(tensor.shape),
         tuple(local.shape),
-        str(tensor.dtype).removeprefix("torch."),
+        dtype,
         local.device.type,
     )

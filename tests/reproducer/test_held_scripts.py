@@ -46,6 +46,7 @@ def judged(fault: str, case: Case) -> Verdict:
         ("leaves_a_hook", ONE_STEP, "leak/hook"),
         ("keeps_every_model", ONE_STEP, "leak/survivor"),
         ("misplaced_optimizer_state", ADAM, "leak/layout"),
+        ("stale_spec_of_gradients", ONE_STEP, "leak/layout"),
     ],
 )
 def test_a_script_shows_what_is_left_behind(run_script, fault: str, case: Case, signature: str) -> None:
