@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import selectors
 import time
@@ -82,7 +83,8 @@ def _introduced(
     match message:
         case Port():
             for other in ranks.processes[1:]:
-                send(other.channel, message)
+                with contextlib.suppress(OSError):  # it has died, which its own channel tells next
+                    send(other.channel, message)
         case Ready():
             del pending[process.rank]
             ranks.info = message.info

@@ -131,9 +131,10 @@ class World:
         Raises what :meth:`check` raises. ``bare`` trains the engines and judges nothing.
         """
         self.check(case)
-        fresh = not self._ranks or self._served >= RANK_CASES
-        if fresh:
+        if self._served >= RANK_CASES:
             self.restart()
+        self.start()
+        fresh = self._served == 0
         self._served += 1
         limit = deadline if deadline is not None else self.deadline.seconds(fresh)
         began = time.monotonic()
