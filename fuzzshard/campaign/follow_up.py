@@ -13,7 +13,7 @@ import msgspec
 from fuzzshard.campaign.control import ControlledWorld
 from fuzzshard.campaign.events import Event, FindingHit, PhaseChanged, SaveFailed
 from fuzzshard.campaign.finding_events import finding_flaky, finding_found, finding_saved
-from fuzzshard.campaign.judge import judge_clearly
+from fuzzshard.campaign.judge import Stopped, judge_clearly
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Known, cause_of
 from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
 from fuzzshard.campaign.shared import Shared
@@ -184,5 +184,8 @@ class FollowUp:
         if not self._shared.control.running():
             return None
         self._emit(PhaseChanged(phase="verifying"))
-        fails = self._shared.keeper.verify(path, entry)
+        try:
+            fails = self._shared.keeper.verify(path, entry)
+        except Stopped:
+            return None
         return fails if self._shared.control.running() else None
