@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -36,7 +37,7 @@ EXIT_CODES = {
 
 
 class Session:
-    """A campaign as a process in a process group of its own; its events are counted as it says them."""
+    """A campaign as a process in a session of its own; its events are counted as it says them."""
 
     def __init__(self, corpus: Path, arguments: Sequence[object]) -> None:
         command = [sys.executable, "-m", "fuzzshard", "run", "--json", "--corpus", corpus, *arguments]
@@ -98,7 +99,11 @@ class Session:
             case "killed":
                 os.kill(pid, signal.SIGKILL)
             case "killed with all ranks":
+                ranks = self._ranks()  # each leads a process group of its own
                 os.killpg(pid, signal.SIGKILL)
+                for rank in ranks:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        rank.kill()
             case "terminated":
                 os.kill(pid, signal.SIGTERM)
             case _:
@@ -136,14 +141,18 @@ class Session:
             return []
 
     def _left(self) -> list[psutil.Process]:
-        """Processes of its group that live on; they get ten seconds."""
-        left = [process for process in psutil.process_iter() if _group(process) == self.process.pid]
-        _, alive = psutil.wait_procs(left, timeout=10)
+        """Processes that it has started and that live on; they get ten seconds."""
+        _, alive = psutil.wait_procs(of_session(self.process.pid), timeout=10)
         return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
-def _group(process: psutil.Process) -> int:
+def of_session(leader: int) -> list[psutil.Process]:
+    """The processes of a session: a campaign, its fork server, its ranks, which lead groups of their own."""
+    return [process for process in psutil.process_iter() if _session(process) == leader]
+
+
+def _session(process: psutil.Process) -> int:
     try:
-        return os.getpgid(process.pid)
+        return os.getsid(process.pid)
     except ProcessLookupError:
         return -1

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
 
 from fuzzshard.campaign.judge import Runner, Stopped
 from fuzzshard.case.case import Case
+from fuzzshard.corpus.scripts import ScriptOutcome
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Verdict
 
@@ -139,3 +142,39 @@ class ControlledWorld:
         if not self._control.running():
             raise Stopped
         self._world.restart()
+
+
+class EndableCheck(Protocol):
+    """A :class:`fuzzshard.corpus.scripts.ScriptCheck` that kills what is ``wanted`` no more."""
+
+    def __call__(
+        self,
+        path: Path,
+        num_ranks: int,
+        *,
+        preload: tuple[Path, ...] = (),
+        timeout: float = 120,
+        wanted: Callable[[], bool],
+    ) -> ScriptOutcome:
+        """Raises nothing for a script that fails."""
+
+
+class ControlledCheck:
+    """Runs scripts, and raises :class:`Stopped` in place of runs that the campaign no longer wants."""
+
+    def __init__(self, check: EndableCheck, control: Control) -> None:
+        self._check = check
+        self._control = control
+
+    def __call__(
+        self, path: Path, num_ranks: int, *, preload: tuple[Path, ...] = (), timeout: float = 120
+    ) -> ScriptOutcome:
+        """As :class:`fuzzshard.corpus.scripts.ScriptCheck`."""
+        if not self._control.running():
+            raise Stopped
+        outcome = self._check(
+            path, num_ranks, preload=preload, timeout=timeout, wanted=lambda: not self._control.abandoned
+        )
+        if self._control.abandoned:
+            raise Stopped
+        return outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from contextlib import AbstractContextManager
 
 from fuzzshard.campaign.control import Control, ControlledWorld
 from fuzzshard.campaign.judge import Runner
@@ -13,12 +13,12 @@ from fuzzshard.campaign.reduce import StartCpu
 from fuzzshard.world.config import WorldConfig
 
 
-class _Closable(Runner, Protocol):
-    def close(self) -> None: ...
-
-
 def cpu_ranks(
-    config: WorldConfig, make_world: Callable[[WorldConfig], _Closable], control: Control, *, worlds: int = 1
+    config: WorldConfig,
+    make_world: Callable[[WorldConfig], AbstractContextManager[Runner]],
+    control: Control,
+    *,
+    worlds: int = 1,
 ) -> StartCpu | None:
     """Starts worlds like that of ``config``, but on the CPU; None where it is there already."""
     if config.device == "cpu":
@@ -28,7 +28,7 @@ def cpu_ranks(
     def start(size: int) -> Iterator[Sequence[Runner]]:
         on_cpu = dataclasses.replace(config, device="cpu", size=size, devices=(), coverage=0)
         with contextlib.ExitStack() as stack:
-            started = [stack.enter_context(contextlib.closing(make_world(on_cpu))) for _ in range(worlds)]
+            started = [stack.enter_context(make_world(on_cpu)) for _ in range(worlds)]
             yield [ControlledWorld(world, control) for world in started]
 
     return start

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import IO
 
@@ -39,28 +40,32 @@ def drawn_cases(
     Raises :class:`InfraError` where that process ends. It starts with the first case that is asked for.
     """
     request = msgspec.json.encode(Request(seed, world_size, engines, cuda))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fuzzshard.campaign.drawing"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        process.stdin.write(request)
-        process.stdin.close()
-        for line in process.stdout:
-            yield _case_decoder.decode(line)
-        said = process.stderr.read().decode(errors="replace").split("\n")
-        why = next(filter(None, reversed(said)), f"exit code {process.wait()}")
-        raise InfraError(f"drawing ended: {why[:500]}", "run again")
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
+    with tempfile.TemporaryFile() as errors:  # a pipe that nobody reads until the end would fill up
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fuzzshard.campaign.drawing"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(request)
+            process.stdin.close()
+            for line in process.stdout:
+                yield _case_decoder.decode(line)
+            code = process.wait()
+            raise InfraError(f"drawing ended: {_last_line(errors) or f'exit code {code}'}", "run again")
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    said = errors.read().decode(errors="replace").split("\n")
+    return next(filter(None, reversed(said)), "")[:500]
 
 
 def _draw(request: Request, out: IO[bytes]) -> None:

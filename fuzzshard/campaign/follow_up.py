@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from fuzzshard.campaign.control import ControlledWorld
 from fuzzshard.campaign.events import Event, FindingHit, PhaseChanged, SaveFailed
 from fuzzshard.campaign.finding_events import finding_flaky, finding_found, finding_saved
-from fuzzshard.campaign.judge import judge_clearly
+from fuzzshard.campaign.judge import Stopped, judge_clearly
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Known, cause_of
 from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
 from fuzzshard.campaign.shared import Shared
@@ -79,8 +79,12 @@ class FollowUp:
 
     def _resolve_all(self, first: Found) -> None:
         todo = deque([first])
-        while todo:
-            todo.extend(self._resolve(todo.popleft()))
+        try:
+            while todo:
+                todo.extend(self._resolve(todo.popleft()))
+        except BaseException:
+            self._leave_unresolved(todo)
+            raise
         self._emit(PhaseChanged(phase="running"))
 
     def _resolve(self, found: Found) -> list[Found]:
@@ -98,18 +102,20 @@ class FollowUp:
             return []
         if known := registry.hit(found):  # settled between the first look and the claim
             return self._explain(found, known) + registry.settle(found, None)
-        known = None
         try:
             known = self._investigate(found)
         except BaseException:
-            registry.leave_unresolved(found)
+            self._leave_unresolved([found, *registry.settle(found, None)])
             raise
-        finally:
-            parked = registry.settle(found, known)
+        parked = registry.settle(found, known)
         limit = self._shared.max_findings
         if limit is not None and registry.num_new >= limit:
             self._shared.control.halt(f"{registry.num_new} distinct findings")
         return parked
+
+    def _leave_unresolved(self, left: Iterable[Found]) -> None:
+        for found in left:
+            self._shared.registry.leave_unresolved(found)
 
     def _explain(self, found: Found, known: Known) -> list[Found]:
         if found.path is not None:
@@ -178,5 +184,8 @@ class FollowUp:
         if not self._shared.control.running():
             return None
         self._emit(PhaseChanged(phase="verifying"))
-        fails = self._shared.keeper.verify(path, entry)
+        try:
+            fails = self._shared.keeper.verify(path, entry)
+        except Stopped:
+            return None
         return fails if self._shared.control.running() else None

@@ -8,10 +8,11 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
+from fuzzshard.campaign.control import ControlledCheck
 from fuzzshard.campaign.cpu_ranks import cpu_ranks
 from fuzzshard.campaign.events import CampaignFinished, CaseDetail, Event
 from fuzzshard.campaign.keep import Keeper
@@ -92,12 +93,13 @@ class _Coordinator:
             self._deliver(event)
         options, tools = self.session.options, self.tools
         try:
-            keeper = Keeper(options.corpus, options.preload, tools.render, tools.check)
+            check = ControlledCheck(tools.check, self.control)
+            keeper = Keeper(options.corpus, options.preload, tools.render, check)
         except FuzzshardError as error:
             self.error = error
             return self._deliver_finished()
         cases = self.session.draw(tools.cases)
-        on_cpu = cpu_ranks(self.session.config, self._make_world, self.control)
+        on_cpu = cpu_ranks(self.session.config, self._world, self.control)
         shared = self.session.shared(cases, keeper, on_cpu)
         try:
             with signals_call(self._on_signal):
@@ -119,8 +121,16 @@ class _Coordinator:
         self.session.leave_unfinished()
         return self._deliver_finished()
 
-    def _make_world(self, config: WorldConfig) -> WorldHandle:
-        return self.tools.make_world(config, self.spares)
+    @contextlib.contextmanager
+    def _world(self, config: WorldConfig) -> Iterator[WorldHandle]:
+        """A world whose ranks :meth:`_abandon` knows for as long as they may live."""
+        world = self.tools.make_world(config, self.spares)
+        self.worlds.append(world)
+        try:
+            yield world
+        finally:
+            world.close()
+            self.worlds.remove(world)
 
     def _run_world(self, number: int, config: WorldConfig, shared: Shared) -> None:
         """The thread of one world."""
@@ -131,12 +141,8 @@ class _Coordinator:
 
         error: BaseException | None = None
         try:
-            world = self._make_world(config)
-            self.worlds.append(world)
-            try:
+            with self._world(config) as world:
                 Worker(shared, world, emit).work()
-            finally:
-                world.close()
         except BaseException as raised:  # a thread has nobody above it; the coordinator decides
             error = raised
         self.queue.put(_Ended(error))
@@ -183,11 +189,14 @@ class _Coordinator:
         self.queue.put(_Interrupt())
 
     def _abandon(self, cases: Prefetch) -> None:
-        """Ends what has not ended. Killing its ranks ends a world's run; its thread then saves the rest."""
+        """Ends what has not ended. Killing its ranks ends a world's run; its thread then saves the rest.
+
+        Scripts that run end by themselves: they ask whether they are wanted.
+        """
         cases.close()
         self.control.abandon()
         if self.num_running:
-            for pid in [pid for world in self.worlds for pid in world.pids]:
+            for pid in [pid for world in tuple(self.worlds) for pid in world.pids]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._deliver_until_ended()

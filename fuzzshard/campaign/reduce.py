@@ -92,24 +92,35 @@ def confirm_and_shrink(
     terms = _Terms(emit, keep, runs, shrinking, budget, seconds_left)
     if on_cpu is not None and needs_cuda(case) is None:
         with on_cpu(case.mesh.size) as others:
-            if (seen := _always_shown(others[0], case, expected, runs)) is not None:
+            if (shown := _always_shown(others[0], case, expected, runs)) is not None:
+                seen, _ = shown
                 return _with_note(_confirmed_and_shrunk(others, case, seen, terms), _ON_CPU)
     judged = _confirmed_and_shrunk(worlds, case, expected, terms)
     small = judged.case
     if on_cpu is None or small == case or needs_cuda(small) is not None:
         return judged
-    with on_cpu(small.mesh.size) as others:
-        if (seen := _always_shown(others[0], small, judged.verdict, runs)) is None:
-            return judged
-        rate, info = Confirmation(runs=runs, reproduced=runs), others[0].info
+    try:
+        with on_cpu(small.mesh.size) as others:
+            shown = _always_shown(others[0], small, judged.verdict, runs)
+            info = others[0].info
+    except Stopped:  # what CUDA ranks have shown stands
+        return judged
+    if shown is None:
+        return judged
+    seen, rate = shown
     return _with_note(dataclasses.replace(judged, verdict=seen, confirmation=rate, info=info), _ON_CPU)
 
 
 _ON_CPU = "found on CUDA; the CPU shows it as well"
 
 
-def _always_shown(world: Runner, case: Case, expected: Verdict, runs: int) -> Verdict | None:
-    """The verdict of ``world``, if it shows the finding in every one of ``runs``; None also without ranks."""
+def _always_shown(
+    world: Runner, case: Case, expected: Verdict, runs: int
+) -> tuple[Verdict, Confirmation] | None:
+    """The verdict of ``world`` and its rate, if it shows the finding in every one of ``runs``.
+
+    None also without ranks.
+    """
     try:
         verdict = judge(world, case)
         if not same_finding(verdict, expected):
@@ -117,7 +128,7 @@ def _always_shown(world: Runner, case: Case, expected: Verdict, runs: int) -> Ve
         rate = confirm(world, case, verdict, runs=runs)
     except FuzzshardError:
         return None
-    return verdict if rate.reproduced == rate.runs > 0 else None
+    return (verdict, rate) if rate.reproduced == rate.runs > 0 else None
 
 
 def _confirmed_and_shrunk(worlds: Sequence[Runner], case: Case, expected: Verdict, terms: _Terms) -> Judged:

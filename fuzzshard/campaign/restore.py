@@ -75,9 +75,10 @@ def restore_findings(history: History, campaign: int, registry: Registry, quaran
 
 
 def unfinished(history: History, campaign: int, corpus: Path, config: WorldConfig) -> list[Found]:
-    """The findings of which the journal does not have the end, as they are on disk, oldest first.
+    """The findings of which the journal does not have the end, as they are on disk.
 
-    They were not confirmed yet; or they were, and their session was cut off before it said so; or it was cut
+    Those that it tells come first, the oldest before the others; then those that it does not, by name. They
+    were not confirmed yet; or they were, and their session was cut off before it said so; or it was cut
     off while it saved the entry, so that the case is there, and its verdict is not.
     """
     found: dict[str, int] = {}
@@ -90,7 +91,7 @@ def unfinished(history: History, campaign: int, corpus: Path, config: WorldConfi
             case _:
                 pass
     left = []
-    for name in (*found, *(set(_unconfirmed(corpus, config)) - set(found))):
+    for name in dict.fromkeys((*found, *_unconfirmed(corpus, config))):
         for folder in (corpus / FINDINGS_FOLDER / name, corpus / INCONCLUSIVE_FOLDER / name):
             if (entry := _entry(folder)) is not None:
                 as_found = _as_found(folder, entry, found.get(name, CUT_OFF))

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from fuzzshard.campaign.control import EndableCheck
 from fuzzshard.campaign.drawing import drawn_cases
 from fuzzshard.campaign.shared import WorldHandle
 from fuzzshard.case.case import Case, EngineName
-from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender
+from fuzzshard.corpus.scripts import ScriptRender
 from fuzzshard.reproducer import check, scripts
 from fuzzshard.world import World
 from fuzzshard.world.config import WorldConfig
@@ -32,7 +33,7 @@ class Tools:
     make_world: Callable[[WorldConfig, Spares], WorldHandle] = World
     cases: CaseStream = drawn_cases
     render: ScriptRender = scripts
-    check: ScriptCheck = check
+    check: EndableCheck = check
 
 
 TOOLS = Tools()

@@ -9,10 +9,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-
-import psutil
 
 ATTEMPTS = 3
 
@@ -21,6 +19,9 @@ _PORT_LOST = re.compile(
 )
 
 _ROOT = Path(__file__).parents[2]
+
+_LOOK_SECONDS = 0.2
+"""How often a run is asked whether it is still wanted."""
 
 _REAP_SECONDS = 10.0
 """How long killed workers may take to be gone: one inside a driver call dies late."""
@@ -43,69 +44,80 @@ def check(
     preload: Sequence[Path] = (),
     timeout: float = 120,
     python: Path | None = None,
+    wanted: Callable[[], bool] = lambda: True,
 ) -> ScriptResult:
     """Runs the script at ``path`` on ``num_ranks`` fresh ranks of this Python's torchrun, or of another's.
 
     ``preload`` are files whose ``apply()`` patches torch in every rank first. A run that takes longer
-    than ``timeout`` seconds is killed and counts as failing. Nothing is left running, whatever happens.
+    than ``timeout`` seconds, or is ``wanted`` no more, is killed and counts as failing. Nothing is left
+    running, whatever happens, to this process too (:mod:`fuzzshard.guard`).
     torchrun picks a free port before it binds it; a run that lost its port to somebody is repeated.
     """
+    command, environment = _command(path, num_ranks, preload, python)
     for _ in range(ATTEMPTS):
-        result = _run(path, num_ranks, preload, timeout, python)
-        if not (result.fails and _PORT_LOST.search(result.output)):
+        result = _run(command, environment, timeout, wanted)
+        if not (result.fails and wanted() and _PORT_LOST.search(result.output)):
             break
     return result
 
 
-def _run(
-    path: Path, num_ranks: int, preload: Sequence[Path], timeout: float, python: Path | None
-) -> ScriptResult:
-    torchrun = [
-        str(python or sys.executable),
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-    ]
-    command = [*torchrun, str(num_ranks)]
+def _command(
+    path: Path, num_ranks: int, preload: Sequence[Path], python: Path | None
+) -> tuple[list[str], dict[str, str]]:
+    guard = [sys.executable, "-m", "fuzzshard.guard"]
+    if python is not None:
+        guard += ["env", "-u", "PYTHONPATH"]  # packages of this Python are not meant for another
+    torchrun = [str(python or sys.executable), "-m", "torch.distributed.run", "--standalone"]
+    command = [*guard, *torchrun, "--nproc-per-node", str(num_ranks)]
     if preload:
         command += ["-m", "fuzzshard.reproducer.launch"]
         command += [word for file in preload for word in ("--preload", str(file))] + ["--"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    if python is None:
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    else:
-        environment.pop("PYTHONPATH", None)  # packages of this Python are not meant for another
+    python_path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    return [*command, str(path)], os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path}
+
+
+def _run(
+    command: Sequence[str], environment: Mapping[str, str], timeout: float, wanted: Callable[[], bool]
+) -> ScriptResult:
     began = time.monotonic()
-    process = subprocess.Popen(
-        [*command, str(path)],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    theirs, lifeline = os.pipe()
     try:
-        output, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        output = process.communicate()[0] + f"\nkilled after {timeout:.0f} s"
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        output = _output(process, timeout, wanted)
     finally:
-        _kill(process)
+        os.close(lifeline)
+        os.close(theirs)
+    why = ""
+    if output is None:
+        output = _rest(process)
+        why = f"\nkilled after {time.monotonic() - began:.0f} s"
     code = process.returncode
-    return ScriptResult(code != 0, code, output, time.monotonic() - began)
+    return ScriptResult(code != 0, code, output + why, time.monotonic() - began)
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
-    """Kills torchrun and its workers, which are in sessions of their own."""
-    if process.poll() is not None:
-        return
-    torchrun = psutil.Process(process.pid)
-    workers = torchrun.children(recursive=True)
-    for member in (torchrun, *workers):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-    process.wait()
-    psutil.wait_procs(workers, timeout=_REAP_SECONDS)
+def _output(process: subprocess.Popen[str], timeout: float, wanted: Callable[[], bool]) -> str | None:
+    """What it has printed when it has ended by itself; None if its time is up, or nobody wants it."""
+    until = time.monotonic() + timeout
+    while (left := until - time.monotonic()) > 0 and wanted():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=min(left, _LOOK_SECONDS))[0]
+    return None
+
+
+def _rest(process: subprocess.Popen[str]) -> str:
+    """What it has printed, once its guard has ended it."""
+    try:
+        return process.communicate(timeout=_REAP_SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return ""

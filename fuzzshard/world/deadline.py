@@ -104,6 +104,8 @@ class IdleWatch:
         busy = ran >= IDLE_CPU_SECONDS * len(self._ranks) or wanted >= STARVED_SECONDS
         if busy or not self._is_whole():
             return False
+        if self._looks[-1].stopped != self.stopped():  # somebody has stopped one in this window
+            return False
         family = self._descendants()
         if family - self._family:  # nobody has looked at them yet
             self._looks.clear()

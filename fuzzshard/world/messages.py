@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -135,6 +136,13 @@ def receive(channel: socket.socket) -> Message | None:
         return None
     data = _read(channel, _LENGTH.unpack(header)[0])
     return None if data is None else _decoder.decode(data)
+
+
+def decoded(data: bytearray) -> Iterator[Message]:
+    """The messages at the front of ``data`` that are whole; they are taken out of it."""
+    while len(data) >= _LENGTH.size and len(data) >= (end := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
+        yield _decoder.decode(data[_LENGTH.size : end])
+        del data[:end]
 
 
 def _read(channel: socket.socket, size: int) -> bytes | None:

@@ -97,7 +97,8 @@ class ForkServer:
             _kill_group(process.pid)
         process.channel.close()
         process.side.close()
-        self._leaders.discard(process.pid)
+        with self._lock:
+            self._leaders.discard(process.pid)
         while (ended := self._reap(process.pid)).running:
             time.sleep(REAP_SECONDS)
         process.log.unlink(missing_ok=True)
@@ -150,6 +151,7 @@ class ForkServer:
         self._control = control
 
     def _lost(self, why: str) -> InfraError:
+        """Takes leave of a fork server that is gone; the lock is held."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import faulthandler
-import importlib.util
 import os
-import platform
 import re
 import signal
 import socket
-import sys
 import threading
 import traceback
-import types
-import warnings
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 import msgspec
 
 from fuzzshard.case.relations import variant
 from fuzzshard.world.blame import device_error, error_text, machine_trouble
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.device import sleep_while_waiting
+from fuzzshard.world.join import join
 from fuzzshard.world.messages import (
     Failure,
-    Port,
     Progress,
     RankReport,
-    Ready,
     RunCase,
     receive,
     send,
@@ -54,7 +46,7 @@ def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO,
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     faulthandler.enable(file=stacks)
     try:
-        device = _join(channel, rank, config)
+        device = join(channel, rank, config)
     except Exception as error:
         send(channel, _failure("setup", "", error))
         return
@@ -87,96 +79,6 @@ def _linger(channel: socket.socket) -> None:
     """Waits to be killed: leaving now would make the peers fail for another reason than their own."""
     while receive(channel) is not None:
         pass
-
-
-def _join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device:
-    import torch
-    import torch.distributed as dist
-
-    from fuzzshard.engines.mesh import install_group_cache
-    from fuzzshard.training import collectives, hooks, torch_coverage
-
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore")
-    if config.device == "cuda":
-        sleep_while_waiting(config.device_of(rank))
-        torch.cuda.set_device(config.device_of(rank))
-    store = _store(channel, rank, config.size)
-    dist.init_process_group(
-        "nccl" if config.device == "cuda" else "gloo",
-        store=store,
-        rank=rank,
-        world_size=config.size,
-        timeout=datetime.timedelta(minutes=30),
-    )
-    install_group_cache()
-    for number, path in enumerate(config.preload):
-        try:
-            _preload(path, number)
-        except Exception as error:
-            raise ImportError(f"{path}, preloaded, raised {type(error).__name__}: {error}") from error
-    collectives.install()
-    hooks.install()
-    if config.coverage:
-        torch_coverage.install(every=config.coverage)
-    device = torch.device("cpu")
-    name = platform.processor() or "cpu"
-    if config.device == "cuda":
-        device = torch.device("cuda", config.device_of(rank))
-        # entries tell the kind of device by the first word
-        name = f"cuda ({torch.cuda.get_device_name(device)})"
-        # The context, the communicator and cuBLAS take seconds, which spare ranks have behind them.
-        dist.all_reduce(torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)))
-        torch.cuda.synchronize(device)
-    send(
-        channel,
-        Ready(
-            info={
-                "torch": str(torch.__version__),
-                "python": platform.python_version(),
-                "device": name,
-                "backend": dist.get_backend(),
-                "platform": platform.platform(),
-            }
-        ),
-    )
-    return device
-
-
-def _store(channel: socket.socket, rank: int, size: int) -> Any:
-    """The rendezvous store; rank 0 listens on a free port and the coordinator passes it on."""
-    from torch._C._distributed_c10d import TCPStore
-
-    if rank == 0:
-        store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
-        send(channel, Port(port=store.port))
-        return store
-    message = receive(channel)
-    assert isinstance(message, Port)
-    return TCPStore("127.0.0.1", message.port, size, is_master=False, wait_for_workers=False)
-
-
-def _preload(path: str, number: int) -> None:
-    """Imports a file and calls its ``apply()`` if it has one."""
-    spec = importlib.util.spec_from_file_location(f"fuzzshard_preload_{number}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    if hasattr(module, "apply"):
-        module.apply()
-        _take_up_patches()
-
-
-def _take_up_patches() -> None:
-    """Makes functions that fuzzshard imported by name from torch the ones that torch has now."""
-    for name, module in list(sys.modules.items()):
-        for attribute, value in list(vars(module).items()) if name.startswith("fuzzshard.") else ():
-            if isinstance(value, types.FunctionType) and value.__module__.startswith("torch."):
-                now = getattr(sys.modules.get(value.__module__), value.__name__, value)
-                if now is not value:
-                    setattr(module, attribute, now)
 
 
 def _run(channel: socket.socket, message: RunCase, device: torch.device) -> RankReport | Failure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from concurrent.futures import Future, wait
 from types import TracebackType
 
@@ -13,6 +14,12 @@ from fuzzshard.world.start import Ranks, end_ranks, start_ranks
 
 CLOSE_SECONDS = 10.0
 """How long :meth:`Spares.close` waits for ranks that are just starting; they end by themselves later on."""
+
+MOST_FAILURES = 2
+"""So many spare sets in a row that do not start say that there is no room for one: a single one may have lost
+a rank to whoever kills ranks, or have met a machine that was busy for a minute. A try in vain costs no run,
+but memory that the worlds may want.
+"""
 
 
 class Spares:
@@ -26,7 +33,7 @@ class Spares:
 
     def __init__(self) -> None:
         self._coming: dict[WorldConfig, Future[Ranks]] = {}
-        self._without: set[WorldConfig] = set()
+        self._failures: Counter[WorldConfig] = Counter()  # since the last set that started
         self._closed = False
         self._lock = threading.Lock()
 
@@ -41,12 +48,12 @@ class Spares:
     def take(self, config: WorldConfig) -> Ranks:
         """Ranks that have run nothing; from now on the caller's, to use and to end.
 
-        Raises :class:`InfraError` where ranks cannot start. Where there is no room for a spare set, there
-        is none from then on.
+        Raises :class:`InfraError` where ranks cannot start. Where spare sets do not start
+        :data:`MOST_FAILURES` times in a row, there are none from then on.
         """
         with self._lock:
             coming = self._coming.pop(config, None)
-            if not self._closed and config not in self._without:
+            if not self._closed and self._failures[config] < MOST_FAILURES:
                 self._coming[config] = self._order(config)
         if coming is not None:
             with contextlib.suppress(FuzzshardError):
@@ -78,9 +85,11 @@ class Spares:
             ranks = start_ranks(config)
         except BaseException as error:  # handed to whoever takes these ranks, who starts others
             with self._lock:
-                self._without.add(config)
+                self._failures[config] += 1
             future.set_exception(error)
         else:
+            with self._lock:
+                del self._failures[config]
             future.set_result(ranks)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import selectors
 import time
@@ -11,7 +12,8 @@ import psutil
 
 from fuzzshard.errors import InfraError
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.messages import Failure, Message, Port, Ready, receive, send
+from fuzzshard.world.inbox import Inbox
+from fuzzshard.world.messages import Failure, Message, Port, Ready, send
 from fuzzshard.world.processes import RankProcess, fork_server
 
 START_SECONDS = 120.0
@@ -65,7 +67,7 @@ def _introduce(ranks: Ranks) -> None:
     limit = time.monotonic() + START_SECONDS
     with selectors.DefaultSelector() as selector:
         for process in ranks.processes:
-            selector.register(process.channel, selectors.EVENT_READ, process)
+            selector.register(process.channel, selectors.EVENT_READ, (process, Inbox(process.channel)))
         while pending:
             events = selector.select(max(0.0, limit - time.monotonic()))
             if not events:
@@ -73,7 +75,9 @@ def _introduce(ranks: Ranks) -> None:
                     f"ranks {sorted(pending)} did not join in {START_SECONDS:.0f} s", "run doctor"
                 )
             for key, _ in events:
-                _introduced(ranks, key.data, receive(key.data.channel), pending)
+                process, inbox = key.data
+                for message in inbox.take():
+                    _introduced(ranks, process, message, pending)
 
 
 def _introduced(
@@ -82,7 +86,8 @@ def _introduced(
     match message:
         case Port():
             for other in ranks.processes[1:]:
-                send(other.channel, message)
+                with contextlib.suppress(OSError):  # it has died, which its own channel tells next
+                    send(other.channel, message)
         case Ready():
             del pending[process.rank]
             ranks.info = message.info

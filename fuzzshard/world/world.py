@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import selectors
 import signal
 import threading
 import time
@@ -15,31 +13,14 @@ from fuzzshard.case.needs import needs_cuda
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import UsageError
 from fuzzshard.verdict import Verdict
-from fuzzshard.world.blame import oom_kills
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.deadline import WATCH_SECONDS, Deadline, IdleWatch
+from fuzzshard.world.deadline import Deadline
+from fuzzshard.world.exchange import ask_positions, exchange
 from fuzzshard.world.merge import Outcome, merge
-from fuzzshard.world.messages import (
-    Ask,
-    Failure,
-    Point,
-    Points,
-    Position,
-    Progress,
-    RankReport,
-    RunCase,
-    receive,
-    send,
-)
+from fuzzshard.world.messages import Point, Points, RunCase
 from fuzzshard.world.processes import RankProcess, fork_server
 from fuzzshard.world.spare import Spares
 from fuzzshard.world.start import end_ranks, start_ranks
-
-GRACE_SECONDS = 1.0
-"""After the first rank failed or died, how long the others may still say what happened to them."""
-
-HARD_SECONDS = 20.0
-"""How long after its deadline a case may go on while its ranks still use processor time."""
 
 RANK_CASES = 1000
 """After as many cases a world takes fresh ranks.
@@ -48,8 +29,6 @@ torch keeps things for ever that each case has of its own: sharding decisions fo
 (``lru_cache(None)`` in ``tensor/_sharding_prop.py``), what Dynamo has compiled, heaps that fragment. A start
 costs less than one case in a thousand.
 """
-
-POLL_SECONDS = 0.1
 
 STACK_SECONDS = 0.3
 """How long ranks may take to write their stacks after SIGUSR1 and to say where they are."""
@@ -131,14 +110,19 @@ class World:
         Raises what :meth:`check` raises. ``bare`` trains the engines and judges nothing.
         """
         self.check(case)
-        fresh = not self._ranks or self._served >= RANK_CASES
-        if fresh:
+        if self._served >= RANK_CASES:
             self.restart()
+        self.start()
+        fresh = self._served == 0
         self._served += 1
         limit = deadline if deadline is not None else self.deadline.seconds(fresh)
         began = time.monotonic()
-        outcome = self._exchange(RunCase(case=case, bare=bare), began + limit)
+        outcome = exchange(self._ranks, RunCase(case=case, bare=bare), began + limit)
         seconds = time.monotonic() - began
+        for report in outcome.reports.values():
+            self._note_points(report.points)
+        for failure in outcome.failures.values():
+            self._note_points(failure.points)
         if outcome.lost or outcome.waiting():
             self._bury(outcome)
         else:
@@ -152,64 +136,6 @@ class World:
         """
         points, self._untaken = frozenset(self._untaken), set()
         return points
-
-    def _exchange(self, request: RunCase, suspect: float) -> Outcome:
-        """Sends the case to every rank and collects reports until all have reported or hang.
-
-        From the time ``suspect`` on, ranks that use no processor time count as hung; ranks that do
-        (a busy machine, an endless loop) get :data:`HARD_SECONDS` more.
-        """
-        outcome = Outcome(self.config.size)
-        oom_kills_before = oom_kills()
-        with selectors.DefaultSelector() as selector:
-            for process in self._ranks:
-                selector.register(process.channel, selectors.EVENT_READ, process)
-                try:
-                    send(process.channel, request)
-                except OSError:
-                    outcome.die(process.rank)
-                    selector.unregister(process.channel)
-            watch: IdleWatch | None = None
-            while outcome.waiting():
-                now = time.monotonic()
-                if outcome.lost and now >= outcome.first_loss + GRACE_SECONDS:
-                    break
-                if now >= suspect - WATCH_SECONDS and not outcome.lost:
-                    watch = watch or IdleWatch({r: self._ranks[r].pid for r in outcome.waiting()})
-                    if self._is_over(watch, outcome, now - suspect):
-                        break
-                for key, _ in selector.select(POLL_SECONDS):
-                    if self._heard(key.data, outcome):
-                        selector.unregister(key.data.channel)
-        outcome.out_of_memory = bool(outcome.dead) and oom_kills() > oom_kills_before
-        return outcome
-
-    def _is_over(self, watch: IdleWatch, outcome: Outcome, overdue: float) -> bool:
-        """Whether to wait no longer, ``overdue`` seconds after the deadline."""
-        watch.look()
-        for rank in watch.dead & outcome.waiting():  # what it has started may hold its channel open
-            outcome.die(rank)
-        outcome.stopped = watch.stopped()
-        if overdue < 0 or outcome.lost:
-            return False
-        return overdue >= HARD_SECONDS or bool(outcome.stopped & outcome.waiting()) or watch.is_idle()
-
-    def _heard(self, process: RankProcess, outcome: Outcome) -> bool:
-        """Takes one message; whether it was the last one of this rank for this case."""
-        message = receive(process.channel)
-        match message:
-            case Progress():
-                outcome.engines[process.rank] = message.engine
-                return False
-            case RankReport():
-                outcome.reports[process.rank] = message
-                self._note_points(message.points)
-            case Failure():
-                outcome.fail(process.rank, message)
-                self._note_points(message.points)
-            case _:
-                outcome.die(process.rank)
-        return True
 
     def _note_points(self, points: Points) -> None:
         """Fresh ranks say again what others said before them."""
@@ -225,7 +151,7 @@ class World:
             os.kill(process.pid, signal.SIGUSR1)
         if stuck:
             until = time.monotonic() + STACK_SECONDS
-            outcome.positions = _ask_positions(stuck, until)
+            outcome.positions = ask_positions(stuck, until)
             time.sleep(max(0.0, until - time.monotonic()))
         for process in self._ranks:
             text = process.log.read_bytes()[sizes.get(process.rank, 0) :].decode(errors="replace")
@@ -236,21 +162,3 @@ class World:
             if process.rank in outcome.dead:
                 outcome.exits[process.rank] = fork_server().end_rank(process, kill=True)
         self._end([process for process in ranks if process.rank not in outcome.dead])
-
-
-def _ask_positions(ranks: list[RankProcess], until: float) -> dict[int, Position]:
-    """Where the ranks are that answer in time."""
-    positions: dict[int, Position] = {}
-    with selectors.DefaultSelector() as selector:
-        for process in ranks:
-            process.side.settimeout(STACK_SECONDS)
-            selector.register(process.side, selectors.EVENT_READ, process)
-            with contextlib.suppress(OSError):
-                send(process.side, Ask())
-        while selector.get_map() and (events := selector.select(until - time.monotonic())):
-            for key, _ in events:
-                selector.unregister(key.fileobj)
-                with contextlib.suppress(OSError):  # it died, or stopped in the middle of its answer
-                    if isinstance(answer := receive(key.data.side), Position):
-                        positions[key.data.rank] = answer
-    return positions

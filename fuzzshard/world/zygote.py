@@ -15,7 +15,6 @@ coordinator answers, which still wants its ranks then: zygote and ranks ignore b
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
@@ -25,8 +24,8 @@ import sys
 from typing import NoReturn
 
 import msgspec
-import psutil
 
+from fuzzshard.guard import adopt_orphans, die_with_parent, end_children
 from fuzzshard.world.config import WorldConfig
 
 PRELOADED = (
@@ -38,8 +37,6 @@ PRELOADED = (
     "fuzzshard.training.experiment",
     "fuzzshard.world.rank",
 )
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Fork(msgspec.Struct, tag="fork", frozen=True):
@@ -70,13 +67,9 @@ _decoder = msgspec.json.Decoder(Fork | Reap)
 _encoder = msgspec.json.Encoder()
 
 
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value)
-
-
 def _become_rank(channel: socket.socket, request: Fork, log: int, side: socket.socket) -> NoReturn:
     """In the child: leaves nothing of the zygote behind and runs the rank."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     os.dup2(log, 1)
     os.dup2(log, 2)
     from fuzzshard.world import rank
@@ -101,28 +94,18 @@ def _reap(pid: int, ranks: set[int]) -> Reply:
     if not ended:
         return Reply(running=True)
     ranks.discard(pid)
-    _end_others(ranks)
+    end_children(but=ranks)
     return Reply(os.waitstatus_to_exitcode(status))
 
 
-def _end_others(ranks: set[int]) -> None:
-    """Kills what ranks have started and left behind; ``ranks`` are those that may live on."""
-    while left := [child for child in psutil.Process().children() if child.pid not in ranks]:
-        for child in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
-        for child in left:
-            os.waitpid(child.pid, 0)  # after that its own children are ours
-
-
 def _serve(control: socket.socket) -> None:
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     gc.freeze()
     ranks: set[int] = set()
     while True:
         data, fds, _, _ = socket.recv_fds(control, 1 << 16, 3)
         if not data:
-            return _end_others(set())
+            return end_children()
         request = _decoder.decode(data)
         if isinstance(request, Reap):
             control.send(_encoder.encode(_reap(request.pid, ranks)))
@@ -145,9 +128,7 @@ def main() -> None:
     """Imports torch, says so, and serves until the coordinator hangs up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    _prctl(
-        _PR_SET_PDEATHSIG, signal.SIGKILL
-    )  # the thread that has started us waits until we have imported torch
+    die_with_parent()  # the thread that has started us waits until we have imported torch
     control = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(BlockingIOError):  # it may have died before we asked to die with it
         control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -158,7 +139,7 @@ def main() -> None:
     except Exception as error:
         control.send(_encoder.encode(Reply(error=f"{type(error).__name__}: {error}")))
         return
-    _prctl(_PR_SET_PDEATHSIG, 0)
+    die_with_parent(0)
     control.send(_encoder.encode(Reply()))
     _serve(control)
 

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import random
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from chaos import check_cases
+from chaos_campaign import Session, of_session
 
 from fuzzshard.campaign.events import CaseDetail, CaseJudged, CaseStarted
 from fuzzshard.journal.history import History
@@ -61,6 +66,41 @@ def test_chaos_notices_a_session_that_is_not_in_the_journal(journal):
     with History(journal) as history:
         problems = check_cases(history, [said(range(3), range(2))] * 2, worlds=1)
     assert "1 sessions in the journal, 2 were run" in problems[0]
+
+
+LEADER = """
+import subprocess, sys
+
+rank = subprocess.Popen(["sleep", "1000"], process_group=0, stdout=subprocess.DEVNULL)
+print(rank.pid, flush=True)
+"""
+
+
+@pytest.fixture
+def orphan() -> Iterator[tuple[int, psutil.Process]]:
+    """A session whose leader is gone, and a process of it in a group of its own, as a rank is."""
+    leader = subprocess.Popen([sys.executable, "-c", LEADER], stdout=subprocess.PIPE, start_new_session=True)
+    assert leader.stdout is not None
+    with leader.stdout:
+        rank = psutil.Process(int(leader.stdout.readline()))
+    leader.wait()
+    yield leader.pid, rank
+    with contextlib.suppress(psutil.NoSuchProcess):
+        rank.kill()
+
+
+def test_chaos_sees_a_rank_that_its_campaign_has_left_behind(orphan):
+    leader, rank = orphan
+    assert of_session(leader) == [rank]
+
+
+def test_chaos_kills_the_ranks_where_it_says_so(orphan):
+    leader = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    _, rank = orphan
+    session = SimpleNamespace(process=leader, _ranks=lambda: [rank])
+    Session.end(session, "killed with all ranks", random.Random(1))
+    assert leader.wait() == -signal.SIGKILL
+    assert psutil.wait_procs([rank], timeout=10)[1] == []
 
 
 @pytest.mark.slow

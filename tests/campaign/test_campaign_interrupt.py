@@ -1,13 +1,26 @@
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
+from fake_campaign import PASS, FakeWorld, campaign, divergence, numbered
+
+from fuzzshard.campaign.events import Event, FindingFound, PhaseChanged
+from fuzzshard.campaign.loop import run_campaign
+from fuzzshard.campaign.options import CampaignOptions
+from fuzzshard.campaign.tools import Tools
+from fuzzshard.case.case import Case
+from fuzzshard.reproducer import check
+from fuzzshard.verdict import Verdict
+from fuzzshard.world import Spares, WorldConfig
 
 SCRIPT = """
 import subprocess, sys
@@ -38,7 +51,7 @@ tools = Tools(
     make_world=lambda config, spares: HangingWorld(verdict_of, []),
     cases=numbered(lambda i: make_case(i + 1, norm=i == 2)),
     render=lambda case, *, signature, findings, torch_version: [""],
-    check=lambda path, num_ranks, *, preload=(), timeout=120: FakeScriptResult(True),
+    check=lambda *_, **__: FakeScriptResult(True),
 )
 with make_sink(json=True) as sink:
     sys.exit(run_campaign(CampaignOptions(corpus=corpus, device="cpu"), sink, tools=tools))
@@ -83,3 +96,62 @@ def test_an_interrupt_while_shrinking_hangs_keeps_the_smallest_case_so_far(tmp_p
     (unshrunk,) = tmp_path.glob("findings/*/unshrunk.json")
     assert len(json.loads(entry.read_text())["case"]["model"]["children"]) == 1
     assert len(json.loads(unshrunk.read_text())["model"]["children"]) == 2
+
+
+def interrupt_once(ready: Callable[[], bool], at: Callable[[Event], bool]) -> Callable[[Event], None]:
+    """A sink that waits at an event for what happens next, and does what Ctrl-C does."""
+    done: list[Event] = []
+
+    def sink(event: Event) -> None:
+        if at(event) and not done:
+            done.append(event)
+            while not ready():
+                pass
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return sink
+
+
+def test_a_script_that_hangs_ends_with_its_campaign(tmp_path, monkeypatch):
+    monkeypatch.setattr("fuzzshard.campaign.control.GRACE_SECONDS", 0.3)
+    python, pid = tmp_path / "python", tmp_path / "pid"
+    python.write_text(f"#!/bin/sh\necho $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 1000\n")
+    python.chmod(0o700)
+
+    def verifying(event: Event) -> bool:
+        return isinstance(event, PhaseChanged) and event.phase == "verifying"
+
+    ran = campaign(
+        tmp_path,
+        lambda case: divergence() if case.seed == 0 else PASS,
+        check=functools.partial(check, python=python),
+        sink=interrupt_once(pid.exists, verifying),
+    )
+    assert ran.code == 130
+    assert not psutil.pid_exists(int(pid.read_text()))
+    (entry,) = tmp_path.glob("findings/*/case.json")
+    assert "confirmed" in json.loads(entry.read_text())
+    assert "repro.py" not in json.loads(entry.read_text())["notes"]  # nothing was seen of the script
+
+
+def test_cpu_ranks_of_a_cuda_campaign_end_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("fuzzshard.campaign.control.GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("fuzzshard.campaign.loop.resolve_device", lambda device: ("cuda", 2))
+    ranks: list[subprocess.Popen[bytes]] = []
+
+    class Hanging(FakeWorld):
+        def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+            rank = subprocess.Popen(["sleep", "1000"])
+            self.pids = [rank.pid]
+            ranks.append(rank)
+            rank.wait()
+            return super().run(case, deadline=deadline)
+
+    def world(config: WorldConfig, spares: Spares) -> FakeWorld:
+        return (Hanging if config.device == "cpu" else FakeWorld)(lambda case: divergence(), [])
+
+    options = CampaignOptions(corpus=tmp_path, device="cuda", world_size=2, max_cases=1)
+    tools = Tools(make_world=world, cases=numbered(), render=lambda *_, **__: [""])
+    sink = interrupt_once(lambda: bool(ranks), lambda event: isinstance(event, FindingFound))
+    assert run_campaign(options, sink, tools=tools) == 130
+    assert [rank.poll() for rank in ranks] == [-signal.SIGKILL]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import json
+import threading
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from fuzzshard.campaign.events import (
     CampaignFinished,
     CampaignStarted,
     CaseJudged,
+    CaseStarted,
     CorpusLoaded,
     Event,
     FindingFlaky,
@@ -30,6 +32,8 @@ from fuzzshard.campaign.events import (
     InfraTrouble,
     SaveFailed,
 )
+from fuzzshard.campaign.judge import Stopped
+from fuzzshard.campaign.reduce import Judged
 from fuzzshard.campaign.tally import gist
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Linear
@@ -413,3 +417,22 @@ def test_a_reproducer_that_does_not_fail_is_said_in_the_event_and_in_the_entry(t
     (saved,) = ran.of(FindingSaved)
     assert saved.script_fails is False
     assert "repro.py" in read_entry(Path(saved.path) / "case.json").notes
+
+
+def test_findings_that_waited_for_one_that_is_cut_off_are_left_unresolved_with_it(tmp_path, monkeypatch):
+    """One world looks at the first of them; the other parks the second, and has gone on."""
+    parked = threading.Event()
+
+    def cut_off(*_: object, **__: object) -> Judged:
+        assert parked.wait(60)
+        raise Stopped
+
+    monkeypatch.setattr("fuzzshard.campaign.follow_up.confirm_and_shrink", cut_off)
+
+    def sink(event: Event) -> None:
+        if isinstance(event, CaseStarted) and event.index == 2:
+            parked.set()
+
+    ran = campaign(tmp_path, fails_on(0, 1), sink=sink, worlds=2, max_cases=3)
+    assert len({event.path for event in ran.of(FindingFound)}) == 2
+    assert set(ran.finished.unresolved) == {event.path for event in ran.of(FindingFound)}

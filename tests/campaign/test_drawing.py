@@ -6,12 +6,13 @@ import gc
 import itertools
 import os
 import signal
+import threading
 
 import psutil
 import pytest
 
 from fuzzshard.campaign.drawing import drawn_cases
-from fuzzshard.case.case import ALL_ENGINES
+from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.errors import InfraError
 from fuzzshard.strategies import case_stream
 
@@ -45,6 +46,16 @@ def test_signals_that_go_to_the_whole_process_group_do_not_end_drawing(number: s
     (drawing,) = children() - before
     os.kill(drawing, number)
     assert len(list(itertools.islice(cases, 100))) == 100  # more than a pipe holds
+
+
+def test_a_process_that_says_more_than_a_pipe_holds_goes_on_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONVERBOSE", "1")  # every import, on stderr
+    drawn: list[Case] = []
+    cases = drawn_cases(7, **SETTINGS)
+    drawing = threading.Thread(target=lambda: drawn.append(next(cases)), daemon=True)
+    drawing.start()
+    drawing.join(60)
+    assert len(drawn) == 1
 
 
 def test_a_process_that_dies_is_an_error_and_no_end_of_the_stream() -> None:

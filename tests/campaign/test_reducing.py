@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -118,6 +119,21 @@ def test_a_finding_that_the_cpu_shows_sometimes_stays_one_of_cuda() -> None:
         [world(needs_a_step)], FOUND, divergence(), on_cpu=cpu(lambda case: next(turns), [])
     )
     assert judged.info["backend"] == "nccl"
+
+
+@pytest.mark.parametrize("cpu_runs", [0, 2])
+def test_a_campaign_that_stops_while_the_cpu_looks_at_the_shrunk_case_keeps_it(cpu_runs: int) -> None:
+    turns = itertools.count()
+
+    def stopped(case: Case) -> Verdict:
+        if next(turns) >= cpu_runs:
+            raise Stopped
+        return divergence()
+
+    judged = confirm_and_shrink([world(needs_a_step)], pinned(FOUND), divergence(), on_cpu=cpu(stopped, []))
+    assert judged.case.mesh.size == 2
+    backend, rate = ("gloo", "1 of 1 runs") if cpu_runs else ("nccl", "3 of 3 runs")
+    assert (judged.info["backend"], judged.confirmation.text()) == (backend, rate)
 
 
 def test_cpu_ranks_are_those_of_the_same_settings_and_end_with_the_block() -> None:

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_campaign import INFRA, PASS, Ran, campaign, divergence, make_case, shrink_seed_and_norm
+from fake_campaign import (
+    INFRA,
+    PASS,
+    FakeScriptResult,
+    FakeWorld,
+    Ran,
+    campaign,
+    divergence,
+    make_case,
+    shrink_seed_and_norm,
+)
 
 from fuzzshard.campaign.events import (
     CampaignStarted,
@@ -25,6 +35,8 @@ from fuzzshard.campaign.events import (
     FindingSaved,
 )
 from fuzzshard.campaign.keep import Keeper
+from fuzzshard.campaign.known import Found
+from fuzzshard.campaign.restore import unfinished
 from fuzzshard.campaign.resume import session_seed
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import read_entry
@@ -37,6 +49,7 @@ from fuzzshard.journal.schema import JOURNAL_FILE
 from fuzzshard.report.lines import event_lines
 from fuzzshard.report.progress import Progress
 from fuzzshard.verdict import Status, Verdict
+from fuzzshard.world.config import WorldConfig
 
 MAX_CASES = 12
 
@@ -167,6 +180,18 @@ def test_a_finding_that_is_cut_off_again_and_again_is_told_once(tmp_path, monkey
     assert_whole(tmp_path, run(tmp_path))
     (found,) = told(tmp_path, "finding_found")
     assert found.index == -1
+
+
+def test_findings_that_no_journal_tells_are_gone_on_with_in_an_order_of_their_own(tmp_path):
+    run(tmp_path, lambda case: PASS)
+    world = FakeWorld(with_a_norm, [])
+    keeper = Keeper(tmp_path, (), lambda *_, **__: [""], lambda *_, **__: FakeScriptResult(True))
+    saved = [
+        keeper.save_found(Found(number, make_case(number), divergence()), world.info) for number in range(6)
+    ]
+    with history(tmp_path) as journal:
+        left = unfinished(journal, 1, tmp_path, WorldConfig(size=2))
+    assert [found.path for found in left] == sorted(saved)
 
 
 def test_a_campaign_killed_again_and_again_adds_up(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -34,6 +36,49 @@ def test_a_script_fails_with_the_fault_preloaded(path: Path) -> None:
     result = check(path, 2, preload=[FAULT])
     assert result.fails
     assert "Greatest absolute difference" in result.output
+
+
+STARTS_A_SESSION = """#!/bin/sh
+echo $$ > {folder}/pid.new
+setsid sh -c 'echo $$ >> {folder}/pid.new; mv {folder}/pid.new {folder}/pids; exec sleep 1000' &
+exec sleep 1000
+"""
+"""In place of a Python with torch: torchrun starts its workers so."""
+
+COORDINATOR = """
+import sys
+from pathlib import Path
+from fuzzshard.reproducer import check
+
+check(Path("repro.py"), 1, python=Path(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Path:
+    python = tmp_path / "python"
+    python.write_text(STARTS_A_SESSION.format(folder=tmp_path))
+    python.chmod(0o700)
+    return python
+
+
+def test_a_coordinator_that_is_killed_leaves_no_script_running(tmp_path: Path, hanging: Path) -> None:
+    pids = tmp_path / "pids"
+    with subprocess.Popen([sys.executable, "-c", COORDINATOR, str(hanging)]) as coordinator:
+        while not pids.exists():
+            pass
+        processes = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+        assert len(processes) == 2
+        coordinator.kill()
+    assert psutil.wait_procs(processes, timeout=10)[1] == []
+
+
+def test_a_script_that_nobody_wants_any_more_ends(tmp_path: Path, hanging: Path) -> None:
+    pids = tmp_path / "pids"
+    result = check(tmp_path / "repro.py", 1, python=hanging, wanted=lambda: not pids.exists())
+    assert result.fails
+    assert "killed after" in result.output
+    assert not any(psutil.pid_exists(int(pid)) for pid in pids.read_text().split())
 
 
 @pytest.mark.slow

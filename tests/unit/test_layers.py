@@ -12,7 +12,7 @@ import fuzzshard
 
 ROOT = Path(fuzzshard.__file__).parent
 
-ON_RANKS = ("model/build.py", "model/values.py", "engines/", "training/", "oracles/", "world/rank.py")
+ON_RANKS = ("model/build.py", "model/values.py", "engines/", "training/", "oracles/", "world/rank.py", "world/join.py")
 """What runs on ranks alone, and so may import torch."""
 
 ALLOWED = {

@@ -191,6 +191,21 @@ def test_a_stopped_rank_is_told_from_one_that_waits(clock: Clock, sleeper: subpr
     assert watch.stopped() == {3}
 
 
+def test_ranks_are_not_idle_while_one_of_them_was_stopped_for_a_part_of_the_window(
+    clock: Clock, sleeper: subprocess.Popen
+) -> None:
+    """They may wait for that one: a whole window tells."""
+    watch = IdleWatch({3: sleeper.pid})
+    look_for_a_window(watch, clock)
+    assert watch.is_idle()
+    sleeper.send_signal(signal.SIGSTOP)
+    wait_for(sleeper.pid, "T")
+    watch.look()
+    assert not watch.is_idle()
+    look_for_a_window(watch, clock)
+    assert watch.stopped() == {3}
+
+
 def test_a_dead_rank_is_told_before_anybody_has_reaped_it(clock: Clock, sleeper: subprocess.Popen) -> None:
     watch = IdleWatch({3: sleeper.pid})
     sleeper.kill()

@@ -8,6 +8,7 @@ import pytest
 from stock_cases import STOCK
 
 from fuzzshard.verdict import Finding
+from fuzzshard.world.inbox import Inbox
 from fuzzshard.world.messages import (
     Ask,
     Failure,
@@ -77,6 +78,23 @@ def test_a_message_that_comes_byte_by_byte_is_one_message(channel) -> None:
         ours.send(bytes([byte]))
     reader.join()
     assert received == [Port(port=4711)]
+
+
+def test_an_inbox_has_what_is_whole_and_never_waits_for_the_rest(channel) -> None:
+    ours, theirs = channel
+    wire, tap = socket.socketpair()
+    with wire, tap:
+        for port in (1, 2):
+            send(wire, Port(port=port))
+        data = tap.recv(1 << 16)
+    inbox, taken = Inbox(theirs), list[list[Message | None]]()
+    for part in (data[:3], data[3 : len(data) - 1], data[-1:]):
+        ours.sendall(part)
+        taken.append(inbox.take())
+    assert taken == [[], [Port(port=1)], [Port(port=2)]]
+    assert inbox.take() == []
+    ours.close()
+    assert inbox.take() == [None]
 
 
 def test_a_message_larger_than_any_buffer_arrives(channel) -> None:

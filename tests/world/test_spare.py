@@ -19,6 +19,7 @@ from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Status
 from fuzzshard.world import Spares, World, WorldConfig
 from fuzzshard.world.processes import fork_server
+from fuzzshard.world.spare import MOST_FAILURES
 
 TWO = WorldConfig(size=2)
 
@@ -119,13 +120,31 @@ def test_where_ranks_cannot_start_none_are_kept_ready(tmp_path: Path) -> None:
     config = WorldConfig(size=1, preload=(str(fault),))
     before = ranks_alive()
     with Spares() as spares:
-        with pytest.raises(InfraError, match="no room"):
-            spares.take(config)
-        spares._coming[config].exception()
+        for _ in range(MOST_FAILURES):
+            with pytest.raises(InfraError, match="no room"):
+                spares.take(config)
+            spares._coming[config].exception()
         with pytest.raises(InfraError, match="no room"):
             spares.take(config)
         assert not spares._coming
     assert ranks_alive() == before
+
+
+def test_a_spare_set_that_does_not_start_now_and_then_is_ordered_again(tmp_path: Path) -> None:
+    """In a campaign of weeks; each set that starts makes the count begin anew."""
+    fault, trouble = tmp_path / "fault.py", tmp_path / "trouble"
+    fault.write_text(f"import pathlib\nassert not pathlib.Path({str(trouble)!r}).exists()\n")
+    config = WorldConfig(size=1, preload=(str(fault),))
+    with Spares() as spares, World(config, spares) as world:
+        world.start()
+        for _ in range(MOST_FAILURES):
+            assert len(waiting(spares)) == 1
+            trouble.touch()
+            world.restart()
+            assert isinstance(spares._coming[config].exception(), InfraError)
+            trouble.unlink()
+            world.restart()
+        assert len(waiting(spares)) == 1
 
 
 def test_ranks_that_come_and_go_cost_the_coordinator_no_descriptor_and_no_thread(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,11 +118,45 @@ def test_what_the_machine_does_to_a_program_accuses_nobody(
     assert message in verdict.message
 
 
+STOPS_IN_MID_REPORT = """
+import os, signal, struct
+import torch.distributed as dist
+from fuzzshard.world import rank
+from fuzzshard.world.messages import RankReport
+
+def apply():
+    send = rank.send
+
+    def part(channel, message):
+        if dist.get_rank() == 1 and isinstance(message, RankReport):
+            channel.sendall(struct.pack("!I", 1 << 24) + b"{" * 1000)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        send(channel, message)
+
+    rank.send = part
+"""
+
+
+def test_a_rank_that_stops_in_the_middle_of_a_report_holds_its_world_no_longer_than_any(
+    tmp_path: Path,
+) -> None:
+    preload = tmp_path / "stops.py"
+    preload.write_text(STOPS_IN_MID_REPORT)
+    with World(WorldConfig(size=2, preload=(str(preload),))) as world:
+        world.start()
+        too_late = threading.Timer(60.0, os.kill, (world.pids[1], signal.SIGKILL))
+        too_late.start()
+        verdict = world.run(make_case(engines=("ddp",)), deadline=1.5)
+        too_late.cancel()
+    assert verdict.status is Status.INFRA
+    assert "rank 1 is stopped by a signal" in verdict.message
+
+
 def test_a_rank_that_the_kernel_kills_for_want_of_memory_says_so(
     suffers: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter([3, 4])
-    monkeypatch.setattr("fuzzshard.world.world.oom_kills", lambda: next(counts, 4))
+    monkeypatch.setattr("fuzzshard.world.exchange.oom_kills", lambda: next(counts, 4))
     verdict = judged(suffers("os.kill(os.getpid(), signal.SIGKILL)"))
     assert verdict.message == "rank 1 was killed by SIGKILL: by the kernel, for want of memory"
 

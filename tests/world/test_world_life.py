@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import threading
 from pathlib import Path
 
 import psutil
@@ -16,7 +18,8 @@ from fuzzshard.case.schedule import SaveState
 from fuzzshard.errors import InfraError, InvalidCase
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig, processes
-from fuzzshard.world.processes import ForkServer, fork_server
+from fuzzshard.world.deadline import Deadline
+from fuzzshard.world.processes import ForkServer, RankProcess, fork_server
 
 
 def kill(pid: int) -> None:
@@ -181,6 +184,70 @@ def test_a_preload_that_ends_the_process_is_an_error(tmp_path: Path) -> None:
         pytest.raises(InfraError, match="died"),
     ):
         world.start()
+
+
+def test_a_rank_that_dies_before_it_hears_of_the_others_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start_rank, ranks = ForkServer.start_rank, list[RankProcess]()
+
+    def killed(self: ForkServer, rank: int, config: WorldConfig) -> RankProcess:
+        ranks.append(start_rank(self, rank, config))
+        if rank == 1:
+            kill(ranks[1].pid)
+            select.select([ranks[0].channel], [], [])  # rank 0 has said where its store listens
+        return ranks[rank]
+
+    monkeypatch.setattr(ForkServer, "start_rank", killed)
+    with World(WorldConfig(size=2)) as world, pytest.raises(InfraError, match="rank 1 died while it started"):
+        world.start()
+
+
+def test_a_world_may_end_while_another_notices_that_the_fork_server_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    endings: list[threading.Thread] = []
+
+    def kill_group(leader: int) -> None:
+        if not endings and threading.current_thread() is threading.main_thread():
+            endings.append(threading.Thread(target=other.close))
+            endings[0].start()
+            endings[0].join(0.2)  # it ends its ranks now, or once this is over
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGKILL)
+
+    with contextlib.closing(ForkServer()) as server:
+        monkeypatch.setattr(processes, "_server", server)
+        world, other = World(WorldConfig(size=2)), World(WorldConfig(size=2))
+        world.start()
+        other.start()
+        kill(psutil.Process(world.pids[0]).ppid())
+        monkeypatch.setattr(processes, "_kill_group", kill_group)
+        with pytest.raises(InfraError, match="the fork server died"):
+            server.start_rank(0, WorldConfig(size=1))
+        endings[0].join()
+        world.close()
+        assert server.num_ranks == 0
+
+
+def test_the_first_case_of_fresh_ranks_has_a_longer_deadline_however_they_came() -> None:
+    class Watched(Deadline):
+        def seconds(self, fresh: bool) -> float:
+            asked.append(fresh)
+            return super().seconds(fresh)
+
+    asked: list[bool] = []
+    with World(WorldConfig(size=1)) as world:
+        world.deadline = Watched()
+        case = make_case(mesh=1, schedule=(FORWARD,))
+        world.run(case)
+        world.run(case)
+        world.restart()  # as for a confirming run
+        world.run(case)
+        kill(world.pids[0])
+        for _ in range(2):
+            world.run(case)
+    assert asked == [True, False, True, False, True]
 
 
 def test_closing_a_world_twice_is_closing_it_once() -> None:

@@ -1,0 +1,107 @@
+"""One case on live ranks: sends it, collects what they say, and tells when they hang."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import time
+from collections.abc import Sequence
+
+from fuzzshard.world.blame import oom_kills
+from fuzzshard.world.deadline import WATCH_SECONDS, IdleWatch
+from fuzzshard.world.inbox import Inbox
+from fuzzshard.world.merge import Outcome
+from fuzzshard.world.messages import Ask, Failure, Message, Position, Progress, RankReport, RunCase, send
+from fuzzshard.world.processes import RankProcess
+
+GRACE_SECONDS = 1.0
+"""After the first rank failed or died, how long the others may still say what happened to them."""
+
+HARD_SECONDS = 20.0
+"""How long after its deadline a case may go on while its ranks still use processor time."""
+
+POLL_SECONDS = 0.1
+
+
+def exchange(ranks: Sequence[RankProcess], request: RunCase, suspect: float) -> Outcome:
+    """Sends the case to every rank and collects reports until all have reported or hang.
+
+    From the time ``suspect`` on, ranks that use no processor time count as hung; ranks that do
+    (a busy machine, an endless loop) get :data:`HARD_SECONDS` more.
+    """
+    outcome = Outcome(len(ranks))
+    oom_kills_before = oom_kills()
+    with selectors.DefaultSelector() as selector:
+        _send_to_all(ranks, request, selector, outcome)
+        watch: IdleWatch | None = None
+        while outcome.waiting():
+            now = time.monotonic()
+            if outcome.lost and now >= outcome.first_loss + GRACE_SECONDS:
+                break
+            if now >= suspect - WATCH_SECONDS and not outcome.lost:
+                watch = watch or IdleWatch({rank: ranks[rank].pid for rank in outcome.waiting()})
+                if _is_over(watch, outcome, now - suspect):
+                    break
+            for key, _ in selector.select(POLL_SECONDS):
+                rank, inbox = key.data
+                if any(_heard(rank, message, outcome) for message in inbox.take()):
+                    selector.unregister(key.fileobj)
+    outcome.out_of_memory = bool(outcome.dead) and oom_kills() > oom_kills_before
+    return outcome
+
+
+def _send_to_all(
+    ranks: Sequence[RankProcess], request: RunCase, selector: selectors.BaseSelector, outcome: Outcome
+) -> None:
+    for process in ranks:
+        try:
+            send(process.channel, request)
+        except OSError:
+            outcome.die(process.rank)
+        else:
+            inbox = Inbox(process.channel)
+            selector.register(process.channel, selectors.EVENT_READ, (process.rank, inbox))
+
+
+def _is_over(watch: IdleWatch, outcome: Outcome, overdue: float) -> bool:
+    """Whether to wait no longer, ``overdue`` seconds after the deadline."""
+    watch.look()
+    for rank in watch.dead & outcome.waiting():  # what it has started may hold its channel open
+        outcome.die(rank)
+    outcome.stopped = watch.stopped()
+    if overdue < 0 or outcome.lost:
+        return False
+    return overdue >= HARD_SECONDS or bool(outcome.stopped & outcome.waiting()) or watch.is_idle()
+
+
+def _heard(rank: int, message: Message | None, outcome: Outcome) -> bool:
+    """Takes one message; whether it was the last one of this rank for this case."""
+    match message:
+        case Progress():
+            outcome.engines[rank] = message.engine
+            return False
+        case RankReport():
+            outcome.reports[rank] = message
+        case Failure():
+            outcome.fail(rank, message)
+        case _:
+            outcome.die(rank)
+    return True
+
+
+def ask_positions(ranks: Sequence[RankProcess], until: float) -> dict[int, Position]:
+    """Where the ranks are that answer in time."""
+    positions: dict[int, Position] = {}
+    with selectors.DefaultSelector() as selector:
+        for process in ranks:
+            selector.register(process.side, selectors.EVENT_READ, (process.rank, Inbox(process.side)))
+            with contextlib.suppress(OSError):
+                send(process.side, Ask())
+        while selector.get_map() and (events := selector.select(until - time.monotonic())):
+            for key, _ in events:
+                rank, inbox = key.data
+                for answer in inbox.take():
+                    selector.unregister(key.fileobj)
+                    if isinstance(answer, Position):
+                        positions[rank] = answer
+    return positions

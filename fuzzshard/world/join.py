@@ -1,0 +1,136 @@
+"""How a process becomes a rank of its world: device, process group, preloaded files, what observes torch."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import platform
+import socket
+import sys
+import types
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from fuzzshard.world.config import WorldConfig
+from fuzzshard.world.device import sleep_while_waiting
+from fuzzshard.world.messages import Port, Ready, receive, send
+
+if TYPE_CHECKING:
+    import torch
+
+
+def join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device:
+    """Makes this process a rank of its world and says so; the device that it runs on."""
+    import torch
+
+    from fuzzshard.engines.mesh import install_group_cache
+    from fuzzshard.training import collectives, hooks, torch_coverage
+
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    device = _device(rank, config)
+    _init_process_group(channel, rank, config)
+    install_group_cache()
+    _preload_all(config)
+    collectives.install()
+    hooks.install()
+    if config.coverage:
+        torch_coverage.install(every=config.coverage)
+    if config.device == "cuda":
+        _warm_up(device)
+    send(channel, Ready(info=_info(device)))
+    return device
+
+
+def _device(rank: int, config: WorldConfig) -> torch.device:
+    import torch
+
+    if config.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", config.device_of(rank))
+    sleep_while_waiting(device.index)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _init_process_group(channel: socket.socket, rank: int, config: WorldConfig) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        "nccl" if config.device == "cuda" else "gloo",
+        store=_store(channel, rank, config.size),
+        rank=rank,
+        world_size=config.size,
+        timeout=datetime.timedelta(minutes=30),
+    )
+
+
+def _preload_all(config: WorldConfig) -> None:
+    for number, path in enumerate(config.preload):
+        try:
+            _preload(path, number)
+        except Exception as error:
+            raise ImportError(f"{path}, preloaded, raised {type(error).__name__}: {error}") from error
+
+
+def _warm_up(device: torch.device) -> None:
+    """The context, the communicator and cuBLAS take seconds, which spare ranks have behind them."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)))
+    torch.cuda.synchronize(device)
+
+
+def _info(device: torch.device) -> dict[str, str]:
+    """What the world runs on."""
+    import torch
+    import torch.distributed as dist
+
+    name = platform.processor() or "cpu"
+    if device.type == "cuda":
+        # entries tell the kind of device by the first word
+        name = f"cuda ({torch.cuda.get_device_name(device)})"
+    return {
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "device": name,
+        "backend": dist.get_backend(),
+        "platform": platform.platform(),
+    }
+
+
+def _store(channel: socket.socket, rank: int, size: int) -> Any:
+    """The rendezvous store; rank 0 listens on a free port and the coordinator passes it on."""
+    from torch._C._distributed_c10d import TCPStore
+
+    if rank == 0:
+        store = TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
+        send(channel, Port(port=store.port))
+        return store
+    message = receive(channel)
+    assert isinstance(message, Port)
+    return TCPStore("127.0.0.1", message.port, size, is_master=False, wait_for_workers=False)
+
+
+def _preload(path: str, number: int) -> None:
+    """Imports a file and calls its ``apply()`` if it has one."""
+    spec = importlib.util.spec_from_file_location(f"fuzzshard_preload_{number}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    if hasattr(module, "apply"):
+        module.apply()
+        _take_up_patches()
+
+
+def _take_up_patches() -> None:
+    """Makes functions that fuzzshard imported by name from torch the ones that torch has now."""
+    for name, module in list(sys.modules.items()):
+        for attribute, value in list(vars(module).items()) if name.startswith("fuzzshard.") else ():
+            if isinstance(value, types.FunctionType) and value.__module__.startswith("torch."):
+                now = getattr(sys.modules.get(value.__module__), value.__name__, value)
+                if now is not value:
+                    setattr(module, attribute, now)
