@@ -12,7 +12,8 @@ import fuzzshard
 
 ROOT = Path(fuzzshard.__file__).parent
 
-ON_RANKS = ("model/build.py", "model/values.py", "engines/", "training/", "oracles/", "world/rank.py", "world/join.py")
+RANK_MODULES = ("model/build.py", "model/values.py", "world/join.py", "world/rank.py")
+ON_RANKS = (*RANK_MODULES, "engines/", "training/", "oracles/")
 """What runs on ranks alone, and so may import torch."""
 
 ALLOWED = {
