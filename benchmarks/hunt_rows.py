@@ -10,7 +10,6 @@ from fuzzshard.campaign.reduce import Judged
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import leaf_count
 from fuzzshard.case.schedule import Forward
-from fuzzshard.corpus.entry import mesh_text
 from fuzzshard.errors import UsageError
 
 FOUND, MISSED, ERROR, INTERRUPTED, NOT_APPLICABLE = (
@@ -105,7 +104,7 @@ def describe_sizes(row: Row, found: Case, judged: Judged) -> None:
     row.verdict, row.signature = judged.verdict.status, judged.verdict.signature
     row.modules_before, row.modules_after = leaf_count(found), leaf_count(small)
     row.ops_before, row.ops_after = len(found.schedule), len(small.schedule)
-    row.mesh_before, row.mesh_after = mesh_text(found.mesh), mesh_text(small.mesh)
+    row.mesh_before, row.mesh_after = found.mesh.text(), small.mesh.text()
     row.forwards_after = sum(isinstance(op, Forward) for op in small.schedule)
     row.ranks_after = small.mesh.size
 

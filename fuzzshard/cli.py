@@ -46,6 +46,7 @@ Examples:
 
 """
 
+# Of run and replay; what other commands mean by 1 and 3 is in their own texts.
 EXIT_CODES = """\
 Exit codes:
     0  clean: no finding, or every replayed finding is fixed
@@ -83,8 +84,9 @@ _COMMANDS: tuple[Callable[..., int], ...] = (
 )
 for _order, _command in enumerate(_COMMANDS):
     _config = (apply_profile,) if _command is run else ()
-    app.command(_command, help_epilogue=EXIT_CODES, sort_key=_order, config=_config)
-app.command(corpus_app(EXIT_CODES, sort_key=len(_COMMANDS)))
+    _epilogue = EXIT_CODES if _command in (run, replay) else ""
+    app.command(_command, help_epilogue=_epilogue, sort_key=_order, config=_config)
+app.command(corpus_app(sort_key=len(_COMMANDS)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

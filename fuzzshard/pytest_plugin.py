@@ -45,7 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fuzzshard-deadline",
         default=None,
         metavar="TIME",
-        help="how long a case may take before it is a hang: 30s, 2m; by default learned from earlier cases",
+        help="how long a case may take before it is a hang: 30s, 2m; by default learned from earlier cases, "
+        "and 5m for one that is expected to pass",
     )
     parser.addini("fuzzshard_corpus", "a corpus to replay along with the tests", type="paths", default=[])
 

@@ -23,17 +23,14 @@ from pathlib import Path
 from typing import Literal
 
 from fuzzshard.campaign.judge import judge, same_finding
-from fuzzshard.campaign.known import cause_of
+from fuzzshard.campaign.known import Found, Registry
+from fuzzshard.campaign.saved import load_known
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.case.features import features
 from fuzzshard.commands.options import world_config
-from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import make_entry
-from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
-from fuzzshard.corpus.store import UNSHRUNK_FILE, entry_files
-from fuzzshard.errors import InfraError
+from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.report.text import drawn
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig, resolve_device
@@ -63,13 +60,13 @@ def assert_parity(
     what differs, or the finding did not come back. None of the three is a reason to fail a test. A test that
     wants cases that trained to the end only says ``assume(verdict.status is Status.PASS)``.
 
-    A finding that the corpus ``known`` explains is returned too: an entry there that is not fixed has its
-    signature, and the case has all features that make that entry's finding (:func:`cause_of`).
+    A finding that the corpus ``known`` explains is returned too, as a campaign with that corpus does not
+    report it: a confirmed entry there that this torch has has its signature, and the case has all features
+    that make that entry's finding (:func:`fuzzshard.campaign.saved.load_known`).
 
     ``deadline`` in seconds is how long a case may take before it is a hang; by default it is learned. The
-    files in ``preload`` are run by every rank first. Raises :class:`fuzzshard.errors.InvalidEntry` for a
-    broken entry in ``known``, :class:`fuzzshard.errors.InvalidCase` and
-    :class:`fuzzshard.errors.UsageError` for what cannot run here, and
+    files in ``preload`` are run by every rank first. Raises :class:`fuzzshard.errors.InvalidCase` and
+    :class:`fuzzshard.errors.UsageError` for what cannot run here or is not there, and
     :class:`fuzzshard.errors.InfraError` where ranks fail for a reason that is not torch's.
     """
     __tracebackhide__ = True
@@ -87,8 +84,10 @@ def assert_parity(
             raise
     if verdict.status is Status.INFRA:
         raise InfraError(verdict.message, "run fuzzshard doctor")
-    if verdict.status.is_finding and not (known and _explains(known, case, verdict)):
-        raise AssertionError(_explained(case, verdict, world))
+    if verdict.status.is_finding:
+        explained = known and _known(known.resolve(), config.preload).explains(Found(0, case, verdict))
+        if not explained:
+            raise AssertionError(_explained(case, verdict, world))
     return verdict
 
 
@@ -101,23 +100,12 @@ def _judged(world: World, case: Case, deadline: float | None) -> Verdict:
     return Verdict(status=Status.INCONCLUSIVE, message=gone)
 
 
-def _explains(corpus: Path, case: Case, verdict: Verdict) -> bool:
-    """Whether an entry of ``corpus`` says that the finding is known."""
-    present = features(case)
-    return any(cause <= present for cause in _causes(corpus.resolve()).get(verdict.signature, ()))
-
-
 @functools.cache
-def _causes(corpus: Path) -> dict[str, list[frozenset[str]]]:
-    """By signature, the features that make each finding in ``corpus`` that is not fixed."""
-    causes: dict[str, list[frozenset[str]]] = {}
-    for file in entry_files([corpus]):
-        entry = read_entry(file)
-        if entry.signature and entry.lifecycle is not Lifecycle.FIXED:
-            unshrunk = file.with_name(UNSHRUNK_FILE)
-            found = read_entry(unshrunk).case if unshrunk.exists() else entry.case
-            causes.setdefault(entry.signature, []).append(cause_of(entry.case, found))
-    return causes
+def _known(corpus: Path, preload: tuple[str, ...]) -> Registry:
+    """The findings that a campaign with this corpus would not report either."""
+    if not corpus.exists():
+        raise UsageError(f"{corpus} does not exist", "give a corpus as known")
+    return load_known(corpus, preload=preload, unconfirmed=False)
 
 
 def _explained(case: Case, verdict: Verdict, world: World) -> str:

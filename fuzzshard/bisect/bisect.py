@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-import msgspec
-
 from fuzzshard.bisect.environment import CannotInstall
-from fuzzshard.bisect.versions import in_order
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.expectation import with_observation
+from fuzzshard.corpus.lifecycle import release
 from fuzzshard.corpus.scripts import shown_by
 from fuzzshard.corpus.store import CASE_FILE, SCRIPT_FILE
 from fuzzshard.reproducer.check import check
@@ -67,15 +66,16 @@ def bisect(
             continue
         result, detail = _try(folder / SCRIPT_FILE, entry, python, runs)
         if result in (Result.BAD, Result.GOOD):
-            entry = noted(entry, version, bad=result is Result.BAD)
+            entry = with_observation(entry, version, present=result is Result.BAD)
             write_atomic(folder / CASE_FILE, encode_entry(entry))
         yield Tried(version, result, detail, time.monotonic() - began)
 
 
 def _known(entry: CorpusEntry, version: str) -> Result | None:
-    if version in entry.bad_on:
+    now = release(version)
+    if now in entry.bad_on:
         return Result.BAD
-    return Result.GOOD if version in entry.good_on else None
+    return Result.GOOD if now in entry.good_on else None
 
 
 def _try(script: Path, entry: CorpusEntry, python: Path, runs: int) -> tuple[Result, str]:
@@ -91,10 +91,3 @@ def _try(script: Path, entry: CorpusEntry, python: Path, runs: int) -> tuple[Res
             case Shown.NO:
                 pass
     return outcome, detail
-
-
-def noted(entry: CorpusEntry, version: str, *, bad: bool) -> CorpusEntry:
-    """The entry that also knows ``version``, as bad or as good."""
-    bad_on, good_on = set(entry.bad_on) - {version}, set(entry.good_on) - {version}
-    (bad_on if bad else good_on).add(version)
-    return msgspec.structs.replace(entry, bad_on=tuple(in_order(bad_on)), good_on=tuple(in_order(good_on)))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from packaging.version import InvalidVersion, Version
 
+from fuzzshard.corpus.lifecycle import in_order
 from fuzzshard.errors import UsageError
 
 
@@ -15,21 +16,16 @@ def parse_versions(text: str) -> list[str]:
     if not words:
         raise UsageError("no version of torch is given", "write --torch 2.9.1,2.10.0")
     try:
-        return in_order(words)
+        return list(in_order({str(Version(word)) for word in words}))
     except InvalidVersion as error:
         raise UsageError(
             " ".join(str(error).split()).rstrip("."), "write versions as in --torch 2.9.1,2.10.0"
         ) from None
 
 
-def in_order(versions: Iterable[str]) -> list[str]:
-    """Oldest first, each once, as packaging writes them."""
-    return list(map(str, sorted(set(map(Version, versions)))))
-
-
 def summary(bad: Iterable[str], good: Iterable[str]) -> str:
     """The first bad version and the first good ones before and after it: where the finding came and went."""
-    bad, good = in_order(bad), in_order(good)
+    bad, good = in_order(set(bad)), in_order(set(good))
     if not bad:
         return (
             f"no version shows the finding; first good: {good[0]}" if good else "no version could be judged"

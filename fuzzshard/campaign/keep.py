@@ -12,6 +12,7 @@ from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.reduce import Judged
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
+from fuzzshard.corpus.absorb import replaced
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import finding_key
@@ -65,22 +66,27 @@ class Keeper:
 
     def save_smaller(self, folder: Path, case: Case, verdict: Verdict, info: Mapping[str, str]) -> None:
         """Replaces the entry in ``folder`` by the smallest case so far, which is not confirmed yet."""
-        entry = self._entry(case, verdict, info)
-        save_shrunk(folder, entry, script_of(entry, self._render))
+        self._replace(folder, self._entry(case, verdict, info))
         save_recordings(folder, verdict.recordings)
 
     def save_judged(self, folder: Path, judged: Judged) -> CorpusEntry:
         """Replaces the entry in ``folder`` by what came of it."""
         entry = self._entry(judged.case, judged.verdict, judged.info, judged)
-        save_shrunk(folder, entry, script_of(entry, self._render))
+        self._replace(folder, entry)
         save_recordings(folder, judged.verdict.recordings)
         self._saved[finding_key(entry.signature, entry.case)] = folder
         return self.entry(folder)
 
+    def _replace(self, folder: Path, entry: CorpusEntry) -> None:
+        """Saves ``entry`` in ``folder``, with what people wrote into the one that is there."""
+        whole = _with_what_is_written(folder, entry)
+        save_shrunk(folder, whole, script_of(whole, self._render))
+
     def save_flaky(self, found: Found, folder: Path, judged: Judged) -> Path:
         """Moves a finding that did not come back to ``inconclusive/``; returns its new folder."""
         moved = self.corpus / INCONCLUSIVE_FOLDER / folder.name
-        entry = self._entry(found.case, found.verdict, judged.info, judged)
+        new = self._entry(found.case, found.verdict, judged.info, judged)
+        entry = _with_what_is_written(folder, new)
         write_atomic(moved / UNSHRUNK_FILE, codec.encode(found.case) + b"\n")
         save_shrunk(
             moved, msgspec.structs.replace(entry, status=Status.INCONCLUSIVE), script_of(entry, self._render)
@@ -133,6 +139,14 @@ class Keeper:
             confirmed=confirmed,
             culprits=judged.culprits if judged is not None else (),
         )
+
+
+def _with_what_is_written(folder: Path, new: CorpusEntry) -> CorpusEntry:
+    """``new`` with what is known of the entry in ``folder``, where nobody has moved or broken that one."""
+    try:
+        return replaced(read_entry(folder / CASE_FILE), new)
+    except InvalidEntry:
+        return new
 
 
 def _minimal_cases(corpus: Path) -> dict[tuple[str, bytes], Path]:

@@ -12,7 +12,7 @@ import importlib.metadata
 from typing import Any
 
 from fuzzshard.campaign.options import CampaignOptions
-from fuzzshard.journal.history import History, Session
+from fuzzshard.journal.history import History, SessionRow
 from fuzzshard.journal.writer import SessionStart
 from fuzzshard.world.config import WorldConfig
 
@@ -27,7 +27,7 @@ class Plan:
     seed: int
     stream_seed: int
     stream: dict[str, Any]
-    earlier: tuple[Session, ...] = ()
+    earlier: tuple[SessionRow, ...] = ()
     note: str = ""
 
     @property
@@ -100,11 +100,11 @@ def _stream(options: CampaignOptions, config: WorldConfig) -> dict[str, Any]:
     }
 
 
-def _same(session: Session, stream: dict[str, Any], seed: int | None) -> bool:
+def _same(session: SessionRow, stream: dict[str, Any], seed: int | None) -> bool:
     return session.options["stream"] == stream and seed in (None, session.seed)
 
 
-def _why_not(session: Session, stream: dict[str, Any], options: CampaignOptions) -> str:
+def _why_not(session: SessionRow, stream: dict[str, Any], options: CampaignOptions) -> str:
     """In words, why the last session is left as it is although it did not end."""
     before = {**session.options["stream"], "seed": session.seed}
     now = {**stream, "seed": session.seed if options.seed is None else options.seed}

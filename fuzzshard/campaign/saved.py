@@ -6,16 +6,13 @@ import importlib.metadata
 from collections.abc import Collection
 from pathlib import Path
 
-import msgspec
-
 from fuzzshard.campaign.known import Known, Registry, cause_of
-from fuzzshard.case import codec
 from fuzzshard.corpus.causes import CAUSES_FILE, read_causes
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
-from fuzzshard.corpus.store import UNSHRUNK_FILE, entry_files
-from fuzzshard.errors import FuzzshardError, UsageError
+from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
+from fuzzshard.errors import InvalidEntry, UsageError
 
 
 def load_known(corpus: Path, *, preload: Collection[str] | None = None, unconfirmed: bool = True) -> Registry:
@@ -30,10 +27,7 @@ def load_known(corpus: Path, *, preload: Collection[str] | None = None, unconfir
     for file in entry_files([corpus]) if corpus.exists() else ():
         try:
             entry = read_entry(file)
-            unshrunk = file.with_name(UNSHRUNK_FILE)
-            found = codec.decode(unshrunk.read_bytes()) if unshrunk.exists() else entry.case
-            cause = cause_of(entry.case, found)
-        except (FuzzshardError, msgspec.MsgspecError):
+        except InvalidEntry:
             continue
         if expected(entry, torch, entry.device) is Expected.NOTHING:
             continue
@@ -42,20 +36,42 @@ def load_known(corpus: Path, *, preload: Collection[str] | None = None, unconfir
             continue
         confirmed = entry.confirmed or Confirmation()
         registry.known.append(
-            Known(entry.signature, file.parent, cause, hits=0, confirmed=confirmed, saved_before=True)
+            Known(
+                entry.signature,
+                file.parent,
+                saved_cause(file, entry),
+                hits=0,
+                confirmed=confirmed,
+                saved_before=True,
+            )
         )
-    share_causes(registry, corpus / CAUSES_FILE)
+    for folder in {known.path.parent for known in registry.known}:
+        share_causes(registry, folder / CAUSES_FILE)
     return registry
 
 
+def saved_cause(file: Path, entry: CorpusEntry) -> frozenset[str]:
+    """The features that make the finding of ``entry``, read from ``file`` (:func:`cause_of`).
+
+    Where the case that it was found as cannot be read, they are those of the smallest case.
+    """
+    unshrunk = file.with_name(UNSHRUNK_FILE)
+    try:
+        found = read_entry(unshrunk).case if file.name == CASE_FILE and unshrunk.exists() else entry.case
+    except InvalidEntry:
+        found = entry.case
+    return cause_of(entry.case, found)
+
+
 def share_causes(registry: Registry, file: Path) -> None:
-    """Narrows the causes of entries down that ``file`` says have one: to what all of them share.
+    """Narrows the causes of entries beside ``file`` down that it says have one: to what all of them share.
 
     One cause has several smallest cases, such as one for every way in which a parameter gets no gradient.
     Raises :class:`UsageError` for entries that share nothing: that would explain everything.
     """
     for name, entries in read_causes(file).items():
-        together = [known for known in registry.known if known.path.name in entries]
+        beside = {file.with_name(entry) for entry in entries}
+        together = [known for known in registry.known if known.path in beside]
         for signature in {known.signature for known in together}:
             alike = [known for known in together if known.signature == signature]
             shared = frozenset.intersection(*(known.cause for known in alike))

@@ -83,6 +83,11 @@ class Mesh(Part, frozen=True, kw_only=True):
         """The number of ranks that gradients are averaged over."""
         return self.shard * (self.replicate or 1)
 
+    def text(self) -> str:
+        """``"shard 4"``, or ``"replicate 2 x shard 2"`` for HSDP, outermost axis first."""
+        axes = ("pipeline", "replicate", "shard", "tensor")
+        return " x ".join(f"{axis} {size}" for axis in axes if (size := getattr(self, axis)) is not None)
+
 
 class WrapGroup(Part, frozen=True, kw_only=True):
     """One call ``fully_shard(modules, ...)``; a list group has several modules.

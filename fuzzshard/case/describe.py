@@ -62,14 +62,9 @@ def _mesh(old: Mesh, new: Mesh) -> Iterator[str]:
     if old.size != new.size:
         ranks = f"with {new.size} rank{'s' * (new.size > 1)} in place of {old.size}"
         one_axis = Mesh(shard=old.size) == old and Mesh(shard=new.size) == new
-        yield ranks if one_axis else f"{ranks} (mesh {_axes(new)}, was {_axes(old)})"
+        yield ranks if one_axis else f"{ranks} (mesh {new.text()}, was {old.text()})"
     elif old != new:
-        yield f"on the mesh {_axes(new)} in place of {_axes(old)}"
-
-
-def _axes(mesh: Mesh) -> str:
-    axes = ("pipeline", "replicate", "shard", "tensor")
-    return " x ".join(f"{axis} {size}" for axis in axes if (size := getattr(mesh, axis)) is not None)
+        yield f"on the mesh {new.text()} in place of {old.text()}"
 
 
 def _wraps(old: Sequence[WrapGroup], new: Sequence[WrapGroup]) -> Iterator[str]:

@@ -105,6 +105,11 @@ def map_nodes(block: Block, change: Callable[[Node], Node]) -> Block:
     return replace(block, nodes=tuple(change(n) for n in block.nodes))
 
 
+def put_node(block: Block, node: Node) -> Block:
+    """``block`` with ``node`` in place of the one of its name."""
+    return map_nodes(block, lambda n: node if n.name == node.name else n)
+
+
 def rename_called(node: Node, rename: Callable[[str], str]) -> Node:
     """A call of other children; a tensor op stays as it is."""
     if not isinstance(node, Call):

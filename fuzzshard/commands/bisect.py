@@ -33,9 +33,12 @@ def bisect(
 
     Every version gets an environment of its own, made by uv if there is one
     and by venv and pip if not, and kept for the next time. What a version says
-    is written into the entry at once (bad_on, good_on) and not asked again, so
-    an interrupted bisection goes on where it stopped. Exit code 1: some version
-    shows the finding; 0: none does; 3: none could be judged.
+    is written into the entry at once (bad_on, good_on; the newest one says whether
+    it is open or fixed) and not asked again, so an interrupted bisection goes on
+    where it stopped. A flaky finding that stays away proves nothing, and of that
+    nothing is written.
+
+    Exit code 1: some version shows the finding; 0: none does; 3: none could be judged.
 
     On Linux, PyPI has torch with CUDA (5 GB for each version); for the CPU:
       --index-url https://download.pytorch.org/whl/cpu

@@ -129,19 +129,19 @@ def verify(*paths: Path, run: Flag = False, device: Device = "auto") -> int:
     return EXIT_INCONCLUSIVE if Condition.UNSHOWN in seen else EXIT_CLEAN
 
 
-def corpus_app(help_epilogue: str, sort_key: int) -> App:
+def corpus_app(sort_key: int) -> App:
     """The group of commands."""
     app = App(
         name="corpus",
         sort_key=sort_key,
         help=HELP,
-        help_epilogue=help_epilogue,
+        help_epilogue="",
         help_format="plaintext",
         version_flags=(),
     )
     commands: tuple[Callable[..., int], ...] = (list_, causes, add, prune, verify, merge, mark)
     for order, command in enumerate(commands):
-        app.command(command, name=command.__name__.rstrip("_"), help_epilogue=help_epilogue, sort_key=order)
+        app.command(command, name=command.__name__.rstrip("_"), help_epilogue="", sort_key=order)
     return app
 
 

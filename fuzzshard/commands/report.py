@@ -57,8 +57,9 @@ def report(
     preload
         A Python file that every rank runs first; repeat it for several.
     """
+    from fuzzshard.campaign.saved import saved_cause
     from fuzzshard.drafts.draft import draft
-    from fuzzshard.drafts.duplicates import cause, duplicates
+    from fuzzshard.drafts.duplicates import duplicates
 
     file = only_case(path)
     entry = read_entry(file)
@@ -73,7 +74,7 @@ def report(
         if evidence.culprits and evidence.culprits != entry.culprits:
             entry = msgspec.structs.replace(entry, culprits=evidence.culprits)
             write_atomic(file, encode_entry(entry))
-    features = cause(file, entry)
+    features = saved_cause(file, entry)
     text = draft(file.parent, entry, script, evidence, features, duplicates(file, entry, features))
     target = output or file.with_name(REPORT_FILE)
     write_atomic(target, text.encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.entry import CorpusEntry, mesh_text
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import EXIT_CLEAN, UsageError
@@ -54,4 +54,4 @@ def show(path: Path, /) -> int:
 def _line(entry: CorpusEntry, path: Path) -> str:
     seen = f"torch {entry.torch} on {entry.device}" if entry.torch else "a case"
     flaky = f"  {entry.confirmed.text()}" if entry.confirmed is not None and entry.flaky else ""
-    return f"{path}  {entry.signature or 'no finding'}  {mesh_text(entry.case.mesh)}  {seen}{flaky}"
+    return f"{path}  {entry.signature or 'no finding'}  {entry.case.mesh.text()}  {seen}{flaky}"

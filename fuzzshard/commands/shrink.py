@@ -41,9 +41,11 @@ def shrink(
     An entry is replaced by its smaller form; its unshrunk.json stays. The
     finding of a bare case file becomes a new entry of the corpus. The smallest
     case so far is always on disk: after Ctrl-C, or when the time is up, the
-    same command goes on from there. Exit code 0: the result is saved; 3: there
-    is no finding, or it did not repeat; 130: interrupted. A finding of CUDA that
-    the CPU shows as well becomes an entry of the CPU.
+    same command goes on from there. A finding of CUDA that the CPU shows as well
+    becomes an entry of the CPU.
+
+    Exit code 0: the result is saved; 3: there is no finding, or another one than
+    the entry records, or it did not repeat; 130: interrupted.
 
     For example:
       fuzzshard shrink corpus/findings/NAME --max-time 10m
@@ -100,6 +102,9 @@ def shrink(
             if not verdict.status.is_finding:
                 print(f"no finding to shrink: the case is {verdict.status} here")
                 return EXIT_INCONCLUSIVE
+            if known.signature not in ("", verdict.signature):
+                print(f"CHANGED  {path}  {verdict.signature}, was {known.signature}; nothing is written")
+                return EXIT_INCONCLUSIVE
             folder = file.parent
             if file.name != CASE_FILE:
                 folder = keeper.save_found(Found(index=0, case=case, verdict=verdict), runners[0].info)
@@ -134,6 +139,7 @@ def _first_seen(world: Runner, known: CorpusEntry) -> tuple[Case, Verdict]:
 
     for _ in range(FLAKY_RUNS if known.flaky else 1):
         case, verdict = judge_clearly(world, known.case)
-        if verdict.status.is_finding or verdict.status is Status.INFRA:
+        is_it = verdict.status.is_finding and known.signature in ("", verdict.signature)
+        if is_it or verdict.status is Status.INFRA:
             break
     return case, verdict

@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion
 from fuzzshard.case import codec
 from fuzzshard.case.validate import validate
 from fuzzshard.corpus.entry import FORMAT, CorpusEntry, bare_entry, new_lifecycle
+from fuzzshard.corpus.expectation import with_versions
 from fuzzshard.corpus.lifecycle import release
 from fuzzshard.errors import FuzzshardError, InvalidEntry
 
@@ -43,7 +44,11 @@ _decode_1 = msgspec.json.Decoder(CorpusEntry).decode
 
 
 def _read_1(data: bytes) -> CorpusEntry:
-    return new_lifecycle(msgspec.structs.replace(_decode_1(data), format=FORMAT))
+    """Its last writers noted the releases that a bisection had tried, with the name of the build."""
+    stored = msgspec.structs.replace(_decode_1(data), format=FORMAT)
+    fresh = new_lifecycle(stored)
+    bad, good = set(map(release, stored.bad_on)), set(map(release, stored.good_on))
+    return with_versions(fresh, bad | (set(fresh.bad_on) - good), good) if bad | good else fresh
 
 
 def _read_2(data: bytes) -> CorpusEntry:

@@ -13,8 +13,8 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import features
 from fuzzshard.case.order import size_order
+from fuzzshard.corpus.absorb import absorb, absorb_versions
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.expectation import with_versions
 from fuzzshard.corpus.lifecycle import Lifecycle
 
 _T = TypeVar("_T")
@@ -48,7 +48,7 @@ def distinct(stored: Iterable[Stored]) -> list[Same]:
     first one is kept.
     """
     equal = _grouped(stored, lambda item: (*_place(item.entry), codec.encode(item.entry.case)))
-    same = [Same(tuple(items), _absorb(items[0].entry, (i.entry for i in items[1:]))) for items in equal]
+    same = [Same(tuple(items), _absorb_all(items[0].entry, (i.entry for i in items[1:]))) for items in equal]
     return [_joined(group) for group in _grouped(same, lambda group: _kind(group.entry))]
 
 
@@ -72,7 +72,7 @@ def _grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T
 def _joined(groups: list[Same]) -> Same:
     first, *rest = sorted(groups, key=lambda group: preference(group.entry))
     items = tuple(item for group in (first, *rest) for item in group.items)
-    return Same(items, _absorb(first.entry, (group.entry for group in rest)))
+    return Same(items, _absorb_all(first.entry, (group.entry for group in rest)))
 
 
 def _place(entry: CorpusEntry) -> tuple[str, str]:
@@ -83,16 +83,10 @@ def _kind(entry: CorpusEntry) -> Hashable:
     return *_place(entry), entry.lifecycle is Lifecycle.FIXED, features(entry.case)
 
 
-def _absorb(kept: CorpusEntry, others: Iterable[CorpusEntry]) -> CorpusEntry:
-    """``kept`` with the issue and the ``wontfix`` of the others.
-
-    An entry with the very same case adds the versions of torch that it was seen on.
-    """
+def _absorb_all(kept: CorpusEntry, others: Iterable[CorpusEntry]) -> CorpusEntry:
+    """``kept`` with what people wrote into the others, and what is known of torch with the very same case."""
     for other in others:
-        kept = replace(kept, issue=kept.issue or other.issue)
-        if kept.lifecycle is Lifecycle.OPEN and other.lifecycle is Lifecycle.WONTFIX:
-            kept = replace(kept, lifecycle=other.lifecycle)
+        kept = absorb(kept, other)
         if kept.signature and other.case == kept.case:
-            bad = set(kept.bad_on) | (set(other.bad_on) - set(kept.good_on))
-            kept = with_versions(kept, bad, set(kept.good_on) | (set(other.good_on) - bad))
+            kept = absorb_versions(kept, other)
     return kept

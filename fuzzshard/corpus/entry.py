@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from fuzzshard.case import codec
-from fuzzshard.case.case import Case, Mesh
+from fuzzshard.case.case import Case
 from fuzzshard.corpus.lifecycle import Lifecycle, release
 from fuzzshard.corpus.portable import portable_findings, portable_text
 from fuzzshard.verdict import Finding, Status, Verdict
@@ -134,7 +134,7 @@ def make_entry(
         rung=verdict.rung,
         torch=info["torch"],
         device=device_kind(info),
-        mesh=mesh_text(case.mesh),
+        mesh=case.mesh.text(),
         preload=preload,
         confirmed=confirmed,
         culprits=culprits,
@@ -148,7 +148,7 @@ def make_entry(
 
 def bare_entry(case: Case) -> CorpusEntry:
     """What a file with nothing but a case stands for: it is expected to pass."""
-    return CorpusEntry(case=case, mesh=mesh_text(case.mesh))
+    return CorpusEntry(case=case, mesh=case.mesh.text())
 
 
 def new_lifecycle(entry: CorpusEntry) -> CorpusEntry:
@@ -157,7 +157,7 @@ def new_lifecycle(entry: CorpusEntry) -> CorpusEntry:
         return entry
     return msgspec.structs.replace(
         entry,
-        lifecycle=Lifecycle.FLAKY if entry.flaky else Lifecycle.OPEN,
+        lifecycle=entry.lifecycle or (Lifecycle.FLAKY if entry.flaky else Lifecycle.OPEN),
         bad_on=(release(entry.torch),) if entry.torch else (),
     )
 
@@ -165,12 +165,6 @@ def new_lifecycle(entry: CorpusEntry) -> CorpusEntry:
 def device_kind(info: Mapping[str, str]) -> Literal["cpu", "cuda"]:
     """What kind of device the ranks have that say ``info`` of themselves."""
     return "cuda" if info["backend"] == "nccl" else "cpu"
-
-
-def mesh_text(mesh: Mesh) -> str:
-    """``"shard 4"``, or ``"replicate 2 x shard 2"`` for HSDP, outermost axis first."""
-    axes = ("pipeline", "replicate", "shard", "tensor")
-    return " x ".join(f"{axis} {size}" for axis in axes if (size := getattr(mesh, axis)) is not None)
 
 
 def digest(case: Case) -> str:

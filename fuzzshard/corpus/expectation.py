@@ -7,7 +7,7 @@ import enum
 from msgspec.structs import replace
 from packaging.version import Version
 
-from fuzzshard.corpus.entry import CorpusEntry, mesh_text
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle, in_order, release
 from fuzzshard.corpus.portable import portable_findings, portable_text
 from fuzzshard.verdict import Verdict
@@ -78,7 +78,7 @@ def with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) 
         rung=verdict.rung,
         torch=torch,
         device="cuda" if device == "cuda" else "cpu",
-        mesh=mesh_text(entry.case.mesh),
+        mesh=entry.case.mesh.text(),
         confirmed=None,
         findings=portable_findings(verdict.findings),
         notes={**entry.notes, **verdict.notes, "was": was},

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.needs import needs_cuda
-from fuzzshard.corpus.entry import CorpusEntry, mesh_text
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.errors import (
@@ -79,7 +79,7 @@ class Replayed:
 def obstacle(entry: CorpusEntry, device: Literal["cpu", "cuda"], num_ranks: int) -> str:
     """Why this machine cannot run ``entry``; empty if it can."""
     if entry.case.mesh.size > num_ranks:
-        return f"the mesh ({mesh_text(entry.case.mesh)}) needs {entry.case.mesh.size} ranks, not {num_ranks}"
+        return f"the mesh ({entry.case.mesh.text()}) needs {entry.case.mesh.size} ranks, not {num_ranks}"
     if entry.device == "cuda" and device == "cpu":
         return "was found on CUDA; a CPU cannot say whether it is fixed"
     return (device == "cpu" and needs_cuda(entry.case)) or ""

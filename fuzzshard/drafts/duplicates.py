@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 
-from fuzzshard.campaign.known import cause_of
-from fuzzshard.case.case import Case
+from fuzzshard.campaign.saved import saved_cause
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
+from fuzzshard.corpus.store import CASE_FILE, entry_files
 from fuzzshard.errors import InvalidEntry
 
 LEAST_OVERLAP = 0.6
@@ -30,19 +29,6 @@ class Duplicate:
     of: int
 
 
-def cause(file: Path, entry: CorpusEntry) -> frozenset[str]:
-    """The features that make the finding: of the minimal case and of the one that it was shrunk from."""
-    return cause_of(entry.case, _unshrunk(file) or entry.case)
-
-
-def _unshrunk(file: Path) -> Case | None:
-    beside = file.with_name(UNSHRUNK_FILE)
-    try:
-        return read_entry(beside).case if file.name == CASE_FILE and beside.exists() else None
-    except InvalidEntry:
-        return None
-
-
 def duplicates(file: Path, entry: CorpusEntry, mine: Collection[str]) -> list[Duplicate]:
     """Entries beside the one in ``file`` that share most of its cause, or some of it and its signature."""
     found = []
@@ -55,7 +41,7 @@ def duplicates(file: Path, entry: CorpusEntry, mine: Collection[str]) -> list[Du
             continue
         if not other.signature:
             continue
-        theirs = cause(other_file, other)
+        theirs = saved_cause(other_file, other)
         shared, union = len(theirs & set(mine)), len(theirs | set(mine))
         same = other.signature == entry.signature
         if (same and (shared or not union)) or (union and shared / union >= LEAST_OVERLAP):

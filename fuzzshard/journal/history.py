@@ -16,7 +16,7 @@ from fuzzshard.errors import InvalidJournal
 from fuzzshard.journal.schema import connect, one_line
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the command; the columns of the table, with ``options`` and ``info`` decoded."""
 
     id: int
@@ -91,20 +91,20 @@ class History:
         with one_line(self._path):
             return self._connection.execute(query, values).fetchall()
 
-    def sessions(self, campaign: int | None = None) -> list[Session]:
+    def sessions(self, campaign: int | None = None) -> list[SessionRow]:
         """All sessions, or those of one campaign, oldest first."""
-        columns = ", ".join(Session.__struct_fields__)
+        columns = ", ".join(SessionRow.__struct_fields__)
         where = "" if campaign is None else f"WHERE campaign = {campaign:d}"
         return [
-            self._decoded(dict(zip(Session.__struct_fields__, row, strict=True)))
+            self._decoded(dict(zip(SessionRow.__struct_fields__, row, strict=True)))
             for row in self.rows(f"SELECT {columns} FROM session {where} ORDER BY id")
         ]
 
-    def _decoded(self, columns: dict[str, Any]) -> Session:
+    def _decoded(self, columns: dict[str, Any]) -> SessionRow:
         try:
             for name in ("options", "info"):
                 columns[name] = columns[name] and msgspec.json.decode(columns[name])
-            return msgspec.convert(columns, Session, strict=False)
+            return msgspec.convert(columns, SessionRow, strict=False)
         except msgspec.MsgspecError as error:
             raise self._damaged(error) from None
 

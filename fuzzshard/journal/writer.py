@@ -52,8 +52,8 @@ class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
 class JournalWriter:
     """An event sink. Each event is one transaction; what it returned from survives the death of the process.
 
-    Use it from the thread that opened ``connection``. Raises :class:`fuzzshard.errors.InfraError` once when
-    the disk is full; what comes after that is not written.
+    Use it from the thread that opened ``connection``, and close that in the end. Raises
+    :class:`fuzzshard.errors.InfraError` once when the disk is full; what comes after that is not written.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, start: SessionStart) -> None:
@@ -82,10 +82,6 @@ class JournalWriter:
         except BaseException:
             self._broken = True
             raise
-
-    def close(self) -> None:
-        """Merges the write-ahead log into the file, where the disk still allows it."""
-        self._connection.close()
 
     def _begin(self, start: SessionStart) -> int:
         options = json.dumps({"stream": dict(start.stream), "limits": dict(start.limits)})

@@ -22,7 +22,7 @@ from fuzzshard.campaign.events import (
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.store import FINDINGS_FOLDER, INCONCLUSIVE_FOLDER
 from fuzzshard.errors import UsageError
-from fuzzshard.journal.history import History, Session
+from fuzzshard.journal.history import History, SessionRow
 from fuzzshard.journal.schema import JOURNAL_FILE
 
 SILENT_SECONDS = 600.0
@@ -56,7 +56,7 @@ class Node:
     """
 
     path: Path
-    sessions: tuple[Session, ...]
+    sessions: tuple[SessionRow, ...]
     verdicts: Counter[str]
     first_seen: Mapping[tuple[str, ...], float]
     sightings: tuple[Sighting, ...]
@@ -69,7 +69,7 @@ class Node:
         return sum(session.elapsed for session in self.sessions)
 
     @property
-    def last(self) -> Session:
+    def last(self) -> SessionRow:
         """The newest session."""
         return self.sessions[-1]
 
@@ -116,7 +116,7 @@ def node_of(directory: Path, history: History) -> Node:
     )
 
 
-def begin_times(sessions: tuple[Session, ...]) -> dict[int, float]:
+def begin_times(sessions: tuple[SessionRow, ...]) -> dict[int, float]:
     """For each session, by id, how long the campaign had run when it began."""
     begins, total = {}, 0.0
     for session in sessions:
@@ -125,7 +125,7 @@ def begin_times(sessions: tuple[Session, ...]) -> dict[int, float]:
     return begins
 
 
-def is_running(session: Session) -> bool:
+def is_running(session: SessionRow) -> bool:
     """Whether a process still writes to ``session``; of another machine only its silence is known."""
     if session.ended is not None:
         return False
@@ -150,7 +150,7 @@ def _first_seen(history: History, begins: Mapping[int, float]) -> dict[tuple[str
 
 
 def _sightings(
-    directory: Path, history: History, sessions: tuple[Session, ...], begins: Mapping[int, float]
+    directory: Path, history: History, sessions: tuple[SessionRow, ...], begins: Mapping[int, float]
 ) -> tuple[tuple[Sighting, ...], tuple[Confirmation, ...]]:
     """What became of each finding, in the order in which they were seen."""
     seen: dict[str, Sighting] = {}
@@ -205,7 +205,7 @@ class _Started(msgspec.Struct, frozen=True):
     devices: tuple[tuple[int, ...], ...] = ()
 
 
-def _gpu_seconds(history: History, sessions: tuple[Session, ...]) -> float:
+def _gpu_seconds(history: History, sessions: tuple[SessionRow, ...]) -> float:
     """The time of all sessions on CUDA, times the devices that each had; worlds may share devices."""
     placed: dict[int, set[int]] = defaultdict(set)
     for session, body in history.rows("SELECT session, body FROM event WHERE kind = 'campaign_started'"):

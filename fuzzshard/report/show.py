@@ -19,7 +19,7 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Part
 from fuzzshard.case.order import off_default
-from fuzzshard.corpus.entry import CorpusEntry, Culprit, mesh_text
+from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command
 from fuzzshard.report.dag import draw_forward
@@ -39,7 +39,7 @@ def show(case: Case, findings: Iterable[Finding] = ()) -> RenderableType:
         ("Wrap groups", _wrap_groups(case, found)),
         *([("Freeze plan", _freeze_plan(case))] if case.freezes else []),
         *([("Options", _pairs(options))] if (options := _options(case)) else []),
-        (f"Mesh: {mesh_text(case.mesh)}", _lines(draw_mesh(case.mesh))),
+        (f"Mesh: {case.mesh.text()}", _lines(draw_mesh(case.mesh))),
         ("Schedule", _schedule(case, marks)),
         ("Features", Text(", ".join(sorted(features(case))))),
     ]

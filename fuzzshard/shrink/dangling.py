@@ -7,8 +7,8 @@ import functools
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.edit import bypass, edit_block, map_nodes, set_module
-from fuzzshard.case.graph import Alias, Block, Call, Node, join, resolve, value_node, walk
+from fuzzshard.case.edit import bypass, edit_block, put_node, set_module
+from fuzzshard.case.graph import Alias, Block, Call, join, resolve, value_node, walk
 from fuzzshard.case.paths import is_within
 
 
@@ -37,12 +37,8 @@ def without_dangling_calls(case: Case) -> Block:
                     root = edit_block(root, path, skip)
                 elif len(there) < len(node.modules):
                     fewer = replace(node, module=there[0], alternatives=tuple(there[1:]))
-                    root = edit_block(root, path, functools.partial(_put_node, node=fewer))
+                    root = edit_block(root, path, functools.partial(put_node, node=fewer))
     return root
-
-
-def _put_node(block: Block, node: Node) -> Block:
-    return map_nodes(block, lambda n: node if n.name == node.name else n)
 
 
 def _skip(block: Block, call: Call, ids: set[str]) -> Block:

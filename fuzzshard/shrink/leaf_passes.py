@@ -16,6 +16,7 @@ from fuzzshard.case.edit import (
     map_modules,
     map_nodes,
     map_values,
+    put_node,
     rename_called,
     rename_paths,
     set_module,
@@ -190,10 +191,7 @@ _SIMPLER_OPS: Mapping[str, Any] = {
 
 
 def _change_node(path: str, node: Node) -> Edit:
-    def put(block: Block) -> Block:
-        return map_nodes(block, lambda n: node if n.name == node.name else n)
-
-    return lambda case: replace(case, model=edit_block(case.model, path, put))
+    return lambda case: replace(case, model=edit_block(case.model, path, lambda b: put_node(b, node)))
 
 
 def _change_block(path: str, **fields: str) -> Edit:

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import fuzzshard
 
-from fuzzshard import cli
 from fuzzshard.bisect import environment as environments
 from fuzzshard.bisect.bisect import Result, Tried, bisect
 from fuzzshard.bisect.environment import CannotInstall, Source, environment
 from fuzzshard.bisect.versions import parse_versions, summary
-from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import make_entry
+from fuzzshard.corpus.expectation import with_observation
+from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import UsageError
@@ -104,6 +106,28 @@ def test_again_corrects_what_is_known(entry: Path, install, monkeypatch: pytest.
     assert (written.bad_on, written.good_on) == (("2.13.0",), ("2.10.0",))
 
 
+def test_a_version_without_the_finding_that_is_the_newest_makes_it_fixed(entry: Path, install) -> None:
+    file = entry / "case.json"
+    open_since = with_observation(read_entry(file), "2.10.0", present=True)
+    file.write_bytes(encode_entry(with_observation(open_since, "2.13.0", present=False)))
+    assert read_entry(file).lifecycle is Lifecycle.FIXED
+    list(bisect(entry, read_entry(file), ["2.14.0"], lambda _: install("2.10.0")))
+    assert read_entry(file).lifecycle is Lifecycle.OPEN
+    list(bisect(entry, read_entry(file), ["2.15.0"], lambda _: install("2.11.0")))
+    assert read_entry(file).lifecycle is Lifecycle.FIXED
+
+
+def test_builds_of_one_release_are_one_version(entry: Path, install) -> None:
+    (known,) = bisect(entry, read_entry(entry / "case.json"), ["2.13.0+cpu"], install)
+    assert (known.known, known.result) == (True, Result.BAD)
+    list(
+        bisect(
+            entry, read_entry(entry / "case.json"), ["2.13.0+cpu"], lambda _: install("2.10.0"), again=True
+        )
+    )
+    assert read_entry(entry / "case.json").bad_on == ("2.13.0",)
+
+
 def test_versions_are_sorted_and_each_is_tried_once() -> None:
     assert parse_versions("2.10.0, 2.9.1,2.10.0") == ["2.9.1", "2.10.0"]
 
@@ -175,13 +199,6 @@ def test_why_a_version_cannot_be_installed_is_one_line(
         environment("9.0", tmp_path / "cache", Source())
     assert str(caught.value) == "No solution found Because there is no version of torch==9.0"
     assert not list((tmp_path / "cache").iterdir())
-
-
-def fuzzshard(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main([str(argument) for argument in arguments])
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
 
 
 def test_the_command_prints_a_line_for_each_version_and_a_summary(

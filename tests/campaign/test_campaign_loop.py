@@ -39,6 +39,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Linear
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.expectation import with_observation
+from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.verdict import Status, Verdict
@@ -244,11 +245,15 @@ def test_a_finding_that_the_corpus_has_as_fixed_is_news_when_it_is_back(tmp_path
     campaign(tmp_path, lambda case: divergence(), max_cases=1)
     (file,) = entry_files([tmp_path])
     here = importlib.metadata.version("torch")
-    file.write_bytes(encode_entry(with_observation(read_entry(file), here, present=False)))
+    fixed = with_observation(read_entry(file), here, present=False)
+    told = msgspec.structs.replace(fixed, issue="https://x/1", good_on=(*fixed.good_on, "99.0"))
+    file.write_bytes(encode_entry(told))
     ran = campaign(tmp_path, lambda case: divergence(), max_cases=2)
     assert not ran.of(CorpusLoaded)
     assert [(known.new, known.hits) for known in ran.finished.findings] == [(True, 2)]
     assert ran.code == 1
+    after = read_entry(file)
+    assert (after.issue, after.good_on, after.lifecycle) == ("https://x/1", ("99.0",), Lifecycle.FIXED)
 
 
 def test_findings_of_the_corpus_that_are_not_met_are_not_findings_of_the_campaign(tmp_path):

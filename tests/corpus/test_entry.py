@@ -193,6 +193,24 @@ def test_format_1_knows_no_culprits_and_not_what_other_runs_showed() -> None:
     assert entry.confirmed.text() == "flaky, 2 of 3 runs"
 
 
+@pytest.mark.parametrize(
+    ("stored", "bad", "good", "lifecycle"),
+    [
+        ({"bad_on": ["2.10.0", "2.15.0+cpu"]}, ("2.10.0", "2.13.0", "2.15.0"), (), Lifecycle.OPEN),
+        ({"bad_on": [], "good_on": ["2.14.0"]}, ("2.13.0",), ("2.14.0",), Lifecycle.FIXED),
+        ({"bad_on": [], "good_on": ["2.13.0"]}, (), ("2.13.0",), Lifecycle.FIXED),
+        ({"bad_on": [], "good_on": []}, ("2.13.0",), (), Lifecycle.OPEN),
+        ({"lifecycle": "wontfix", "bad_on": ["2.13.0"]}, ("2.13.0",), (), Lifecycle.WONTFIX),
+    ],
+)
+def test_what_a_bisection_wrote_into_a_file_of_format_1_is_read(
+    stored: dict[str, object], bad: tuple[str, ...], good: tuple[str, ...], lifecycle: Lifecycle
+) -> None:
+    fields = json.loads(as_format_1(ENTRY)) | stored
+    entry = decode_entry(json.dumps(fields).encode(), PATH)
+    assert (entry.bad_on, entry.good_on, entry.lifecycle) == (bad, good, lifecycle)
+
+
 def test_a_case_that_no_rank_could_run_is_invalid() -> None:
     case = json.loads(codec.encode(CASE)) | {"wrap": [{"modules": ["nowhere"]}]}
     assert "'nowhere'" in invalid(edited(case=case))

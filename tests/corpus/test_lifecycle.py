@@ -2,18 +2,12 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from verdicts import divergence
 
 from fuzzshard.corpus.entry import CorpusEntry, make_entry
 from fuzzshard.corpus.expectation import Expected, expected, with_finding, with_observation
 from fuzzshard.corpus.lifecycle import Lifecycle, release
 from fuzzshard.doctor import clean_case
-from fuzzshard.verdict import Finding, Status, Verdict
-
-
-def divergence(oracle: str = "gradient") -> Verdict:
-    finding = Finding(oracle=oracle, engine="fully_shard", observed="1", expected="2")
-    return Verdict(status=Status.DIVERGENCE, findings=(finding,))
-
 
 OPEN = make_entry(clean_case(2), divergence(), {"torch": "2.13.0+cpu", "backend": "gloo"})
 FIXED = replace(OPEN, lifecycle=Lifecycle.FIXED, good_on=("2.14.0",))

@@ -6,6 +6,7 @@ from types import TracebackType
 
 import msgspec
 import pytest
+from verdicts import divergence
 
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
@@ -20,11 +21,6 @@ from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Finding, Status, Verdict
 
 PASS = Verdict(status=Status.PASS)
-
-
-def divergence(oracle: str = "gradient") -> Verdict:
-    finding = Finding(oracle=oracle, engine="fully_shard", observed="1", expected="2")
-    return Verdict(status=Status.DIVERGENCE, findings=(finding,))
 
 
 class FakeWorld:

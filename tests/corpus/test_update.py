@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from verdicts import divergence
 
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
@@ -15,14 +16,9 @@ from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.corpus.update import update
 from fuzzshard.doctor import clean_case
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Status, Verdict
 
 PASS = Verdict(status=Status.PASS)
-
-
-def divergence(oracle: str = "gradient") -> Verdict:
-    finding = Finding(oracle=oracle, engine="fully_shard", observed="1", expected="2")
-    return Verdict(status=Status.DIVERGENCE, findings=(finding,))
 
 
 @pytest.fixture

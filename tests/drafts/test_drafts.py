@@ -7,14 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from command_line import fuzzshard
 
-from fuzzshard import cli
+from fuzzshard.campaign.saved import saved_cause
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, Culprit, make_entry
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.drafts.draft import MOST_CHARACTERS, draft
-from fuzzshard.drafts.duplicates import cause, duplicates
+from fuzzshard.drafts.duplicates import duplicates
 from fuzzshard.drafts.evidence import Evidence, ScriptRuns, readable
 from fuzzshard.verdict import MISSING, Finding, Status, Verdict
 
@@ -145,15 +146,8 @@ def saved(corpus: Path, seed: int) -> Path:
 def test_entries_of_the_same_signature_may_be_duplicates(tmp_path: Path) -> None:
     one, two = saved(tmp_path, 1) / "case.json", saved(tmp_path, 2)
     entry = read_entry(one)
-    (other,) = duplicates(one, entry, cause(one, entry))
+    (other,) = duplicates(one, entry, saved_cause(one, entry))
     assert (other.name, other.same_signature) == (two.name, True)
-
-
-def fuzzshard(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main([str(argument) for argument in arguments])
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
 
 
 def test_the_command_writes_the_draft_beside_the_entry_or_where_asked(

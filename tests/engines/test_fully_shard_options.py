@@ -193,13 +193,6 @@ SCHEDULES: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("case", SCHEDULES.values(), ids=SCHEDULES.keys())
-def test_stock_torch_passes_after(four_ranks: World, case: Case) -> None:
-    verdict = four_ranks.run(case)
-    assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
-    assert "fully_shard" not in verdict.notes
-
-
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("wrap", [groups(ROOT), groups("a", "b", ROOT)], ids=["root", "every layer"])
 def test_a_compiled_root_computes_the_same(
@@ -318,8 +311,11 @@ UPSTREAM: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", UPSTREAM.values(), ids=UPSTREAM.keys())
-def test_what_an_upstream_test_asserts_holds(four_ranks: World, case: Case) -> None:
+STOCK = SCHEDULES | UPSTREAM
+
+
+@pytest.mark.parametrize("case", STOCK.values(), ids=STOCK.keys())
+def test_stock_torch_passes(four_ranks: World, case: Case) -> None:
     verdict = four_ranks.run(case)
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
     assert "fully_shard" not in verdict.notes

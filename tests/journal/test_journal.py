@@ -107,14 +107,15 @@ def test_sessions_of_one_campaign_add_up_and_another_campaign_does_not(tmp_path)
 
 def test_the_end_of_a_session_is_in_its_row(tmp_path):
     path = tmp_path / JOURNAL_FILE
-    journal = writer(path)
+    connection = connect(path)
+    journal = JournalWriter(path, connection, start())
     counts: dict = {"cases": 0, "cases_per_second": 0.0, "overhead": 0.0, "counts": {}, "findings": ()}
     seen: dict = {"features_seen": 0, "features_total": 0, "features_unseen": (), "pairs_seen": 0}
     finished = CampaignFinished(
         reason="time is up", exit_code=0, seed=7, unresolved=(), refusals=(), complete=True, **counts, **seen
     )
     journal.record(finished)
-    journal.close()
+    connection.close()
     assert not path.with_name(f"{JOURNAL_FILE}-wal").exists()
     with History(path) as history:
         (session,) = history.sessions()
@@ -146,10 +147,11 @@ def test_a_damaged_journal_is_refused_in_one_line_and_left_as_it_is(tmp_path, co
 
 def test_a_journal_cut_short_is_refused_by_whoever_reads_it(tmp_path):
     path = tmp_path / JOURNAL_FILE
-    journal = writer(path)
+    connection = connect(path)
+    journal = JournalWriter(path, connection, start())
     for index in range(50):
         judge(journal, index)
-    journal.close()
+    connection.close()
     path.write_bytes(path.read_bytes()[:-8192])
     with pytest.raises(InvalidJournal, match="damaged"):
         History(path).counts(1)

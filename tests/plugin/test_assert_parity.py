@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,9 @@ from msgspec.structs import replace
 from fuzzshard import testing
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.entry import make_entry
-from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, Step
+from fuzzshard.corpus.entry import Confirmation, make_entry
+from fuzzshard.corpus.lifecycle import Lifecycle, release
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
 from fuzzshard.errors import InfraError, InvalidCase, UsageError
@@ -102,13 +104,20 @@ def test_what_accuses_no_engine_is_returned(monkeypatch: pytest.MonkeyPatch, sta
     assert assert_parity(case, device="cpu").status is status
 
 
+def saved(corpus: Path, case: Case, /, *, name: str = "", **changes: object) -> Path:
+    """An entry of a finding as a campaign leaves it, but for ``changes``."""
+    confirmed = Confirmation(runs=3, reproduced=3)
+    entry = make_entry(case, DIVERGENCE, {"torch": "2.13.0", "backend": "gloo"}, confirmed=confirmed)
+    folder = save_unshrunk(corpus, replace(entry, **changes), "")
+    return folder.rename(folder.with_name(name)) if name else folder
+
+
 @pytest.mark.parametrize("lifecycle", list(Lifecycle))
 def test_a_finding_that_a_corpus_explains_does_not_fail_a_test_unless_it_is_fixed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lifecycle: Lifecycle
 ) -> None:
     case = replace(make_case(), dtype="float64", seed=9)
-    entry = make_entry(replace(case, seed=3), DIVERGENCE, {"torch": "2.13.0", "backend": "gloo"})
-    save_unshrunk(tmp_path, replace(entry, lifecycle=lifecycle), "")
+    saved(tmp_path, replace(case, seed=3), lifecycle=lifecycle, bad_on=())
     judged_by(monkeypatch, *[DIVERGENCE] * 2)
     if lifecycle is Lifecycle.FIXED:
         with pytest.raises(AssertionError):
@@ -118,16 +127,41 @@ def test_a_finding_that_a_corpus_explains_does_not_fail_a_test_unless_it_is_fixe
 
 
 @pytest.mark.parametrize(
-    "changes", [{"signature": "divergence/fully_shard/loss"}, {"case": make_case(loss="mean_square")}]
+    "changes",
+    [
+        {"signature": "divergence/fully_shard/loss"},
+        {"case": make_case(loss="mean_square")},
+        {"preload": ("/fault.py",)},
+        {"status": Status.INCONCLUSIVE},
+        {"confirmed": None},
+        {"bad_on": ("999.0",), "good_on": (release(importlib.metadata.version("torch")),)},
+    ],
+    ids=["signature", "features", "preload", "inconclusive", "unconfirmed", "good here"],
 )
-def test_another_signature_or_other_features_explain_nothing(
+def test_what_a_campaign_reports_with_a_corpus_fails_a_test_with_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    entry = make_entry(make_case(), DIVERGENCE, {"torch": "2.13.0", "backend": "gloo"})
-    save_unshrunk(tmp_path, replace(entry, **changes), "")
+    saved(tmp_path, make_case(), **changes)
     judged_by(monkeypatch, *[DIVERGENCE] * 2)
     with pytest.raises(AssertionError):
         assert_parity(make_case(), device="cpu", known=tmp_path)
+
+
+def test_entries_of_one_cause_explain_what_has_all_that_they_share(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clipped = (Forward(), Backward(), ClipGradNorm(max_norm=1.0), Step())
+    for name, changes in (("one", {"dtype": "float64"}), ("two", {"loss": "mean_square"})):
+        saved(tmp_path, make_case(schedule=clipped, **changes), name=name)
+    (tmp_path / "findings" / "causes.toml").write_text('"clipping" = ["one", "two"]')
+    judged_by(monkeypatch, *[DIVERGENCE] * 2)
+    assert assert_parity(make_case(schedule=clipped), device="cpu", known=tmp_path) == DIVERGENCE
+
+
+def test_a_corpus_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    judged_by(monkeypatch, *[DIVERGENCE] * 2)
+    with pytest.raises(UsageError, match="does not exist"):
+        assert_parity(make_case(), device="cpu", known=tmp_path / "corpos")
 
 
 def test_failing_ranks_are_no_failure_of_parity(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def record(
                 event = replace(event, index=index, new_features=new)
                 index += 1
         writer.record(event)
-    writer.close()
+    connection.close()
     return directory
 
 

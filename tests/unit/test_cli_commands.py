@@ -11,14 +11,15 @@ from types import SimpleNamespace, TracebackType
 
 import msgspec
 import pytest
+from command_line import fuzzshard
 
-from fuzzshard import cli
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import size_order
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation, make_entry
+from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import InfraError, UsageError
@@ -67,13 +68,6 @@ def judged_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], list[WorldCo
         return started
 
     return install
-
-
-def fuzzshard(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main([str(argument) for argument in arguments])
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
 
 
 def save(corpus: Path, num_ranks: int = 2) -> Path:
@@ -338,6 +332,35 @@ def test_shrink_replaces_an_entry_by_its_smaller_form(
 
 
 @pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize("runs", [8, None], ids=["interrupted", "to the end"])
+def test_shrink_keeps_what_people_wrote_into_an_entry(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], runs: int | None
+) -> None:
+    folder = save(tmp_path)
+    file = folder / "case.json"
+    known = {
+        "issue": "https://x/1",
+        "lifecycle": Lifecycle.WONTFIX,
+        "good_on": ("2.9.1",),
+        "notes": {"contract": "equal gradients"},
+    }
+    write_atomic(file, encode_entry(msgspec.structs.replace(read_entry(file), **known)))
+    count = itertools.count(1)
+
+    def judge(_: WorldConfig, case: Case) -> Verdict:
+        if next(count) == runs:
+            signal.raise_signal(signal.SIGINT)
+        return DIVERGENCE if is_wrapped(case) else PASS
+
+    judged_by(judge)
+    assert fuzzshard("shrink", folder, "--device", "cpu") == (130 if runs else 0)
+    after = read_entry(file)
+    assert size_order(after.case) < size_order(clean_case(2))
+    assert {name: getattr(after, name) for name in known} == known
+    assert after.bad_on == ("2.13.0",)
+
+
+@pytest.mark.usefixtures("scripted")
 def test_shrink_makes_an_entry_of_a_bare_case(
     tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
 ) -> None:
@@ -399,6 +422,21 @@ def test_shrink_without_a_finding_changes_nothing(
     judged_by(lambda *_: PASS)
     assert fuzzshard("shrink", folder, "--device", "cpu") == 3
     assert (folder / "case.json").read_bytes() == before
+
+
+@pytest.mark.usefixtures("scripted")
+def test_shrink_does_not_turn_an_entry_into_another_finding(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save(tmp_path)
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    other = msgspec.structs.replace(DIVERGENCE, findings=(msgspec.structs.replace(FINDING, oracle="loss"),))
+    judged_by(lambda *_: other)
+    assert fuzzshard("shrink", folder, "--device", "cpu") == 3
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("CHANGED")
+    assert "divergence/fully_shard/loss, was divergence/fully_shard/gradient" in line
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_replay_writes_what_it_saw_when_told_to(

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import command_line
 import pytest
 from msgspec.structs import replace
 
-from fuzzshard import cli, reproducer
+from fuzzshard import reproducer
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
@@ -30,10 +31,7 @@ ENTRY = make_entry(
 
 
 def fuzzshard(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["corpus", *map(str, arguments)])
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
+    return command_line.fuzzshard("corpus", *arguments)
 
 
 @pytest.fixture

@@ -5,19 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from command_line import fuzzshard
 
-from fuzzshard import cli
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
 from fuzzshard.world import World, WorldConfig
-
-
-def fuzzshard(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main([str(argument) for argument in arguments])
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
 
 
 def test_doctor_finds_its_planted_fault(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,12 @@ from markupsafe import Markup
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from fuzzshard.campaign.saved import saved_cause
 from fuzzshard.case.case import WrapGroup
 from fuzzshard.case.features import features
-from fuzzshard.corpus.entry import CorpusEntry, mesh_text
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command, saved_script
-from fuzzshard.drafts.duplicates import cause
 from fuzzshard.drafts.words import title
 from fuzzshard.report.html.forward import draw_forward, group_colour
 from fuzzshard.report.html.mesh import draw_mesh
@@ -90,7 +90,7 @@ def card(seen: SeenFinding) -> Card:
     script = saved_script(file)
     return Card(
         seen=seen,
-        title=title(entry, cause(file, entry)) if entry.findings else seen.signature,
+        title=title(entry, saved_cause(file, entry)) if entry.findings else seen.signature,
         facts=dict(_facts(seen)),
         findings=entry.findings[:MOST_FINDINGS],
         num_more=max(len(entry.findings) - MOST_FINDINGS, 0),
@@ -117,7 +117,7 @@ def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
     if entry is not None:
         if entry.rung:
             yield "judged by", f"the {entry.rung} rung"
-        yield "seen with", f"torch {entry.torch} on {entry.device}, {mesh_text(entry.case.mesh)}"
+        yield "seen with", f"torch {entry.torch} on {entry.device}, {entry.case.mesh.text()}"
         if versions := known_versions(entry):
             yield "versions", versions
         yield "replay", replay_command(seen.folder, entry)

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from markupsafe import Markup
 
 from fuzzshard.case.case import Mesh
-from fuzzshard.corpus.entry import mesh_text
 from fuzzshard.report.html.svg import Element, element, group, label, moved, picture, tip
 
 _CELL, _GAP, _LEFT, _TOP = 28.0, 10.0, 26.0, 20.0
@@ -45,7 +44,7 @@ def draw_mesh(mesh: Mesh, accused: Collection[int] = ()) -> Markup:
     return picture(
         total,
         max(_TOP + height + 2, 100 if rows > 1 else 0),
-        f"Mesh: {mesh_text(mesh)}",
+        f"Mesh: {mesh.text()}",
         f"{mesh.size} ranks; the finding shows on {', '.join(map(str, sorted(accused))) or 'none of them'}",
         *drawn,
         turned,

@@ -16,7 +16,7 @@ from fuzzshard import __version__
 from fuzzshard.campaign.events import CampaignFinished, Event
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.journal.history import Session
+from fuzzshard.journal.history import SessionRow
 from fuzzshard.report.html.cards import card
 from fuzzshard.report.html.plots import (
     NARROW,
@@ -168,7 +168,7 @@ def _plots(timeline: Timeline) -> dict[str, Markup]:
     return plots
 
 
-def _ending(session: Session) -> str:
+def _ending(session: SessionRow) -> str:
     if session.ended is not None:
         return f"{session.reason} (exit code {session.exit_code})"
     return "running" if is_running(session) else "killed"
