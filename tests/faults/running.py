@@ -67,5 +67,9 @@ class Campaign:
 
     def kill_all(self) -> None:
         """SIGKILL for the campaign and its ranks at one moment, as when a node goes down."""
+        everybody = self.descendants()  # each rank leads a process group of its own
         os.killpg(self.process.pid, signal.SIGKILL)
+        for process in everybody:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         self.process.wait(10)

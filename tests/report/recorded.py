@@ -107,7 +107,7 @@ def one_finding(
     folder = directory / "findings" / name
     shutil.copytree(FINDINGS / name, folder)
     lifecycle = Lifecycle.FLAKY if rate.flaky else Lifecycle.OPEN
-    entry = replace(read_entry(folder / "case.json"), confirmed=rate, lifecycle=lifecycle)
+    entry = replace(read_entry(folder / "case.json"), confirmed=rate, lifecycle=lifecycle, issue="")
     (folder / "case.json").write_bytes(encode_entry(entry))
     path = str(folder)
     return [
