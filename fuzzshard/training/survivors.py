@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
+from collections.abc import Mapping
 
 from fuzzshard.engines.base import Engine
 
@@ -27,16 +29,19 @@ def collect_garbage() -> None:
     """Until nothing is left: what a graph of autograd held becomes garbage only when the graph is gone.
 
     ``gc.collect`` does nothing and returns 0 while another thread collects, which waits there for a finalizer
-    or for the interpreter; only what is counted as a collection has been one.
+    or for the interpreter; only what tells the callbacks of this thread that it has ended was a collection.
     """
-    while True:
-        before = _full_collections()
-        found = gc.collect()
-        if _full_collections() == before:
-            time.sleep(0.001)
-        elif not found:
-            return
+    this_thread, collected = threading.get_ident(), False
 
+    def notice(phase: str, info: Mapping[str, int]) -> None:
+        nonlocal collected
+        collected |= phase == "stop" and threading.get_ident() == this_thread and info["generation"] == 2
 
-def _full_collections() -> int:
-    return int(gc.get_stats()[-1]["collections"])
+    gc.callbacks.append(notice)
+    try:
+        while gc.collect() or not collected:
+            if not collected:
+                time.sleep(0.001)
+            collected = False
+    finally:
+        gc.callbacks.remove(notice)
