@@ -116,15 +116,18 @@ class _Calls:
         """Nothing: units are done when their inputs are."""
 
     def done(self, nodes: list[Node], frozen: set[str]) -> int | None:
-        """How many units reshard in a backward through ``nodes``; None where one is partly frozen."""
+        """How many units reshard in a backward through ``nodes``; None where one is partly frozen.
+
+        A frozen one does when the gradients of its inputs are there; an input that the backward does not come
+        to "will be ignored" (``torch.autograd.graph.register_multi_grad_hook``).
+        """
         used = {fqn for node in nodes for fqn in node.parameters}
         count = 0
         for unit, fqns in self.units.items():
             if 0 < len(frozen.intersection(fqns)) < len(fqns):
                 return None
             if frozen.issuperset(fqns):
-                inputs = self.inputs.get(unit, [])
-                count += bool(inputs) and all(node in nodes for node in inputs)
+                count += any(node in nodes for node in self.inputs.get(unit, []))
             else:
                 count += not used.isdisjoint(fqns)
         return count

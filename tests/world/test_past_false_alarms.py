@@ -195,6 +195,18 @@ PAST: dict[str, Case] = {
         engines=("fsdp1",),
         fsdp1=FSDP1(use_orig_params=True, precision=Precision(param="bfloat16")),
     ),
+    "FSDP1 does not wait for the gradient of an input that the backward does not come to": make_case(
+        Block(
+            children=(Child(name="a", module=LINEAR),),
+            nodes=(use("h0", "a", "x0"),),
+            outputs=("h0",),
+            inputs=("x0", "x1"),
+        ),
+        (FORWARD, BACKWARD),
+        freezes=(Freeze(target=""),),
+        inputs=Inputs(batch=1, tensors=(TensorSpec(size=2, requires_grad=True),) * 2),
+        engines=("fsdp1",),
+    ),
     "saving gives an optimizer that has no state yet states of zeros": make_case(
         block(outputs=("x",), a=LINEAR),
         (FORWARD, BACKWARD, STEP, SaveState()),
