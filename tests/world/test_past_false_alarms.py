@@ -203,6 +203,7 @@ PAST: dict[str, Case] = {
             inputs=("x0", "x1"),
         ),
         (FORWARD, BACKWARD),
+        wrap=(),
         freezes=(Freeze(target=""),),
         inputs=Inputs(batch=1, tensors=(TensorSpec(size=2, requires_grad=True),) * 2),
         engines=("fsdp1",),
