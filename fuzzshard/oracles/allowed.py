@@ -37,11 +37,18 @@ def _initialised_state(case: Case, difference: Difference) -> bool:
     return difference.key.oracle == "resume" and _zeros_for_none(difference)
 
 
+def _recomputed_once_more(case: Case, difference: Difference) -> bool:
+    some_outputs = any(isinstance(op, Forward) and op.outputs is not None for op in case.schedule)
+    return some_outputs and _recomputed_statistics(case, difference)
+
+
+def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:
+    return case.compile in ("aot_eager", "inductor") and _recomputed_statistics(case, difference)
+
+
 def _recomputed_statistics(case: Case, difference: Difference) -> bool:
-    """The statistics, and what an evaluation computes from them."""
+    """Those of batch norms in checkpoints, and what an evaluation computes from them."""
     key = difference.key
-    if not any(isinstance(op, Forward) and op.outputs is not None for op in case.schedule):
-        return False
     recomputed = {p for checkpoint in case.checkpoints for p in modules_below(case.model, checkpoint.module)}
     if key.oracle == "buffer":
         return key.name.rpartition(".")[0] in recomputed
@@ -84,12 +91,22 @@ ALLOWED: tuple[Allowed, ...] = (
     *(
         Allowed(
             engine,
-            _recomputed_statistics,
+            _recomputed_once_more,
             "outputs pass through a torch.autograd.Function (_DDPSink, torch/nn/parallel/distributed.py), "
             "which sends gradients of zeros through unused ones: a checkpointed batch norm there is "
             "recomputed as well and counts once more, which an evaluation shows",
         )
         for engine in ("ddp", "replicate")
+    ),
+    *(
+        Allowed(
+            engine,
+            _recomputed_in_a_graph,
+            "the recomputation of a compiled checkpoint is a part of the backward's graph, and changes of "
+            "buffers are kept out of it: a batch norm counts its batch once, where plain checkpointing "
+            "counts it again",
+        )
+        for engine in ALL_ENGINES
     ),
     *(
         Allowed(

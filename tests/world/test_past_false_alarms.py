@@ -208,6 +208,14 @@ PAST: dict[str, Case] = {
         inputs=Inputs(batch=1, tensors=(TensorSpec(size=2, requires_grad=True),) * 2),
         engines=("fsdp1",),
     ),
+    "the recomputation in a compiled graph does not count the batch of a batch norm again": make_case(
+        chain(a=BatchNorm()),
+        (FORWARD, BACKWARD, FORWARD),
+        wrap=(),
+        checkpoints=(Checkpoint(module="a", implementation="utils"),),
+        compile="aot_eager",
+        engines=("fully_shard",),
+    ),
     "saving gives an optimizer that has no state yet states of zeros": make_case(
         block(outputs=("x",), a=LINEAR),
         (FORWARD, BACKWARD, STEP, SaveState()),
