@@ -21,6 +21,8 @@ EngineName = Literal["ddp", "fully_shard", "replicate", "fsdp1"]
 ENGINES: tuple[EngineName, ...] = ("ddp", "fully_shard")
 """The engines that a case has unless it says otherwise."""
 ALL_ENGINES: tuple[EngineName, ...] = ("ddp", "replicate", "fully_shard", "fsdp1")
+TRACED_BACKWARD = ("aot_eager", "inductor")
+"""The backends of ``compile`` that make a graph of the backward too."""
 
 
 class TensorSpec(Part, frozen=True, kw_only=True):

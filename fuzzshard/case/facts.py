@@ -15,9 +15,11 @@ from collections.abc import Mapping
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import (
     Alias,
+    BatchNorm,
     Block,
     Module,
     join,
+    modules_below,
     resolve,
     walk,
 )
@@ -127,6 +129,12 @@ def facts(case: Case) -> Facts:
         called=called,
         owners=_owners(case, parameters),
     )
+
+
+def has_batch_norm(case: Case, path: str) -> bool:
+    """Whether a batch norm is at or below ``path``: recomputation updates its statistics again."""
+    modules = facts(case).modules
+    return any(isinstance(modules[module], BatchNorm) for module in modules_below(case.model, path))
 
 
 def _check_names(root: Block) -> None:

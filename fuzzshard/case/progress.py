@@ -6,6 +6,7 @@ and the scripts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from fuzzshard.case.case import Case
@@ -125,6 +126,7 @@ def modules_named(case: Case, wrapped: Iterable[str], target: str, *, recurse: b
     return [m for m in wrapped if m in below]
 
 
+@functools.lru_cache(maxsize=64)  # asked for every tensor that differs
 def engines_train_more_from(case: Case) -> int:
     """The first op from which engines train a parameter that the reference keeps frozen; else the end."""
     progress = Progress(case)

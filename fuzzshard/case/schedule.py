@@ -100,6 +100,14 @@ class SetDivideFactor(Part, tag="set_divide_factor", frozen=True, kw_only=True):
     target: str = ""
     recurse: bool = True
 
+    def multiplies(self, shard_size: int) -> bool:
+        """Whether torch reduce-scatters with ``PREMUL_SUM``, which gloo does not have.
+
+        It does for factors other than the size of the shard axis; one of one rank has no reduce-scatter
+        (``_get_gradient_divide_factors`` in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+        """
+        return shard_size > 1 and self.factor != shard_size
+
 
 class Unshard(Part, tag="unshard", frozen=True, kw_only=True):
     """``FSDPModule.unshard(async_op)`` on the wrapped modules below ``target``, or on it alone."""

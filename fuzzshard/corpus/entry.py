@@ -17,7 +17,7 @@ import msgspec
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.lifecycle import Lifecycle, release
-from fuzzshard.corpus.portable import portable_findings, portable_text
+from fuzzshard.corpus.portable import portable_findings, portable_stacks
 from fuzzshard.verdict import Finding, Status, Verdict
 
 FORMAT = 2
@@ -140,7 +140,7 @@ def make_entry(
         culprits=culprits,
         findings=portable_findings(verdict.findings),
         notes=verdict.notes,
-        stacks={rank: portable_text(text) for rank, text in verdict.stacks.items()},
+        stacks=portable_stacks(verdict.stacks),
         case=case,
     )
     return new_lifecycle(entry)

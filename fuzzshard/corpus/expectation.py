@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle, in_order, release
-from fuzzshard.corpus.portable import portable_findings, portable_text
+from fuzzshard.corpus.portable import portable_findings, portable_stacks
 from fuzzshard.verdict import Verdict
 
 
@@ -82,7 +82,7 @@ def with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) 
         confirmed=None,
         findings=portable_findings(verdict.findings),
         notes={**entry.notes, **verdict.notes, "was": was},
-        stacks={rank: portable_text(text) for rank, text in verdict.stacks.items()},
+        stacks=portable_stacks(verdict.stacks),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +21,11 @@ _INSTALLED = re.compile(r".*/(?:(?:site|dist)-packages|lib/python3\.\d+t?)/")
 def portable_text(text: str) -> str:
     """A stack whose frames say ``torch/distributed/...``, wherever that is installed."""
     return _FRAME.sub(lambda frame: _module_path(frame[0]), text)
+
+
+def portable_stacks(stacks: Mapping[str, str]) -> dict[str, str]:
+    """The stack of each rank, made portable."""
+    return {rank: portable_text(text) for rank, text in stacks.items()}
 
 
 def portable_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:

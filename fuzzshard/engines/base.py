@@ -13,7 +13,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.graph import BatchNorm, Block, modules_below
+from fuzzshard.case.graph import Block
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import ClipGradNorm, Reshard, SetDivideFactor, SetFlag, Unshard
 from fuzzshard.engines.clipping import clip_grad_norm
@@ -212,11 +212,6 @@ class Engine(abc.ABC):
             else:
                 parent, _, name = path.rpartition(".")
                 setattr(self.submodule(parent), name, checkpoint_wrapper(module))
-
-    def has_batch_norm(self, path: str) -> bool:
-        """Whether a batch norm is at or below ``path``: recomputation updates its statistics again."""
-        below = modules_below(self.case.model, path)
-        return any(isinstance(self.facts.modules[module], BatchNorm) for module in below)
 
 
 def plain_name(key: str) -> str:

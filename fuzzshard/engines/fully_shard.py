@@ -149,7 +149,7 @@ class FullyShard(Engine):
     def set_divide_factor(self, op: SetDivideFactor) -> None:
         self.flags.set_divisor(op)
         for module in self._targeted(op):
-            options.set_divide_factor(module, op.factor, self.case.mesh.shard, self.mesh.device)
+            options.set_divide_factor(module, op, self.case.mesh.shard, self.mesh.device)
 
     @override
     def unshard(self, op: Unshard) -> None:

@@ -22,6 +22,7 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import CommunicationOption, Precision
 from fuzzshard.case.placements import shard_dim
+from fuzzshard.case.schedule import SetDivideFactor
 from fuzzshard.engines.base import DTYPES
 
 
@@ -143,15 +144,10 @@ def _register(model: nn.Module, fqn: str, parameter: nn.Parameter) -> None:
     model.get_submodule(path).register_parameter(name, parameter)
 
 
-def set_divide_factor(module: FSDPModule, factor: float, shard_size: int, device: torch.device) -> None:
-    """Gloo has no ``PREMUL_SUM``, which torch reduce-scatters with for factors other than the shard size.
-
-    ``set_force_sum_reduction_for_comms`` replaces it by a sum and a division
-    (``_get_gradient_divide_factors`` in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py). A shard
-    axis of one rank has no reduce-scatter, and is left to divide as it does for everyone.
-    """
-    module.set_gradient_divide_factor(factor)
-    if device.type == "cpu" and shard_size > 1 and factor != shard_size:
+def set_divide_factor(module: FSDPModule, op: SetDivideFactor, shard_size: int, device: torch.device) -> None:
+    """Where gloo cannot multiply, ``set_force_sum_reduction_for_comms`` makes it a sum and a division."""
+    module.set_gradient_divide_factor(op.factor)
+    if device.type == "cpu" and op.multiplies(shard_size):
         module.set_force_sum_reduction_for_comms(True)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.nested import map_tensors
 from fuzzshard.engines.precision import MasterWeights, computing_dtypes
@@ -128,7 +128,7 @@ class NoiseTwin(Reference):
         for module in model.modules():
             if module in rounded or leaves_rounding_only(module):
                 add_rounding(module, self.noise_seed, input_gradient_only=module not in rounded)
-            if isinstance(module, nn.BatchNorm1d) and self.case.compile in ("aot_eager", "inductor"):
+            if isinstance(module, nn.BatchNorm1d) and self.case.compile in TRACED_BACKWARD:
                 module.register_forward_hook(lambda module, args, output: self._perturbed(output))
         return super().parallelize(model)
 

@@ -11,7 +11,7 @@ from torch import nn
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts
+from fuzzshard.case.facts import Facts, has_batch_norm
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.schedule import SetDivideFactor, SetFlag
@@ -77,7 +77,7 @@ class Reference(Engine):
     @override
     def checkpoints_module(self, path: str) -> bool:
         """Recomputation updates the statistics of a batch norm twice, with any engine; so must the truth."""
-        return self.has_batch_norm(path)
+        return has_batch_norm(self.case, path)
 
     @override
     def set_flag(self, op: SetFlag) -> None:

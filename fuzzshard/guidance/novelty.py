@@ -46,7 +46,7 @@ class Conjunctions:
     """How many of the cases added had each feature, each pair and each triple of features."""
 
     def __init__(self) -> None:
-        self._counts = np.full(_num_cells(len(GUIDING)), 0, dtype=np.uint16)  # all of its memory at once
+        self._counts = np.full(_TRIPLES[-1], 0, dtype=np.uint16)  # all of its memory at once
 
     def add(self, present: Indices) -> int:
         """Counts a case; the number of features, pairs and triples that no case had before."""
@@ -59,7 +59,7 @@ class Conjunctions:
         """How many cases had all of one to three features."""
         first, *others = sorted(_INDEX[name] for name in names)
         i, j, k = [first] * (2 - len(others)) + [first, *others]
-        return int(self._counts[_cell(i, j, k)])
+        return int(self._counts[i + _PAIRS[j] + _TRIPLES[k]])
 
     def rarity(self, present: Indices) -> float:
         """The score of a case: the sum of ``1 / sqrt(1 + count)`` over its conjunctions, by its size.
@@ -74,23 +74,15 @@ class Conjunctions:
 def _cells(present: Indices) -> Indices:
     """The cells of all features, pairs and triples of sorted indices."""
     i, j, k = _triples(len(present))
-    return _SINGLES[present[i]] + _PAIRS[present[j]] + _TRIPLES[present[k]]
+    return present[i] + _PAIRS[present[j]] + _TRIPLES[present[k]]
 
 
-def _cell(i: int, j: int, k: int) -> int:
-    """The place of ``i <= j <= k`` among all such triples, in colexicographic order."""
-    return i + math.comb(j + 1, 2) + math.comb(k + 2, 3)
-
-
-def _num_cells(num_features: int) -> int:
-    return math.comb(num_features + 2, 3)
-
-
-_SINGLES, _PAIRS, _TRIPLES = (
-    np.array([_cell(*place(n)) for n in range(len(GUIDING))], dtype=np.intp)
-    for place in (lambda n: (n, 0, 0), lambda n: (0, n, 0), lambda n: (0, 0, n))
+_PAIRS, _TRIPLES = (
+    np.array([math.comb(n + size - 1, size) for n in range(len(GUIDING) + 1)], dtype=np.intp)
+    for size in (2, 3)
 )
-"""What the first, the second and the third of three features add to the number of a cell."""
+"""How many pairs, and triples, of features below ``n`` there are: ``i <= j <= k`` in colexicographic order is
+number ``i + _PAIRS[j] + _TRIPLES[k]``."""
 
 
 @functools.lru_cache(maxsize=128)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fuzzshard.case.case import ALL_ENGINES, Case
-from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import BatchNorm, modules_below
+from fuzzshard.case.case import ALL_ENGINES, TRACED_BACKWARD, Case
+from fuzzshard.case.facts import has_batch_norm
+from fuzzshard.case.graph import modules_below
 from fuzzshard.case.schedule import Forward, SetMode
 from fuzzshard.case.units import parameter_units
 from fuzzshard.oracles.compare import Difference
@@ -43,19 +43,19 @@ def _recomputed_once_more(case: Case, difference: Difference) -> bool:
 
 
 def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:
-    return case.compile in ("aot_eager", "inductor") and _recomputed_statistics(case, difference)
+    return case.compile in TRACED_BACKWARD and _recomputed_statistics(case, difference)
 
 
 def _recomputed_statistics(case: Case, difference: Difference) -> bool:
     """Those of batch norms in checkpoints, and what an evaluation computes from them."""
     key = difference.key
-    recomputed = {p for checkpoint in case.checkpoints for p in modules_below(case.model, checkpoint.module)}
     if key.oracle == "buffer":
+        recomputed = {p for c in case.checkpoints for p in modules_below(case.model, c.module)}
         return key.name.rpartition(".")[0] in recomputed
     return (
         key.oracle in ("output", "loss")
         and not _trains(case, key.op)
-        and any(isinstance(facts(case).modules[path], BatchNorm) for path in recomputed)
+        and any(has_batch_norm(case, checkpoint.module) for checkpoint in case.checkpoints)
     )
 
 

@@ -87,12 +87,11 @@ def _unshard_lines(scope: Scope, op: Unshard | Reshard) -> list[str]:
 
 
 def divide_factor_lines(scope: Scope, op: SetDivideFactor) -> list[str]:
-    """Gloo has no ``PREMUL_SUM``, which torch reduce-scatters with for factors other than the shard size."""
-    shard_size = scope.case.mesh.shard
+    """With sums in place of what gloo does not have (:meth:`SetDivideFactor.multiplies`)."""
 
     def statements(module: str) -> list[str]:
         lines = [f"{module}.set_gradient_divide_factor({op.factor})"]
-        if shard_size > 1 and op.factor != shard_size:
+        if op.multiplies(scope.case.mesh.shard):
             lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
             lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
         return lines

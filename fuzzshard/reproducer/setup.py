@@ -5,8 +5,8 @@ from __future__ import annotations
 import pprint
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Alias, BatchNorm, modules_below, walk
+from fuzzshard.case.facts import facts, has_batch_norm
+from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import units
 from fuzzshard.reproducer.scope import at
@@ -65,15 +65,10 @@ def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
     lines = []
     for checkpoint in case.checkpoints:
         module = at(root, checkpoint.module)
-        if reference and not _has_batch_norm(case, checkpoint.module):
+        if reference and not has_batch_norm(case, checkpoint.module):
             continue
         if checkpoint.implementation == "composable":
             lines.append(f"checkpoint({module})")
         elif checkpoint.implementation == "wrapper":
             lines.append(f"{module} = checkpoint_wrapper({module})")
     return lines
-
-
-def _has_batch_norm(case: Case, path: str) -> bool:
-    modules = facts(case).modules
-    return any(isinstance(modules[module], BatchNorm) for module in modules_below(case.model, path))
