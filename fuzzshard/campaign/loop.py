@@ -14,7 +14,8 @@ import msgspec
 
 from fuzzshard.campaign.control import ControlledCheck
 from fuzzshard.campaign.cpu_ranks import cpu_ranks
-from fuzzshard.campaign.events import CampaignFinished, CaseDetail, Event
+from fuzzshard.campaign.events import CampaignFinished, CaseDetail, CaseJudged, Event
+from fuzzshard.campaign.heap import CASES_BETWEEN_TRIMS, limit_arenas, trim_heap
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.options import CampaignOptions, world_configs
 from fuzzshard.campaign.prefetch import Prefetch
@@ -89,6 +90,7 @@ class _Coordinator:
         self.error: BaseException | None = None
 
     def run(self) -> int:
+        limit_arenas()
         for event in self.session.started():
             self._deliver(event)
         options, tools = self.session.options, self.tools
@@ -176,6 +178,8 @@ class _Coordinator:
             self.control.halt(str(error))
         if not isinstance(event, CaseDetail):
             self.sink(event)
+        if isinstance(event, CaseJudged) and event.index % CASES_BETWEEN_TRIMS == 0:
+            trim_heap()
 
     def _on_signal(self) -> None:
         """Called in the main thread, between any two of its instructions."""

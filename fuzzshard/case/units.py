@@ -7,7 +7,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, join, resolve, walk
 from fuzzshard.case.leaves import leaf_parameters
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.progress import Progress
+from fuzzshard.case.progress import Progress, engines_train_more_from
 
 ROOT = ""
 
@@ -91,6 +91,11 @@ def computes_frozen_as_trainable(case: Case) -> bool:
         if progress.next < len(case.schedule):
             progress.advance()
     return False
+
+
+def trains_more_than_the_reference(case: Case) -> bool:
+    """Whether some engine computes with a parameter as trainable that plain training froze."""
+    return computes_frozen_as_trainable(case) or engines_train_more_from(case) < len(case.schedule)
 
 
 def aliased_units(case: Case) -> tuple[str, ...]:

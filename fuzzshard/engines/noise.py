@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -10,12 +11,21 @@ from torch import nn
 from typing_extensions import override
 
 from fuzzshard.case.case import TRACED_BACKWARD, Case
+from fuzzshard.case.units import trains_more_than_the_reference
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.nested import map_tensors
 from fuzzshard.engines.precision import MasterWeights, computing_dtypes
 from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.sync import ExplicitSync
-from fuzzshard.engines.tensor_noise import add_rounding, can_round, leaves_rounding_only, signs
+from fuzzshard.engines.tensor_noise import (
+    add_rounding,
+    can_round,
+    centred_sizes,
+    column,
+    leaves_rounding_only,
+    multiplies,
+    signs,
+)
 from fuzzshard.oracles.association import adds_in_another_order
 from fuzzshard.training.trace import ROUNDING
 
@@ -123,13 +133,16 @@ class NoiseTwin(Reference):
         for module in model.modules():
             module.register_forward_pre_hook(self._perturb_inputs, with_kwargs=True)
         rounded = {model.get_submodule(plan.module) for plan in self.case.tensor_parallel}
+        folds = trains_more_than_the_reference(self.case)  # so matmul may fold a batch where it does not here
+        if folds:
+            rounded |= set(filter(multiplies, model.modules()))
         if self.case.compile == "inductor":  # its fused kernels add in orders of their own
             rounded = {module for module in model.modules() if can_round(module)}
         for module in model.modules():
             if module in rounded or leaves_rounding_only(module):
                 add_rounding(module, self.noise_seed, input_gradient_only=module not in rounded)
-            if isinstance(module, nn.BatchNorm1d) and self.case.compile in TRACED_BACKWARD:
-                module.register_forward_hook(lambda module, args, output: self._perturbed(output))
+            if isinstance(module, nn.BatchNorm1d) and (folds or self.case.compile in TRACED_BACKWARD):
+                module.register_forward_hook(partial(self._round_batch_norm, forward=folds))
         return super().parallelize(model)
 
     @override
@@ -147,15 +160,28 @@ class NoiseTwin(Reference):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return map_tensors(self._perturbed, args), map_tensors(self._perturbed, kwargs)
 
+    def _round_batch_norm(
+        self, module: nn.BatchNorm1d, args: tuple[torch.Tensor], output: torch.Tensor, *, forward: bool
+    ) -> torch.Tensor:
+        """By what the sums over all rows round; in backward only, unless ``forward``."""
+        sizes, rows = centred_sizes(module, *args), output.numel() / max(output.shape[1], 1)
+        error = max(1.0, rows / 2) * torch.finfo(output.dtype).eps * sizes
+        if forward:
+            weight = 1.0 if module.weight is None else column(module.weight.detach().abs(), output)
+            output = output + error * weight * signs(error, self.generator)
+        return self._with_error(output, error)
+
     def _perturbed(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.requires_grad:
-            return tensor
+        return self._with_error(tensor, torch.finfo(tensor.dtype).eps) if tensor.requires_grad else tensor
+
+    def _with_error(self, tensor: torch.Tensor, relative: float | torch.Tensor) -> torch.Tensor:
+        """``tensor``, whose gradient will be off by this share of it."""
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            return tensor  # a view made without gradients could not be used once its base has changed
         view = tensor.view_as(tensor)
-        unit = torch.finfo(tensor.dtype).eps
 
         def perturb(gradient: torch.Tensor) -> torch.Tensor:
-            return gradient + unit * gradient * signs(gradient, self.generator)
+            return gradient + relative * gradient * signs(gradient, self.generator)
 
-        if view.requires_grad:
-            view.register_hook(perturb)  # type: ignore[no-untyped-call]
+        view.register_hook(perturb)  # type: ignore[no-untyped-call]
         return view

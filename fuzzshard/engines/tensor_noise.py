@@ -16,12 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fuzzshard.model.expressions import MATRIX_CLASS
+
 Product = Callable[..., torch.Tensor]
 
 
 def can_round(module: nn.Module) -> bool:
     """Whether :func:`add_rounding` knows the kind of ``module``."""
-    return isinstance(module, nn.Linear | nn.Embedding | nn.LayerNorm | nn.RMSNorm)
+    return multiplies(module) or isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm)
+
+
+def multiplies(module: nn.Module) -> bool:
+    """Whether ``module`` is one matrix product with its weight."""
+    return isinstance(module, nn.Linear) or type(module).__name__ == MATRIX_CLASS
 
 
 def leaves_rounding_only(module: nn.Module) -> bool:
@@ -63,6 +70,8 @@ def _value(module: nn.Module) -> Product:
             return F.linear
         case nn.Embedding():
             return F.embedding
+        case _ if multiplies(module):
+            return torch.matmul
         case nn.LayerNorm():
             return lambda x, weight, bias=None: F.layer_norm(
                 x, module.normalized_shape, weight, bias, module.eps
@@ -84,6 +93,25 @@ def _magnitude(module: nn.Module, x: torch.Tensor) -> Product:
         return (size + mean.abs()) / spread * weight + bias
 
     return normed
+
+
+def centred_sizes(module: nn.BatchNorm1d, x: torch.Tensor) -> torch.Tensor:
+    """How large what ``module`` subtracts is beside what is left: features less their mean keep its rounding.
+
+    It stays where a loss adds up all rows, whose features are zero in sum whatever comes in.
+    """
+    x = x.detach()
+    if module.training or module.running_mean is None or module.running_var is None:
+        others = [dim for dim in range(x.dim()) if dim != 1]
+        variance, mean = torch.var_mean(x, others, correction=0, keepdim=True)
+    else:
+        mean, variance = column(module.running_mean, x), column(module.running_var, x)
+    return (x.abs() + mean.abs()) / (variance + module.eps).sqrt()
+
+
+def column(features: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """One value for each feature, shaped to go with ``like`` (rows, features, ...)."""
+    return features.view(-1, *(1 for _ in like.shape[2:]))
 
 
 class _Rounded(torch.autograd.Function):

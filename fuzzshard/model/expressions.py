@@ -23,7 +23,9 @@ from fuzzshard.case.graph import (
 
 MODEL_CLASS = "Model"
 
-_TAKEN_CLASSES = (MODEL_CLASS, "Attention", "Patches", "Scale", "Matrix")
+MATRIX_CLASS = "Matrix"
+
+_TAKEN_CLASSES = (MODEL_CLASS, "Attention", "Patches", "Scale", MATRIX_CLASS)
 """Class names that a block may not have."""
 
 _MLP = """
@@ -131,7 +133,7 @@ def constructor(module: Module, width: int, class_name: str) -> str:
             tail = "" if bias else ", bias=False"
             return f"Patches({channels}, {out}, {kernel}, stride={kernel}{tail})"
         case RawParameter(matrix=matrix):
-            return f"{'Matrix' if matrix else 'Scale'}({width})"
+            return f"{MATRIX_CLASS if matrix else 'Scale'}({width})"
         case MLP(hidden=hidden, bias=bias):
             return f"MLP({width}, {hidden}{'' if bias else ', bias=False'})"
         case Attention(heads=heads):
