@@ -89,7 +89,7 @@ class Attention(Part, tag="attention", frozen=True, kw_only=True):
 
 
 class Dropout(Part, tag="dropout", frozen=True, kw_only=True):
-    """``nn.Dropout(p)``; its mask is seeded by (case seed, FQN, step, rank)."""
+    """``nn.Dropout(p)``; the generator of masks is seeded for each forward by (case seed, op, rank)."""
 
     p: float = 0.5
 

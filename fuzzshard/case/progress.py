@@ -75,7 +75,7 @@ class Progress:
         """Whether some group of ``fully_shard`` may be unsharded.
 
         A forward or an explicit unshard may have done that, or a flag, or a backward that went through other
-        FSDP roots only.
+        FSDP roots only, or through no group, where nothing reshards.
         """
         return self._forwarded or self._keeps_unsharded
 
@@ -98,7 +98,8 @@ class Progress:
             case Backward():
                 taken = self.taken_by(op)
                 self.pending = [forward for forward in self.pending if forward not in taken]
-                self._forwarded &= skipped
+                wrapped = {module for group in self.case.wrap for module in group.modules}
+                self._forwarded &= skipped or not any(wrapped & called for _, _, called in taken)
             case Unshard():
                 self._forwarded = True
             case Reshard(target="", recurse=True):

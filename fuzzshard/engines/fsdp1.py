@@ -91,7 +91,11 @@ class FSDP1(NoSyncEngine):
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
-        names = {module: path for path, module in model.named_modules()}
+        names = {
+            module: f"{path}.{below}".strip(".")  # the last name of each is its own
+            for path in self.facts.modules
+            for below, module in model.get_submodule(path).named_modules()
+        }
         options = self._options()
         if self.case.fsdp1.wrapping == "policy":
             wanted = [model.get_submodule(path) for path in unit_modules(self.case)]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import TRACED_BACKWARD, Case
+from fuzzshard.case.facts import facts
+from fuzzshard.case.features import features
+from fuzzshard.case.graph import Dropout
 from fuzzshard.case.progress import ranks_differ
 from fuzzshard.engines import ddp, fsdp1_contract, fully_shard
 from fuzzshard.engines.base import Engine
@@ -16,8 +19,22 @@ from fuzzshard.engines.replicate import Replicate
 ENGINES: dict[str, type[Engine]] = {e.name: e for e in (DDP, Replicate, FullyShard, FSDP1)}
 
 
+def _may_draw_otherwise(case: Case) -> bool:
+    """Whether dropouts may draw other values compiled than they do in the reference.
+
+    A graph leaves out what nothing reads. Inductor has a generator of its own, by design
+    (github.com/pytorch/pytorch/issues/141645).
+    """
+    modules = facts(case).modules.values()
+    if case.compile not in TRACED_BACKWARD or not any(isinstance(m, Dropout) and m.p for m in modules):
+        return False
+    return case.compile == "inductor" or bool(features(case) & {"edge:unused_value", "edge:unused_output"})
+
+
 def not_applicable(case: Case, engine: str) -> str | None:
     """Why the documented contract of an engine does not cover a case, or None."""
+    if engine in ENGINES and _may_draw_otherwise(case):
+        return "dropouts draw other values compiled: Inductor's all, a graph's after one that nothing reads"
     if engine == FSDP1.name:
         return fsdp1_contract.not_applicable(case)
     if ranks_differ(case):

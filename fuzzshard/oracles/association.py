@@ -123,13 +123,17 @@ def _reduces_in_parts(case: Case) -> bool:
 
 
 class _Boundaries:
-    """Puts a node at the inputs of every wrapped module, as ``fully_shard`` does, and counts the calls."""
+    """Puts a node at the inputs of every wrapped module, as ``fully_shard`` does, and counts the calls.
+
+    ``nodes`` has the boundary of each input of a call, with where it comes among those of its call: they are
+    arguments of one function, whose gradients arrive together.
+    """
 
     def __init__(self, case: Case, found: Facts) -> None:
         self.found = found
         self.wrapped = {module for group in case.wrap for module in group.modules}
         self.called: Counter[str] = Counter()
-        self.nodes: set[int] = set()
+        self.nodes: dict[int, Term] = {}
         self.readers: dict[int, list[Term]] = {}
         self.tape = Tape(case, found, self)
 
@@ -137,7 +141,8 @@ class _Boundaries:
         """An RMS norm reads its input twice: on the CPU it is made of other functions."""
         self.called[path] += grad
         if grad and path in self.wrapped:
-            args = [arg if arg is None else self._boundary(arg) for arg in args]
+            call = len(self.tape.nodes)
+            args = [arg if arg is None else self._boundary(arg, (call, i)) for i, arg in enumerate(args)]
         if grad and isinstance(self.found.modules[path], RMSNorm):
             self.read(args, len(self.tape.nodes), first=len(args))
         return args
@@ -145,9 +150,9 @@ class _Boundaries:
     def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
         """Nothing: to return a value is not to read it."""
 
-    def _boundary(self, value: Node) -> Node:
+    def _boundary(self, value: Node, place: Term) -> Node:
         made = self.tape.node((value,))
-        self.nodes.add(made.number)
+        self.nodes[made.number] = place
         return made
 
     def read(self, values: Iterable[Value], reader: int, *, first: int = 0) -> None:
@@ -165,11 +170,15 @@ class _Boundaries:
         if not grouped:
             yield from sorted(self._spread(value), key=_arrival)
             return
-        for reader in sorted(self.readers.get(value, ()), key=_arrival):
+        for reader in sorted(self.readers.get(value, ()), key=self._place):
             if self.readers.get(reader[0]) and reader[0] in self.nodes:
                 yield _sum(self.terms(reader[0], grouped=True))
             else:
                 yield reader
+
+    def _place(self, reader: Term) -> Term:
+        """When what ``reader`` hands back arrives."""
+        return _arrival(self.nodes.get(reader[0], reader))
 
     def _spread(self, value: int) -> Iterator[Term]:
         """The terms of ``value`` and of all that it is handed on as."""
@@ -213,7 +222,7 @@ def _regrouped(case: Case) -> Iterator[bool]:
             seen.read(outputs, len(seen.tape.nodes))
             yield _reduces_twice(case, seen) or any(
                 _sum(seen.terms(value, grouped=True)) != _sum(seen.terms(value, grouped=False))
-                for value in seen.readers.keys() - seen.nodes
+                for value in seen.readers.keys() - seen.nodes.keys()
                 if any(True for _ in seen.terms(value, grouped=False))
             )
         progress.advance()

@@ -36,7 +36,7 @@ from fuzzshard.training.delays import Delays
 from fuzzshard.training.expectations import ErrorMissing, Watch, describe
 from fuzzshard.training.ladder import Ladder
 from fuzzshard.training.memory import bytes_after_runs
-from fuzzshard.training.survivors import Survivors, collect_garbage
+from fuzzshard.training.survivors import Survivors, wait_for_survivors
 from fuzzshard.training.torch_coverage import tracing
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
@@ -94,7 +94,7 @@ class Experiment:
                 failure.findings = self._findings_before(name, trace)
                 raise
         if self.survivors:
-            collect_garbage()
+            wait_for_survivors(self.survivors.values())
         for name, survivors in self.survivors.items():
             self.traces[name].survivors = survivors.names()
         if ranks_differ(self.case):
@@ -170,7 +170,7 @@ class Experiment:
         for name in (Reference.name, *(name for name in engines if name not in KEEPS_ITSELF)):
             again = Experiment(self.case, self.mesh, self.on_engine)
             run = functools.partial(again._train, name, functools.partial(again._build, name), None)
-            after = bytes_after_runs(run, self.mesh.device)
+            after = bytes_after_runs(run, self.mesh.device, self.mesh.everyone)
             findings += memory_findings(self.case, name, after, self.mesh.global_rank)
         return findings
 

@@ -3,15 +3,16 @@
 Memory after a run says nothing against memory before it: libraries keep workspaces, NCCL its buffers, torch
 the last of many things, and all of that stays after the first run. What every run loses grows with every run,
 while everything else stays. So an engine trains again and again, and only growth each time is a leak; by the
-same amount each time, because runs are equal, and threads of the backend that have not let go of a tensor yet
-hold another one each time.
+same amount each time, because runs are equal.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 
 from fuzzshard.training.survivors import collect_garbage
 
@@ -19,16 +20,35 @@ RUNS = 4
 """Runs after the one that was judged, which has filled every cache."""
 
 
-def bytes_after_runs(run: Callable[[], object], device: torch.device) -> tuple[int, ...]:
-    """The bytes that are allocated after each of some runs; none where nobody counts them."""
+WATCHDOG_SECONDS = 0.3
+"""Three rounds of NCCL's watchdog, which looks every 100 ms at which collectives have ended."""
+
+
+def bytes_after_runs(
+    run: Callable[[], object], device: torch.device, group: dist.ProcessGroup | None = None
+) -> tuple[int, ...]:
+    """The bytes allocated after each of some runs by all ranks of ``group``; none if nobody counts."""
     after = []
     for _ in range(RUNS):
         if allocated_bytes(device) is None:
             return ()
         run()
         collect_garbage()
+        if dist.is_initialized() and device.type == "cuda":
+            _wait_for_watchdog(device, group)
         after.append(allocated_bytes(device) or 0)
     return tuple(after)
+
+
+def _wait_for_watchdog(device: torch.device, group: dist.ProcessGroup | None) -> None:
+    """Has NCCL let go of what it holds for asynchronous collectives: DDP's buckets, say.
+
+    Its watchdog sees that they have ended, and the next collective of the group drops their tensors (see
+    pull request 148590 of torch).
+    """
+    torch.cuda.synchronize(device)
+    time.sleep(WATCHDOG_SECONDS)
+    dist.all_reduce(torch.zeros(1, device=device), group=group)
 
 
 def allocated_bytes(device: torch.device) -> int | None:

@@ -6,9 +6,12 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fuzzshard.engines.base import Engine
+
+PATIENCE_SECONDS = 1.0
+"""Threads of the backend let go of the last tensors a little after the collective has ended."""
 
 
 class Survivors:
@@ -23,6 +26,15 @@ class Survivors:
     def names(self) -> tuple[str, ...]:
         """What is still there; whoever asks has collected garbage, once for all engines: it takes time."""
         return tuple(name for name, reference in self._watched if reference() is not None)
+
+
+def wait_for_survivors(watched: Collection[Survivors]) -> None:
+    """Collects garbage until nothing survives, or for :data:`PATIENCE_SECONDS`."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    collect_garbage()
+    while any(survivors.names() for survivors in watched) and time.monotonic() < end:
+        time.sleep(0.01)
+        collect_garbage()
 
 
 def collect_garbage() -> None:
