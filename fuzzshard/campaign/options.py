@@ -9,6 +9,7 @@ from typing import Literal
 
 from fuzzshard.campaign.judge import CONFIRM_RUNS
 from fuzzshard.case.case import ALL_ENGINES, EngineName
+from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
 from fuzzshard.errors import UsageError
 from fuzzshard.guidance import Guidance
 from fuzzshard.world.config import SAMPLED_COVERAGE, WorldConfig
@@ -59,6 +60,14 @@ class CampaignOptions:
         for path in self.preload:
             if not path.is_file():
                 raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")
+
+    def check_corpus(self) -> None:
+        """Raises :class:`UsageError` for a folder of entries: a campaign has them in one below its own."""
+        if any(self.corpus.glob(f"*/{CASE_FILE}")):
+            raise UsageError(
+                f"{self.corpus} holds entries itself, where a campaign would not look for them",
+                f"name the folder that has them in its {FINDINGS_FOLDER}/",
+            )
 
     def resolved_seed(self) -> int:
         """The seed asked for, or a fresh one."""

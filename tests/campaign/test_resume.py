@@ -346,6 +346,16 @@ def test_findings_of_earlier_sessions_count(tmp_path):
     assert len(ran.of(CaseJudged)) == 0
 
 
+def test_a_campaign_in_a_folder_of_entries_is_refused_with_what_to_name(tmp_path):
+    entry = tmp_path / "findings" / "crash-x-00000000"
+    entry.mkdir(parents=True)
+    (entry / "case.json").write_bytes(b"{}")
+    with pytest.raises(UsageError, match=r"findings holds entries itself.*name the folder that has them"):
+        run(tmp_path / "findings")
+    assert list((tmp_path / "findings").iterdir()) == [entry]
+    assert run(tmp_path).finished.cases == MAX_CASES
+
+
 def test_a_campaign_in_a_directory_in_use_is_refused_with_the_process_that_has_it(tmp_path):
     entered, leave = threading.Event(), threading.Event()
 
