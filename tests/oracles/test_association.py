@@ -147,6 +147,28 @@ def test_arguments_of_one_module_that_are_one_value_are_added_up_apart() -> None
     assert reorders_from(replace(case, wrap=groups("b.a")), "fully_shard") == END
 
 
+@pytest.mark.parametrize(("order", "expected"), [(("p", "q"), FIRST_BACKWARD), (("q", "p"), END)])
+def test_gradients_of_the_arguments_of_one_call_arrive_in_their_order(
+    order: tuple[str, str], expected: int
+) -> None:
+    """A module reads one, the block returns the other; without a boundary the newest reader is first."""
+    inner = Block(
+        inputs=order,
+        children=children(a=Linear(out=5)),
+        nodes=(call("h", "a", "p"),),
+        outputs=("h", "q"),
+        returns="tuple",
+    )
+    model = Block(
+        children=children(f=Linear(out=5), b=inner),
+        nodes=(call("x1", "f", "x"), call("y", "b", "x1", "x1"), tensor_op("s", "add", "y.0", "y.1")),
+        outputs=("s", "x1"),
+        returns="tuple",
+    )
+    case = make_case(model, TWO_STEPS, wrap=groups("b"))
+    assert reorders_from(case, "fully_shard") == expected
+
+
 def test_zeros_from_a_boundary_that_nothing_reads_may_change_the_strides_of_a_sum() -> None:
     inner = Block(
         inputs=("p", "q"),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
+import time
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
-from fuzzshard.training.survivors import collect_garbage
+from fuzzshard.training import survivors
+from fuzzshard.training.survivors import PATIENCE_SECONDS, Survivors, collect_garbage, wait_for_survivors
 
 
 class Slow:
@@ -48,3 +52,27 @@ def test_another_thread_that_collects_is_waited_for(late: bool) -> None:
     collect_garbage()
     assert cycle() is None
     other.join()
+
+
+class Held(Survivors):
+    """Something that is gone after it was asked for some times."""
+
+    def __init__(self, times: int) -> None:
+        self._answers: Iterator[tuple[str, ...]] = itertools.repeat(("module a",), times)
+
+    def names(self) -> tuple[str, ...]:
+        return next(self._answers, ())
+
+
+def test_what_a_thread_lets_go_of_a_little_later_is_no_survivor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survivors, "PATIENCE_SECONDS", 60.0)
+    held = Held(3)
+    wait_for_survivors([Held(0), held])
+    assert held.names() == ()
+
+
+def test_what_stays_is_waited_for_no_longer_than_patience_lasts() -> None:
+    began, held = time.monotonic(), Held(10**9)
+    wait_for_survivors([held])
+    assert held.names() == ("module a",)
+    assert PATIENCE_SECONDS <= time.monotonic() - began < PATIENCE_SECONDS + 5
