@@ -39,6 +39,7 @@ def test_at_a_fixpoint_no_pass_offers_a_smaller_failing_case(seed: int) -> None:
     assert [name for name, c in smaller_candidates(result.case) if want <= features(c)] == []
 
 
+@pytest.mark.slow
 def test_two_starting_cases_mostly_shrink_to_the_same_structure() -> None:
     same = tried = 0
     for seed in range(30):
