@@ -36,7 +36,8 @@ def restore_counts(history: History, campaign: int, tally: Tally, reached: Reach
     tally.counts = history.counts(campaign)
     tally.refusals = history.refusals(campaign)
     tally.features = history.features(campaign)
-    tally.pairs = history.pairs(campaign)
+    for pair in history.pairs(campaign):
+        tally.pairs.add(pair)
     tally.idle_seconds = sum(session.idle for session in history.sessions(campaign))
     reached.add(history.points(campaign))
     return tally.cases + history.count_by_folder(campaign, "case_held_back").total()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator
 
 from fuzzshard.campaign.events import CaseDetail, CaseJudged
+from fuzzshard.campaign.pairs import Pairs
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.guidance.reached import Point
@@ -25,7 +25,7 @@ class Tally:
         self.counts: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self.features: set[str] = set()
-        self.pairs: set[tuple[str, str]] = set()
+        self.pairs = Pairs()
         self.idle_seconds = 0.0
         self._lock = threading.Lock()
 
@@ -51,9 +51,8 @@ class Tally:
             self.idle_seconds += idle
             refused = tuple(self._count_refusals(verdict))
             new = tuple(f for f in present if f not in self.features)
-            new_pairs = tuple(p for p in itertools.combinations(present, 2) if p not in self.pairs)
+            new_pairs = self.pairs.add(present)
             self.features.update(new)
-            self.pairs.update(new_pairs)
             detail = CaseDetail(
                 features=present,
                 new_pairs=new_pairs,
