@@ -40,7 +40,8 @@ class Node:
 
     ``parameters`` get gradients here; what it ``reads`` may be frozen as well. ``hooks`` are wrap groups
     whose hooks run before the node does.
-    ``inputs_of`` is the wrap group whose module's inputs pass through here.
+    ``inputs_of`` is the wrap group whose module's inputs pass through here. One that ``saves`` no tensor for
+    its backward (an addition, a concatenation) has none recomputed either.
     """
 
     number: int
@@ -50,6 +51,7 @@ class Node:
     inputs_of: int | None = None
     reads: frozenset[str] = frozenset()
     hooks: list[int] = dataclasses.field(default_factory=list)
+    saves: bool = True
 
 
 Value = Node | None
@@ -179,7 +181,9 @@ class Tape:
             return args[0]
         if op.op == "detach" or not grad or all(a is None for a in args):
             return None
-        return self.node(args)
+        made = self.node(args)
+        made.saves = op.op not in ("add", "concat")
+        return made
 
 
 def reached(losses: Iterable[Node]) -> list[Node]:

@@ -52,7 +52,7 @@ def _backwards(case: Case, found: Facts) -> Iterator[list[Node]]:
 def _runs_in_vain(nodes: Iterable[Node], wrapped: Collection[str]) -> bool:
     """Whether a recomputation for ``nodes`` calls a wrapped module that none of them belongs to."""
     numbers = {node.number for node in nodes}
-    regions = {id(region): region for node in nodes for region in node.regions}
+    regions = {id(region): region for node in nodes if node.saves for region in node.regions}
     return any(_is_unreached(region, wrapped, numbers) for region in regions.values())
 
 

@@ -174,7 +174,7 @@ class _Run:
                 self.unsynced = not self.flags.synced(UNMANAGED)
                 self.holds_reduced |= not self.unsynced
             case ZeroGrad():
-                self.holds_gradients &= not op.set_to_none
+                self.holds_gradients &= not op.set_to_none or bool(self.case.optimizer.exclude)
                 self.holds_reduced = False
             case SetFlag():
                 self.flags.set(op)

@@ -18,7 +18,7 @@ from fuzzshard.case.schedule import SetDivideFactor, SetFlag
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.nested import tensors_in
+from fuzzshard.engines.nested import map_tensors, tensors_in
 from fuzzshard.engines.precision import (
     MasterWeights,
     accumulates_in_reduce_dtype,
@@ -62,17 +62,36 @@ class Reference(Engine):
         self.master_weights = self.make_master_weights(model)
         cast_boundaries(self.case, self._modules)
         self._reached: set[int] = set()
-        for root, group in zip(root_groups(self.case), self.case.wrap, strict=True):
+        managing = set(self.facts.owners.values())
+        for index, (root, group) in enumerate(zip(root_groups(self.case), self.case.wrap, strict=True)):
+            watch = functools.partial(self._watch, root, index in managing)
             for path in group.modules:
-                model.get_submodule(path).register_forward_hook(functools.partial(self._watch, root))
+                model.get_submodule(path).register_forward_hook(watch, with_kwargs=True)
         return model
 
-    def _watch(self, root: int, module: nn.Module, args: object, output: object) -> None:
+    def _watch(
+        self,
+        root: int,
+        manages: bool,
+        module: nn.Module,
+        args: object,
+        kwargs: object,
+        output: object,
+    ) -> object:
+        """Notes which FSDP roots a backward comes to: through an output of one of their modules.
+
+        Inputs of a module that ``manages`` parameters pass through a function of ``fully_shard``: one that is
+        returned as it is is another tensor then, and a backward to the input itself does not come here.
+        """
+        taken = {id(t) for t in tensors_in((args, kwargs)) if t.requires_grad} if manages else set()
+        if torch.is_grad_enabled() and any(id(t) in taken for t in tensors_in(output)):
+            output = map_tensors(lambda t: t.view_as(t) if id(t) in taken else t, output)
         for tensor in tensors_in(output):
             # The grad_fn comes first: torch makes that of a view anew which was changed in place, and dies
             # of a segmentation fault where it does so while a hook is registered.
             if tensor.grad_fn is not None or tensor.requires_grad:
                 tensor.register_hook(lambda gradient: self._reached.add(root))  # type: ignore[no-untyped-call]
+        return output
 
     @override
     def checkpoints_module(self, path: str) -> bool:

@@ -47,14 +47,16 @@ def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:
 
 
 def _recomputed_statistics(case: Case, difference: Difference) -> bool:
-    """Those of batch norms in checkpoints, what an evaluation computes from them, and what that trains."""
+    """Those of batch norms in checkpoints, and what an evaluation computes from them."""
     key = difference.key
     if key.oracle == "buffer":
         recomputed = {p for c in case.checkpoints for p in modules_below(case.model, c.module)}
         return key.name.rpartition(".")[0] in recomputed
-    forwards = {i: op for i, op in enumerate(case.schedule) if isinstance(op, Forward)}
-    shown = any(i == key.op or (i < key.op and op.grad) for i, op in forwards.items() if not _trains(case, i))
-    return shown and any(has_batch_norm(case, checkpoint.module) for checkpoint in case.checkpoints)
+    return (
+        key.oracle in ("output", "loss")
+        and not _trains(case, key.op)
+        and any(has_batch_norm(case, checkpoint.module) for checkpoint in case.checkpoints)
+    )
 
 
 def _trains(case: Case, index: int) -> bool:

@@ -115,7 +115,7 @@ class HookModel:
         for node in nodes:
             for index in node.hooks:
                 self._pre_backward(self.groups[index])
-            for region in node.regions if node.inputs_of is None else ():
+            for region in node.regions if node.saves and node.inputs_of is None else ():
                 self._recompute(region, numbers)
             if node.inputs_of is not None:
                 self.groups[node.inputs_of].post_backward()
