@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -43,6 +44,7 @@ def train(rank: int, encoded: bytes, store: str, world_size: int, device_type: s
     if rank < case.mesh.size:
         Experiment(case, rank_mesh(case, device), lambda engine: None).run_bare()
     dist.destroy_process_group()
+    os._exit(0)  # threads of gloo that still hold tensors can abort a normal exit
 
 
 def main() -> None:
