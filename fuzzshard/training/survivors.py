@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from fuzzshard.engines.base import Engine
 
-PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 0.25
 """Threads of the backend let go of the last tensors a little after the collective has ended."""
 
 

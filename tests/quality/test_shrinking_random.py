@@ -55,6 +55,7 @@ def test_two_starting_cases_mostly_shrink_to_the_same_structure() -> None:
     assert same / tried >= 0.75
 
 
+@pytest.mark.slow
 def test_large_cases_shrink_in_fewer_than_150_evaluations_nearly_always() -> None:
     counts = []
     for seed in range(30):

@@ -75,4 +75,4 @@ def test_what_stays_is_waited_for_no_longer_than_patience_lasts() -> None:
     began, held = time.monotonic(), Held(10**9)
     wait_for_survivors([held])
     assert held.names() == ("module a",)
-    assert PATIENCE_SECONDS <= time.monotonic() - began < PATIENCE_SECONDS + 5
+    assert PATIENCE_SECONDS <= time.monotonic() - began < PATIENCE_SECONDS + 10
