@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, join, resolve, walk
@@ -93,9 +96,38 @@ def computes_frozen_as_trainable(case: Case) -> bool:
     return False
 
 
-def trains_more_than_the_reference(case: Case) -> bool:
-    """Whether some engine computes with a parameter as trainable that plain training froze."""
-    return computes_frozen_as_trainable(case) or engines_train_more_from(case) < len(case.schedule)
+def fsdp1_multiplies_otherwise(case: Case) -> bool:
+    """Whether products under FSDP1 may be rounded otherwise than in plain training."""
+    return computes_frozen_as_trainable(case) or _multiplies_unaligned(case)
+
+
+def some_engine_multiplies_otherwise(case: Case) -> bool:
+    """The same of any engine: also of what is frozen in plain training alone."""
+    return fsdp1_multiplies_otherwise(case) or engines_train_more_from(case) < len(case.schedule)
+
+
+ALIGNMENT = 8
+"""Elements of two bytes in 16 bytes."""
+
+
+def _multiplies_unaligned(case: Case) -> bool:
+    """Whether FSDP1 may multiply a vector by a matrix that does not begin at 16 bytes.
+
+    Parameters are views of a flat one, which pads between them with ``use_orig_params`` only
+    (``align_addresses`` in torch/distributed/fsdp/_flat_param.py). BLAS adds up such a product of one row, or
+    of one column, in an order that depends on where the matrix lies.
+    """
+    if "fsdp1" not in case.engines or case.fsdp1.use_orig_params:
+        return False
+    shapes = facts(case).parameters
+    one_row = 1 in (*all_rows(case), case.inputs.seq)
+    for members in units(case).values():
+        offset = 0
+        for shape in (shapes[fqn] for fqn in members):
+            if offset % ALIGNMENT and len(shape) == 2 and (one_row or 1 in shape):
+                return True
+            offset += math.prod(shape)
+    return False
 
 
 def aliased_units(case: Case) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from torch import nn
 from typing_extensions import override
 
 from fuzzshard.case.case import TRACED_BACKWARD, Case
-from fuzzshard.case.units import trains_more_than_the_reference
+from fuzzshard.case.units import some_engine_multiplies_otherwise
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.nested import map_tensors
 from fuzzshard.engines.precision import MasterWeights, computing_dtypes
@@ -133,16 +133,16 @@ class NoiseTwin(Reference):
         for module in model.modules():
             module.register_forward_pre_hook(self._perturb_inputs, with_kwargs=True)
         rounded = {model.get_submodule(plan.module) for plan in self.case.tensor_parallel}
-        folds = trains_more_than_the_reference(self.case)  # so matmul may fold a batch where it does not here
-        if folds:
+        multiplied = some_engine_multiplies_otherwise(self.case)
+        if multiplied:
             rounded |= set(filter(multiplies, model.modules()))
         if self.case.compile == "inductor":  # its fused kernels add in orders of their own
             rounded = {module for module in model.modules() if can_round(module)}
         for module in model.modules():
             if module in rounded or leaves_rounding_only(module):
                 add_rounding(module, self.noise_seed, input_gradient_only=module not in rounded)
-            if isinstance(module, nn.BatchNorm1d) and (folds or self.case.compile in TRACED_BACKWARD):
-                module.register_forward_hook(partial(self._round_batch_norm, forward=folds))
+            if isinstance(module, nn.BatchNorm1d) and (multiplied or self.case.compile in TRACED_BACKWARD):
+                module.register_forward_hook(partial(self._round_batch_norm, forward=multiplied))
         return super().parallelize(model)
 
     @override

@@ -13,7 +13,7 @@ from fuzzshard.case.dtypes import policies
 from fuzzshard.case.facts import facts
 from fuzzshard.case.progress import engines_train_more_from
 from fuzzshard.case.schedule import Backward, Step
-from fuzzshard.case.units import computes_frozen_as_trainable
+from fuzzshard.case.units import fsdp1_multiplies_otherwise
 from fuzzshard.oracles.association import reorders_from
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.factor import allowed_deviation
@@ -63,7 +63,7 @@ def _magnitudes(tensor: torch.Tensor) -> torch.Tensor:
 def _is_exact_yet(case: Case, key: Key) -> bool:
     """Whether no engine has added anything in another order yet; parameters stay as they are until a step."""
     fused = case.compile == "inductor"
-    rounds = fused or bool(case.tensor_parallel) or computes_frozen_as_trainable(case)
+    rounds = fused or bool(case.tensor_parallel) or fsdp1_multiplies_otherwise(case)
     rounds = rounds or key.op >= engines_train_more_from(case)
     plain = not rounds or key.oracle in ("parameter", "registered_parameter")
     return plain and key.op <= _first(case, Backward)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cases import ROOT, TWO_STEPS, chain, groups, make_case
+from cases import ROOT, TWO_STEPS, chain, float_inputs, groups, make_case
+from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Tie
 from fuzzshard.case.graph import Alias, Linear
@@ -12,6 +13,7 @@ from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.case.units import (
     aliased_units,
     computes_frozen_as_trainable,
+    fsdp1_multiplies_otherwise,
     parameter_groups,
     parameter_units,
     splits_a_unit,
@@ -81,3 +83,23 @@ def test_a_frozen_part_of_a_trained_flat_parameter_computes_as_a_trained_one(
     case: Case, expected: bool
 ) -> None:
     assert computes_frozen_as_trainable(case) is expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, False),
+        ({"model": chain(a=LINEAR, b=Linear(out=1))}, True),
+        ({"model": chain(a=Linear(out=1), b=LINEAR)}, False),
+        ({"inputs": replace(float_inputs(3), batch=1)}, True),
+        ({"model": chain(a=LINEAR, b=Linear(out=1)), "engines": ("ddp",)}, False),
+        ({"model": chain(a=LINEAR, b=Linear(out=1)), "fsdp1": FSDP1(use_orig_params=True)}, False),
+        ({"model": chain(a=LINEAR, b=Linear(out=1)), "wrap": groups("b", ROOT)}, False),
+    ],
+)
+def test_a_product_with_a_vector_depends_on_where_the_flat_parameter_has_the_matrix(
+    options: dict, expected: bool
+) -> None:
+    defaults = {"model": chain(a=LINEAR, b=LINEAR), "wrap": groups(ROOT), "inputs": float_inputs(3)}
+    defaults["engines"] = ("fsdp1",)
+    assert fsdp1_multiplies_otherwise(make_case(**defaults | options)) is expected
