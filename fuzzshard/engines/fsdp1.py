@@ -20,7 +20,7 @@ from torch.distributed.fsdp._flat_param import FlatParamHandle
 from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
 from typing_extensions import override
 
-from fuzzshard.case.graph import join
+from fuzzshard.case.graph import Block, join
 from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import ClipGradNorm
@@ -92,8 +92,9 @@ class FSDP1(NoSyncEngine):
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         names = {
-            module: f"{path}.{below}".strip(".")  # the last name of each is its own
-            for path in self.facts.modules
+            module: f"{path}.{below}".strip(".")
+            for path, part in self.facts.modules.items()
+            if not isinstance(part, Block)  # which may have others under second names
             for below, module in model.get_submodule(path).named_modules()
         }
         options = self._options()
