@@ -58,7 +58,6 @@ def run_campaign(options: CampaignOptions, sink: Callable[[Event], None], *, too
     Raises, before any event, :class:`fuzzshard.errors.UsageError` for options that this machine cannot serve,
     and other errors for a directory that is in use, cannot be written, or has a journal that cannot be read.
     """
-    options.check_corpus()
     device, num_devices = resolve_device(options.device)
     configs = world_configs(options, device, num_devices)
     path = options.corpus / JOURNAL_FILE

@@ -60,9 +60,6 @@ class CampaignOptions:
         for path in self.preload:
             if not path.is_file():
                 raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")
-
-    def check_corpus(self) -> None:
-        """Raises :class:`UsageError` for a folder of entries: a campaign has them in one below its own."""
         if any(self.corpus.glob(f"*/{CASE_FILE}")):
             raise UsageError(
                 f"{self.corpus} holds entries itself, where a campaign would not look for them",

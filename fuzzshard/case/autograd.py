@@ -81,9 +81,12 @@ class Tape:
         self.frozen: Collection[str] = ()
         self.training = True
 
-    def node(self, inputs: Iterable[Value], parameters: frozenset[str] = frozenset()) -> Node:
+    def node(
+        self, inputs: Iterable[Value], parameters: frozenset[str] = frozenset(), *, saves: bool = True
+    ) -> Node:
         """Makes a node."""
-        made = Node(len(self.nodes), tuple(v for v in inputs if v is not None), parameters, self.regions)
+        known = tuple(v for v in inputs if v is not None)
+        made = Node(len(self.nodes), known, parameters, self.regions, saves=saves)
         self.nodes.append(made)
         return made
 
@@ -181,9 +184,7 @@ class Tape:
             return args[0]
         if op.op == "detach" or not grad or all(a is None for a in args):
             return None
-        made = self.node(args)
-        made.saves = op.op not in ("add", "concat")
-        return made
+        return self.node(args, saves=op.op not in ("add", "concat"))
 
 
 def reached(losses: Iterable[Node]) -> list[Node]:

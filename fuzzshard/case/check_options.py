@@ -15,6 +15,7 @@ from fuzzshard.case.graph import (
     Call,
     Module,
 )
+from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.placements import shard_dim
@@ -67,7 +68,7 @@ def _check_mesh(case: Case) -> None:
 
 
 def _check_groups(case: Case) -> None:
-    wrapped = {m for group in case.wrap for m in group.modules}
+    wrapped = wrapped_modules(case)
     for group in case.wrap:
         for path in (*group.forward_prefetch, *group.backward_prefetch):
             if path not in wrapped:

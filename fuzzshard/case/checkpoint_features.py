@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from fuzzshard.case.autograd import Node, Region, Tape, Value, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
+from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Backward, Forward, SetMode
 
@@ -26,7 +27,7 @@ def checkpoint_features(case: Case, found: Facts) -> Iterator[str]:
     for checkpoint in case.checkpoints:
         yield "checkpoint:module"
         yield f"checkpoint:{checkpoint.implementation}"
-    wrapped = {module for group in case.wrap for module in group.modules}
+    wrapped = wrapped_modules(case)
     if case.checkpoints and any(_runs_in_vain(nodes, wrapped) for nodes in _backwards(case, found)):
         yield "checkpoint:unreached_unit"
 

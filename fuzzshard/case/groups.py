@@ -18,6 +18,11 @@ def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> t
     return (node.modules[paths.get(block, 0) if node.alternatives else 0],)
 
 
+def wrapped_modules(case: Case) -> frozenset[str]:
+    """The modules that a call of ``fully_shard`` names, the root among them if one does."""
+    return frozenset(module for group in case.wrap for module in group.modules)
+
+
 def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) -> frozenset[str]:
     """The canonical paths of all modules that a forward of ``target`` calls, itself included.
 
@@ -47,7 +52,7 @@ def uses_outside_groups(case: Case, found: Facts, target: str) -> Iterator[tuple
 
     A group gathers its parameters when one of its modules is called; outside of that they are DTensors.
     """
-    wrapped = {m for group in case.wrap for m in group.modules}
+    wrapped = wrapped_modules(case)
     ties = {tie.parameter: tie.source for tie in case.ties}
     seen: set[tuple[str, frozenset[str]]] = set()
 

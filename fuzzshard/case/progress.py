@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import modules_below
-from fuzzshard.case.groups import calls_of, root_is_wrapped
+from fuzzshard.case.groups import calls_of, root_is_wrapped, wrapped_modules
 from fuzzshard.case.options import Dtype
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import (
@@ -98,7 +98,7 @@ class Progress:
             case Backward():
                 taken = self.taken_by(op)
                 self.pending = [forward for forward in self.pending if forward not in taken]
-                wrapped = {module for group in self.case.wrap for module in group.modules}
+                wrapped = wrapped_modules(self.case)
                 self._forwarded &= skipped or not any(wrapped & called for _, _, called in taken)
             case Unshard():
                 self._forwarded = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from fuzzshard.case.batches import all_rows
@@ -96,6 +97,7 @@ def computes_frozen_as_trainable(case: Case) -> bool:
     return False
 
 
+@functools.lru_cache(maxsize=64)  # asked for every tensor that differs
 def fsdp1_multiplies_otherwise(case: Case) -> bool:
     """Whether products under FSDP1 may be rounded otherwise than in plain training."""
     return computes_frozen_as_trainable(case) or _multiplies_unaligned(case)

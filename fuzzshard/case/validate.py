@@ -12,7 +12,13 @@ from fuzzshard.case.check_options import check_options, count_paths
 from fuzzshard.case.check_states import check_states
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, BatchNorm, Block, resolve, walk
-from fuzzshard.case.groups import reached_roots, root_groups, root_is_wrapped, uses_outside_groups
+from fuzzshard.case.groups import (
+    reached_roots,
+    root_groups,
+    root_is_wrapped,
+    uses_outside_groups,
+    wrapped_modules,
+)
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import (
@@ -143,7 +149,7 @@ def _check_parameters_at(found: Facts, target: str, what: str) -> None:
 
 
 def _check_schedule(case: Case, found: Facts) -> None:
-    wrapped = {m for group in case.wrap for m in group.modules}
+    wrapped = wrapped_modules(case)
     pending: list[str] = []
     flags: dict[tuple[str, str], bool] = {}
     roots = {m: root for root, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules}
@@ -206,7 +212,9 @@ def _positive(op: SetDivideFactor | ClipGradNorm) -> tuple[float, ...]:
     return (op.factor,) if isinstance(op, SetDivideFactor) else (op.max_norm, op.norm_type)
 
 
-def _targeted(case: Case, op: SetFlag | SetDivideFactor | Unshard | Reshard, wrapped: set[str]) -> list[str]:
+def _targeted(
+    case: Case, op: SetFlag | SetDivideFactor | Unshard | Reshard, wrapped: frozenset[str]
+) -> list[str]:
     """The wrapped modules that an op is for."""
     if not op.recurse and op.target not in wrapped:
         what = str(op.__struct_config__.tag)

@@ -165,20 +165,19 @@ class NoiseTwin(Reference):
     ) -> torch.Tensor:
         """By what the sums over all rows round; in backward only, unless ``forward``."""
         sizes, rows = centred_sizes(module, *args), output.numel() / max(output.shape[1], 1)
-        error = max(1.0, rows / 2) * torch.finfo(output.dtype).eps * sizes
+        units = max(1.0, rows / 2) * sizes
         if forward:
             weight = 1.0 if module.weight is None else column(module.weight.detach().abs(), output)
+            error = torch.finfo(output.dtype).eps * units
             output = output + error * weight * signs(error, self.generator)
-        return self._with_error(output, error)
+        return self._perturbed(output, units)
 
-    def _perturbed(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._with_error(tensor, torch.finfo(tensor.dtype).eps) if tensor.requires_grad else tensor
-
-    def _with_error(self, tensor: torch.Tensor, relative: float | torch.Tensor) -> torch.Tensor:
-        """``tensor``, whose gradient will be off by this share of it."""
+    def _perturbed(self, tensor: torch.Tensor, units: float | torch.Tensor = 1.0) -> torch.Tensor:
+        """``tensor``, whose gradient will be off by so many rounding units."""
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return tensor  # a view made without gradients could not be used once its base has changed
         view = tensor.view_as(tensor)
+        relative = torch.finfo(tensor.dtype).eps * units
 
         def perturb(gradient: torch.Tensor) -> torch.Tensor:
             return gradient + relative * gradient * signs(gradient, self.generator)

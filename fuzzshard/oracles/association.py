@@ -17,6 +17,7 @@ from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Conv1d, Conv2d, RMSNorm
+from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.progress import Progress, engines_train_more_from
 from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, ZeroGrad
 
@@ -131,7 +132,7 @@ class _Boundaries:
 
     def __init__(self, case: Case, found: Facts) -> None:
         self.found = found
-        self.wrapped = {module for group in case.wrap for module in group.modules}
+        self.wrapped = wrapped_modules(case)
         self.called: Counter[str] = Counter()
         self.nodes: dict[int, Term] = {}
         self.readers: dict[int, list[Term]] = {}

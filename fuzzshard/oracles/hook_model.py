@@ -63,7 +63,7 @@ class HookModel:
         group.gather()
         if not entering or not grad or self.recomputing or all(a is None for a in args):
             return args
-        node = self.tape.node(args)
+        node = self.tape.node(args, saves=False)
         node.inputs_of = group.index
         return [None if a is None else node for a in args]
 
@@ -115,7 +115,7 @@ class HookModel:
         for node in nodes:
             for index in node.hooks:
                 self._pre_backward(self.groups[index])
-            for region in node.regions if node.saves and node.inputs_of is None else ():
+            for region in node.regions if node.saves else ():
                 self._recompute(region, numbers)
             if node.inputs_of is not None:
                 self.groups[node.inputs_of].post_backward()

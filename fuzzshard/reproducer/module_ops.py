@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzshard.case.groups import root_groups
+from fuzzshard.case.groups import root_groups, wrapped_modules
 from fuzzshard.case.schedule import (
     ClipGradNorm,
     Reshard,
@@ -151,7 +151,7 @@ class Flags:
             return [] if self.synced == before else self._no_sync(leave=not before)
         if scope.engine == "replicate":
             return [] if self.synced == before else self._replicate(self.synced)
-        wrapped = {m for group in scope.case.wrap for m in group.modules}
+        wrapped = wrapped_modules(scope.case)
         if op.flag == "is_last_backward":
             call, recurse = f"set_is_last_backward({op.value})", op.recurse
             return scope.each_wrapped(op.target, lambda m: [f"{m}.{call}"], recurse=recurse)

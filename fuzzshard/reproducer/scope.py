@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.options import DelaySite, Expect
 from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import Ranks
@@ -94,7 +95,7 @@ class Scope:
         self, target: str, statements: Callable[[str], list[str]], *, recurse: bool = True
     ) -> list[str]:
         """``statements`` for every wrapped module below ``target``, or for it alone."""
-        wrapped = {m for group in self.case.wrap for m in group.modules}
+        wrapped = wrapped_modules(self.case)
         named = modules_named(self.case, wrapped, target, recurse=recurse)
         if not self.shards or not named:
             return []

@@ -25,6 +25,7 @@ from fuzzshard.case.graph import (
     join,
     walk,
 )
+from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.leaves import leaf_parameters
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import (
@@ -149,7 +150,7 @@ def _mend_wrap(case: Case, modules: Mapping[str, Module]) -> Case:
 
 def _mend_options(case: Case, modules: Mapping[str, Module], fqns: list[str]) -> Case:
     """Drops items of plans that name nothing any more."""
-    wrapped = {m for group in case.wrap for m in group.modules}
+    wrapped = wrapped_modules(case)
     groups = (
         replace(
             group,
@@ -174,7 +175,7 @@ def _mend_options(case: Case, modules: Mapping[str, Module], fqns: list[str]) ->
 
 
 def _mend_schedule(case: Case, modules: Mapping[str, Module], fqns: list[str]) -> Iterator[Op]:
-    wrapped = {m for group in case.wrap for m in group.modules}
+    wrapped = wrapped_modules(case)
     paths = count_paths(modules)
     pending, saved = 0, False
     for op in case.schedule:

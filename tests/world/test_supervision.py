@@ -173,7 +173,7 @@ def test_an_error_of_a_kernel_costs_the_rank_even_where_an_error_is_refused_with
         assert world.run(make_case(engines=("fully_shard",))).status is Status.CRASH
         world.start()
         assert not set(before) & set(world.pids)
-        assert not any(psutil.pid_exists(pid) for pid in before)
+    assert not any(psutil.pid_exists(pid) for pid in before)
 
 
 def test_a_hang_is_told_right_at_its_deadline_and_its_desync_is_named() -> None:
