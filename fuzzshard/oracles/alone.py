@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.oracles.compare import Difference
-from fuzzshard.oracles.judge import loose_rung, split_at_rounding, tensor_findings, vote
+from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.registration import registration_findings
+from fuzzshard.oracles.rungs import loose_rung, split_at_rounding
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 

@@ -12,7 +12,8 @@ from fuzzshard.case.case import Case
 from fuzzshard.engines.fully_shard import FullyShard
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.compare import Difference, rank_of, same_bits
-from fuzzshard.oracles.judge import bitwise_applies, tensor_findings
+from fuzzshard.oracles.judge import tensor_findings
+from fuzzshard.oracles.rungs import bitwise_applies
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 

@@ -21,16 +21,9 @@ from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.anchor import PrecisionBound, unrounded
 from fuzzshard.oracles.bound import NoiseBound
 from fuzzshard.oracles.compare import Difference, differences
-from fuzzshard.oracles.judge import (
-    bitwise_applies,
-    exact_applies,
-    is_exact,
-    loose_rung,
-    split_at_rounding,
-    tensor_findings,
-    vote,
-)
+from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.overflow import first_overflow
+from fuzzshard.oracles.rungs import bitwise_applies, exact_applies, is_exact, loose_rung, split_at_rounding
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding

@@ -11,7 +11,8 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.oracles.anchor import ANCHOR_FACTOR, PrecisionBound, unrounded
 from fuzzshard.oracles.bound import ROUNDING_FACTOR, rounding_floor
-from fuzzshard.oracles.judge import GRAY, TERMWISE_GRAY_FACTOR, exact_applies, loose_rung, tensor_findings
+from fuzzshard.oracles.judge import GRAY, TERMWISE_GRAY_FACTOR, tensor_findings
+from fuzzshard.oracles.rungs import exact_applies, loose_rung
 from fuzzshard.training.trace import Key
 
 HALF = torch.finfo(torch.bfloat16).eps

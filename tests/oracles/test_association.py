@@ -24,7 +24,7 @@ from fuzzshard.case.case import Case, Freeze, Mesh, Tie
 from fuzzshard.case.graph import Alias, Block, Conv1d, Conv2d, Linear, RMSNorm
 from fuzzshard.case.schedule import ClipGradNorm, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.oracles.association import accumulates, adds_in_another_order, reorders_from
-from fuzzshard.oracles.judge import bitwise_until
+from fuzzshard.oracles.rungs import bitwise_until
 
 END = len(TWO_STEPS)
 FIRST_BACKWARD, SECOND_BACKWARD = 1, 3

@@ -1,0 +1,134 @@
+"""Which rung of the ladder a case and an engine are judged by, and up to which op."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import is_low_precision
+from fuzzshard.case.schedule import Backward, SetDivideFactor, SetFlag, Step
+from fuzzshard.case.sync_flags import SyncFlags
+from fuzzshard.case.units import fsdp1_multiplies_otherwise
+from fuzzshard.oracles.association import MOST_TERMS, accumulates, adds_in_another_order, reorders_from
+from fuzzshard.oracles.compare import Difference, same_bits
+from fuzzshard.training.trace import Trace
+
+
+def bitwise_applies(case: Case, engine: str, device: str = "cpu") -> bool:
+    """Whether all values of ``engine`` must be bitwise those of the reference although they are not exact."""
+    return bitwise_until(case, engine, "gradient", device) >= len(case.schedule)
+
+
+def bitwise_until(case: Case, engine: str, oracle: str, device: str = "cpu") -> int:
+    """The first op from which on ``engine`` may round otherwise than the reference does; else the end.
+
+    A sum of two terms has one rounding whatever the order, so up to mesh size 2 the reductions are equal. On
+    larger meshes what is reduced is equal before the first reduction, and everything else before the step
+    that follows it. Within a rank sums may be reordered
+    (:func:`fuzzshard.oracles.association.reorders_from`).
+    """
+    if engine == "fsdp1" and fsdp1_multiplies_otherwise(case):
+        return 0
+    offloaded = case.fsdp1.offload or any(group.offload for group in case.wrap)
+    if _scales_terms(case, device):
+        return 0
+    if device == "cuda" and offloaded:
+        return 0  # the optimizer of offloaded parameters runs on the CPU, which rounds otherwise
+    reduced = _first_reduction(case)
+    if oracle not in REDUCED:
+        steps = (i for i, op in enumerate(case.schedule) if i > reduced and isinstance(op, Step))
+        reduced = next(steps, len(case.schedule))
+    return min(reorders_from(case, engine), reduced)
+
+
+def split_at_rounding(
+    case: Case, engine: str, found: Sequence[Difference], device: str
+) -> tuple[list[Difference], list[Difference]]:
+    """The differences that must not be, since both sides computed the same there, and all others."""
+    oracles = {d.key.oracle for d in found}
+    until = {oracle: bitwise_until(case, engine, oracle, device) for oracle in oracles}
+    strict = [d for d in found if d.key.op < until[d.key.oracle]]
+    return strict, [d for d in found if d.key.op >= until[d.key.oracle]]
+
+
+REDUCED = ("gradient", "local_gradient")
+"""The oracles that look at sums over the mesh before an optimizer has used them."""
+
+
+def _first_reduction(case: Case) -> int:
+    """The first backward that adds up three terms or more over the mesh: none on a smaller one."""
+    end = len(case.schedule)
+    if case.mesh.size <= MOST_TERMS:
+        return end
+    flags = SyncFlags(case)
+    for index, op in enumerate(case.schedule):
+        if isinstance(op, SetFlag):
+            flags.set(op)
+        elif isinstance(op, Backward) and any(flags.reduce.values()):
+            return index
+    return end
+
+
+def _scales_terms(case: Case, device: str) -> bool:
+    """Whether terms are scaled before they are added, by a divide factor that rounds.
+
+    NCCL does so with ``PREMUL_SUM``; and where the shard axis has one rank, ``fully_shard`` divides in place
+    of the reduce-scatter, before replicas are added (``foreach_reduce``).
+    """
+    factors = (op.factor for op in case.schedule if isinstance(op, SetDivideFactor))
+    scaled = device == "cuda" or (case.mesh.shard == 1 and case.mesh.data_size > 1)
+    return scaled and any(math.frexp(factor)[0] != 0.5 for factor in factors)
+
+
+def loose_rung(case: Case) -> str:
+    """The rung of a case whose values are rounded differently by every engine."""
+    return "precision" if is_low_precision(case) else "bounded"
+
+
+def exact_applies(case: Case, engine: str) -> bool:
+    """Whether exact arithmetic of the reference makes an engine's exact.
+
+    DDP adds a microbatch to the reduced gradient on every rank before it averages: that sum has more bits
+    than any of the reference's; so does FSDP1 where it does not shard. In half precision that may be so of
+    every sum that engines associate differently.
+    """
+    if is_low_precision(case) and (case.mesh.data_size > 2 or adds_in_another_order(case)):
+        return False
+    unsharded = engine == "fsdp1" and (case.fsdp1.strategy == "no_shard" or case.mesh.shard == 1)
+    return not (engine == "ddp" or unsharded) or not accumulates(case)
+
+
+SPARE_BITS = 4
+"""By so many bits the magnitudes of terms may exceed their sum without being rounded where it is not."""
+
+
+def is_exact(reference: Trace, other: Trace, *, in_parts: bool = False) -> bool:
+    """Whether the reference gives equal values in both precisions, so that no rounding took place.
+
+    ``in_parts``: nor would it in sums of some of the terms only, which may be larger than the whole.
+    """
+    for key, truth in reference.tensors.items():
+        if in_parts and truth.tensor is not None and not _has_spare_bits(truth.tensor):
+            return False
+        twin = other.tensors[key].tensor
+        if truth.tensor is None or twin is None:
+            if truth.tensor is not twin:
+                return False
+        elif not same_bits(truth.tensor.double(), twin.double()):
+            return False
+    return True
+
+
+def _has_spare_bits(tensor: torch.Tensor) -> bool:
+    """Whether all elements are integers times one unit, and these ``SPARE_BITS`` short of being rounded."""
+    values = tensor[tensor.isfinite() & (tensor != 0)].double()
+    if not tensor.is_floating_point() or not values.numel():
+        return True
+    mantissa, exponent = values.frexp()
+    integers = mantissa.ldexp(torch.tensor(53, device=mantissa.device)).long()
+    lowest = (integers & -integers).double().log2() + exponent - 53
+    bits = 1 - math.log2(torch.finfo(tensor.dtype).eps)
+    return bool(exponent.max() - lowest.min() <= bits - SPARE_BITS)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import msgspec
+from cases import (
+    BACKWARD,
+    STEP,
+    call,
+    children,
+    groups,
+    make_case,
+    tensor_op,
+)
+from traces import difference, floats, gradient
+
+from fuzzshard.case.case import Checkpoint
+from fuzzshard.case.graph import BatchNorm, Block, Linear
+from fuzzshard.case.schedule import Forward
+from fuzzshard.oracles.allowed import is_allowed
+from fuzzshard.training.trace import Key
+
+KEY = gradient(1)
+
+
+def test_a_zero_gradient_of_an_unused_input_is_allowed_for_fully_shard_only() -> None:
+    case = make_case()
+    key = Key(1, "input_gradient", "input 0 of batch 0")
+    assert is_allowed("fully_shard", case, difference(key, floats(0.0), None))
+    assert not is_allowed("ddp", case, difference(key, floats(0.0), None))
+    assert not is_allowed("fully_shard", case, difference(key, floats(1.0), None))
+    assert not is_allowed("fully_shard", case, difference(KEY, floats(0.0), None))
+
+
+def test_statistics_recomputed_for_an_unused_output_are_allowed_for_ddp_only() -> None:
+    pair = Block(
+        children=children(a=Linear(out=4), n=BatchNorm()),
+        nodes=(call("h", "a", "x"), call("y", "n", "h"), tensor_op("z", "relu", "h")),
+        outputs=("y", "z"),
+        returns="tuple",
+    )
+    case = make_case(
+        pair,
+        (Forward(outputs=(1,)), BACKWARD, STEP),
+        wrap=groups("a", "n", ""),
+        checkpoints=(Checkpoint(module="n"),),
+    )
+    found = difference(Key(0, "buffer", "n.running_mean"), floats(1.0), floats(2.0))
+    assert is_allowed("ddp", case, found)
+    assert not is_allowed("fully_shard", case, found)
+    assert not is_allowed("ddp", msgspec.structs.replace(case, checkpoints=()), found)
