@@ -174,8 +174,9 @@ class _Run:
                 self.unsynced = not self.flags.synced(UNMANAGED)
                 self.holds_reduced |= not self.unsynced
             case ZeroGrad():
-                self.holds_gradients &= not op.set_to_none or bool(self.case.optimizer.exclude)
-                self.holds_reduced = False
+                keeps_some = bool(self.case.optimizer.exclude)
+                self.holds_gradients &= not op.set_to_none or keeps_some
+                self.holds_reduced &= keeps_some
             case SetFlag():
                 self.flags.set(op)
             case _:
