@@ -45,7 +45,7 @@ def rounding_floor(
     assert expected is not None
     key = difference.key
     if key.oracle in ("gradient", "unreduced_gradient"):
-        unit = _gradient_unit(case, key, expected.dtype, engine)
+        unit = gradient_unit(case, key, expected.dtype, engine)
     elif not expected.is_floating_point() or _is_exact_yet(case, key):
         unit = 0.0
     else:
@@ -75,7 +75,7 @@ def _is_termwise(case: Case, key: Key, engine: str) -> bool:
     return key.oracle == "gradient" and ordered
 
 
-def _gradient_unit(case: Case, key: Key, dtype: torch.dtype, engine: str) -> float:
+def gradient_unit(case: Case, key: Key, dtype: torch.dtype, engine: str) -> float:
     """A rounding unit of the dtype that a gradient is reduced in, or was added up in before that."""
     owner = facts(case).owners.get(key.name)
     policy = None if owner is None else policies(case)[owner]

@@ -24,6 +24,7 @@ from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.overflow import first_overflow
 from fuzzshard.oracles.rungs import bitwise_applies, exact_applies, is_exact, loose_rung, split_at_rounding
+from fuzzshard.oracles.undetermined import first_undetermined_step
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding
@@ -66,6 +67,7 @@ class Ladder:
         strict = dict(differing)
         for name in (name for name in differing if rungs[name] == loose_rung(self.case)):
             strict[name], loose[name] = split_at_rounding(self.case, name, differing[name], device)
+        loose = self._before_undetermined_step(loose)
         bound = self._noise_bound(loose) if loose else None
         findings: list[Finding] = []
         for name, found in strict.items():
@@ -78,15 +80,24 @@ class Ladder:
         return findings, min(rungs.values(), key=("exact", "bitwise", "bounded", "precision").index)
 
     def _before_overflow(self, differing: dict[str, list[Difference]]) -> dict[str, list[Difference]]:
-        """What differs before a sum overflows on any rank: the shard that shows it is on one of them."""
+        """What differs before a sum overflows."""
         end = len(self.case.schedule)
-        ends = torch.tensor(
-            [first_overflow(found, self.mesh.size, end) for found in differing.values()],
-            device=self.mesh.device,
-        )
-        dist.all_reduce(ends, op=dist.ReduceOp.MIN, group=self.mesh.everyone)
-        ends_of = dict(zip(differing, ends.tolist(), strict=True))
-        return {name: [d for d in found if d.key.op < ends_of[name]] for name, found in differing.items()}
+        ends = {name: first_overflow(found, self.mesh.size, end) for name, found in differing.items()}
+        return self._before(ends, differing)
+
+    def _before_undetermined_step(self, loose: dict[str, list[Difference]]) -> dict[str, list[Difference]]:
+        """What differs before a step that rounding decides."""
+        ends = {name: first_undetermined_step(self.case, name, found) for name, found in loose.items()}
+        return self._before(ends, loose) if loose else {}
+
+    def _before(
+        self, ends: Mapping[str, int], found: Mapping[str, list[Difference]]
+    ) -> dict[str, list[Difference]]:
+        """What differs before the op at which comparing ends, by engine, on the first rank to see that."""
+        first = torch.tensor([ends[name] for name in found], device=self.mesh.device)
+        dist.all_reduce(first, op=dist.ReduceOp.MIN, group=self.mesh.everyone)
+        before = dict(zip(found, first.tolist(), strict=True))
+        return {name: [d for d in some if d.key.op < before[name]] for name, some in found.items()}
 
     def _noise_bound(self, differing: dict[str, list[Difference]]) -> NoiseBound:
         """Twins run one by one, and only while some difference is not explained without another."""
