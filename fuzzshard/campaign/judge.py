@@ -9,8 +9,9 @@ import msgspec
 
 from fuzzshard.campaign.smallest import outcome_text
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import finer, is_low_precision
+from fuzzshard.case.dtypes import finer
 from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.corpus.rounding import unless_rounding
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.verdict import Status, Verdict
 
@@ -44,19 +45,12 @@ class Stopped(Exception):
 def judge(world: Runner, case: Case, *, deadline: float | None = None, fresh: bool = False) -> Verdict:
     """The verdict of one run, with ``fresh`` on fresh ranks; INFRA is tried once more on fresh ranks.
 
-    An inconclusive case runs again in the next higher precision (float32 in float64, where a logic error
-    stands out by ten orders of magnitude): if it passes there, it was rounding.
+    What is inconclusive is judged in higher precision, too (:mod:`fuzzshard.corpus.rounding`).
     """
     verdict = _run(world, case, deadline, fresh)
     if verdict.status is Status.INFRA:
         return _run(world, case, deadline, True)
-    if verdict.status is Status.INCONCLUSIVE and (finer_case := finer(case)) != case:
-        precise = _run(world, finer_case, deadline, False)
-        if precise.status is Status.PASS:
-            return msgspec.structs.replace(
-                precise, message=f"rounding: it passes in {_precision(finer_case)}"
-            )
-    return verdict
+    return unless_rounding(verdict, case, lambda finer_case: _run(world, finer_case, deadline, False))
 
 
 def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
@@ -88,11 +82,6 @@ def _is_wide(verdict: Verdict) -> bool:
 
 def _is_earlier(verdict: Verdict, other: Verdict) -> bool:
     return verdict.status is Status.DIVERGENCE and verdict.findings[0].op < other.findings[0].op
-
-
-def _precision(case: Case) -> str:
-    """What the values of a case are computed in."""
-    return "higher precision" if is_low_precision(case) else case.dtype
 
 
 def _run(world: Runner, case: Case, deadline: float | None, fresh: bool) -> Verdict:

@@ -12,6 +12,7 @@ from fuzzshard.case.needs import needs_cuda
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.corpus.rounding import unless_rounding
 from fuzzshard.errors import (
     EXIT_CLEAN,
     EXIT_FINDING,
@@ -129,8 +130,11 @@ def exit_code(outcomes: Iterable[Outcome]) -> int:
 
 
 def _judge(world: ReplayWorld, entry: CorpusEntry, device: str, deadline: float | None) -> Replayed:
+    def run(case: Case) -> Verdict:
+        return world.run(case, deadline=deadline)
+
     try:
-        verdict = world.run(entry.case, deadline=deadline)
+        verdict = unless_rounding(run(entry.case), entry.case, run)
     except FuzzshardError as error:
         return Replayed(Outcome.INFRA, str(error), None, world.info.get("torch", ""))
     torch = world.info["torch"]
@@ -160,7 +164,7 @@ def _without_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: s
         case Expected.FINDING:
             return Outcome.FIXED, f"{entry.signature} of torch {entry.torch} is gone in torch {torch}{note}"
         case Expected.NOTHING:
-            return Outcome.PASS, note.strip()
+            return Outcome.PASS, note.strip() or verdict.message
     if entry.lifecycle is Lifecycle.FLAKY:
         return Outcome.INCONCLUSIVE, f"{entry.signature} was seen in only some runs, and not in this one"
     if entry.device != device:
