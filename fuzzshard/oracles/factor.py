@@ -24,6 +24,9 @@ PARALLEL = 0.125
 NOISE_FACTOR = 8.0
 """How many times as far from one the factor must be as that of any run that is only rounded otherwise."""
 
+MOST_NOISE = 1.0
+"""By how much of itself rounding may move the gradient for a factor of it to mean anything."""
+
 
 def factor(observed: torch.Tensor, expected: torch.Tensor) -> tuple[float, float] | None:
     """The factor by which ``observed`` is ``expected`` (least squares), and the norm of the rest.
@@ -52,6 +55,8 @@ def allowed_deviation(
     slope, rest = found
     if abs(slope - 1) < SMALLEST or rest > PARALLEL * abs(slope - 1):
         return None
-    deviations = [abs(other[0] - 1) for tensor in others if (other := factor(tensor, expected)) is not None]
-    allowed = NOISE_FACTOR * max(deviations, default=0.0)
+    noise = [other for tensor in others if (other := factor(tensor, expected)) is not None]
+    if any(moved > MOST_NOISE for _, moved in noise):
+        return None
+    allowed = NOISE_FACTOR * max((abs(slope - 1) for slope, _ in noise), default=0.0)
     return allowed if abs(slope - 1) > allowed else None

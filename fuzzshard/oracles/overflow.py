@@ -4,6 +4,9 @@ The reference adds up and divides afterwards. DDP divides first (torch/csrc/dist
 ``mark_variable_ready_dense``), FSDP1 by a part of the ranks, and ``fully_shard`` leaves it to the backend:
 "For fp32/bf16, we do not need to worry about overflow/underflow" (torch/distributed/fsdp/_fully_shard/
 _fsdp_collectives.py). So one of them has an infinity where another has a number, and both are right.
+
+Within a rank a part of a sum may overflow in one order and not in another; two infinities of opposite signs,
+or an infinity times zero, are no number.
 """
 
 from __future__ import annotations
@@ -21,6 +24,28 @@ def first_overflow(found: Sequence[Difference], terms: int, end: int) -> int:
     Whatever is computed from then on follows from an infinity on one side only.
     """
     return min((d.key.op for d in found if _overflowed(d, terms)), default=end)
+
+
+def first_partial_overflow(found: Sequence[Difference], end: int) -> int:
+    """The first op at which both sides overflowed and have different infinities, or none, else ``end``.
+
+    For sums that were added up in two orders.
+    """
+    return min((d.key.op for d in found if _overflowed_otherwise(d)), default=end)
+
+
+def _overflowed_otherwise(difference: Difference) -> bool:
+    """Whether the same elements overflowed on both sides, and some of them to another end."""
+    observed, expected = difference.observed, difference.expected
+    if difference.key.oracle != "gradient" or not difference.comparable:
+        return False
+    assert observed is not None
+    assert expected is not None
+    invalid = ~observed.isfinite()
+    if not invalid.any() or not torch.equal(invalid, ~expected.isfinite()):
+        return False
+    a, b = observed[invalid], expected[invalid]
+    return bool(((a != b) & ~(a.isnan() & b.isnan())).any())
 
 
 def _overflowed(difference: Difference, terms: int) -> bool:

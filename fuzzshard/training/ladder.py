@@ -22,7 +22,7 @@ from fuzzshard.oracles.anchor import PrecisionBound, unrounded
 from fuzzshard.oracles.bound import NoiseBound
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import tensor_findings, vote
-from fuzzshard.oracles.overflow import first_overflow
+from fuzzshard.oracles.overflow import first_overflow, first_partial_overflow
 from fuzzshard.oracles.rungs import bitwise_applies, exact_applies, is_exact, loose_rung, split_at_rounding
 from fuzzshard.oracles.undetermined import first_undetermined_step
 from fuzzshard.training.trace import Trace
@@ -67,7 +67,7 @@ class Ladder:
         strict = dict(differing)
         for name in (name for name in differing if rungs[name] == loose_rung(self.case)):
             strict[name], loose[name] = split_at_rounding(self.case, name, differing[name], device)
-        loose = self._before_undetermined_step(loose)
+        loose = self._before_chance(loose)
         bound = self._noise_bound(loose) if loose else None
         findings: list[Finding] = []
         for name, found in strict.items():
@@ -85,9 +85,15 @@ class Ladder:
         ends = {name: first_overflow(found, self.mesh.size, end) for name, found in differing.items()}
         return self._before(ends, differing)
 
-    def _before_undetermined_step(self, loose: dict[str, list[Difference]]) -> dict[str, list[Difference]]:
-        """What differs before a step that rounding decides."""
-        ends = {name: first_undetermined_step(self.case, name, found) for name, found in loose.items()}
+    def _before_chance(self, loose: dict[str, list[Difference]]) -> dict[str, list[Difference]]:
+        """What differs before the order of a sum decides the size of a step, or how the sum overflows."""
+        ends = {
+            name: min(
+                first_undetermined_step(self.case, name, found),
+                first_partial_overflow(found, len(self.case.schedule)),
+            )
+            for name, found in loose.items()
+        }
         return self._before(ends, loose) if loose else {}
 
     def _before(

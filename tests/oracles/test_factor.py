@@ -38,6 +38,13 @@ def test_a_factor_that_rounding_gives_another_run_is_no_mistake() -> None:
     assert allowed_deviation(1.6 * EXPECTED, EXPECTED, [other]) is not None
 
 
+def test_nothing_is_a_factor_of_what_rounding_moves_by_more_than_itself() -> None:
+    signs = torch.tensor([1.0, -1.0]).repeat(12)
+    for size, told in ((1.0, True), (3.0, False)):
+        moved = EXPECTED + size * signs
+        assert (allowed_deviation(0 * EXPECTED, EXPECTED, [ROUNDED, moved]) is not None) is told
+
+
 def test_few_elements_and_invalid_ones_say_nothing() -> None:
     few = EXPECTED[: FEWEST_ELEMENTS - 1]
     assert allowed_deviation(few / 2, few, []) is None

@@ -4,7 +4,7 @@ import pytest
 import torch
 from traces import difference, floats, gradient
 
-from fuzzshard.oracles.overflow import first_overflow
+from fuzzshard.oracles.overflow import first_overflow, first_partial_overflow
 from fuzzshard.training.trace import Key
 
 INF = float("inf")
@@ -45,3 +45,30 @@ def test_only_gradients_are_summed_over_ranks() -> None:
 def test_the_first_of_several_counts() -> None:
     found = [difference(gradient(op), floats(2e38), floats(INF)) for op in (5, 4)]
     assert first_overflow(found, 2, END) == 4
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected", "end"),
+    [
+        (floats(NAN, 1.0), floats(INF, 2.0), 3),
+        (floats(-INF), floats(NAN), 3),
+        (floats(-INF), floats(INF), 3),
+        (floats(NAN, 1.0), floats(NAN, 2.0), END),  # nothing that overflowed differs
+        (floats(INF, 1.0), floats(INF, 2.0), END),
+        (floats(NAN, NAN), floats(INF, 1.0), END),  # a number that the engine alone has lost
+        (floats(1.0), floats(2.0), END),
+        (None, floats(INF), END),
+    ],
+)
+def test_parts_of_a_sum_that_overflow_in_one_order_only_end_the_comparison(
+    observed: torch.Tensor | None, expected: torch.Tensor, end: int
+) -> None:
+    assert first_partial_overflow([difference(gradient(3), observed, expected)], END) == end
+
+
+def test_only_gradients_are_added_up_in_parts() -> None:
+    found = difference(Key(3, "output", "a"), floats(NAN), floats(INF))
+    assert first_partial_overflow([found], END) == END
