@@ -22,11 +22,12 @@ from fuzzshard.engines.tensor_noise import (
     can_round,
     centred_sizes,
     column,
+    convolves,
     leaves_rounding_only,
     multiplies,
     signs,
 )
-from fuzzshard.oracles.association import adds_in_another_order
+from fuzzshard.oracles.association import adds_in_another_order, strides_are_free
 from fuzzshard.training.trace import ROUNDING
 
 
@@ -136,6 +137,8 @@ class NoiseTwin(Reference):
         multiplied = some_engine_multiplies_otherwise(self.case)
         if multiplied:
             rounded |= set(filter(multiplies, model.modules()))
+        if strides_are_free(self.case):
+            rounded |= set(filter(convolves, model.modules()))
         if self.case.compile == "inductor":  # its fused kernels add in orders of their own
             rounded = {module for module in model.modules() if can_round(module)}
         for module in model.modules():

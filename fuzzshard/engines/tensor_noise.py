@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,13 @@ Product = Callable[..., torch.Tensor]
 
 def can_round(module: nn.Module) -> bool:
     """Whether :func:`add_rounding` knows the kind of ``module``."""
-    return multiplies(module) or isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm)
+    norm_or_embedding = isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm)
+    return multiplies(module) or convolves(module) or norm_or_embedding
+
+
+def convolves(module: nn.Module) -> bool:
+    """Whether ``module`` is a convolution."""
+    return isinstance(module, nn.Conv1d | nn.Conv2d)
 
 
 def multiplies(module: nn.Module) -> bool:
@@ -70,6 +77,10 @@ def _value(module: nn.Module) -> Product:
             return F.linear
         case nn.Embedding():
             return F.embedding
+        case nn.Conv1d():
+            return partial(F.conv1d, stride=module.stride, padding=module.padding)
+        case nn.Conv2d():
+            return partial(F.conv2d, stride=module.stride, padding=module.padding)
         case _ if multiplies(module):
             return torch.matmul
         case nn.LayerNorm():
@@ -132,7 +143,7 @@ class _Rounded(torch.autograd.Function):
         result = value(*tensors)
         if input_gradient_only or not tensors[0].is_floating_point():
             return result
-        return _off(result, magnitude(*(t.abs() for t in tensors)), tensors[0].shape[-1], seed)
+        return _off(result, magnitude(*(t.abs() for t in tensors)), _terms(*tensors), seed)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -140,15 +151,29 @@ class _Rounded(torch.autograd.Function):
         tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[4:]
         exact = _gradients(ctx.value, tensors, wanted, gradient)
         sizes = _gradients(ctx.magnitude, [t.abs() for t in tensors], wanted, gradient.abs())
-        width = gradient.shape[-1]
-        rows = gradient.numel() // max(width, 1)
+        of_input, of_parameter = _backward_terms(gradient, *tensors)
         found = [
             e
             if e is None or s is None or (i and ctx.input_gradient_only)
-            else _off(e, s, rows if i else width, ctx.seed)
+            else _off(e, s, of_parameter if i else of_input, ctx.seed)
             for i, (e, s) in enumerate(zip(exact, sizes, strict=True))
         ]
         return (None, None, None, None, *found)
+
+
+def _terms(x: torch.Tensor, weight: torch.Tensor, *_: torch.Tensor) -> int:
+    """How many products an element of the result adds up. A kernel of a convolution has three dims or four."""
+    return weight[0].numel() if weight.dim() > 2 else x.shape[-1]
+
+
+def _backward_terms(
+    gradient: torch.Tensor, _: torch.Tensor, weight: torch.Tensor, *__: torch.Tensor
+) -> tuple[int, int]:
+    """The same of an element of the gradients of the input, and of the parameters."""
+    if weight.dim() > 2:
+        return weight[:, 0].numel(), gradient.numel() // gradient.shape[1]
+    width = gradient.shape[-1]
+    return width, gradient.numel() // max(width, 1)
 
 
 def _gradients(

@@ -67,7 +67,7 @@ def reorders_from(case: Case, engine: str = "") -> int:
 
 
 def _regroups_sums_from(case: Case, engine: str) -> int:
-    if case.compile is not None or case.tensor_parallel or (engine != "ddp" and _strides_are_free(case)):
+    if case.compile is not None or case.tensor_parallel or (engine != "ddp" and strides_are_free(case)):
         return 0
     if engine == "ddp":
         return _accumulates_at(case)
@@ -96,7 +96,7 @@ def _regroups_at(case: Case) -> int:
     return len(case.schedule)
 
 
-def _strides_are_free(case: Case) -> bool:
+def strides_are_free(case: Case) -> bool:
     """Whether a convolution sees or makes a dimension of size 1, whose stride means nothing and is not kept.
 
     What passes a module boundary is a view with strides of its own there, and torch takes the memory format

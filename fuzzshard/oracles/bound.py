@@ -14,7 +14,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.progress import engines_train_more_from
 from fuzzshard.case.schedule import Backward, Step
 from fuzzshard.case.units import fsdp1_multiplies_otherwise
-from fuzzshard.oracles.association import reorders_from
+from fuzzshard.oracles.association import reorders_from, strides_are_free
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.factor import allowed_deviation
 from fuzzshard.training.trace import ROUNDING, Key, Trace, cut
@@ -63,7 +63,7 @@ def _magnitudes(tensor: torch.Tensor) -> torch.Tensor:
 def _is_exact_yet(case: Case, key: Key) -> bool:
     """Whether no engine has added anything in another order yet; parameters stay as they are until a step."""
     fused = case.compile == "inductor"
-    rounds = fused or bool(case.tensor_parallel) or fsdp1_multiplies_otherwise(case)
+    rounds = fused or bool(case.tensor_parallel) or fsdp1_multiplies_otherwise(case) or strides_are_free(case)
     rounds = rounds or key.op >= engines_train_more_from(case)
     plain = not rounds or key.oracle in ("parameter", "registered_parameter")
     return plain and key.op <= _first(case, Backward)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from fuzzshard.case.case import Case
 from fuzzshard.engines.fully_shard import FullyShard
 from fuzzshard.oracles.allowed import is_allowed
+from fuzzshard.oracles.association import strides_are_free
 from fuzzshard.oracles.compare import Difference, rank_of, same_bits
 from fuzzshard.oracles.judge import tensor_findings
 from fuzzshard.oracles.rungs import bitwise_applies
@@ -22,7 +23,13 @@ COMPARED = ("output", "loss", "input_gradient", "gradient", "parameter")
 
 
 def is_due(case: Case) -> bool:
-    """Whether both runs must have the same bits: as soon as no sum of three terms changes its order."""
+    """Whether both runs must have the same bits: as soon as no sum of three terms changes its order.
+
+    In a recomputation the inputs of a module may pass through no autograd function (``_pre_forward`` in
+    torch/distributed/fsdp/_fully_shard/_fsdp_state.py), which keep the strides that they have.
+    """
+    if case.relation == "checkpoint":
+        return not strides_are_free(case)
     return case.relation != "plan" or bitwise_applies(case, "fully_shard")
 
 

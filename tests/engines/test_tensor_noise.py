@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fuzzshard.engines.tensor_noise import add_rounding, leaves_rounding_only
+from fuzzshard.engines.tensor_noise import add_rounding, can_round, leaves_rounding_only
 
 
 def gradients(norm: nn.Module) -> dict[str, torch.Tensor]:
@@ -42,3 +42,26 @@ def test_what_such_a_norm_passes_on_is_off_by_a_rounding_of_its_terms(norm: nn.M
     assert moved.min() >= torch.finfo(torch.float32).eps / 2
     assert moved.max() < 1e-3
     assert all(torch.equal(off[name], exact[name]) for name in exact)
+
+
+@pytest.mark.parametrize(
+    ("convolution", "shape"),
+    [
+        (nn.Conv1d(3, 5, 3, padding=1), (4, 3, 6)),
+        (nn.Conv1d(1, 2, 3, padding=1, bias=False), (2, 1, 3)),
+        (nn.Conv2d(3, 5, 2, stride=2), (4, 3, 6, 6)),
+    ],
+)
+def test_a_convolution_is_off_by_what_its_sums_round(convolution: nn.Module, shape: tuple[int, ...]) -> None:
+    assert can_round(convolution)
+    noisy, twice = copy.deepcopy(convolution), copy.deepcopy(convolution).double()
+    add_rounding(noisy, 1)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(5))
+    found = []
+    for module, argument in ((convolution, x), (noisy, x.clone()), (twice, x.double())):
+        result = module(argument.requires_grad_())
+        result.square().sum().backward()
+        found.append([result.detach(), argument.grad, *(p.grad for p in module.parameters())])
+    for exact, off, truth in zip(*found, strict=True):
+        moved, rounding = (off - exact).abs().max(), (exact - truth).abs().max()
+        assert rounding <= moved < 1e-4 * truth.abs().max()

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import AGAIN, BACKWARD, FORWARD, STEP, ZERO, make_case
+from cases import AGAIN, BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, make_case
 from traces import difference, floats, gradient, trace
 
+from fuzzshard.case.graph import Conv1d
 from fuzzshard.oracles.bound import (
     FEEDBACK_FACTOR,
     ROUNDING_FACTOR,
@@ -43,6 +44,12 @@ def test_the_distance_of_two_numbers(a: float, b: float, expected: float) -> Non
 def test_nothing_may_round_differently_before_the_first_backward() -> None:
     key = Key(FIRST_FORWARD, "output", "y")
     assert rounding_floor(CASE, difference(key, floats(1.0), floats(2.0))).item() == 0.0
+
+
+def test_a_convolution_that_goes_by_strides_that_mean_nothing_rounds_in_the_first_forward() -> None:
+    case = make_case(chain(c=Conv1d(out=4)), inputs=float_inputs(1, seq=3))
+    found = difference(Key(FIRST_FORWARD, "output", "y"), floats(1.0), floats(2.0))
+    assert rounding_floor(case, found).item() == 2 * ROUNDING_FACTOR * EPS
 
 
 def test_an_input_gradient_of_the_first_backward_has_no_floor() -> None:

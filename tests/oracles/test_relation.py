@@ -16,13 +16,14 @@ from cases import (
     call,
     chain,
     children,
+    float_inputs,
     groups,
     make_case,
 )
 from traces import floats, trace
 
 from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
-from fuzzshard.case.graph import BatchNorm, Block, Dropout, Linear
+from fuzzshard.case.graph import BatchNorm, Block, Conv1d, Dropout, Linear
 from fuzzshard.case.options import Delay, Relation
 from fuzzshard.case.relations import variant
 from fuzzshard.case.schedule import Forward, Op, Reshard, SetFlag, SetMode, Unshard
@@ -116,6 +117,14 @@ def test_a_case_has_no_variant_where_it_would_be_another_experiment(relation: Re
 
 def test_another_plan_is_not_due_where_four_ranks_add_up() -> None:
     assert not is_due(make_case(mesh=4, relation="plan"))
+
+
+@pytest.mark.parametrize(("channels", "due"), [(1, False), (2, True)])
+def test_checkpointing_is_not_due_where_a_convolution_goes_by_strides_that_mean_nothing(
+    channels: int, due: bool
+) -> None:
+    case = make_case(chain(c=Conv1d(out=4)), inputs=float_inputs(channels, seq=3), relation="checkpoint")
+    assert is_due(case) is due
 
 
 def test_one_bit_is_a_finding() -> None:
