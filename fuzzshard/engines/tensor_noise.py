@@ -162,7 +162,7 @@ class _Rounded(torch.autograd.Function):
 
 
 def _terms(x: torch.Tensor, weight: torch.Tensor, *_: torch.Tensor) -> int:
-    """How many products an element of the result adds up. A kernel of a convolution has three dims or four."""
+    """How many products an element of the result adds up; only convolutions have weights of over two dims."""
     return weight[0].numel() if weight.dim() > 2 else x.shape[-1]
 
 
