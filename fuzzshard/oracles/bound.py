@@ -105,7 +105,7 @@ def within(difference: Difference, bound: torch.Tensor) -> tuple[bool, float, fl
     assert observed is not None
     assert expected is not None
     error = distance(observed, expected).flatten()
-    limit = bound.nan_to_num(nan=0.0).expand_as(observed).flatten()
+    limit = bound.nan_to_num(nan=0.0, posinf=float("inf")).expand_as(observed).flatten()
     worst = int((error - limit).nan_to_num(nan=0.0).argmax())
     return bool(error[worst] <= limit[worst]), float(error[worst]), float(limit[worst])
 
