@@ -55,14 +55,17 @@ def leaves_rounding_only(module: nn.Module) -> bool:
 def add_rounding(module: nn.Module, noise_seed: int, *, input_gradient_only: bool = False) -> None:
     """Makes every result and every gradient of ``module`` off by as much as another order could make it."""
 
-    def forward(x: torch.Tensor) -> torch.Tensor:
+    def forward(x: torch.Tensor, *_: torch.Tensor | None) -> torch.Tensor:
         parameters = [p for p in module._parameters.values() if p is not None]
         rounded: torch.Tensor = _Rounded.apply(  # type: ignore[no-untyped-call]
             _value(module), _magnitude(module, x.detach()), noise_seed, input_gradient_only, x, *parameters
         )
         return rounded
 
-    module.forward = forward
+    if isinstance(module, nn.Conv1d | nn.Conv2d):  # one that takes rows makes images of them in ``forward``
+        module._conv_forward = forward  # type: ignore[assignment,method-assign]
+    else:
+        module.forward = forward
 
 
 def signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -44,12 +44,20 @@ def test_what_such_a_norm_passes_on_is_off_by_a_rounding_of_its_terms(norm: nn.M
     assert all(torch.equal(off[name], exact[name]) for name in exact)
 
 
+class Images(nn.Conv2d):
+    """A convolution that makes images of rows, as those of a model do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.view(-1, 3, 6, 6))
+
+
 @pytest.mark.parametrize(
     ("convolution", "shape"),
     [
         (nn.Conv1d(3, 5, 3, padding=1), (4, 3, 6)),
         (nn.Conv1d(1, 2, 3, padding=1, bias=False), (2, 1, 3)),
         (nn.Conv2d(3, 5, 2, stride=2), (4, 3, 6, 6)),
+        (Images(3, 5, 2, stride=2), (4, 3 * 6 * 6)),
     ],
 )
 def test_a_convolution_is_off_by_what_its_sums_round(convolution: nn.Module, shape: tuple[int, ...]) -> None:
