@@ -67,7 +67,7 @@ class Ladder:
         strict = dict(differing)
         for name in (name for name in differing if rungs[name] == loose_rung(self.case)):
             strict[name], loose[name] = split_at_rounding(self.case, name, differing[name], device)
-        loose = self._before_chance(loose)
+        loose = self._before_rounding_decides(loose)
         bound = self._noise_bound(loose) if loose else None
         findings: list[Finding] = []
         for name, found in strict.items():
@@ -85,7 +85,7 @@ class Ladder:
         ends = {name: first_overflow(found, self.mesh.size, end) for name, found in differing.items()}
         return self._before(ends, differing)
 
-    def _before_chance(self, loose: dict[str, list[Difference]]) -> dict[str, list[Difference]]:
+    def _before_rounding_decides(self, loose: dict[str, list[Difference]]) -> dict[str, list[Difference]]:
         """What differs before the order of a sum decides the size of a step, or how the sum overflows."""
         ends = {
             name: min(
