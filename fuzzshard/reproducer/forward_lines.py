@@ -62,8 +62,8 @@ class ForwardLines:
         if isinstance(module, Block) and by_forward:
             module = replace(module, method="forward")
         callee = at(self.scope.called if not op.target else self.scope.model, op.target)
-        moves = not self.scope.aim.trains_reference and self._moves_inputs(op.target)
-        arguments = self.inputs.arguments(op, moves=moves)
+        shared = self.scope.aim.trains_reference
+        arguments = self.inputs.arguments(op, moves=self._moves_inputs(op.target), shared=shared)
         return call_expression(module, callee, arguments, self.case.inputs.seq, path=op.target)
 
     def _moves_inputs(self, target: str) -> bool:

@@ -36,11 +36,18 @@ class InputNames:
         own = f"{list(rows)}[rank]" if len(set(rows)) > 1 else str(rows[0])
         return [own, *([str(seq)] if seq else []), *map(str, sizes)]
 
-    def arguments(self, op: Forward, *, moves: bool) -> list[str]:
-        """What a forward passes; inputs on the host are moved by hand unless the engine ``moves`` them."""
+    def arguments(self, op: Forward, *, moves: bool, shared: bool) -> list[str]:
+        """What a forward passes; inputs on the host are moved by hand unless the engine ``moves`` them.
+
+        The lines may be ``shared`` with the reference, which moves none.
+        """
         variables = self._variables((op.target, op.batch))
-        on_host = self.case.inputs.on_host and not moves
-        return [f"{variable}.to(device)" for variable in variables] if on_host else variables
+        if not self.case.inputs.on_host or (moves and not shared):
+            return variables
+        moved = [f"{variable}.to(device)" for variable in variables]
+        if not moves:
+            return moved
+        return [f"({m} if model is reference else {v})" for m, v in zip(moved, variables, strict=True)]
 
     def change_dtype(self, dtype: str) -> None:
         """From now on inputs are of another dtype, and made anew."""

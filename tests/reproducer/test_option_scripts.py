@@ -71,6 +71,14 @@ def test_a_script_fails_where_an_expected_error_does_not_come(run_script) -> Non
     assert "AssertionError: nothing raised planted" in silent.output, silent.output
 
 
+@pytest.mark.parametrize("engine", ["ddp", "replicate"])
+def test_an_engine_that_moves_inputs_gets_them_as_they_are_and_the_reference_does_not(engine: str) -> None:
+    case = replace(SMALL, engines=(engine,), inputs=replace(OPTIONS.inputs, tensors=SMALL.inputs.tensors))
+    gradient = finding(case, "gradient", op=1, name="linear0.weight")
+    assert "(x.to(device) if model is reference else x)" in script(case, finding=gradient)
+    assert ".to(device) if" not in script(case, finding=finding(case))
+
+
 def test_a_relation_compares_the_engine_with_itself(run_script) -> None:
     case = replace(
         SMALL,
