@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from fuzzshard.verdict import Finding
 
-_FRAME = re.compile(r'(?<=File ")/[^"\n]+(?=")')
-"""The file of a frame, as tracebacks and faulthandler write it."""
+_FRAME = re.compile(r'(?<=File ")/[^"\n]+(?=")|(?<= from )/[^":\n]+(?=:\d+ in \w+")')
+"""The file of a frame, as tracebacks and faulthandler write it; of a traced graph, what it was traced by."""
 _INSTALLED = re.compile(r".*/(?:(?:site|dist)-packages|lib/python3\.\d+t?)/")
 
 

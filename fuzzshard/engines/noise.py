@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from fuzzshard.case.case import TRACED_BACKWARD, Case
@@ -25,6 +26,7 @@ from fuzzshard.engines.tensor_noise import (
     convolves,
     leaves_rounding_only,
     multiplies,
+    rounded_softmax,
     signs,
 )
 from fuzzshard.oracles.association import adds_in_another_order, strides_are_free
@@ -90,6 +92,23 @@ class _NoisyWeights(MasterWeights):
         leaf.add_(torch.finfo(leaf.dtype).eps / 2 * leaf * signs(leaf, generator))
 
 
+class _NoisySoftmax(TorchFunctionMode):
+    """Makes what every softmax passes on off by the rounding of its terms."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    @override
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.Tensor.softmax:
+            scores, dim = args
+            return rounded_softmax(scores, dim, self.generator)
+        return func(*args, **(kwargs or {}))
+
+
 class NoiseTwin(Reference):
     """The reference with every sum of gradients off by as much as another order of its terms could make it.
 
@@ -97,9 +116,10 @@ class NoiseTwin(Reference):
     Accuracy and Stability of Numerical Algorithms, section 4.2); all ranks draw the same signs. What a
     module contributes to the gradient of its inputs is off by two rounding units: an engine that puts
     autograd nodes at module boundaries makes autograd add the contributions in another order. What a norm of
-    one or two features passes on is rounding alone, and is off by that of its terms. So is what a batch norm
-    sums up where a trace has it in parts: its gradients come in with errors. What the
-    twin's later tensors differ by from the reference's is the scale by which rounding alone may move them.
+    one or two features passes on is rounding alone, and is off by that of its terms; so is what a softmax
+    passes on where one score is far above the others, and what a batch norm sums up where a trace has it in
+    parts: its gradients come in with errors. What the twin's later tensors differ by from the reference's is
+    the scale by which rounding alone may move them.
 
     The twin of the negative seed has the opposite errors in its reductions: where terms cancel, one of the
     two gradients changes its sign, which is all that some optimizers look at.
@@ -147,6 +167,16 @@ class NoiseTwin(Reference):
             if isinstance(module, nn.BatchNorm1d) and (multiplied or self.case.compile in TRACED_BACKWARD):
                 module.register_forward_hook(partial(self._round_batch_norm, forward=multiplied))
         return super().parallelize(model)
+
+    @override
+    def call_target(self, path: str) -> Callable[..., Any]:
+        target = super().call_target(path)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with _NoisySoftmax(self.generator):
+                return target(*args, **kwargs)
+
+        return call
 
     @override
     def after_step(self) -> None:

@@ -164,6 +164,32 @@ class _Rounded(torch.autograd.Function):
         return (None, None, None, None, *found)
 
 
+def rounded_softmax(scores: torch.Tensor, dim: int, generator: torch.Generator) -> torch.Tensor:
+    """``scores.softmax(dim)``, whose gradient is off by the rounding of the terms that it subtracts.
+
+    They are equal where one score is far above the others: what is left of them then is rounding.
+    """
+    result: torch.Tensor = _RoundedSoftmax.apply(scores, dim, generator)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _RoundedSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor, dim: int, generator: torch.Generator) -> torch.Tensor:
+        result = scores.softmax(dim)
+        ctx.save_for_backward(result)
+        ctx.dim, ctx.generator = dim, generator
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (gradient,), (result,) = gradients, ctx.saved_tensors
+        mean = (result * gradient).sum(ctx.dim, keepdim=True)
+        size = gradient.abs() + (result * gradient.abs()).sum(ctx.dim, keepdim=True)
+        error = torch.finfo(result.dtype).eps * size * signs(size, ctx.generator)
+        return result * (gradient - mean + error), None, None
+
+
 def _terms(x: torch.Tensor, weight: torch.Tensor, *_: torch.Tensor) -> int:
     """How many products an element of the result adds up; only convolutions have weights of over two dims."""
     return weight[0].numel() if weight.dim() > 2 else x.shape[-1]

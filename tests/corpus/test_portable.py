@@ -20,6 +20,9 @@ FILES = {
     str(Path(portable.__file__)): "fuzzshard/corpus/portable.py",
     "/home/jo/faults/half_gradient.py": "half_gradient.py",
     "<frozen runpy>": "<frozen runpy>",
+    "<eval_with_key>.7 from /opt/site-packages/torch/fx/graph.py:17 in wrapped": (
+        "<eval_with_key>.7 from torch/fx/graph.py:17 in wrapped"
+    ),
 }
 """Files of frames, and what other machines know them as."""
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fuzzshard.engines.tensor_noise import add_rounding, can_round, leaves_rounding_only
+from fuzzshard.engines.tensor_noise import add_rounding, can_round, leaves_rounding_only, rounded_softmax
 
 
 def gradients(norm: nn.Module) -> dict[str, torch.Tensor]:
@@ -73,3 +73,17 @@ def test_a_convolution_is_off_by_what_its_sums_round(convolution: nn.Module, sha
     for exact, off, truth in zip(*found, strict=True):
         moved, rounding = (off - exact).abs().max(), (exact - truth).abs().max()
         assert rounding <= moved < 1e-4 * truth.abs().max()
+
+
+@pytest.mark.parametrize("above", [0.0, 30.0])
+def test_a_softmax_passes_on_the_rounding_of_what_it_subtracts(above: float) -> None:
+    scores = torch.tensor([[0.0, above, 0.5], [above, -1.0, 0.25]], dtype=torch.float64, requires_grad=True)
+    weights = torch.tensor([[3e6, 1e6, 2e6], [1e6, 5e6, 4e6]], dtype=torch.float64)
+    exact, noisy = scores.softmax(-1), rounded_softmax(scores, -1, torch.Generator().manual_seed(1))
+    assert torch.equal(exact, noisy)
+    (of_exact,) = torch.autograd.grad((exact * weights).sum(), scores)
+    (of_noisy,) = torch.autograd.grad((noisy * weights).sum(), scores)
+    moved = (of_noisy - of_exact).abs().amax(-1)
+    rounding = torch.finfo(torch.float64).eps * 1e6
+    assert (moved >= rounding / 4).all()
+    assert (moved <= 32 * rounding).all()
