@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import (
     Backward,
@@ -29,7 +30,7 @@ from fuzzshard.case.schedule import (
 
 def schedule_features(case: Case) -> Iterator[str]:
     """What the schedule does, and in which state."""
-    modules = frozenset(m for group in case.wrap for m in group.modules) or frozenset(("",))
+    modules = wrapped_modules(case) or frozenset(("",))
     off: dict[str, set[str]] = {}
     pending = steps = backwards = 0
     training, zeroed, unsynced = True, True, False

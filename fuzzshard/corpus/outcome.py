@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Literal, Protocol
 
@@ -130,9 +131,7 @@ def exit_code(outcomes: Iterable[Outcome]) -> int:
 
 
 def _judge(world: ReplayWorld, entry: CorpusEntry, device: str, deadline: float | None) -> Replayed:
-    def run(case: Case) -> Verdict:
-        return world.run(case, deadline=deadline)
-
+    run = functools.partial(world.run, deadline=deadline)
     try:
         verdict = unless_rounding(run(entry.case), entry.case, run)
     except FuzzshardError as error:

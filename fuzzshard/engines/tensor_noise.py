@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ def can_round(module: nn.Module) -> bool:
     return multiplies(module) or convolves(module) or norm_or_embedding
 
 
-def convolves(module: nn.Module) -> bool:
+def convolves(module: nn.Module) -> TypeGuard[nn.Conv1d | nn.Conv2d]:
     """Whether ``module`` is a convolution."""
     return isinstance(module, nn.Conv1d | nn.Conv2d)
 
@@ -62,7 +62,7 @@ def add_rounding(module: nn.Module, noise_seed: int, *, input_gradient_only: boo
         )
         return rounded
 
-    if isinstance(module, nn.Conv1d | nn.Conv2d):  # one that takes rows makes images of them in ``forward``
+    if convolves(module):  # one that takes rows makes images of them in ``forward``
         module._conv_forward = forward  # type: ignore[assignment,method-assign]
     else:
         module.forward = forward

@@ -96,6 +96,7 @@ def _regroups_at(case: Case) -> int:
     return len(case.schedule)
 
 
+@functools.lru_cache(maxsize=64)  # asked for every tensor that differs
 def strides_are_free(case: Case) -> bool:
     """Whether a convolution sees or makes a dimension of size 1, whose stride means nothing and is not kept.
 

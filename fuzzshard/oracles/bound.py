@@ -147,11 +147,9 @@ class NoiseBound:
 
     def wrong_factor(self, difference: Difference) -> float | None:
         """How far from one a factor may be, where a gradient has another one throughout."""
-        observed, expected = difference.observed, difference.expected
-        if difference.key.oracle not in GRADIENTS or not difference.comparable or not self.twins:
+        if difference.key.oracle not in GRADIENTS or (both := difference.both) is None or not self.twins:
             return None
-        assert observed is not None
-        assert expected is not None
+        observed, expected = both
         runs = (run.tensors[difference.key].tensor for run in self.rounded_otherwise)
         others = (cut(tensor, difference.pieces) for tensor in runs if tensor is not None)
         return allowed_deviation(observed, expected, others)

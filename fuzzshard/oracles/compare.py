@@ -20,16 +20,17 @@ class Difference:
     pieces: Pieces
 
     @property
+    def both(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Observed and expected, where they are tensors of one shape, dtype and device."""
+        a, b = self.observed, self.expected
+        if a is None or b is None or (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
+            return None
+        return a, b
+
+    @property
     def comparable(self) -> bool:
-        """Whether both sides are tensors of one shape, dtype and device: there is an error to bound."""
-        observed, expected = self.observed, self.expected
-        return (
-            observed is not None
-            and expected is not None
-            and observed.shape == expected.shape
-            and observed.dtype == expected.dtype
-            and observed.device == expected.device
-        )
+        """Whether there is an error to bound."""
+        return self.both is not None
 
 
 def rank_of(key: Key) -> tuple[int, int, str]:

@@ -82,12 +82,9 @@ def _detail(difference: Difference, error: float, limit: float, rung: str, bound
 
 
 def _error(difference: Difference) -> float:
-    observed, expected = difference.observed, difference.expected
-    if not difference.comparable:
+    if (both := difference.both) is None:
         return float("inf")
-    assert observed is not None
-    assert expected is not None
-    return float(distance(observed, expected).max())
+    return float(distance(*both).max())
 
 
 def describe(tensor: torch.Tensor | None, difference: Difference) -> str:

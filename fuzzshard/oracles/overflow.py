@@ -36,11 +36,9 @@ def first_partial_overflow(found: Sequence[Difference], end: int) -> int:
 
 def _overflowed_otherwise(difference: Difference) -> bool:
     """Whether the same elements overflowed on both sides, and some of them to another end."""
-    observed, expected = difference.observed, difference.expected
-    if difference.key.oracle != "gradient" or not difference.comparable:
+    if difference.key.oracle != "gradient" or (both := difference.both) is None:
         return False
-    assert observed is not None
-    assert expected is not None
+    observed, expected = both
     invalid = ~observed.isfinite()
     if not invalid.any() or not torch.equal(invalid, ~expected.isfinite()):
         return False
@@ -49,10 +47,8 @@ def _overflowed_otherwise(difference: Difference) -> bool:
 
 
 def _overflowed(difference: Difference, terms: int) -> bool:
-    observed, expected = difference.observed, difference.expected
-    if difference.key.oracle != "gradient" or not difference.comparable:
+    if difference.key.oracle != "gradient" or (both := difference.both) is None:
         return False
-    assert observed is not None
-    assert expected is not None
+    observed, expected = both
     means = observed[expected.isinf() & observed.isfinite()].double().abs()
     return bool(means.numel()) and bool((means * terms > torch.finfo(observed.dtype).max).all())

@@ -1,15 +1,7 @@
 from __future__ import annotations
 
 import msgspec
-from cases import (
-    BACKWARD,
-    STEP,
-    call,
-    children,
-    groups,
-    make_case,
-    tensor_op,
-)
+from cases import BACKWARD, STEP, call, children, groups, make_case, tensor_op
 from traces import difference, floats, gradient
 
 from fuzzshard.case.case import Checkpoint

@@ -2,12 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import (
-    BACKWARD,
-    FORWARD,
-    chain,
-    make_case,
-)
+from cases import BACKWARD, FORWARD, chain, make_case
 from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Case

@@ -7,7 +7,7 @@ from traces import difference, floats, gradient
 from fuzzshard.oracles.overflow import first_overflow, first_partial_overflow
 from fuzzshard.training.trace import Key
 
-INF = float("inf")
+INF, NAN = float("inf"), float("nan")
 END = 9
 
 
@@ -45,9 +45,6 @@ def test_only_gradients_are_summed_over_ranks() -> None:
 def test_the_first_of_several_counts() -> None:
     found = [difference(gradient(op), floats(2e38), floats(INF)) for op in (5, 4)]
     assert first_overflow(found, 2, END) == 4
-
-
-NAN = float("nan")
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import (
-    TWO_STEPS,
-    make_case,
-)
+from cases import TWO_STEPS, make_case
 from traces import floats, gradient, trace
 
 from fuzzshard.case.case import Mesh
