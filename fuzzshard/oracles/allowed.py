@@ -39,17 +39,19 @@ def _initialised_state(case: Case, difference: Difference) -> bool:
 
 def _recomputed_once_more(case: Case, difference: Difference) -> bool:
     some_outputs = any(isinstance(op, Forward) and op.outputs is not None for op in case.schedule)
-    return some_outputs and _recomputed_statistics(case, difference)
+    return some_outputs and _recomputed_statistics(case, difference, "buffer")
 
 
 def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:
-    return case.compile in TRACED_BACKWARD and _recomputed_statistics(case, difference)
+    return case.compile in TRACED_BACKWARD and _recomputed_statistics(
+        case, difference, "buffer", "state_dict"
+    )
 
 
-def _recomputed_statistics(case: Case, difference: Difference) -> bool:
-    """Those of batch norms in checkpoints, and what an evaluation computes from them."""
+def _recomputed_statistics(case: Case, difference: Difference, *holders: str) -> bool:
+    """Those of batch norms in checkpoints, in ``holders``, and what an evaluation computes from them."""
     key = difference.key
-    if key.oracle == "buffer":
+    if key.oracle in holders:
         recomputed = {p for c in case.checkpoints for p in modules_below(case.model, c.module)}
         return key.name.rpartition(".")[0] in recomputed
     return (

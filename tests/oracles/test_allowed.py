@@ -39,3 +39,20 @@ def test_statistics_recomputed_for_an_unused_output_are_allowed_for_ddp_only() -
     assert is_allowed("ddp", case, found)
     assert not is_allowed("fully_shard", case, found)
     assert not is_allowed("ddp", msgspec.structs.replace(case, checkpoints=()), found)
+
+
+def test_statistics_that_a_graph_recomputes_are_allowed_in_buffers_and_in_kept_state_dicts() -> None:
+    model = Block(
+        children=children(a=Linear(out=4), n=BatchNorm()),
+        nodes=(call("h", "a", "x"), call("y", "n", "h")),
+        outputs=("y",),
+    )
+    checkpoints = (Checkpoint(module="n"),)
+    plain = make_case(model, (Forward(), BACKWARD, STEP), wrap=groups(""), checkpoints=checkpoints)
+    traced = msgspec.structs.replace(plain, compile="aot_eager")
+    for oracle in ("buffer", "state_dict"):
+        counted = difference(Key(1, oracle, "n.num_batches_tracked"), floats(1.0), floats(2.0))
+        assert is_allowed("fully_shard", traced, counted)
+        assert not is_allowed("fully_shard", plain, counted)
+        weight = difference(Key(1, oracle, "a.weight"), floats(1.0), floats(2.0))
+        assert not is_allowed("fully_shard", traced, weight)
