@@ -37,9 +37,14 @@ def make_parser(description: str | None, *, world_size: int | None = None) -> ar
 
 def configure(args: argparse.Namespace) -> WorldConfig:
     """The world that a campaign with these options would use; raises UsageError where there is none."""
+    return configure_worlds(args, 1)[0]
+
+
+def configure_worlds(args: argparse.Namespace, worlds: int) -> tuple[WorldConfig, ...]:
+    """The same for so many worlds, which take turns on the sets of CUDA devices."""
     device, num_devices = resolve_device(args.device)
-    options = CampaignOptions(corpus=Path(), world_size=args.world_size, device=args.device)
-    return world_configs(options, device, num_devices)[0]
+    options = CampaignOptions(corpus=Path(), world_size=args.world_size, device=args.device, worlds=worlds)
+    return world_configs(options, device, num_devices)
 
 
 def describe_machine(info: Mapping[str, str], world_size: int) -> dict[str, str | int]:

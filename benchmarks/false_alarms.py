@@ -9,10 +9,19 @@ from __future__ import annotations
 import concurrent.futures
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
+from common import (
+    configure_worlds,
+    describe_machine,
+    machine_line,
+    make_console,
+    make_parser,
+    print_json,
+    run_main,
+)
 from examination import Examination, Unexplained, shorten
 from rich.console import Console
 from rich.table import Table
@@ -74,17 +83,17 @@ class Progress:
             )
 
 
-def examine_all(examination: Examination, config: WorldConfig, cases: Prefetch, jobs: int) -> bool:
-    """Judges all cases in ``jobs`` worlds; False where Ctrl-C ended it. Raises what a world raised."""
+def examine_all(examination: Examination, configs: Sequence[WorldConfig], cases: Prefetch) -> bool:
+    """Judges all cases in a world for each config; False after Ctrl-C. Raises what a world raised."""
     control = Control(None)
 
-    def work() -> None:
+    def work(config: WorldConfig) -> None:
         with World(config) as world:
             world.start()
             examination.work(world, cases, control)
 
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        workers = [pool.submit(work) for _ in range(jobs)]
+    with concurrent.futures.ThreadPoolExecutor(len(configs)) as pool:
+        workers = [pool.submit(work, config) for config in configs]
         try:
             concurrent.futures.wait(workers, return_when=concurrent.futures.FIRST_EXCEPTION)
         except KeyboardInterrupt:
@@ -104,7 +113,8 @@ def main() -> int:
     parser.add_argument("--guidance", choices=get_args(Guidance), default="none", help="what chooses cases")
     parser.add_argument("--keep", type=Path, help="folder for unexplained cases; None: a temporary one")
     args = parser.parse_args()
-    config, console = configure(args), make_console(args)
+    configs, console = configure_worlds(args, args.jobs), make_console(args)
+    config = configs[0]
     keep = args.keep or Path(tempfile.mkdtemp(prefix="fuzzshard-unexplained-"))
     with World(config) as world:
         world.start()
@@ -116,9 +126,7 @@ def main() -> int:
     stream = case_stream(args.seed, world_size=config.size, cuda=on_cuda)
     learner = guided(args.guidance, stream, args.seed, world_size=config.size, cuda=on_cuda, worlds=args.jobs)
     began = time.monotonic()
-    finished = examine_all(
-        examination, config, Prefetch(learner, ahead=4 * args.jobs, limit=args.cases), args.jobs
-    )
+    finished = examine_all(examination, configs, Prefetch(learner, ahead=4 * args.jobs, limit=args.cases))
     seconds = time.monotonic() - began
     result = {**examination.result(), "seconds": seconds, "seed": args.seed, "machine": machine}
     if args.json:
