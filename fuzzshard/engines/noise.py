@@ -154,8 +154,7 @@ class NoiseTwin(Reference):
         for module in model.modules():
             module.register_forward_pre_hook(self._perturb_inputs, with_kwargs=True)
         rounded = {model.get_submodule(plan.module) for plan in self.case.tensor_parallel}
-        multiplied = some_engine_multiplies_otherwise(self.case)
-        if multiplied:
+        if some_engine_multiplies_otherwise(self.case):
             rounded |= set(filter(multiplies, model.modules()))
         if strides_are_free(self.case):
             rounded |= set(filter(convolves, model.modules()))
@@ -164,8 +163,8 @@ class NoiseTwin(Reference):
         for module in model.modules():
             if module in rounded or leaves_rounding_only(module):
                 add_rounding(module, self.noise_seed, input_gradient_only=module not in rounded)
-            if isinstance(module, nn.BatchNorm1d) and (multiplied or self.case.compile in TRACED_BACKWARD):
-                module.register_forward_hook(partial(self._round_batch_norm, forward=multiplied))
+            if isinstance(module, nn.BatchNorm1d) and (rounded or self.case.compile in TRACED_BACKWARD):
+                module.register_forward_hook(partial(self._round_batch_norm, forward=bool(rounded)))
         return super().parallelize(model)
 
     @override

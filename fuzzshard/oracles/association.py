@@ -54,7 +54,8 @@ def reorders_from(case: Case, engine: str = "") -> int:
 
     The gradients of several backwards ``fully_shard`` adds up as the reference does, one after another:
     unreduced ones on every rank, then the reduced sums; not where it reduces over shards only for a while.
-    DDP adds to the sum that was reduced before, but leaves autograd's own sums alone.
+    DDP adds to the sum that was reduced before, but leaves autograd's own sums alone; the reference does not
+    where a wrapped module returns an input, which is a view there (``Reference.parallelize``).
 
     So is a norm that is clipped: of shards first, then of their norms. A compiled backward orders its sums
     itself. Tensor-parallel ranks each add up a part of what one matrix product adds up, in forward already,
@@ -70,7 +71,8 @@ def _regroups_sums_from(case: Case, engine: str) -> int:
     if case.compile is not None or case.tensor_parallel or (engine != "ddp" and strides_are_free(case)):
         return 0
     if engine == "ddp":
-        return _accumulates_at(case)
+        regroups = any(seen.returned for seen in _boundaries(case))
+        return min(_accumulates_at(case), _regroups_at(case) if regroups else len(case.schedule))
     ends = [len(case.schedule), _regroups_at(case)]
     ends += [index for index, op in enumerate(case.schedule) if isinstance(op, ClipGradNorm)]
     if engine != "fully_shard" or _reduces_in_parts(case):
@@ -128,13 +130,14 @@ class _Boundaries:
     """Puts a node at the inputs of every wrapped module, as ``fully_shard`` does, and counts the calls.
 
     ``nodes`` has the boundary of each input of a call, with where it comes among those of its call: they are
-    arguments of one function, whose gradients arrive together.
+    arguments of one function, whose gradients arrive together. ``returned``: some module returned an input.
     """
 
     def __init__(self, case: Case, found: Facts) -> None:
         self.found = found
         self.wrapped = wrapped_modules(case)
         self.called: Counter[str] = Counter()
+        self.returned = False
         self.nodes: dict[int, Term] = {}
         self.readers: dict[int, list[Term]] = {}
         self.tape = Tape(case, found, self)
@@ -150,7 +153,8 @@ class _Boundaries:
         return args
 
     def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
-        """Nothing: to return a value is not to read it."""
+        """To return a value is not to read it."""
+        self.returned |= any(value is not None and value.number in self.nodes for value in results)
 
     def _boundary(self, value: Node, place: Term) -> Node:
         made = self.tape.node((value,))
@@ -210,8 +214,20 @@ def _sum(terms: Iterable[Sum]) -> Sum:
 def _regrouped(case: Case) -> Iterator[bool]:
     """For every forward with gradients, whether boundaries regroup a sum that it contributes to.
 
-    Whatever requires a gradient at some time counts; an output that enters the loss is read by it. A group
-    whose module is called twice reduces twice, over the mesh before the two are added.
+    A group whose module is called twice reduces twice, over the mesh before the two are added.
+    """
+    for seen in _boundaries(case):
+        yield _reduces_twice(case, seen) or any(
+            _sum(seen.terms(value, grouped=True)) != _sum(seen.terms(value, grouped=False))
+            for value in seen.readers.keys() - seen.nodes.keys()
+            if any(True for _ in seen.terms(value, grouped=False))
+        )
+
+
+def _boundaries(case: Case) -> Iterator[_Boundaries]:
+    """Those of every forward with gradients, with what reads which value.
+
+    Whatever requires a gradient at some time counts; an output that enters the loss is read by it.
     """
     found = facts(case)
     progress = Progress(case)
@@ -222,11 +238,7 @@ def _regrouped(case: Case) -> Iterator[bool]:
             for node in seen.tape.nodes:
                 seen.read(node.inputs, node.number)
             seen.read(outputs, len(seen.tape.nodes))
-            yield _reduces_twice(case, seen) or any(
-                _sum(seen.terms(value, grouped=True)) != _sum(seen.terms(value, grouped=False))
-                for value in seen.readers.keys() - seen.nodes.keys()
-                if any(True for _ in seen.terms(value, grouped=False))
-            )
+            yield seen
         progress.advance()
 
 

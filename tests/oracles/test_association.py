@@ -71,6 +71,27 @@ def test_a_boundary_regroups_a_sum_only_where_something_newer_arrives_before_it(
     assert reorders_from(unwrapped) == END
 
 
+def test_the_reference_regroups_what_ddp_does_not_where_a_wrapped_module_returns_its_input() -> None:
+    inner = Block(
+        children=children(p=Linear(out=5)),
+        nodes=(call("hp", "p", "x"),),
+        outputs=("hp", "x"),
+        returns="tuple",
+    )
+    model = Block(
+        children=children(first=Linear(out=5), inner=inner),
+        nodes=(
+            call("h", "first", "x"),
+            call("pair", "inner", "h"),
+            tensor_op("square", "mul", "h", "h"),
+        ),
+        outputs=("square", "pair.1"),
+        returns="tuple",
+    )
+    assert reorders_from(make_case(model, wrap=groups("inner")), "ddp") == FIRST_BACKWARD
+    assert reorders_from(make_case(model, wrap=groups(ROOT)), "ddp") == END
+
+
 def test_three_readers_add_up_in_one_order_where_each_has_its_own_boundary() -> None:
     assert reorders_from(make_case(adding("ha", "hb", "hc"))) == END
     assert reorders_from(make_case(adding("x", "ha", "hb", "hc"))) == END
