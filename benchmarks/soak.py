@@ -1,21 +1,21 @@
 """What a long campaign holds on to: memory, descriptors, threads, /dev/shm and objects of every process.
 
 One campaign runs ``--cases`` cases; after every ``--every`` of them the coordinator and the ranks of each
-world are looked at, between two cases of that world. Exits with 1 where the least of something in the last
-third of the looks is more than 5 % above the least in the first third: what comes and goes is no growth.
-What ``--corpus`` knows is not shrunk again. The campaign is kept in ``--directory``, with its findings
-and its journal. A campaign that is interrupted, by SIGTERM too, prints what it has.
+world are looked at, between two cases of that world. Exits with 1 where the lower quartile of something in
+the last third of the looks is more than 5 % above that in the first third: what comes and goes is no growth.
+What the corpus ``--corpus`` knows is not shrunk again. The campaign is kept in ``--directory``, with its
+findings and its journal. A campaign that is interrupted, by SIGTERM too, prints what it has.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import gc
 import json
 import os
 import select
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -81,7 +81,7 @@ class Look:
         processes = [psutil.Process(pid) for pid in world.pids]
         row: Row = {"cases": cases, "seconds": round(time.monotonic() - self._began)}
         row |= {"starts of the ranks": world.starts, "runs since the last": world.age}
-        row |= _prefixed("coordinator", {**_figures(psutil.Process()), "objects": len(gc.get_objects())})
+        row |= _prefixed("coordinator", {**_figures(psutil.Process()), "blocks": sys.getallocatedblocks()})
         ranks = fork_server().num_ranks  # other worlds have more or fewer at any moment, and so have spares
         row["coordinator: descriptors"] -= CHANNELS * ranks
         row |= _prefixed("fork server", _figures(processes[0].parent()))
@@ -170,16 +170,9 @@ class Soak:
             self.report(f"world {self.worlds.index(world)}: {line(world.rows[-1])}")
 
     def grown(self) -> dict[str, float]:
-        """What has grown by more than the tolerance, and how much; ranks in the rows of their own world."""
-        everyone = sorted(
-            (row for world in self.worlds for row in world.rows), key=lambda row: row["seconds"]
-        )
-        ratios = {name: ratio for name, ratio in growth(everyone).items() if not name.startswith("rank ")}
-        for number, world in enumerate(self.worlds):
-            for name, ratio in growth(world.rows).items():
-                if name.startswith("rank "):
-                    ratios[f"world {number}, {name}"] = ratio
-        return {name: ratio for name, ratio in ratios.items() if ratio > 1 + TOLERANCE}
+        """What has grown by more than the tolerance, and how much."""
+        rows = sorted((row for world in self.worlds for row in world.rows), key=lambda row: row["seconds"])
+        return {name: ratio for name, ratio in growth(rows).items() if ratio > 1 + TOLERANCE}
 
     def sink(self, event: Event) -> None:
         """Counts cases."""
@@ -191,12 +184,16 @@ class Soak:
 
 
 def growth(rows: list[Row]) -> dict[str, float]:
-    """The least of the last third of the rows over that of the first third, of everything that is judged."""
+    """The lower quartile of the last third of the rows over that of the first, of everything that is judged.
+
+    Ranks come and go: what theirs hold beside it is what the last cases made them import and compile.
+    """
     if not rows:
         return {}
     third = max(1, len(rows) // 3)
     first, last = (
-        {n: min(row[n] for row in part) for n in part[0]} for part in (rows[:third], rows[-third:])
+        {n: sorted(row[n] for row in part)[third // 4] for n in part[0]}
+        for part in (rows[:third], rows[-third:])
     )
     names = [n for n in first if n.partition(": ")[2] in JUDGED or n.startswith(("/dev/shm", "processes"))]
     return {name: last[name] / first[name] if first[name] else 1.0 + last[name] for name in names}
@@ -222,7 +219,7 @@ def main() -> int:
     parser.add_argument("--worlds", type=int, default=1, help="worlds that run cases at the same time")
     parser.add_argument("--every", type=int, default=1000, help="cases between two looks")
     parser.add_argument("--guidance", default="features", help="none, features or coverage")
-    parser.add_argument("--corpus", type=Path, help="findings that are known already; it is copied")
+    parser.add_argument("--corpus", type=Path, help="a corpus, copied: its findings are known already")
     parser.add_argument("--directory", type=Path, help="keeps the campaign; a new directory")
     args = parser.parse_args()
     console, config = make_console(args), configure(args)
