@@ -22,6 +22,9 @@ FORMAT = 1
 """``PRAGMA user_version``. A newer one is refused."""
 JOURNAL_FILE = "journal.sqlite"
 
+CACHE_KIB = 256
+"""Of pages that SQLite keeps. A journal is appended to; the usual 2 MiB take thousands of cases to fill."""
+
 BUSY_SECONDS = 10.0
 """How long to wait for somebody who holds the file, such as a backup."""
 
@@ -96,6 +99,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
             if not read_only:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
+                connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
                 if not has_tables:
                     with transaction(connection):
                         for statement in filter(str.strip, _TABLES.split(";\n")):
