@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.graph import Alias, walk
 
 
 class MeshNames:
@@ -19,16 +20,16 @@ class MeshNames:
         sizes = {"pp": mesh.pipeline, "replicate": mesh.replicate, shard: mesh.shard, "tp": mesh.tensor}
         self.sizes = {axis: size for axis, size in sizes.items() if size is not None}
         self.data = tuple(axis for axis in ("replicate", "shard", "dp") if axis in self.sizes)
+        self.named = len(self.sizes) > 1 or _may_shard_twice(case)
 
     def make(self) -> str:
         """The statement that makes the mesh of all ranks; it joins the process group."""
         shape = tuple(self.sizes.values())
         names = tuple(self.sizes)
-        if len(names) == 1:
-            return f"mesh = init_device_mesh(device, {shape})"
-        listed = ", ".join(f'"{name}"' for name in names)
         variable = "mesh" if self.flat else "world_mesh"
-        return f"{variable} = init_device_mesh(device, {shape}, mesh_dim_names=({listed}))"
+        if not self.named:
+            return f"{variable} = init_device_mesh(device, {shape})"
+        return f"{variable} = init_device_mesh(device, {shape}, mesh_dim_names={names})".replace("'", '"')
 
     def slices(self) -> list[str]:
         """Statements for the data-parallel mesh, this rank's number in it, and its group."""
@@ -58,3 +59,12 @@ class MeshNames:
     def data_size(self) -> str:
         """The number of data-parallel ranks."""
         return "dist.get_world_size()" if self.flat else "group.size()"
+
+
+def _may_shard_twice(case: Case) -> bool:
+    """Whether a module below a wrapped one may be wrapped outside of it once more, on axes that have names.
+
+    Only an axis of one rank lets ``fully_shard`` do so.
+    """
+    aliases = any(isinstance(module, Alias) for _, module in walk(case.model))
+    return case.mesh.shard == 1 and aliases

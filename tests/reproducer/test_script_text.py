@@ -10,9 +10,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cases import ROOT, chain, groups, make_case
+from msgspec.structs import replace
 from small_cases import EVERYTHING, SMALL
 
+from fuzzshard.case.case import Mesh
 from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import Alias, Linear
 from fuzzshard.errors import UsageError
 from fuzzshard.reproducer import script
 from fuzzshard.strategies import draw_cases
@@ -79,6 +83,14 @@ def test_a_bounded_finding_is_compared_within_its_bound() -> None:
 def test_ops_after_the_finding_are_left_out() -> None:
     later = msgspec.structs.replace(SMALL, schedule=(*SMALL.schedule, *SMALL.schedule))
     assert script(later, finding=TYPICAL) == script(SMALL, finding=TYPICAL)
+
+
+def test_an_axis_of_one_rank_has_a_name_where_fully_shard_may_shard_a_parameter_twice() -> None:
+    model = chain(inner=chain(p=Alias(target="outer")), outer=Linear(out=5))
+    twice = make_case(model, wrap=groups("inner", ROOT), mesh=1)
+    assert 'mesh = init_device_mesh(device, (1,), mesh_dim_names=("shard",))' in script(twice)
+    assert "mesh = init_device_mesh(device, (1,))" in script(make_case(mesh=1))
+    assert "mesh = init_device_mesh(device, (2,))" in script(replace(twice, mesh=Mesh(shard=2)))
 
 
 def test_a_script_waits_half_a_minute_for_a_lost_rank() -> None:
