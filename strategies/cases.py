@@ -9,6 +9,7 @@ from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Block, walk
+from fuzzshard.case.needs import needs_cpu
 from fuzzshard.strategies.exec_order import diverging
 from fuzzshard.strategies.freezing import freezes
 from fuzzshard.strategies.fsdp1 import fsdp1
@@ -19,7 +20,7 @@ from fuzzshard.strategies.meshes import mesh
 from fuzzshard.strategies.optimizers import optimizer, optimizer_options
 from fuzzshard.strategies.options import engines as draw_engines
 from fuzzshard.strategies.options import ignored, options, related
-from fuzzshard.strategies.precision import parameter_dtypes, precision
+from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, precision
 from fuzzshard.strategies.reuse import ties
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
@@ -69,6 +70,8 @@ def _case(tapes: list[Tape], largest_mesh: int, engines: tuple[EngineName, ...],
     subject = Subject(case=case, found=facts(case), flow=flow, trainable=trainable)
     case = replace(case, schedule=schedule(for_schedule, allowed, subject))
     case = with_rank_batches(for_settings, allowed, case, subject.found)
+    if cuda and needs_cpu(case):
+        case = in_one_dtype(case)
     return related(for_settings, allowed, case)
 
 

@@ -99,6 +99,12 @@ def other_dtype(case: Case) -> Literal["float32", "float64"]:
     return "float64" if case.dtype == "float32" else "float32"
 
 
+def in_one_dtype(case: Case) -> Case:
+    """The case without mixed precision, and without parameters that have a dtype of their own."""
+    groups = tuple(replace(group, precision=None) for group in case.wrap)
+    return replace(case, wrap=groups, dtypes=(), fsdp1=replace(case.fsdp1, precision=None))
+
+
 def computes(case: Case, found: Facts, ops: Iterable[Op]) -> bool:
     """Whether dtypes and layouts meet in all forwards of ``ops``."""
     scheduled = replace(case, schedule=tuple(ops))

@@ -5,6 +5,8 @@ Most modules want inputs of the dtype of their parameters.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
@@ -40,12 +42,26 @@ def check_dtypes(case: Case, found: Facts) -> None:
     if not (has_precision(case) or case.dtypes):
         return
     _check_groups(case, found)
+    for _ in _forwards(case, found):
+        pass
+
+
+def norms_half_precision_in_float32(case: Case, found: Facts) -> bool:
+    """Whether a layer norm with parameters in float32 is called with values in half precision."""
+    mixed = has_precision(case) or case.dtypes
+    return bool(mixed) and any(flow.norms_half_precision for flow in _forwards(case, found))
+
+
+def _forwards(case: Case, found: Facts) -> Iterator[_Flow]:
+    """Every forward of the schedule; raises :class:`InvalidCase` where it brings two dtypes together."""
     cast: Dtype | None = None
     for op in case.schedule:
         if isinstance(op, Cast):
             cast = op.dtype
         elif isinstance(op, Forward):
-            _Flow(case, found, cast).forward(op.target)
+            flow = _Flow(case, found, cast)
+            flow.forward(op.target)
+            yield flow
 
 
 def _check_groups(case: Case, found: Facts) -> None:
@@ -73,6 +89,7 @@ class _Flow(ForwardWalk[DtypeOrIds]):
         self.cast = cast
         self.casts = casts(case)
         self.ties = {tie.parameter: tie.source for tie in case.ties}
+        self.norms_half_precision = False
 
     def forward(self, target: str) -> None:
         floats = self.cast or self.case.dtype
@@ -99,6 +116,7 @@ class _Flow(ForwardWalk[DtypeOrIds]):
         if isinstance(leaf, RMSNorm):
             return arg
         if isinstance(leaf, LayerNorm) and arg in LOW_PRECISION and own == {"float32"}:
+            self.norms_half_precision = True
             return arg
         if own != {arg}:
             has = " and ".join(sorted(own))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.check_dtypes import norms_half_precision_in_float32
+from fuzzshard.case.facts import facts
 
 
 def needs_cuda(case: Case) -> str | None:
@@ -15,4 +17,11 @@ def needs_cuda(case: Case) -> str | None:
         return "inputs on the host need CUDA to be moved to"
     if case.compile == "inductor":
         return "Inductor's kernels need CUDA: on the CPU each case would wait for a C++ compiler"
+    return None
+
+
+def needs_cpu(case: Case) -> str | None:
+    """Why ``case`` cannot run on CUDA ranks, in one line; None if it can."""
+    if norms_half_precision_in_float32(case, facts(case)):
+        return "CUDA's kernel of layer_norm takes no half precision beside parameters in float32"
     return None

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from fuzzshard.case.features import ALL_FEATURES, features
+from fuzzshard.case.needs import needs_cpu
 from fuzzshard.case.schedule import Forward
 from fuzzshard.case.upstream_rows import UPSTREAM_ROWS
 from fuzzshard.case.validate import validate
@@ -196,6 +197,8 @@ def test_what_needs_cuda_is_drawn_only_for_cuda(sample):
     assert frozenset().union(*map(features, on_cuda)) >= ON_CUDA
     for case in on_cuda:
         validate(case, sample.world_size)
+        assert needs_cpu(case) is None
+    assert any(needs_cpu(case) for case in sample.cases)
 
 
 @pytest.mark.parametrize(("pair", "bound"), EXTENDED_PAIRS.items(), ids=lambda value: str(value))

@@ -24,6 +24,7 @@ from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, TensorSpec, WrapGrou
 from fuzzshard.case.check_dtypes import promote
 from fuzzshard.case.dtypes import Casts, casts, finer, is_low_precision, swapped_casts
 from fuzzshard.case.graph import Block, Embedding, LayerNorm, Linear, RawParameter, RMSNorm
+from fuzzshard.case.needs import needs_cpu
 from fuzzshard.case.options import FSDP1, Dtype, ParameterDtype, Precision
 from fuzzshard.case.schedule import Cast, SetRequiresGrad
 from fuzzshard.case.validate import validate
@@ -80,6 +81,15 @@ def test_norms_and_products_in_full_precision_take_half_precision(norm: Any, com
     else:
         with pytest.raises(InvalidCase, match="has parameters of float32"):
             validate(case)
+
+
+def test_a_layer_norm_in_full_precision_of_half_precision_needs_the_cpu() -> None:
+    wrap = (*under(HALF, "a"), *groups("n", ROOT))
+    assert "layer_norm" in (needs_cpu(make_case(chain(a=Linear(out=5), n=LayerNorm()), wrap=wrap)) or "")
+    assert needs_cpu(make_case(chain(a=Linear(out=5), n=RMSNorm()), wrap=wrap)) is None
+    assert (
+        needs_cpu(make_case(chain(a=Linear(out=5), n=LayerNorm()), wrap=under(HALF, "a", "n", ROOT))) is None
+    )
 
 
 def test_ids_are_not_cast_and_an_embedding_gives_the_dtype_of_its_weight() -> None:
