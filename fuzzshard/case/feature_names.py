@@ -108,6 +108,7 @@ FEATURES: dict[str, str] = {
     "tensor:sequence": "a norm sharded along the sequence",
     "tensor:sequence_layout": "activations sharded along the sequence",
     "tensor:dtensor_output": "a parallel module that returns a DTensor",
+    "tensor:empty_shard": "a parameter of which a rank of the tensor-parallel axis has nothing",
     "schedule:several_steps": "two optimizer steps or more",
     "schedule:microbatches": "two backwards before one step",
     "schedule:no_sync": "a backward that synchronises no group",

@@ -47,7 +47,7 @@ def features(case: Case) -> frozenset[str]:
             *mesh_features(case),
             *group_features(case),
             *fsdp1_features(case),
-            *tensor_parallel_features(case),
+            *tensor_parallel_features(case, found),
             *schedule_features(case),
             *op_features(case),
             *_settings(case),

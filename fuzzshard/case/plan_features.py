@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from fuzzshard.case.case import Case, WrapGroup
@@ -12,6 +13,7 @@ from fuzzshard.case.options import FSDP1, LOW_PRECISION, Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Forward, SetRequiresGrad, Unshard
+from fuzzshard.case.tensor_parallel import tensor_dims
 
 
 def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
@@ -161,11 +163,21 @@ def _is_unsharded(case: Case) -> bool:
     return case.fsdp1.strategy == "no_shard" or num_shards == 1
 
 
-def tensor_parallel_features(case: Case) -> Iterator[str]:
-    """Styles and layouts of a tensor-parallel plan."""
+def tensor_parallel_features(case: Case, found: Facts) -> Iterator[str]:
+    """Styles and layouts of a tensor-parallel plan, and what it leaves some ranks."""
     for plan in case.tensor_parallel:
         yield f"tensor:{plan.style}"
         if "sequence" in (plan.input, plan.output):
             yield "tensor:sequence_layout"
         if not plan.local_output:
             yield "tensor:dtensor_output"
+    if _leaves_ranks_empty(case, found):
+        yield "tensor:empty_shard"
+
+
+def _leaves_ranks_empty(case: Case, found: Facts) -> bool:
+    """Whether ``torch.chunk`` leaves the last rank of the tensor-parallel axis nothing of a parameter."""
+    dims = tensor_dims(case, found)
+    ranks = case.mesh.tensor or 1
+    sizes = [shape[dim] for fqn, shape in found.parameters.items() if (dim := dims.get(fqn)) is not None]
+    return any(math.ceil(size / ranks) * (ranks - 1) >= size for size in sizes)
