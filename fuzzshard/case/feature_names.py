@@ -74,6 +74,7 @@ FEATURES: dict[str, str] = {
     "communication:hook": "a group with an all-reduce hook",
     "shard:last": "parameters sharded along their last dim",
     "shard:largest": "parameters sharded along their largest dim",
+    "shard:other_dim_int": "another dim than the first sharded, and over fewer ranks after forward",
     "precision:param": "parameters computed in another dtype",
     "precision:bfloat16": "parameters computed in bfloat16",
     "precision:float16": "parameters computed in float16",

@@ -45,7 +45,7 @@ def features(case: Case) -> frozenset[str]:
             *checkpoint_features(case, found),
             *freezing_features(case, found),
             *mesh_features(case),
-            *group_features(case),
+            *group_features(case, found),
             *fsdp1_features(case),
             *tensor_parallel_features(case, found),
             *schedule_features(case),
