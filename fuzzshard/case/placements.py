@@ -1,8 +1,8 @@
-"""Along which dimension the parameters of a wrap group are sharded."""
+"""Along which dimension the parameters of a wrap group are sharded, and over how many ranks after forward."""
 
 from __future__ import annotations
 
-from fuzzshard.case.case import WrapGroup
+from fuzzshard.case.case import Mesh, WrapGroup
 from fuzzshard.case.leaves import Shape
 
 
@@ -15,3 +15,9 @@ def shard_dim(group: WrapGroup, shape: Shape) -> int:
             return len(shape) - 1
         case "largest":
             return shape.index(max(shape))
+
+
+def goes_to_smaller_mesh(group: WrapGroup, mesh: Mesh) -> bool:
+    """Whether an int ``reshard_after_forward`` leaves the group sharded over fewer ranks after forward."""
+    raf = group.reshard_after_forward
+    return isinstance(raf, int) and not isinstance(raf, bool) and 1 < raf < mesh.shard

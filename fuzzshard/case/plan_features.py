@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from fuzzshard.case.case import Case, WrapGroup
@@ -10,8 +11,10 @@ from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import FSDP1, LOW_PRECISION, Precision
 from fuzzshard.case.paths import is_within
+from fuzzshard.case.placements import goes_to_smaller_mesh, shard_dim
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Forward, SetRequiresGrad, Unshard
+from fuzzshard.case.tensor_parallel import tensor_dims
 
 
 def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
@@ -95,7 +98,7 @@ def mesh_features(case: Case) -> Iterator[str]:
         yield "mesh:pipeline"
 
 
-def group_features(case: Case) -> Iterator[str]:
+def group_features(case: Case, found: Facts) -> Iterator[str]:
     """Options of wrap groups."""
     for group in case.wrap:
         if group.offload is not None:
@@ -108,10 +111,24 @@ def group_features(case: Case) -> Iterator[str]:
             yield f"shard:{group.shard_dim}"
         yield from (f"communication:{option}" for option in group.communication)
         yield from _precision(group.precision)
+    if _reshards_another_dim(case, found):
+        yield "shard:other_dim_int"
     if len({group.precision for group in case.wrap}) > 1:
         yield "precision:mixed"
     if case.dtypes:
         yield "precision:parameter_dtype"
+
+
+def _reshards_another_dim(case: Case, found: Facts) -> bool:
+    """Whether forward leaves a parameter on a smaller mesh that is sharded along another dim than the first.
+
+    There ``FSDPParam.to_sharded_post_forward`` (torch/distributed/fsdp) shards it along the first.
+    """
+    groups = ((case.wrap[owner], fqn) for fqn, owner in found.owners.items() if owner is not None)
+    return any(
+        goes_to_smaller_mesh(group, case.mesh) and shard_dim(group, found.parameters[fqn]) != 0
+        for group, fqn in groups
+    )
 
 
 def _precision(precision: Precision | None) -> Iterator[str]:
@@ -161,11 +178,21 @@ def _is_unsharded(case: Case) -> bool:
     return case.fsdp1.strategy == "no_shard" or num_shards == 1
 
 
-def tensor_parallel_features(case: Case) -> Iterator[str]:
-    """Styles and layouts of a tensor-parallel plan."""
+def tensor_parallel_features(case: Case, found: Facts) -> Iterator[str]:
+    """Styles and layouts of a tensor-parallel plan, and what it leaves some ranks."""
     for plan in case.tensor_parallel:
         yield f"tensor:{plan.style}"
         if "sequence" in (plan.input, plan.output):
             yield "tensor:sequence_layout"
         if not plan.local_output:
             yield "tensor:dtensor_output"
+    if _leaves_ranks_empty(case, found):
+        yield "tensor:empty_shard"
+
+
+def _leaves_ranks_empty(case: Case, found: Facts) -> bool:
+    """Whether ``torch.chunk`` leaves the last rank of the tensor-parallel axis nothing of a parameter."""
+    dims = tensor_dims(case, found)
+    ranks = case.mesh.tensor or 1
+    sizes = [shape[dim] for fqn, shape in found.parameters.items() if (dim := dims.get(fqn)) is not None]
+    return any(math.ceil(size / ranks) * (ranks - 1) >= size for size in sizes)

@@ -14,6 +14,7 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Embedding, LayerNorm, Leaf, Linear, RMSNorm, join
 from fuzzshard.case.leaves import leaf_parameters
 from fuzzshard.case.options import TensorParallel
+from fuzzshard.case.placements import goes_to_smaller_mesh
 from fuzzshard.errors import InvalidCase
 
 _STYLES = {"colwise": (Linear, Embedding), "rowwise": (Linear, Embedding), "sequence": (LayerNorm, RMSNorm)}
@@ -77,8 +78,8 @@ def check_plan(case: Case, found: Facts) -> None:
 def _check_groups(case: Case, found: Facts, dims: Mapping[str, int | None]) -> None:
     """An int is not supported: ``FSDPParam.to_sharded_post_forward`` (_fsdp_param.py) raises."""
     for fqn, owner in found.owners.items():
-        raf = None if owner is None else case.wrap[owner].reshard_after_forward
-        if fqn in dims and isinstance(raf, int) and not isinstance(raf, bool) and 1 < raf < case.mesh.shard:
+        if fqn in dims and owner is not None and goes_to_smaller_mesh(case.wrap[owner], case.mesh):
+            raf = case.wrap[owner].reshard_after_forward
             raise InvalidCase(
                 f"tensor parallel {fqn!r} is in a group with reshard_after_forward={raf}",
                 "use True or False: resharding to a smaller mesh is not supported for DTensor parameters",

@@ -82,6 +82,8 @@ SELDOM = {
     "precision:parameter_dtype": 0.01,
     "mesh:hsdp_tensor": 0.01,
     "tensor:dtensor_output": 0.01,
+    "tensor:empty_shard": 0.004,
+    "shard:other_dim_int": 0.001,
 }
 """Extensions that few cases have, or that are for few meshes or engines."""
 EXTENDED = 0.018

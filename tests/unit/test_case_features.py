@@ -167,6 +167,28 @@ def test_what_a_plan_adds_is_seen(changes, feature):
 
 
 @pytest.mark.parametrize(
+    ("reshard_after_forward", "dim", "seen"),
+    [(2, "last", True), (2, "first", False), (True, "last", False), (1, "last", False), (4, "last", False)],
+)
+def test_a_parameter_that_forward_leaves_sharded_along_another_dim_than_before_is_seen(
+    reshard_after_forward, dim, seen
+):
+    group = WrapGroup(modules=("",), reshard_after_forward=reshard_after_forward, shard_dim=dim)
+    case = replace(CASE, mesh=Mesh(shard=4), wrap=(group,))
+    assert ("shard:other_dim_int" in features(case)) is seen
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks", "empty"), [(4, 4, False), (4, 2, False), (3, 4, True), (5, 4, True), (1, 2, True)]
+)
+def test_a_tensor_parallel_parameter_that_leaves_a_rank_empty_is_seen(rows, ranks, empty):
+    model = replace(ROOT, children=(Child(name="a", module=Linear(out=rows)), *ROOT.children[1:]))
+    plan = (TensorParallel(module="a", style="colwise"),)
+    case = replace(CASE, model=model, mesh=Mesh(shard=1, tensor=ranks), tensor_parallel=plan)
+    assert ("tensor:empty_shard" in features(case)) is empty
+
+
+@pytest.mark.parametrize(
     ("strategy", "mesh", "unsharded"),
     [
         ("full_shard", Mesh(shard=2), False),

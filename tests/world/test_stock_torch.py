@@ -15,6 +15,7 @@ NOT_HERE = {
     *("graph:sync_missed", "graph:partial_reduction_differs", "graph:first_run_missed"),
     *("graph:zeros_for_none", "graph:unshard_then_change", "graph:unit_missed"),
     *("wrap:list_group_leaves_root", "precision:frozen_at_first"),
+    *("tensor:empty_shard", "shard:other_dim_int"),
 }
 """More ranks than a test machine has cores for; what torch refuses (test_refusals.py); what known findings
 need (corpus/findings)."""
