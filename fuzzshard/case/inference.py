@@ -121,11 +121,15 @@ class Inference:
             return self._patches(path, leaf, arg)
         if arg.patches and isinstance(leaf, BatchNorm):
             raise InvalidCase(f"batch norm {path!r} is called with patches", "put it before the convolution")
-        if isinstance(leaf, Attention) and arg.size % leaf.heads:
+        if isinstance(leaf, Attention) and (leaf.heads < 1 or arg.size % leaf.heads):
             raise InvalidCase(f"{path!r}: {leaf.heads} heads do not divide width {arg.size}", "change heads")
         return dataclasses.replace(arg, size=leaf.out) if isinstance(leaf, Linear | Conv1d) else arg
 
     def _patches(self, path: str, leaf: Conv2d, arg: Value) -> Value:
+        if min(leaf.channels, leaf.kernel) < 1:
+            raise InvalidCase(
+                f"{path!r} has {leaf.channels} channels and a kernel of {leaf.kernel}", "use at least 1"
+            )
         side = math.isqrt(arg.size // leaf.channels)
         if leaf.channels * side * side != arg.size or side % leaf.kernel or arg.patches:
             raise InvalidCase(

@@ -36,7 +36,7 @@ from fuzzshard.training.delays import Delays
 from fuzzshard.training.expectations import ErrorMissing, Watch, describe
 from fuzzshard.training.ladder import Ladder
 from fuzzshard.training.memory import bytes_after_runs
-from fuzzshard.training.survivors import Survivors, wait_for_survivors
+from fuzzshard.training.survivors import Survivors, collect_garbage, wait_for_survivors
 from fuzzshard.training.torch_coverage import tracing
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
@@ -180,6 +180,10 @@ class Experiment:
     def _train(self, name: str, build: Callable[[], Engine], trace: Trace | None) -> bool:
         """Runs one engine; False where it refused with a documented error."""
         self.on_engine(name)
+        if self.case.compile is not None:
+            # Dynamo walks torch's table of all wrapped modules, and fails where one goes meanwhile (pytorch
+            # PR 191281): which of an earlier engine's are garbage, and when they go, is no part of the case.
+            collect_garbage()
         watch = Watch(self.case, name, self.mesh.global_rank)
         recorder = Recorder()
         if trace is not None:

@@ -14,6 +14,7 @@ from fuzzshard.case.graph import (
     Call,
     Child,
     Conv1d,
+    Conv2d,
     Embedding,
     LayerNorm,
     Linear,
@@ -53,6 +54,20 @@ def refusal(broken):
     with pytest.raises(InvalidCase) as error:
         facts(broken)
     return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "seq", "message"),
+    [
+        (Conv2d(channels=-1, kernel=2, out=1), 0, "'m0' has -1 channels and a kernel of 2"),
+        (Conv2d(channels=0, kernel=2, out=1), 0, "'m0' has 0 channels and a kernel of 2"),
+        (Conv2d(channels=1, kernel=0, out=1), 0, "'m0' has 1 channels and a kernel of 0"),
+        (Attention(heads=0), 2, "'m0': 0 heads do not divide width 4"),
+        (Attention(heads=-1), 2, "'m0': -1 heads do not divide width 4"),
+    ],
+)
+def test_what_divides_a_width_is_positive(leaf, seq, message):
+    assert message in refusal(chain(leaf, seq=seq))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from cases import BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, groups, make_case
 
@@ -25,7 +26,7 @@ from fuzzshard.case.graph import (
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetMode, SetRequiresGrad
 from fuzzshard.verdict import Status
-from fuzzshard.world import World
+from fuzzshard.world import World, WorldConfig
 
 NO_SYNC = SetFlag(flag="requires_gradient_sync", value=False)
 SYNC = SetFlag(flag="requires_gradient_sync", value=True)
@@ -276,6 +277,47 @@ def test_an_unused_input_may_have_a_gradient_of_zeros(four_ranks: World) -> None
         engines=("fully_shard",),
     )
     assert four_ranks.run(case).status is Status.PASS
+
+
+COLLECTS_AT_THE_WORST_MOMENT = """
+import gc
+import weakref
+from torch._dynamo.variables import builder
+
+items = builder.enumerate_items_with_dict_position
+
+def interrupted(table):
+    for position, key, value in items(table):
+        if isinstance(key, weakref.ref):
+            gc.collect()
+        yield position, key, value
+
+builder.enumerate_items_with_dict_position = interrupted
+gc.disable()
+"""
+"""What the garbage collector does by chance: it runs while Dynamo walks torch's table of wrapped modules."""
+
+
+def test_dynamo_does_not_see_garbage_of_an_earlier_run_go(tmp_path: Path) -> None:
+    """Its own RuntimeError, "dictionary changed size during iteration", came one time in thousands."""
+    preload = tmp_path / "collects.py"
+    preload.write_text(COLLECTS_AT_THE_WORST_MOMENT)
+    method = block(
+        use("h0", "b", "x"), outputs=("h0",), b=msgspec.structs.replace(chain(a=LINEAR), method="go")
+    )
+    case = make_case(
+        method,
+        (FORWARD,),
+        mesh=1,
+        wrap=groups("b"),
+        compile="eager",
+        relation="reshard",
+        engines=("fully_shard",),
+    )
+    with World(WorldConfig(size=1, preload=(str(preload),))) as world:
+        world.start()
+        verdict = world.run(case, deadline=60)
+    assert verdict.status is Status.PASS, verdict.findings[:1] or verdict.message
 
 
 REGRESSIONS = sorted((Path(__file__).parents[2] / "corpus" / "regressions").glob("*.json"))
