@@ -109,7 +109,8 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--cases", type=int, default=2000, help="cases to run")
     parser.add_argument("--jobs", type=int, default=1, help="worlds that run cases at the same time")
-    parser.add_argument("--known", type=Path, default=Path("corpus/findings"), help="saved findings")
+    corpora = [Path("corpus/findings")]
+    parser.add_argument("--known", type=Path, nargs="+", default=corpora, help="folders of saved findings")
     parser.add_argument("--guidance", choices=get_args(Guidance), default="none", help="what chooses cases")
     parser.add_argument("--keep", type=Path, help="folder for unexplained cases; None: a temporary one")
     args = parser.parse_args()
@@ -121,7 +122,7 @@ def main() -> int:
         machine = {**describe_machine(world.info, config.size), "jobs": args.jobs}
     console.print(machine_line(machine, args.seed))
     console.print(f"unexplained cases are saved in {keep}")
-    examination = Examination(load_known(args.known), keep, Progress(console, args.cases).add)
+    examination = Examination(load_known(*args.known), keep, Progress(console, args.cases).add)
     on_cuda = config.device == "cuda"
     stream = case_stream(args.seed, world_size=config.size, cuda=on_cuda)
     learner = guided(args.guidance, stream, args.seed, world_size=config.size, cuda=on_cuda, worlds=args.jobs)

@@ -15,8 +15,8 @@ from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import InvalidEntry, UsageError
 
 
-def load_known(corpus: Path, *, preload: Collection[str] | None = None, unconfirmed: bool = True) -> Registry:
-    """The findings saved below ``corpus``, as a campaign knows those that it has made itself.
+def load_known(*corpora: Path, preload: Collection[str] | None = None, unconfirmed: bool = True) -> Registry:
+    """The findings saved below ``corpora``, as a campaign knows those that it has made itself.
 
     Those that this torch does not have by what their entries say are none: one that shows is back, and news.
     With ``preload``, those of them that need no other preloaded files. Files that cannot be read are left
@@ -24,7 +24,7 @@ def load_known(corpus: Path, *, preload: Collection[str] | None = None, unconfir
     """
     registry = Registry()
     torch = importlib.metadata.version("torch")
-    for file in entry_files([corpus]) if corpus.exists() else ():
+    for file in entry_files(corpus for corpus in corpora if corpus.exists()):
         try:
             entry = read_entry(file)
         except InvalidEntry:

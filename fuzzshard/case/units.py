@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 
 from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Alias, Block, join, resolve, walk
+from fuzzshard.case.graph import Alias, Block, LayerNorm, RMSNorm, join, resolve, walk
 from fuzzshard.case.leaves import leaf_parameters
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress, engines_train_more_from
@@ -108,28 +109,60 @@ def some_engine_multiplies_otherwise(case: Case) -> bool:
     return fsdp1_multiplies_otherwise(case) or engines_train_more_from(case) < len(case.schedule)
 
 
+@functools.lru_cache(maxsize=64)
+def fsdp1_normalizes_otherwise(case: Case, device: str) -> bool:
+    """Whether norms under FSDP1 may be rounded otherwise than in plain training on ``device``.
+
+    CUDA has a kernel that loads ``VECTOR`` elements at once and adds them up in an order of its own. It is
+    taken where all parameters of the norm allow it (``can_vectorize`` in
+    aten/src/ATen/native/cuda/layer_norm_kernel.cu).
+    """
+    if device != "cuda":
+        return False
+    found = facts(case)
+    others = {tie.parameter: tie.source for tie in case.ties}
+    unaligned = set(_unaligned(case, VECTOR))
+    for path, module in found.modules.items():
+        if isinstance(module, LayerNorm | RMSNorm) and found.width(path) % VECTOR == 0:
+            names = (join(path, name) for name in leaf_parameters(module, found.width(path)))
+            if any(others.get(name, name) in unaligned for name in names):
+                return True
+    return False
+
+
 ALIGNMENT = 8
 """Elements of two bytes in 16 bytes."""
+
+VECTOR = 4
+"""Elements that CUDA's vectorized norms load at once."""
 
 
 def _multiplies_unaligned(case: Case) -> bool:
     """Whether FSDP1 may multiply a vector by a matrix that does not begin at 16 bytes.
 
-    Parameters are views of a flat one, which pads between them with ``use_orig_params`` only
-    (``align_addresses`` in torch/distributed/fsdp/_flat_param.py). BLAS adds up such a product of one row, or
-    of one column, in an order that depends on where the matrix lies.
+    BLAS adds up such a product of one row, or of one column, in an order that depends on where the matrix
+    lies.
     """
-    if "fsdp1" not in case.engines or case.fsdp1.use_orig_params:
-        return False
     shapes = facts(case).parameters
     one_row = 1 in (*all_rows(case), case.inputs.seq)
+    return any(len(shapes[f]) == 2 and (one_row or 1 in shapes[f]) for f in _unaligned(case, ALIGNMENT))
+
+
+def _unaligned(case: Case, elements: int) -> Iterator[str]:
+    """The parameters under FSDP1 that do not begin at a multiple of so many elements.
+
+    They are views of a flat one, which pads between them with ``use_orig_params`` only
+    (``align_addresses`` in torch/distributed/fsdp/_flat_param.py).
+    """
+    if "fsdp1" not in case.engines or case.fsdp1.use_orig_params:
+        return
+    shapes = facts(case).parameters
     for members in units(case).values():
         offset = 0
-        for shape in (shapes[fqn] for fqn in members):
-            if offset % ALIGNMENT and len(shape) == 2 and (one_row or 1 in shape):
-                return True
-            offset += math.prod(shape)
-    return False
+        for fqn in members:
+            if offset % elements:
+                yield fqn
+            offset += math.prod(shapes[fqn])
 
 
 def aliased_units(case: Case) -> tuple[str, ...]:

@@ -71,12 +71,13 @@ def causes(*paths: Path, as_json: Json = False) -> int:
     as_json
         Print one JSON object for each cause.
     """
-    stored, broken = load(paths or (DEFAULT_CORPUS,))
+    corpora = paths or (DEFAULT_CORPUS,)
+    stored, broken = load(corpora)
     rows = by_cause(stored)
     if as_json:
         print(*(msgspec.json.encode(row).decode() for row in rows), sep="\n", end="\n" if rows else "")
     else:
-        print(causes_table(rows), end="")
+        print(causes_table(rows, corpora[0]), end="")
     return complain(broken)
 
 

@@ -24,10 +24,10 @@ HEAD = """\
 
 {causes} causes of {entries} entries, written by
 
-    fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md
+    fuzzshard corpus causes {corpus} > {corpus}/FINDINGS.md
 
 A script counts as verified if it was run when the entry was saved and showed the finding;
-`fuzzshard corpus verify corpus/findings --run` runs them again. `README.md` says how each cause works and
+`fuzzshard corpus verify {corpus} --run` runs them again. `README.md` says how each cause works and
 what a user sees.
 
 | cause | signatures | culprit | entries | scripts verified | state | contract that it breaks | public issue |
@@ -95,9 +95,10 @@ def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({text for text in texts if text}))
 
 
-def causes_table(causes: Sequence[Cause]) -> str:
-    """A page of Markdown with a row for each cause, in the order of ``causes.toml``."""
-    page = HEAD.format(causes=len(causes), entries=sum(len(cause.entries) for cause in causes))
+def causes_table(causes: Sequence[Cause], corpus: Path) -> str:
+    """A page of Markdown on ``corpus`` with a row for each cause, in the order of ``causes.toml``."""
+    entries = sum(len(cause.entries) for cause in causes)
+    page = HEAD.format(causes=len(causes), entries=entries, corpus=corpus)
     return page + "".join(f"| {' | '.join(_cells(cause))} |\n" for cause in causes)
 
 

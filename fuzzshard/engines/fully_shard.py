@@ -117,7 +117,7 @@ class FullyShard(Engine):
             if owner is not UNMANAGED
         }
         options.set_prefetches(self.case, model)
-        options.set_communication(self.case, model)
+        options.set_communication(self.case, model, self.mesh)
         options.register_methods(self.facts, model)
         if self.case.init == "meta":
             options.materialize(self.case, self.facts, model, super().build(), self.mesh.device)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Set
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -24,6 +25,7 @@ from fuzzshard.case.options import CommunicationOption, Precision
 from fuzzshard.case.placements import shard_dim
 from fuzzshard.case.schedule import SetDivideFactor
 from fuzzshard.engines.base import DTYPES
+from fuzzshard.engines.mesh import RankMesh
 
 
 def arguments(group: WrapGroup, ignored: Set[nn.Parameter]) -> dict[str, Any]:
@@ -72,8 +74,10 @@ def set_prefetches(case: Case, model: nn.Module) -> None:
             module.set_modules_to_backward_prefetch([wrapped(model, p) for p in group.backward_prefetch])
 
 
-def set_communication(case: Case, model: nn.Module) -> None:
+def set_communication(case: Case, model: nn.Module, mesh: RankMesh) -> None:
     """What groups are told about their collectives."""
+    if any("allocate" in group.communication for group in case.wrap):
+        _start_communicator(mesh)
     for group in case.wrap:
         for option in group.communication:
             name, arguments = COMMUNICATION[option]
@@ -87,6 +91,17 @@ COMMUNICATION: Mapping[CommunicationOption, tuple[str, tuple[Any, ...]]] = {
     "hook": ("set_all_reduce_hook", (lambda output: None,)),
 }
 """The method of ``FSDPModule`` and its arguments."""
+
+
+def _start_communicator(mesh: RankMesh) -> None:
+    """Runs a first collective over the shard axis: NCCL allocates memory for a communicator that is there.
+
+    Where that axis has one rank, nothing is gathered before gradients are reduced, which fails ("NCCL
+    communicator has not been initialized before mem pool creation", ``registerMemPool`` in
+    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, which asks its caller to make them beforehand).
+    """
+    devices = [mesh.device.index] if mesh.device.type == "cuda" else None
+    dist.barrier(group=mesh.data_mesh.get_group(mesh.data_mesh.ndim - 1), device_ids=devices)
 
 
 def lacking(case: Case) -> str | None:

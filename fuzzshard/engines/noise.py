@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from fuzzshard.case.case import TRACED_BACKWARD, Case
-from fuzzshard.case.units import some_engine_multiplies_otherwise
+from fuzzshard.case.units import fsdp1_normalizes_otherwise, some_engine_multiplies_otherwise
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.nested import map_tensors
 from fuzzshard.engines.precision import MasterWeights, computing_dtypes
@@ -26,6 +26,7 @@ from fuzzshard.engines.tensor_noise import (
     convolves,
     leaves_rounding_only,
     multiplies,
+    normalizes,
     rounded_softmax,
     signs,
 )
@@ -156,6 +157,8 @@ class NoiseTwin(Reference):
         rounded = {model.get_submodule(plan.module) for plan in self.case.tensor_parallel}
         if some_engine_multiplies_otherwise(self.case):
             rounded |= set(filter(multiplies, model.modules()))
+        if fsdp1_normalizes_otherwise(self.case, self.mesh.device.type):
+            rounded |= set(filter(normalizes, model.modules()))
         if strides_are_free(self.case):
             rounded |= set(filter(convolves, model.modules()))
         if self.case.compile == "inductor":  # its fused kernels add in orders of their own

@@ -24,8 +24,12 @@ Product = Callable[..., torch.Tensor]
 
 def can_round(module: nn.Module) -> bool:
     """Whether :func:`add_rounding` knows the kind of ``module``."""
-    norm_or_embedding = isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm)
-    return multiplies(module) or convolves(module) or norm_or_embedding
+    return multiplies(module) or convolves(module) or normalizes(module) or isinstance(module, nn.Embedding)
+
+
+def normalizes(module: nn.Module) -> bool:
+    """Whether ``module`` is a norm over the features of each row."""
+    return isinstance(module, nn.LayerNorm | nn.RMSNorm)
 
 
 def convolves(module: nn.Module) -> TypeGuard[nn.Conv1d | nn.Conv2d]:

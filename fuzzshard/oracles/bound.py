@@ -13,7 +13,7 @@ from fuzzshard.case.dtypes import policies
 from fuzzshard.case.facts import facts
 from fuzzshard.case.progress import engines_train_more_from
 from fuzzshard.case.schedule import Backward, Step
-from fuzzshard.case.units import fsdp1_multiplies_otherwise
+from fuzzshard.case.units import fsdp1_multiplies_otherwise, fsdp1_normalizes_otherwise
 from fuzzshard.oracles.association import reorders_from, strides_are_free
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.factor import allowed_deviation
@@ -46,7 +46,7 @@ def rounding_floor(
     key = difference.key
     if key.oracle in ("gradient", "unreduced_gradient"):
         unit = gradient_unit(case, key, expected.dtype, engine)
-    elif not expected.is_floating_point() or _is_exact_yet(case, key):
+    elif not expected.is_floating_point() or _is_exact_yet(case, key, expected.device.type):
         unit = 0.0
     else:
         unit = torch.finfo(expected.dtype).eps
@@ -60,11 +60,11 @@ def _magnitudes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double().abs().nan_to_num(nan=0.0, posinf=0.0)
 
 
-def _is_exact_yet(case: Case, key: Key) -> bool:
+def _is_exact_yet(case: Case, key: Key, device: str) -> bool:
     """Whether no engine has added anything in another order yet; parameters stay as they are until a step."""
     fused = case.compile == "inductor"
     rounds = fused or bool(case.tensor_parallel) or fsdp1_multiplies_otherwise(case) or strides_are_free(case)
-    rounds = rounds or key.op >= engines_train_more_from(case)
+    rounds = rounds or fsdp1_normalizes_otherwise(case, device) or key.op >= engines_train_more_from(case)
     plain = not rounds or key.oracle in ("parameter", "registered_parameter")
     return plain and key.op <= _first(case, Backward)
 

@@ -11,6 +11,7 @@ from collections.abc import Set
 from fuzzshard.case.autograd import Node, Region, Tape, Value
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
+from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import groups_within
 from fuzzshard.oracles.group_model import Group, Issued, Phase, Root, Shards
 
@@ -81,9 +82,18 @@ class HookModel:
         if group.root.forward == group.index:
             for other in reversed(self.groups):
                 if other.root is group.root and other is not group and other.runs_in_part:
+                    self.certain &= self._is_within(other, path)
                     self._complete(other, results, grad=grad)
                     other.still_to_run.clear()
             group.root.forward = None
+
+    def _is_within(self, group: Group, path: str) -> bool:
+        """Whether all modules of ``group`` are below the FSDP root at ``path``.
+
+        Modules elsewhere may still run: whether the group, which is documented to gather once, then gathers
+        again is up to the version of torch.
+        """
+        return set(group.spec.modules) <= modules_below(self.case.model, path)
 
     def _complete(self, group: Group, results: list[Value], *, grad: bool) -> None:
         if group.parameters:

@@ -11,7 +11,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import is_low_precision
 from fuzzshard.case.schedule import Backward, SetDivideFactor, SetFlag, Step
 from fuzzshard.case.sync_flags import SyncFlags
-from fuzzshard.case.units import fsdp1_multiplies_otherwise
+from fuzzshard.case.units import fsdp1_multiplies_otherwise, fsdp1_normalizes_otherwise
 from fuzzshard.oracles.association import MOST_TERMS, accumulates, adds_in_another_order, reorders_from
 from fuzzshard.oracles.compare import Difference, same_bits
 from fuzzshard.training.trace import Trace
@@ -30,7 +30,7 @@ def bitwise_until(case: Case, engine: str, oracle: str, device: str = "cpu") -> 
     that follows it. Within a rank sums may be reordered
     (:func:`fuzzshard.oracles.association.reorders_from`).
     """
-    if engine == "fsdp1" and fsdp1_multiplies_otherwise(case):
+    if engine == "fsdp1" and (fsdp1_multiplies_otherwise(case) or fsdp1_normalizes_otherwise(case, device)):
         return 0
     offloaded = case.fsdp1.offload or any(group.offload for group in case.wrap)
     if _scales_terms(case, device):

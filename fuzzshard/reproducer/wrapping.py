@@ -68,6 +68,11 @@ def wrap_lines(case: Case, model: str) -> list[str]:
         modules = ", ".join(at(model, path) for path in group.modules)
         listed = modules if len(group.modules) == 1 else f"[{modules}]"
         lines += call_lines("fully_shard", [listed, "mesh=mesh", *group_arguments(group), *ignored])
+    if any("allocate" in group.communication for group in case.wrap):
+        axis = "" if case.mesh.replicate is None else '"shard"'
+        lines.append(
+            f"dist.barrier(mesh.get_group({axis}))  # NCCL allocates for a communicator that is there"
+        )
     for group in case.wrap:
         lines += _prefetch_lines(group, model)
         lines += [f"{at(model, group.modules[0])}.{_COMMUNICATION[option]}" for option in group.communication]

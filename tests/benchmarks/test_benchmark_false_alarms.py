@@ -97,11 +97,17 @@ def test_entries_that_share_nothing_have_not_one_cause(tmp_path):
         share_causes(registry, file)
 
 
-def test_the_causes_of_the_saved_findings_name_entries_that_are_there():
-    findings = Path(__file__).parents[2] / "corpus" / "findings"
+@pytest.mark.parametrize("corpus", ["findings", "findings-2.11"])
+def test_the_causes_of_the_saved_findings_name_entries_that_are_there(corpus):
+    findings = Path(__file__).parents[2] / "corpus" / corpus
     named = {e for entries in tomllib.loads((findings / "causes.toml").read_text()).values() for e in entries}
     assert named <= {folder.name for folder in findings.iterdir()}
     assert load_known(findings).known
+
+
+def test_several_corpora_explain_what_each_of_them_does(tmp_path):
+    folders = [corpus_with(tmp_path / name, case) for name, case in (("old", SMALL), ("new", CHECKPOINTED))]
+    assert [known.path.parent for known in load_known(*folders).known] == folders
 
 
 def test_a_corpus_that_does_not_exist_explains_nothing(tmp_path):

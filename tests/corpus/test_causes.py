@@ -18,7 +18,8 @@ from fuzzshard.doctor import clean_case
 from fuzzshard.errors import UsageError
 from fuzzshard.verdict import Finding, Status, Verdict
 
-FINDINGS = Path(__file__).parents[2] / "corpus" / "findings"
+ROOT = Path(__file__).parents[2]
+CORPORA = (Path("corpus/findings"), Path("corpus/findings-2.11"))
 ISSUE = "https://github.com/pytorch/pytorch/issues/1"
 
 
@@ -75,7 +76,7 @@ def test_how_an_issue_was_looked_for_can_be_written_and_removed(
 ) -> None:
     rows("mark", corpus / "third", "--looked-up", "none found", capsys=capsys)
     assert read_entry(corpus / "third" / "case.json").notes == {LOOKED_UP: "none found"}
-    assert "| none found |" in causes_table(by_cause(load([corpus])[0]))
+    assert "| none found |" in causes_table(by_cause(load([corpus])[0]), corpus)
     rows("mark", corpus / "third", "--looked-up", "", capsys=capsys)
     assert read_entry(corpus / "third" / "case.json").notes == {}
 
@@ -86,14 +87,17 @@ def test_a_file_of_causes_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_causes(tmp_path / CAUSES_FILE)
 
 
-def test_every_finding_of_our_own_has_a_cause_a_contract_and_was_looked_up() -> None:
-    causes = by_cause(load([FINDINGS])[0])
+@pytest.mark.parametrize("corpus", CORPORA, ids=str)
+def test_every_finding_of_our_own_has_a_cause_a_contract_and_was_looked_up(corpus: Path) -> None:
+    causes = by_cause(load([ROOT / corpus])[0])
     lacking = [
         c.cause for c in causes if not c.contract or not (c.issues or c.looked_up) or "not known" in c.cause
     ]
     assert not lacking
 
 
-def test_the_table_of_our_own_findings_is_up_to_date() -> None:
+@pytest.mark.parametrize("corpus", CORPORA, ids=str)
+def test_the_table_of_our_own_findings_is_up_to_date(corpus: Path) -> None:
     """``fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md`` writes it anew."""
-    assert (FINDINGS / "FINDINGS.md").read_text() == causes_table(by_cause(load([FINDINGS])[0]))
+    table = causes_table(by_cause(load([ROOT / corpus])[0]), corpus)
+    assert (ROOT / corpus / "FINDINGS.md").read_text() == table

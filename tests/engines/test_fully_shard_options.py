@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -37,7 +38,7 @@ from fuzzshard.case.schedule import (
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase, UsageError
 from fuzzshard.verdict import Status
-from fuzzshard.world import World
+from fuzzshard.world import World, WorldConfig
 
 HSDP = Mesh(replicate=2, shard=2)
 ONCE: tuple[Op, ...] = (FORWARD, BACKWARD, STEP)
@@ -368,3 +369,32 @@ def test_what_is_no_experiment_is_refused(reason: str, case: Case) -> None:
 def test_ddp_is_not_judged_by_a_divide_factor(two_ranks: World) -> None:
     verdict = two_ranks.run(SCHEDULES["another divide factor"])
     assert verdict.notes == {"ddp": "not applicable: a divide factor, which DDP has not"}
+
+
+AS_NCCL_ALLOCATES = """
+import torch.distributed as dist
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
+
+
+def apply():
+    started, barrier, allocate = set(), dist.barrier, collectives.ProcessGroupAllocMixin.allocate
+
+    def first(group=None, device_ids=None):
+        started.add(group)
+        return barrier(group=group, device_ids=device_ids)
+
+    def allocated(self, *args, **kwargs):
+        if self._group not in started:
+            raise dist.DistBackendError("communicator has not been initialized before mem pool creation")
+        return allocate(self, *args, **kwargs)
+
+    dist.barrier, collectives.ProcessGroupAllocMixin.allocate = first, allocated
+"""
+
+
+def test_a_process_group_that_allocates_has_a_communicator_first(tmp_path: Path) -> None:
+    preload = tmp_path / "as_nccl_allocates.py"
+    preload.write_text(AS_NCCL_ALLOCATES)
+    case = make_case(mesh=1, wrap=configured("a", ROOT, communication=("allocate",)))
+    with World(WorldConfig(size=1, preload=(str(preload),))) as world:
+        assert world.run(case).status is Status.PASS

@@ -120,6 +120,12 @@ def test_recomputation_gathers_nothing_that_backward_would_not() -> None:
     assert counts(case) == [(2, 0, 0), (2, 2, 0)]
 
 
+@pytest.mark.parametrize(("outer", "known"), [(ROOT, True), ("q", False)])
+def test_nothing_is_known_of_a_list_group_with_a_module_outside_its_root(outer: str, known: bool) -> None:
+    case = make_case(chain(q=chain(a=MLP(hidden=3)), b=Linear(out=4)), ONCE, wrap=groups(("q.a", "b"), outer))
+    assert [expected is not None for expected in expected_communication(case, 0)] == [known, known]
+
+
 def test_nothing_is_known_of_a_compiled_model() -> None:
     case = make_case(schedule=ONCE, compile="eager")
     assert expected_communication(case, 0) == [None, None]

@@ -7,13 +7,14 @@ from cases import ROOT, TWO_STEPS, chain, float_inputs, groups, make_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Tie
-from fuzzshard.case.graph import Alias, Linear
+from fuzzshard.case.graph import Alias, LayerNorm, Linear
 from fuzzshard.case.options import FSDP1
 from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.case.units import (
     aliased_units,
     computes_frozen_as_trainable,
     fsdp1_multiplies_otherwise,
+    fsdp1_normalizes_otherwise,
     parameter_groups,
     parameter_units,
     splits_a_unit,
@@ -103,3 +104,44 @@ def test_a_product_with_a_vector_depends_on_where_the_flat_parameter_has_the_mat
     defaults = {"model": chain(a=LINEAR, b=LINEAR), "wrap": groups(ROOT), "inputs": float_inputs(3)}
     defaults["engines"] = ("fsdp1",)
     assert fsdp1_multiplies_otherwise(make_case(**defaults | options)) is expected
+
+
+ONE_BETWEEN_FOURS = chain(
+    a=Linear(out=4, bias=False), b=Linear(out=1), c=Linear(out=4), n=LayerNorm(bias=False)
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "expected"),
+    [
+        ({}, "cuda", True),
+        ({}, "cpu", False),
+        ({"model": chain(a=Linear(out=4), n=LayerNorm())}, "cuda", False),
+        ({"model": chain(a=LINEAR, n=LayerNorm())}, "cuda", False),
+        (
+            {
+                "ties": (Tie(parameter="n.weight", source="a.bias"),),
+                "model": chain(a=Linear(out=4), n=LayerNorm()),
+            },
+            "cuda",
+            False,
+        ),
+        ({"wrap": groups("n", ROOT)}, "cuda", False),
+        ({"engines": ("fully_shard",)}, "cuda", False),
+        ({"fsdp1": FSDP1(use_orig_params=True)}, "cuda", False),
+    ],
+)
+def test_a_norm_on_cuda_depends_on_where_the_flat_parameter_has_its_weight(
+    options: dict, device: str, expected: bool
+) -> None:
+    defaults = {"model": ONE_BETWEEN_FOURS, "wrap": groups(ROOT), "engines": ("fsdp1",)}
+    assert fsdp1_normalizes_otherwise(make_case(**defaults | options), device) is expected
+
+
+def test_a_norm_with_a_tied_weight_lies_where_the_source_does() -> None:
+    model = chain(a=Linear(out=1, bias=False), b=Linear(out=4), n=LayerNorm(bias=False))
+    ties, options = (
+        (Tie(parameter="n.weight", source="b.bias"),),
+        {"inputs": float_inputs(3), "wrap": groups(ROOT)},
+    )
+    assert fsdp1_normalizes_otherwise(make_case(model, ties=ties, engines=("fsdp1",), **options), "cuda")
