@@ -142,7 +142,8 @@ def _of_group(scope: Scope) -> list[str]:
         case "reduction" if aim.observed.startswith("a sum"):
             return _nothing(f"[g._partial_reduce_output {mine}]", "a sum over shards was not all-reduced")
         case "reduction":
-            inputs = '*getattr(g.comm_ctx, "reduce_scatter_states", [])'
+            before = 'getattr(g.comm_ctx, "reduce_scatter_state", None)'  # one at most, before torch 2.12
+            inputs = f'*getattr(g.comm_ctx, "reduce_scatter_states", [{before}])'
             kept = f"[s {mine} for s in (g._post_reduce_event, g._all_reduce_state, {inputs})]"
             return _nothing(kept, "inputs or events of a reduction are kept")
         case "state" if aim.expected == "idle":
