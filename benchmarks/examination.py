@@ -22,6 +22,7 @@ from fuzzshard.corpus.codec import encode_entry
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE
 from fuzzshard.guidance import Feedback
+from fuzzshard.shrink import Budget
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 
@@ -78,12 +79,21 @@ class Examination:
     """Judges the cases of a stream and keeps the counts; any number of threads may do so at once.
 
     ``on_case`` is called after every case, under a lock, with what it adds to the list of the unexplained.
+    A finding that no cause covers is shrunk within ``budget``.
     """
 
-    def __init__(self, registry: Registry, keep: Path, on_case: Callable[[Unexplained | None], None]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        keep: Path,
+        on_case: Callable[[Unexplained | None], None],
+        *,
+        budget: Budget = SHRINK_BUDGET,
+    ) -> None:
         self.registry = registry
         self.keep = keep
         self.on_case = on_case
+        self.budget = budget
         self.statuses: Counter[str] = Counter()
         self.notes: Counter[str] = Counter()
         self.rungs: Counter[str] = Counter()
@@ -135,7 +145,7 @@ class Examination:
 
     def _explain_shrunk(self, runner: Runner, found: Found) -> tuple[str, Judged]:
         """Shrinks a finding that no cause covers; one that ends at a known one teaches what its cause is."""
-        judged = confirm_and_shrink([runner], found.case, found.verdict, budget=SHRINK_BUDGET)
+        judged = confirm_and_shrink([runner], found.case, found.verdict, budget=self.budget)
         known = self.registry.hit(Found(found.index, judged.case, judged.verdict))
         if known is None:
             return UNEXPLAINED, judged

@@ -7,6 +7,7 @@ case has. Whatever has none is listed, and its case saved; then the exit code is
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import tempfile
 import time
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from rich.table import Table
 
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.prefetch import Prefetch
+from fuzzshard.campaign.reduce import SHRINK_BUDGET
 from fuzzshard.campaign.saved import load_known
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED
 from fuzzshard.guidance import Guidance, guided
@@ -112,6 +114,9 @@ def main() -> int:
     corpora = [Path("corpus/findings")]
     parser.add_argument("--known", type=Path, nargs="+", default=corpora, help="folders of saved findings")
     parser.add_argument("--guidance", choices=get_args(Guidance), default="none", help="what chooses cases")
+    parser.add_argument(
+        "--shrink-seconds", type=float, default=SHRINK_BUDGET.max_seconds, help="limit for each finding"
+    )
     parser.add_argument("--keep", type=Path, help="folder for unexplained cases; None: a temporary one")
     args = parser.parse_args()
     configs, console = configure_worlds(args, args.jobs), make_console(args)
@@ -122,7 +127,12 @@ def main() -> int:
         machine = {**describe_machine(world.info, config.size), "jobs": args.jobs}
     console.print(machine_line(machine, args.seed))
     console.print(f"unexplained cases are saved in {keep}")
-    examination = Examination(load_known(*args.known), keep, Progress(console, args.cases).add)
+    examination = Examination(
+        load_known(*args.known),
+        keep,
+        Progress(console, args.cases).add,
+        budget=dataclasses.replace(SHRINK_BUDGET, max_seconds=args.shrink_seconds),
+    )
     on_cuda = config.device == "cuda"
     stream = case_stream(args.seed, world_size=config.size, cuda=on_cuda)
     learner = guided(args.guidance, stream, args.seed, world_size=config.size, cuda=on_cuda, worlds=args.jobs)
