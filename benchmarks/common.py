@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -14,7 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fuzzshard.campaign.options import CampaignOptions, world_configs
+from fuzzshard.campaign.reduce import SHRINK_BUDGET
 from fuzzshard.errors import EXIT_INTERRUPTED, FuzzshardError
+from fuzzshard.shrink import Budget
 from fuzzshard.world import WorldConfig, resolve_device
 
 
@@ -45,6 +48,18 @@ def configure_worlds(args: argparse.Namespace, worlds: int) -> tuple[WorldConfig
     device, num_devices = resolve_device(args.device)
     options = CampaignOptions(corpus=Path(), world_size=args.world_size, device=args.device, worlds=worlds)
     return world_configs(options, device, num_devices)
+
+
+def add_shrink_seconds(parser: argparse.ArgumentParser) -> None:
+    """The option that :func:`shrink_budget` reads."""
+    parser.add_argument(
+        "--shrink-seconds", type=float, default=SHRINK_BUDGET.max_seconds, help="limit for each finding"
+    )
+
+
+def shrink_budget(args: argparse.Namespace) -> Budget:
+    """A campaign's budget for a finding, with the seconds that were asked for."""
+    return dataclasses.replace(SHRINK_BUDGET, max_seconds=args.shrink_seconds)
 
 
 def describe_machine(info: Mapping[str, str], world_size: int) -> dict[str, str | int]:

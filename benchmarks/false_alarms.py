@@ -7,7 +7,6 @@ case has. Whatever has none is listed, and its case saved; then the exit code is
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import tempfile
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from common import (
+    add_shrink_seconds,
     configure_worlds,
     describe_machine,
     machine_line,
@@ -22,6 +22,7 @@ from common import (
     make_parser,
     print_json,
     run_main,
+    shrink_budget,
 )
 from examination import Examination, Unexplained, shorten
 from rich.console import Console
@@ -29,7 +30,6 @@ from rich.table import Table
 
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.prefetch import Prefetch
-from fuzzshard.campaign.reduce import SHRINK_BUDGET
 from fuzzshard.campaign.saved import load_known
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED
 from fuzzshard.guidance import Guidance, guided
@@ -114,9 +114,7 @@ def main() -> int:
     corpora = [Path("corpus/findings")]
     parser.add_argument("--known", type=Path, nargs="+", default=corpora, help="folders of saved findings")
     parser.add_argument("--guidance", choices=get_args(Guidance), default="none", help="what chooses cases")
-    parser.add_argument(
-        "--shrink-seconds", type=float, default=SHRINK_BUDGET.max_seconds, help="limit for each finding"
-    )
+    add_shrink_seconds(parser)
     parser.add_argument("--keep", type=Path, help="folder for unexplained cases; None: a temporary one")
     args = parser.parse_args()
     configs, console = configure_worlds(args, args.jobs), make_console(args)
@@ -131,7 +129,7 @@ def main() -> int:
         load_known(*args.known),
         keep,
         Progress(console, args.cases).add,
-        budget=dataclasses.replace(SHRINK_BUDGET, max_seconds=args.shrink_seconds),
+        budget=shrink_budget(args),
     )
     on_cuda = config.device == "cuda"
     stream = case_stream(args.seed, world_size=config.size, cuda=on_cuda)

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import get_args
 
 import msgspec
-from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
+from common import (
+    add_shrink_seconds,
+    configure,
+    describe_machine,
+    machine_line,
+    make_console,
+    make_parser,
+    print_json,
+    run_main,
+    shrink_budget,
+)
 from hunt import Hunt, HuntSettings
 from hunt_rows import PlantedBug, Row, read_index, totals
 from jobs import in_processes
@@ -29,10 +39,8 @@ from recall_tables import (
 from signatures import signature_figures, signature_lines
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.reduce import SHRINK_BUDGET
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INTERRUPTED, UsageError
 from fuzzshard.guidance import Guidance
-from fuzzshard.shrink import Budget
 from fuzzshard.world import World
 
 
@@ -59,9 +67,7 @@ def main() -> int:
     )
     parser.add_argument("--guidance", default="none", help="none, features, coverage; separated by commas")
     parser.add_argument("--repeat", type=int, default=1, help="hunts of each bug, with consecutive seeds")
-    parser.add_argument(
-        "--shrink-seconds", type=float, default=SHRINK_BUDGET.max_seconds, help="limit for each finding"
-    )
+    add_shrink_seconds(parser)
     parser.add_argument("--no-script", action="store_true", help="do not run the reproducers")
     parser.add_argument(
         "--findings", type=int, default=1, help="findings of each bug whose signatures are counted (1)"
@@ -83,7 +89,7 @@ def main() -> int:
             config=config,
             seed=args.seed,
             max_cases=args.max_cases,
-            budget=Budget(max_evaluations=SHRINK_BUDGET.max_evaluations, max_seconds=args.shrink_seconds),
+            budget=shrink_budget(args),
             keep=args.keep or Path(temporary),
             scripts=not args.no_script,
             findings=args.findings,

@@ -186,7 +186,7 @@ class Soak:
 def growth(rows: list[Row]) -> dict[str, float]:
     """The lower quartile of the last third of the rows over that of the first, of everything that is judged.
 
-    Ranks come and go: what theirs hold beside it is what the last cases made them import and compile.
+    Ranks come and go, and hold what their last cases made them import and compile as well.
     """
     if not rows:
         return {}

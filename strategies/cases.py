@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
-from fuzzshard.case.graph import Block, walk
+from fuzzshard.case.graph import Block, has_alias, walk
 from fuzzshard.case.needs import needs_cpu
 from fuzzshard.strategies.exec_order import diverging
 from fuzzshard.strategies.freezing import freezes
@@ -27,7 +27,7 @@ from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import Swarm, swarm
 from fuzzshard.strategies.tape import Tape, cut
 from fuzzshard.strategies.tensor_parallel import tensor_parallel
-from fuzzshard.strategies.wrapping import checkpoints, has_alias, self_contained, wrap
+from fuzzshard.strategies.wrapping import checkpoints, self_contained, wrap
 
 SIZES = (60, 40, 160, 80, 80, 160)
 """Decisions for the swarm, settings, the model, plans, options and the schedule; few cases need more."""

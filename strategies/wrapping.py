@@ -96,11 +96,6 @@ def _reshard_options(swarm: Swarm, mesh: Mesh) -> list[tuple[bool | int | None, 
     return options
 
 
-def has_alias(root: Block) -> bool:
-    """Whether some module is registered twice."""
-    return any(isinstance(module, Alias) for _, module in walk(root))
-
-
 def self_contained(case: Case) -> Case:
     """Wraps every leaf by itself, and first, that is called where the group that manages it does not run.
 

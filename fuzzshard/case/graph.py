@@ -222,6 +222,11 @@ def resolve(root: Block, path: str) -> tuple[str, Module] | None:
     return canonical, found
 
 
+def has_alias(root: Block) -> bool:
+    """Whether some module is registered twice."""
+    return any(isinstance(module, Alias) for _, module in walk(root))
+
+
 @functools.lru_cache(maxsize=1024)
 def modules_below(root: Block, path: str) -> frozenset[str]:
     """The canonical paths of what ``get_submodule(path).modules()`` yields, which follows aliases."""

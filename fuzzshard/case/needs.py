@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import norms_half_precision_in_float32
 from fuzzshard.case.facts import facts
@@ -25,3 +27,8 @@ def needs_cpu(case: Case) -> str | None:
     if norms_half_precision_in_float32(case, facts(case)):
         return "CUDA's kernel of layer_norm takes no half precision beside parameters in float32"
     return None
+
+
+def unfit_for(case: Case, device: Literal["cpu", "cuda"]) -> str | None:
+    """Why ``case`` cannot run on ranks of ``device``, in one line; None if it can."""
+    return needs_cuda(case) if device == "cpu" else needs_cpu(case)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, Protocol
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.needs import needs_cpu, needs_cuda
+from fuzzshard.case.needs import unfit_for
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.lifecycle import Lifecycle
@@ -84,7 +84,7 @@ def obstacle(entry: CorpusEntry, device: Literal["cpu", "cuda"], num_ranks: int)
         return f"the mesh ({entry.case.mesh.text()}) needs {entry.case.mesh.size} ranks, not {num_ranks}"
     if entry.device == "cuda" and device == "cpu":
         return "was found on CUDA; a CPU cannot say whether it is fixed"
-    return (needs_cuda(entry.case) if device == "cpu" else needs_cpu(entry.case)) or ""
+    return unfit_for(entry.case, device) or ""
 
 
 def replay_entry(

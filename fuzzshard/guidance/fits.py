@@ -10,7 +10,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Alias, Block, Dropout, TensorOp, walk
-from fuzzshard.case.needs import needs_cpu, needs_cuda
+from fuzzshard.case.needs import unfit_for
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.relations import variant
@@ -37,7 +37,7 @@ def fits(case: Case, world_size: int, *, cuda: bool) -> bool:
     return (
         case.mesh.size <= world_size
         and bool(found.parameters)
-        and (needs_cpu(case) if cuda else needs_cuda(case)) is None
+        and unfit_for(case, "cuda" if cuda else "cpu") is None
         and len(case.schedule) <= MAX_OPS
         and sum(not isinstance(m, Block | Alias) for _, m in walk(case.model)) <= MAX_LEAVES
         and (case.relation is None or ("fully_shard" in case.engines and variant(case) is not None))

@@ -55,7 +55,7 @@ def reorders_from(case: Case, engine: str = "") -> int:
     The gradients of several backwards ``fully_shard`` adds up as the reference does, one after another:
     unreduced ones on every rank, then the reduced sums; not where it reduces over shards only for a while.
     DDP adds to the sum that was reduced before, but leaves autograd's own sums alone; the reference does not
-    where a wrapped module returns an input, which is a view there (``Reference.parallelize``).
+    where a wrapped module returns an input, which is a view there (``Reference._watch``).
 
     So is a norm that is clipped: of shards first, then of their norms. A compiled backward orders its sums
     itself. Tensor-parallel ranks each add up a part of what one matrix product adds up, in forward already,
@@ -71,8 +71,8 @@ def _regroups_sums_from(case: Case, engine: str) -> int:
     if case.compile is not None or case.tensor_parallel or (engine != "ddp" and strides_are_free(case)):
         return 0
     if engine == "ddp":
-        regroups = any(seen.returned for seen in _boundaries(case))
-        return min(_accumulates_at(case), _regroups_at(case) if regroups else len(case.schedule))
+        views = any(seen.returned for seen in _boundaries(case))
+        return min(_accumulates_at(case), _regroups_at(case)) if views else _accumulates_at(case)
     ends = [len(case.schedule), _regroups_at(case)]
     ends += [index for index, op in enumerate(case.schedule) if isinstance(op, ClipGradNorm)]
     if engine != "fully_shard" or _reduces_in_parts(case):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import Alias, walk
+from fuzzshard.case.graph import has_alias
 
 
 class MeshNames:
@@ -66,5 +66,4 @@ def _may_shard_twice(case: Case) -> bool:
 
     Only an axis of one rank lets ``fully_shard`` do so.
     """
-    aliases = any(isinstance(module, Alias) for _, module in walk(case.model))
-    return case.mesh.shard == 1 and aliases
+    return case.mesh.shard == 1 and has_alias(case.model)

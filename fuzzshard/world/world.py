@@ -9,7 +9,7 @@ import time
 from types import TracebackType
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.needs import needs_cpu, needs_cuda
+from fuzzshard.case.needs import unfit_for
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import UsageError
 from fuzzshard.verdict import Verdict
@@ -101,10 +101,8 @@ class World:
         And :class:`UsageError` for one that needs CUDA, on ranks that have none, or the CPU.
         """
         validate(case, self.config.size)
-        if self.config.device == "cpu" and (reason := needs_cuda(case)) is not None:
-            raise UsageError(reason, "use --device cuda")
-        if self.config.device == "cuda" and (reason := needs_cpu(case)) is not None:
-            raise UsageError(reason, "use --device cpu")
+        if (reason := unfit_for(case, self.config.device)) is not None:
+            raise UsageError(reason, f"use --device {'cuda' if self.config.device == 'cpu' else 'cpu'}")
 
     def run(self, case: Case, *, deadline: float | None = None, bare: bool = False) -> Verdict:
         """Runs one case and judges it; ``deadline`` in seconds, by default calibrated from earlier cases.
