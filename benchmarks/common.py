@@ -33,6 +33,9 @@ def make_parser(description: str | None, *, world_size: int | None = None) -> ar
         default=world_size,
         help="ranks in a world; None: what a campaign takes here",
     )
+    parser.add_argument(
+        "--ranks-per-device", type=int, default=1, help="ranks of a world that may share a CUDA device"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where ranks run")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, nothing else")
     return parser
@@ -46,7 +49,13 @@ def configure(args: argparse.Namespace) -> WorldConfig:
 def configure_worlds(args: argparse.Namespace, worlds: int) -> tuple[WorldConfig, ...]:
     """The same for so many worlds, which take turns on the sets of CUDA devices."""
     device, num_devices = resolve_device(args.device)
-    options = CampaignOptions(corpus=Path(), world_size=args.world_size, device=args.device, worlds=worlds)
+    options = CampaignOptions(
+        corpus=Path(),
+        world_size=args.world_size,
+        device=args.device,
+        worlds=worlds,
+        ranks_per_device=args.ranks_per_device,
+    )
     return world_configs(options, device, num_devices)
 
 

@@ -89,7 +89,7 @@ def examine(
     if config.device == "cpu":
         worlds = place_on_cpu("auto", config.size, cores)
     else:
-        worlds = len(place_on_devices("auto", config.size, cuda_devices(), cores))
+        worlds = len(place_on_devices("auto", config.size, cuda_devices(), cores, config.ranks_per_device))
     yield Check("worlds", f"{worlds} of so many ranks fill the node (--worlds auto)")
     case = clean_case(config.size)
     try:

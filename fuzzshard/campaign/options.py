@@ -26,7 +26,8 @@ class CampaignOptions:
     ``confirm`` is how often a finding is run again, as found and when it is shrunk.
     ``quarantine`` says whether cases with the cause of a known finding are held back.
     ``seed=None`` draws a fresh one; 0 is a seed like any other. ``worlds`` sets of ``world_size`` ranks
-    run cases at the same time, ``"auto"`` as many as this node takes. ``preload`` are Python files that every
+    run cases at the same time, ``"auto"`` as many as this node takes; at most ``ranks_per_device`` ranks of a
+    world share a CUDA device. ``preload`` are Python files that every
     rank imports before torch is used. ``guidance`` says what cases are chosen by.
     """
 
@@ -39,6 +40,7 @@ class CampaignOptions:
     seed: int | None = None
     world_size: int | None = None
     worlds: Worlds = 1
+    ranks_per_device: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     engines: tuple[EngineName, ...] = ALL_ENGINES
     preload: tuple[Path, ...] = ()
@@ -49,7 +51,7 @@ class CampaignOptions:
 
     def __post_init__(self) -> None:
         limits = ("max_cases", "max_time", "max_findings", "stop_after_no_new")
-        for name in (*limits, "world_size", "worlds", "confirm"):
+        for name in (*limits, "world_size", "worlds", "ranks_per_device", "confirm"):
             value = getattr(self, name)
             if isinstance(value, int | float) and value <= 0:
                 raise UsageError(f"{name} is {value}", f"use a positive {name} or leave it out")
@@ -72,17 +74,18 @@ class CampaignOptions:
 
 
 def world_configs(
-    options: CampaignOptions, device: Literal["cpu", "cuda"], default_ranks: int
+    options: CampaignOptions, device: Literal["cpu", "cuda"], num_devices: int
 ) -> tuple[WorldConfig, ...]:
     """The settings of each world, given what :func:`fuzzshard.world.resolve_device` found.
 
-    Raises :class:`UsageError` for more ranks in a world than CUDA devices.
+    Raises :class:`UsageError` for more ranks in a world than the CUDA devices take.
     """
-    size = options.world_size or default_ranks
+    shared = options.ranks_per_device if device == "cuda" else 1
+    size = options.world_size or num_devices * shared
     preload = tuple(str(path.resolve()) for path in options.preload)
     coverage = SAMPLED_COVERAGE if options.guidance == "coverage" else 0
     config = WorldConfig(size=size, device=device, preload=preload, coverage=coverage)
     if device == "cpu":
         return (config,) * place_on_cpu(options.worlds, size, available_cores())
-    placed = place_on_devices(options.worlds, size, default_ranks, available_cores())
+    placed = place_on_devices(options.worlds, size, num_devices, available_cores(), shared)
     return tuple(dataclasses.replace(config, devices=devices) for devices in placed)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from fuzzshard.commands.options import Device, world_config
+from fuzzshard.commands.options import Device, RanksPerDevice, world_config
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INFRA
 
 
-def doctor(*, device: Device = "auto", world_size: int | None = None) -> int:
+def doctor(
+    *, device: Device = "auto", world_size: int | None = None, ranks_per_device: RanksPerDevice = 1
+) -> int:
     """Run a clean case, which must pass, and one under a planted fault, which must be found.
 
     Exit code 0 if both hold, 4 if not. Nothing is saved.
@@ -20,13 +22,18 @@ def doctor(*, device: Device = "auto", world_size: int | None = None) -> int:
     device
         auto is CUDA with NCCL where there is any, else the CPU with gloo.
     world_size
-        Ranks to start. By default all CUDA devices, or 4 ranks on CPU.
+        Ranks to start. By default all that CUDA devices take, or 4 on CPU.
+    ranks_per_device
+        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower by far.
     """
     from fuzzshard.doctor import examine
     from fuzzshard.world import World, resolve_device
 
     kind, num_devices = resolve_device(device)
-    config = world_config(kind, num_devices, (), asked=world_size, default=num_devices)
+    default = num_devices * ranks_per_device if kind == "cuda" else num_devices
+    config = world_config(
+        kind, num_devices, (), asked=world_size, default=default, ranks_per_device=ranks_per_device
+    )
     healthy = True
     for check in examine(World, config):
         print(f"{'ok' if check.ok else 'FAIL':<5} {check.name:<14} {check.text}", flush=True)

@@ -38,6 +38,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Guidance = Literal["none", "features", "coverage"]
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Confirm = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+RanksPerDevice = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Preload = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
 
 DEFAULT_CORPUS = Path("corpus")
@@ -59,14 +60,20 @@ def world_config(
     *,
     asked: int | None,
     default: int,
+    ranks_per_device: int = 1,
 ) -> WorldConfig:
     """The settings of a world of the ranks ``asked`` for; raises :class:`UsageError` where it cannot be."""
     size = default if asked is None else asked
     if size < 1:
         raise UsageError(f"a world of {size} ranks runs nothing", "use --world-size 1 or more")
     if device == "cuda":
-        check_devices(size, num_devices)
+        check_devices(size, num_devices, ranks_per_device)
     for path in preload:
         if not path.is_file():
             raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")
-    return WorldConfig(size=size, device=device, preload=tuple(str(path.resolve()) for path in preload))
+    return WorldConfig(
+        size=size,
+        device=device,
+        preload=tuple(str(path.resolve()) for path in preload),
+        devices=tuple(range(num_devices)) if device == "cuda" and ranks_per_device > 1 else (),
+    )

@@ -10,7 +10,15 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Duration, Json, Preload, world_config
+from fuzzshard.commands.options import (
+    DEFAULT_CORPUS,
+    Device,
+    Duration,
+    Json,
+    Preload,
+    RanksPerDevice,
+    world_config,
+)
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD, Outcome, exit_code
 from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
@@ -24,6 +32,7 @@ def replay(
     *paths: Path,
     device: Device = "auto",
     world_size: int | None = None,
+    ranks_per_device: RanksPerDevice = 1,
     deadline: Duration = None,
     preload: Preload = (),
     as_json: Json = False,
@@ -57,6 +66,8 @@ def replay(
         auto is CUDA with NCCL where there is any, else the CPU with gloo.
     world_size
         Ranks to start. By default as many as the largest mesh among the cases needs.
+    ranks_per_device
+        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower by far.
     deadline
         How long a case may take before it is a hang: 30s, 2m. By default learned from earlier cases, and 5m
         for one that is expected to pass.
@@ -79,8 +90,10 @@ def replay(
         )
     files = entry_files(paths or (DEFAULT_CORPUS,))
     kind, num_devices = resolve_device(device)
-    largest = num_devices if kind == "cuda" else LARGEST_CPU_WORLD
-    config = world_config(kind, num_devices, preload, asked=world_size, default=largest)
+    largest = num_devices * ranks_per_device if kind == "cuda" else LARGEST_CPU_WORLD
+    config = world_config(
+        kind, num_devices, preload, asked=world_size, default=largest, ranks_per_device=ranks_per_device
+    )
     results = replay_files(
         files,
         lambda size: World(config if world_size else dataclasses.replace(config, size=size)),

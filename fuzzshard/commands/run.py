@@ -8,7 +8,16 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from fuzzshard.case.case import ALL_ENGINES, EngineName
-from fuzzshard.commands.options import DEFAULT_CORPUS, Confirm, Device, Duration, Guidance, Json, Preload
+from fuzzshard.commands.options import (
+    DEFAULT_CORPUS,
+    Confirm,
+    Device,
+    Duration,
+    Guidance,
+    Json,
+    Preload,
+    RanksPerDevice,
+)
 
 
 def run(
@@ -24,6 +33,7 @@ def run(
     device: Device = "auto",
     world_size: int | None = None,
     worlds: Annotated[int | Literal["auto"], Parameter(metavar="INT|auto")] = 1,
+    ranks_per_device: RanksPerDevice = 1,
     engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = ALL_ENGINES,
     preload: Preload = (),
     shrink: bool = True,
@@ -68,10 +78,12 @@ def run(
     device
         auto is CUDA with NCCL where there is any, else the CPU with gloo.
     world_size
-        Ranks of a world, and so the largest mesh. By default all CUDA devices, or 4 ranks on CPU.
+        Ranks of a world, and so the largest mesh. By default all that CUDA devices take, or 4 on CPU.
     worlds
         How many worlds run cases at the same time. auto fills the node: a core for each rank on CPU; on CUDA
         a set of devices for each world, shared by several where there are cores for it.
+    ranks_per_device
+        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower by far.
     engine
         An engine that cases may have; repeat it for several. By default all.
     preload
@@ -104,6 +116,7 @@ def run(
         seed=seed,
         world_size=world_size,
         worlds=worlds,
+        ranks_per_device=ranks_per_device,
         device=device,
         engines=tuple(dict.fromkeys(engine)),
         corpus=corpus,

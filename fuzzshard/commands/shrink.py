@@ -12,7 +12,15 @@ from cyclopts import Parameter, validators
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.validate import validate
-from fuzzshard.commands.options import DEFAULT_CORPUS, Confirm, Device, Duration, Preload, world_config
+from fuzzshard.commands.options import (
+    DEFAULT_CORPUS,
+    Confirm,
+    Device,
+    Duration,
+    Preload,
+    RanksPerDevice,
+    world_config,
+)
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
@@ -32,6 +40,7 @@ def shrink(
     corpus: Path = DEFAULT_CORPUS,
     device: Device = "auto",
     world_size: int | None = None,
+    ranks_per_device: RanksPerDevice = 1,
     preload: Preload = (),
     confirm: Confirm = 3,
     worlds: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1,
@@ -63,6 +72,8 @@ def shrink(
         auto is CUDA with NCCL where there is any, else the CPU with gloo.
     world_size
         Ranks to start. By default as many as the mesh of the case needs.
+    ranks_per_device
+        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower by far.
     preload
         A Python file that every rank runs first; repeat it for several.
     confirm
@@ -85,7 +96,9 @@ def shrink(
     known = read_entry(file)
     kind, num_devices = resolve_device(device)
     default = known.case.mesh.size if kind == "cuda" else min(known.case.mesh.size, LARGEST_CPU_WORLD)
-    config = world_config(kind, num_devices, preload, asked=world_size, default=default)
+    config = world_config(
+        kind, num_devices, preload, asked=world_size, default=default, ranks_per_device=ranks_per_device
+    )
     validate(known.case, config.size)
     budget = (
         Budget(max_evaluations=sys.maxsize, max_seconds=max_time) if max_time is not None else SHRINK_BUDGET

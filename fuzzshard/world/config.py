@@ -19,9 +19,10 @@ long.
 class WorldConfig:
     """The settings of one world: its number of ranks, their device, the files each rank imports first.
 
-    ``devices`` are the CUDA devices of the ranks, numbered within ``CUDA_VISIBLE_DEVICES``; by default rank
-    r has device r. In one case of ``coverage`` (0: in none) ranks say which lines and branches of torch they
-    reach. Raises :class:`UsageError` where nothing can tell them, and for ranks that share a device.
+    ``devices`` are the CUDA devices that ranks take in turn, numbered within ``CUDA_VISIBLE_DEVICES``; by
+    default rank r has device r. In one case of ``coverage`` (0: in none) ranks say which lines and branches
+    of torch they reach. Raises :class:`UsageError` where nothing can tell them, and for a device that is
+    named twice.
     """
 
     size: int
@@ -32,13 +33,22 @@ class WorldConfig:
 
     def device_of(self, rank: int) -> int:
         """The CUDA device of a rank."""
-        return self.devices[rank] if self.devices else rank
+        return self.devices[rank % len(self.devices)] if self.devices else rank
+
+    def host_of(self, rank: int) -> int:
+        """The host that NCCL takes a rank to run on: ranks of one host have a device each."""
+        return rank // len(self.devices) if self.devices else 0
+
+    @property
+    def ranks_per_device(self) -> int:
+        """The most ranks that share a CUDA device."""
+        return self.host_of(self.size - 1) + 1
 
     def __post_init__(self) -> None:
-        if self.devices and not len(set(self.devices)) == len(self.devices) == self.size:
+        if len(set(self.devices)) < len(self.devices):
             raise UsageError(
-                f"{self.size} ranks cannot run on the CUDA devices {self.devices}",
-                "give each rank of a world a device of its own: NCCL refuses two on one",
+                f"{self.devices} has a CUDA device twice",
+                "name each once: several ranks share a device where there are fewer devices than ranks",
             )
         if self.coverage and sys.version_info < (3, 12) and find_spec("coverage") is None:
             raise UsageError(

@@ -13,7 +13,11 @@ import psutil
 from fuzzshard.world.activity import DEAD, RUNNABLE, STOPPED, Threads, activity, state_of
 
 FIRST_SECONDS = 5.0
-"""While no case has ended yet: a first CUDA context and communicators keep a processor busy meanwhile."""
+"""While no case has ended yet: a first CUDA context and communicators keep a processor busy meanwhile.
+
+Times the ranks that share a device: kernels of NCCL wait for each other, and each takes its whole slice of
+time meanwhile, 2 ms.
+"""
 
 LEAST_SECONDS = 1.0
 MOST_SECONDS = 60.0
@@ -40,9 +44,14 @@ GAP_SECONDS = 0.5
 
 
 class Deadline:
-    """Keeps a slowly forgetting maximum of case times; the deadline is a multiple of it."""
+    """Keeps a slowly forgetting maximum of case times; the deadline is a multiple of it.
 
-    def __init__(self) -> None:
+    The limits that it starts with and keeps to are ``patience`` times those of ranks with devices of their
+    own.
+    """
+
+    def __init__(self, patience: int = 1) -> None:
+        self._patience = patience
         self._slowest = 0.0
 
     def observe(self, seconds: float) -> None:
@@ -52,8 +61,8 @@ class Deadline:
     def seconds(self, fresh: bool) -> float:
         """After how long a case is suspect."""
         if not self._slowest:
-            return FIRST_SECONDS
-        calibrated = min(max(FACTOR * self._slowest, LEAST_SECONDS), MOST_SECONDS)
+            return FIRST_SECONDS * self._patience
+        calibrated = min(max(FACTOR * self._slowest, LEAST_SECONDS), MOST_SECONDS * self._patience)
         return 2 * calibrated if fresh else calibrated
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import os
 import platform
 import socket
 import sys
@@ -47,10 +48,21 @@ def _device(rank: int, config: WorldConfig) -> torch.device:
 
     if config.device == "cpu":
         return torch.device("cpu")
+    if config.ranks_per_device > 1:
+        _pose_as_host(config.host_of(rank))
     device = torch.device("cuda", config.device_of(rank))
     sleep_while_waiting(device.index)
     torch.cuda.set_device(device)
     return device
+
+
+def _pose_as_host(host: int) -> None:
+    """Makes NCCL take this rank for one of another host than the others on its device.
+
+    It refuses two ranks of one host on a device ("Duplicate GPU detected", ``src/init.cc``) and tells hosts
+    by ``NCCL_HOSTID`` where that is set (``src/misc/utils.cc``); between hosts data goes through sockets.
+    """
+    os.environ["NCCL_HOSTID"] = f"fuzzshard-{host}"
 
 
 def _init_process_group(channel: socket.socket, rank: int, config: WorldConfig) -> None:

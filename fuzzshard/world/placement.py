@@ -50,25 +50,29 @@ def place_on_cpu(worlds: Worlds, size: int, cores: int) -> int:
     return worlds if isinstance(worlds, int) else max(1, cores // size)
 
 
-def check_devices(size: int, num_devices: int) -> None:
-    """Raises :class:`UsageError` for a world of more ranks than devices."""
-    if size > num_devices:
+def check_devices(size: int, num_devices: int, ranks_per_device: int = 1) -> None:
+    """Raises :class:`UsageError` for a world of more ranks than the devices take."""
+    if size > num_devices * ranks_per_device:
+        needed, each = math.ceil(size / ranks_per_device), math.ceil(size / num_devices)
         raise UsageError(
-            f"a world of {size} ranks needs {size} CUDA devices and there are {num_devices}",
-            f"use --world-size {num_devices} or --device cpu",
+            f"a world of {size} ranks needs {needed} CUDA devices and there are {num_devices}",
+            f"use --world-size {num_devices * ranks_per_device}, --ranks-per-device {each} or --device cpu",
         )
 
 
-def place_on_devices(worlds: Worlds, size: int, num_devices: int, cores: int) -> list[tuple[int, ...]]:
-    """The devices of each world, rank by rank: disjoint sets of them, taken in turn.
+def place_on_devices(
+    worlds: Worlds, size: int, num_devices: int, cores: int, ranks_per_device: int = 1
+) -> list[tuple[int, ...]]:
+    """The devices of each world: disjoint sets of them, taken in turn.
 
-    Devices are numbered within ``CUDA_VISIBLE_DEVICES``. Two ranks of one world never share a device, which
-    NCCL refuses ("Duplicate GPU detected"); ranks of different worlds may. ``auto`` puts
+    Devices are numbered within ``CUDA_VISIBLE_DEVICES``. Ranks of one world share a device only where
+    ``ranks_per_device`` allows it; ranks of different worlds always may. ``auto`` puts
     :data:`WORLDS_PER_DEVICE_SET` on each set as far as there is a core for each rank. Raises
-    :class:`UsageError` for more ranks than devices.
+    :class:`UsageError` for more ranks than the devices take.
     """
-    check_devices(size, num_devices)
-    sets = [tuple(range(first, first + size)) for first in range(0, num_devices - size + 1, size)]
+    check_devices(size, num_devices, ranks_per_device)
+    wide = math.ceil(size / ranks_per_device)
+    sets = [tuple(range(first, first + wide)) for first in range(0, num_devices - wide + 1, wide)]
     filling = min(WORLDS_PER_DEVICE_SET * len(sets), max(len(sets), cores // size))
     number = worlds if isinstance(worlds, int) else filling
     return [sets[world % len(sets)] for world in range(number)]

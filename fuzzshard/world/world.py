@@ -45,7 +45,7 @@ class World:
         """Without ``spares`` fresh ranks start when they are needed."""
         self.config = config
         self.info: dict[str, str] = {}
-        self.deadline = Deadline()
+        self.deadline = Deadline(config.ranks_per_device)
         self._start_ranks = start_ranks if spares is None else spares.take
         self._ranks: list[RankProcess] = []
         self._ending: list[threading.Thread] = []

@@ -33,6 +33,11 @@ def test_the_ranks_of_a_world_may_have_their_devices_in_any_order() -> None:
         assert world.run(make_case()).status is Status.PASS
 
 
+def test_two_ranks_of_a_world_share_a_device() -> None:
+    with World(WorldConfig(size=2, device="cuda", devices=(LAST,))) as world:
+        assert world.run(make_case()).status is Status.PASS
+
+
 def test_two_worlds_share_their_devices_at_the_same_time() -> None:
     size = min(2, cuda_devices())
     config = WorldConfig(size=size, device="cuda", devices=tuple(range(size)))

@@ -34,8 +34,14 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
 
 
 def test_more_ranks_than_cuda_devices_are_refused_with_the_number_that_works() -> None:
-    with pytest.raises(UsageError, match="use --world-size 2 or --device cpu"):
+    with pytest.raises(UsageError, match="use --world-size 2, --ranks-per-device 2 or --device cpu"):
         world_config("cuda", 2, (), asked=3, default=2)
+
+
+def test_ranks_share_cuda_devices_only_where_they_are_told_to() -> None:
+    assert world_config("cuda", 2, (), asked=3, default=2, ranks_per_device=2).devices == (0, 1)
+    assert world_config("cuda", 2, (), asked=2, default=2).devices == ()
+    assert world_config("cpu", 4, (), asked=8, default=4, ranks_per_device=2).devices == ()
 
 
 def test_more_ranks_than_the_default_are_fine_on_a_cpu() -> None:

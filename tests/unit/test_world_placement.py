@@ -48,10 +48,29 @@ def test_a_world_larger_than_the_devices_is_refused_however_many_worlds_there_ar
         place_on_devices(4, 3, 2, 64)
 
 
-@pytest.mark.parametrize("devices", [(0, 0), (1,), (0, 1, 2)])
-def test_ranks_of_a_world_without_a_device_each_are_refused(devices: tuple[int, ...]) -> None:
-    with pytest.raises(UsageError, match="give each rank of a world a device of its own"):
-        WorldConfig(size=2, device="cuda", devices=devices)
+def test_worlds_whose_ranks_may_share_devices_get_fewer_of_them() -> None:
+    assert place_on_devices(3, 4, 4, 64, 2) == [(0, 1), (2, 3), (0, 1)]
+    assert place_on_devices(1, 5, 4, 64, 2) == [(0, 1, 2)]
+    assert place_on_devices(2, 2, 2, 64, 8) == [(0,), (1,)]
+
+
+def test_more_ranks_than_devices_take_are_refused_with_how_many_would_have_to_share_one() -> None:
+    with pytest.raises(UsageError, match="needs 3 CUDA devices") as caught:
+        place_on_devices(1, 6, 2, 64, 2)
+    assert "use --world-size 4, --ranks-per-device 3 or --device cpu" in str(caught.value)
+
+
+def test_a_device_that_is_named_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="name each once"):
+        WorldConfig(size=2, device="cuda", devices=(0, 0))
+
+
+def test_ranks_take_devices_in_turn_and_ranks_of_one_host_have_a_device_each() -> None:
+    config = WorldConfig(size=5, device="cuda", devices=(4, 6))
+    placed = [(config.host_of(rank), config.device_of(rank)) for rank in range(5)]
+    assert placed == [(0, 4), (0, 6), (1, 4), (1, 6), (2, 4)]
+    assert config.ranks_per_device == 3
+    assert WorldConfig(size=8, device="cuda").ranks_per_device == 1
 
 
 def test_a_rank_has_the_device_of_its_world() -> None:
@@ -63,6 +82,13 @@ def test_the_worlds_of_a_campaign_differ_in_their_devices_only(tmp_path: Path) -
     configs = world_configs(CampaignOptions(corpus=tmp_path, world_size=2, worlds=3), "cuda", 4)
     assert [config.devices for config in configs] == [(0, 1), (2, 3), (0, 1)]
     assert {(config.size, config.device) for config in configs} == {(2, "cuda")}
+
+
+def test_a_campaign_takes_as_many_ranks_as_may_share_the_devices(tmp_path: Path) -> None:
+    options = CampaignOptions(corpus=tmp_path, ranks_per_device=2)
+    (config,) = world_configs(options, "cuda", 4)
+    assert (config.size, config.devices) == (8, (0, 1, 2, 3))
+    assert world_configs(options, "cpu", 4)[0].size == 4
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,13 @@ def test_the_deadline_is_a_multiple_of_the_slowest_case_within_limits(took: floa
     assert calibrated.seconds(fresh=True) == 2 * expected
 
 
+def test_ranks_that_share_devices_get_as_much_more_time() -> None:
+    patient = Deadline(4)
+    assert patient.seconds(fresh=True) == 4 * FIRST_SECONDS
+    patient.observe(100.0)
+    assert patient.seconds(fresh=False) == 4 * MOST_SECONDS
+
+
 def test_one_slow_case_is_forgotten_slowly() -> None:
     calibrated = Deadline()
     calibrated.observe(1.0)
