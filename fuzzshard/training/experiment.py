@@ -197,6 +197,7 @@ class Experiment:
             with watch.listening(), surroundings(self.case, name), traced:
                 trainer = Trainer(self.case, build(), trace, recorder)
                 trainer.run(watch.enter)
+                self._wait_for_kernels()
                 survivors = Survivors(trainer.engine)
                 del trainer
         except ErrorMissing:
@@ -220,6 +221,11 @@ class Experiment:
         if trace is not None and trace.remains is not None and self._may_watch_survivors():
             self.survivors[name] = survivors
         return True
+
+    def _wait_for_kernels(self) -> None:
+        """What fails in one of them is raised here, in the engine that launched it, and not in the next."""
+        if self.mesh.device.type == "cuda":
+            torch.cuda.synchronize(self.mesh.device)
 
     def _may_watch_survivors(self) -> bool:
         """Not on CUDA, where small models under ``fully_shard`` outlive it on torch 2.11: why is unknown."""

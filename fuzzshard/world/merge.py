@@ -146,6 +146,9 @@ def _machine_trouble(outcome: Outcome) -> str:
 
 def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
     """Some rank raised or died. What a rank raised by itself comes before what the loss of a peer caused."""
+    if kernels := _kernel_errors(outcome):
+        rank = min(kernels)
+        return _died(outcome, rank, kernels[rank], stacks, seconds)
     own = {rank: f for rank, f in outcome.failures.items() if not f.desync}
     failures = own or outcome.failures
     if failures and (own or not outcome.dead):
@@ -164,7 +167,6 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
             rank=rank,
             detail="desync" if failure.desync else failure.detail,
         )
-        tracebacks = {f"rank {r}": f.traceback for r, f in sorted(outcome.failures.items())}
         status = Status.DIVERGENCE if another else Status.CRASH
         # Whether a lost peer shows as an error or as a hang is chance, and a hung rank says nothing.
         found = [] if failure.desync else sorted(failure.findings, key=_appearance)
@@ -172,20 +174,40 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
         if silent:  # what goes wrong first is the finding: the crash may follow from it, and would hide it
             status, _ = _status(silent, {})
         found = [*silent, finding, *(f for f in found if f not in silent)]
-        return _accuse(status, tuple(found[:MOST_FINDINGS]), stacks | tracebacks, seconds)
-    kernels = {rank: device_error(outcome.stacks.get(rank, "")) for rank in sorted(outcome.dead)}
-    rank = min((r for r, kernel in kernels.items() if kernel), default=min(kernels))
+        return _accuse(status, tuple(found[:MOST_FINDINGS]), stacks | _tracebacks(outcome), seconds)
+    return _died(outcome, min(outcome.dead), "", stacks, seconds)
+
+
+def _died(outcome: Outcome, rank: int, kernel: str, stacks: dict[str, str], seconds: float) -> Verdict:
+    """A process is of no more use: it has ended, or what CUDA says of a ``kernel`` is all it will ever say.
+
+    A kernel fails after the call that launched it has returned: whichever call comes next raises, in whatever
+    phase, or NCCL's watchdog aborts the process. That is chance, so all of it is one finding.
+    """
     code = outcome.exits.get(rank, 0)
     ending = signal_name(code) if code < 0 else f"exit code {code}"
+    said = [f"died: {ending}"] if rank in outcome.dead else []
+    said += [f"CUDA error: {kernel}"] if kernel else []
     finding = Finding(
         oracle="exit",
-        engine=_engine(outcome, outcome.dead),
-        observed=f"rank {rank} died: {ending}" + (f", CUDA error: {kernels[rank]}" if kernels[rank] else ""),
+        engine=_engine(outcome, outcome.dead | {rank}),
+        observed=f"rank {rank} {', '.join(said)}",
         expected="no rank dies",
         rank=rank,
-        detail=kernels[rank] or ending,  # NCCL's watchdog aborts the process for what a kernel did
+        detail=kernel or ending,
     )
-    return _accuse(Status.CRASH, (finding,), stacks, seconds)
+    return _accuse(Status.CRASH, (finding,), stacks | _tracebacks(outcome), seconds)
+
+
+def _kernel_errors(outcome: Outcome) -> dict[int, str]:
+    """What CUDA says of kernels that failed, by rank: a call raised it, or the dying process printed it."""
+    raised = {rank: failure.kernel for rank, failure in outcome.failures.items()}
+    printed = {rank: device_error(outcome.stacks.get(rank, "")) for rank in outcome.dead}
+    return {rank: text for rank, text in (raised | printed).items() if text}
+
+
+def _tracebacks(outcome: Outcome) -> dict[str, str]:
+    return {f"rank {rank}": failure.traceback for rank, failure in sorted(outcome.failures.items())}
 
 
 def _engine(outcome: Outcome, ranks: set[int]) -> str:

@@ -57,8 +57,8 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
 
     ``detail`` names it for a signature. ``phase`` is ``setup`` (joining, preloading: our fault or the
     machine's), ``engine`` or ``judge``. ``desync`` says that a collective lost its peer, ``machine`` what the
-    machine lacks where that is the reason, ``expected`` describes the other error that the case expects of
-    the engine. ``findings`` are what the rank saw before.
+    machine lacks where that is the reason, ``kernel`` what CUDA says of a kernel that failed, ``expected``
+    describes the other error that the case expects of the engine. ``findings`` are what the rank saw before.
     """
 
     phase: Literal["setup", "engine", "judge"]
@@ -67,6 +67,7 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     detail: str
     traceback: str
     machine: str = ""
+    kernel: str = ""
     op: int = -1
     desync: bool = False
     expected: str = ""

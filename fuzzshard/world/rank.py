@@ -128,15 +128,15 @@ def _failure(
 
     text, whole = str(error).strip(), error_text(error)
     machine, kernel = machine_trouble(whole), device_error(whole)
-    where = f"a kernel: {kernel}" if kernel else innermost_torch_frame(error)  # it is noticed anywhere, later
     return Failure(
         phase=phase,
         engine=engine,
         op=op,
         message=f"{type(error).__name__}: {text}"[:2000],
-        detail=f"{type(error).__name__} in {where}",
+        detail=f"{type(error).__name__} in {innermost_torch_frame(error)}",
         traceback="".join(traceback.format_exception(error))[-8000:],
         machine=machine,
+        kernel=kernel,
         desync=not (machine or kernel) and lost_peers(error),
         expected=expected,
     )

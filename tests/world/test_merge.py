@@ -26,9 +26,10 @@ def report(*findings: Finding, **fields) -> RankReport:
 
 
 def failure(
-    text: str, *, engine: str = "fully_shard", desync: bool = False, phase: str = "engine"
+    text: str, *, engine: str = "fully_shard", desync: bool = False, phase: str = "engine", kernel: str = ""
 ) -> Failure:
     return Failure(
+        kernel=kernel,
         phase=phase,
         engine=engine,
         message=f"RuntimeError: {text}",
@@ -70,6 +71,21 @@ def test_only_the_first_findings_are_kept() -> None:
     many = [finding(name=f"n{i}") for i in range(20)]
     verdict = judged(outcome(reports={0: report(*many), 1: report(*many)}))
     assert len(verdict.findings) == MOST_FINDINGS
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {"failures": {1: failure("x", kernel="misaligned address")}},
+        {"failures": {0: failure("own"), 1: failure("x", phase="judge", kernel="misaligned address")}},
+        {"dead": {1}, "exits": {1: ABORTED}, "stacks": {1: "what(): CUDA error: misaligned address"}},
+    ],
+    ids=["raised by the engine", "raised later, beside an error of a peer", "printed by a dying rank"],
+)
+def test_an_error_of_a_kernel_is_one_finding_however_it_is_noticed(lost) -> None:
+    verdict = judged(outcome(**lost))
+    assert (verdict.status, verdict.signature) == (Status.CRASH, "death/fully_shard/misaligned address")
+    assert verdict.findings[0].observed.endswith("CUDA error: misaligned address")
 
 
 def test_idle_ranks_say_nothing() -> None:

@@ -68,11 +68,11 @@ CRASHES = {
     "os.kill(os.getpid(), signal.SIGSEGV)": ("death/fully_shard/SIGSEGV", "rank 1 died: SIGSEGV"),
     "os.kill(os.getpid(), signal.SIGBUS)": ("death/fully_shard/SIGBUS", "rank 1 died: SIGBUS"),
     "raise torch.AcceleratorError('CUDA error: device-side assert triggered')": (
-        "crash/fully_shard/AcceleratorError in a kernel: device-side assert triggered",
+        "death/fully_shard/device-side assert triggered",
         "CUDA error: device-side assert triggered",
     ),
     "raise RuntimeError('CUDA error: an illegal memory access was encountered\\nCompile with')": (
-        "crash/fully_shard/RuntimeError in a kernel: an illegal memory access was encountered",
+        "death/fully_shard/an illegal memory access was encountered",
         "an illegal memory access was encountered",
     ),
     "os.write(2, b'what():  CUDA error: misaligned address\\n'); os.abort()": (
