@@ -86,6 +86,7 @@ FEATURES: dict[str, str] = {
     "precision:mixed": "groups with different policies of mixed precision",
     "precision:frozen_at_first": "a group with dtypes of its own, all frozen at first and trained later",
     "precision:parameter_dtype": "a parameter with a dtype of its own",
+    "freeze:from_start": "something frozen from the start",
     "freeze:parameter": "a parameter frozen from the start",
     "freeze:module": "a module frozen from the start",
     "freeze:before_wrap": "frozen before wrapping",

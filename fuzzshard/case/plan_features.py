@@ -45,6 +45,8 @@ def _leaves_root(case: Case, group: WrapGroup, root: int) -> bool:
 
 def freezing_features(case: Case, found: Facts) -> Iterator[str]:
     """What is frozen, and when."""
+    if case.freezes:
+        yield "freeze:from_start"
     for freeze in case.freezes:
         yield "freeze:parameter" if freeze.target in found.parameters else "freeze:module"
         yield "freeze:after_wrap" if freeze.after_wrap else "freeze:before_wrap"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
 
+from fuzzshard.case.case import Case
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
     Device,
@@ -20,12 +22,13 @@ from fuzzshard.commands.options import (
     world_config,
 )
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD, Outcome, exit_code
-from fuzzshard.corpus.replay import ReplayResult
+from fuzzshard.corpus.replay import Explain, ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.summary import summarise, summary_lines
 from fuzzshard.corpus.update import update as update_entry
 from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
+from fuzzshard.verdict import Verdict
 
 
 def replay(
@@ -34,6 +37,7 @@ def replay(
     world_size: int | None = None,
     ranks_per_device: RanksPerDevice = 1,
     deadline: Duration = None,
+    known: Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)] = (),
     preload: Preload = (),
     as_json: Json = False,
     summary: bool = False,
@@ -45,6 +49,7 @@ def replay(
     WONTFIX       the same, and the entry says that it will stay
     CHANGED       another finding is there, or one where none is expected
     FIXED         the recorded finding is gone
+    KNOWN         nothing is expected, and the finding is one of a corpus given as --known
     PASS          nothing is wrong, and nothing was known of this torch and device
     INCONCLUSIVE  a flaky finding stayed away, or noise could explain it
     SKIPPED       the case needs more ranks, or CUDA
@@ -56,6 +61,7 @@ def replay(
       fuzzshard replay corpus/findings/NAME
       fuzzshard replay corpus --device cpu --json
       fuzzshard replay corpus/upstream --summary
+      fuzzshard replay corpus/regressions --known corpus/findings
       fuzzshard replay --update
 
     Parameters
@@ -71,6 +77,8 @@ def replay(
     deadline
         How long a case may take before it is a hang: 30s, 2m. By default learned from earlier cases, and 5m
         for one that is expected to pass.
+    known
+        A corpus whose findings are no news, such as those of an older torch; repeat it for several.
     preload
         A Python file that every rank runs first; repeat it for several.
     as_json
@@ -100,6 +108,7 @@ def replay(
         device=kind,
         num_ranks=config.size,
         deadline=deadline,
+        explain=_explain_from(known, config.preload),
     )
     replayed: list[ReplayResult] = []
     interrupted = False
@@ -118,6 +127,23 @@ def replay(
     if not as_json:
         print(_summary(outcomes, len(files), interrupted))
     return EXIT_INTERRUPTED if interrupted else exit_code(outcomes)
+
+
+def _explain_from(corpora: Sequence[Path], preload: Sequence[str]) -> Explain:
+    """Knows what a campaign would that had these corpora; raises :class:`UsageError` for a missing one."""
+    from fuzzshard.campaign.known import Found
+    from fuzzshard.campaign.saved import load_known
+
+    for corpus in corpora:
+        if not corpus.exists():
+            raise UsageError(f"{corpus} does not exist", "give a corpus as --known")
+    registry = load_known(*corpora, preload=preload, unconfirmed=False)
+
+    def explain(case: Case, verdict: Verdict) -> Path | None:
+        hit = registry.hit(Found(0, case, verdict))
+        return hit.path if hit is not None else None
+
+    return explain
 
 
 def _as_line(result: ReplayResult, updated: str) -> str:

@@ -39,7 +39,8 @@ class Outcome(enum.StrEnum):
 
     ``SAME``: the recorded finding is still there. ``WONTFIX``: it is, and is meant to stay. ``CHANGED``:
     another one is, or one where none is expected. ``FIXED``: the recorded finding is gone, on the kind of
-    device that it was seen on. ``PASS``: nothing is expected and nothing is wrong, or nobody knew whether
+    device that it was seen on. ``KNOWN``: nothing is expected, and the finding is one of another corpus.
+    ``PASS``: nothing is expected and nothing is wrong, or nobody knew whether
     the finding would be seen here, and it is not. ``SKIPPED``: this machine cannot run the case.
     """
 
@@ -47,6 +48,7 @@ class Outcome(enum.StrEnum):
     WONTFIX = "WONTFIX"
     CHANGED = "CHANGED"
     FIXED = "FIXED"
+    KNOWN = "KNOWN"
     PASS = "PASS"
     INCONCLUSIVE = "INCONCLUSIVE"
     SKIPPED = "SKIPPED"

@@ -12,12 +12,20 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
+from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.outcome import Outcome, ReplayWorld, obstacle, replay_entry
+from fuzzshard.corpus.outcome import Outcome, Replayed, ReplayWorld, obstacle, replay_entry
 from fuzzshard.corpus.store import CASE_FILE
 from fuzzshard.errors import InvalidEntry
 from fuzzshard.verdict import Verdict
+
+Explain = Callable[[Case, Verdict], Path | None]
+"""The entry that a finding is known from, if it is."""
+
+
+def _nothing_is_known(_case: Case, _verdict: Verdict) -> None:
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +50,14 @@ def replay(
     device: Literal["cpu", "cuda"],
     num_ranks: int,
     deadline: float | None = None,
+    explain: Explain = _nothing_is_known,
 ) -> Generator[ReplayResult, None, None]:
     """Yields one result for each of ``files``, in their order; a bad entry does not stop the others.
 
     ``start_world`` is called at most once, with the number of ranks the set needs, at most ``num_ranks``,
-    and not at all where nothing can run. ``deadline`` is that of :func:`replay_entry`. Raises
-    :class:`fuzzshard.errors.InfraError` when the ranks cannot start.
+    and not at all where nothing can run. ``deadline`` is that of :func:`replay_entry`. What
+    ``explain`` knows is ``KNOWN`` where nothing is expected. Raises :class:`fuzzshard.errors.InfraError` when
+    the ranks cannot start.
     """
     loaded = {file: _load(file) for file in files}
     entries = [e for e in loaded.values() if isinstance(e, CorpusEntry)]
@@ -62,7 +72,7 @@ def replay(
                 yield _without_world(file, entry, device, num_ranks)
                 continue
             start = time.monotonic()
-            replayed = replay_entry(world, entry, device, deadline)
+            replayed = _unless_known(replay_entry(world, entry, device, deadline), entry, explain)
             yield ReplayResult(
                 shown_path(file),
                 replayed.outcome,
@@ -71,6 +81,17 @@ def replay(
                 replayed.torch,
                 replayed.verdict,
             )
+
+
+def _unless_known(replayed: Replayed, entry: CorpusEntry, explain: Explain) -> Replayed:
+    """An entry that records a finding of its own, or had one, is about that one alone."""
+    if replayed.outcome is not Outcome.CHANGED or entry.signature or replayed.verdict is None:
+        return replayed
+    path = explain(entry.case, replayed.verdict)
+    if path is None:
+        return replayed
+    said = f"{replayed.verdict.signature}, known from {path}"
+    return dataclasses.replace(replayed, outcome=Outcome.KNOWN, message=said)
 
 
 def _load(file: Path) -> CorpusEntry | InvalidEntry:

@@ -113,6 +113,22 @@ def test_a_bare_case_is_expected_to_pass(tmp_path: Path, verdict: Verdict, outco
     assert (result.path, result.outcome) == (tmp_path / "mlp.json", outcome)
 
 
+def test_a_known_finding_is_no_news_where_nothing_is_expected(tmp_path: Path) -> None:
+    world, parameter = FakeWorld(divergence("parameter")), "divergence/fully_shard/parameter"
+    results = list(
+        replay(
+            [bare(tmp_path / "mlp.json"), save(tmp_path / "entry")],
+            world.start,
+            device="cpu",
+            num_ranks=4,
+            explain=lambda case, verdict: Path("known") if verdict.signature == parameter else None,
+        )
+    )
+    assert outcomes(iter(results)) == [Outcome.KNOWN, Outcome.CHANGED]
+    assert results[0].message == f"{parameter}, known from known"
+    assert exit_code([Outcome.KNOWN, Outcome.PASS]) == 0
+
+
 def test_what_may_be_rounding_is_judged_in_higher_precision(tmp_path: Path) -> None:
     world = FakeWorld(Verdict(status=Status.INCONCLUSIVE), PASS)
     (result,) = run(world, bare(tmp_path / "mlp.json"))

@@ -122,10 +122,10 @@ def test_a_group_that_is_frozen_at_first_is_told(schedule, policy, late):
         ({"mesh": Mesh(shard=2, replicate=1)}, {"mesh:axis_of_one"}),
         ({"ties": (Tie(parameter="c.weight", source="a.bias"),)}, {"reuse:tied_in_group"}),
         ({"ties": (Tie(parameter="b.weight", source="a.bias"),)}, {"reuse:tied_across_groups"}),
-        ({"freezes": (Freeze(target="b"),)}, {"freeze:module", "freeze:before_wrap"}),
+        ({"freezes": (Freeze(target="b"),)}, {"freeze:from_start", "freeze:module", "freeze:before_wrap"}),
         (
             {"freezes": (Freeze(target="a.bias", after_wrap=True),)},
-            {"freeze:parameter", "freeze:after_wrap", "freeze:mixed_group"},
+            {"freeze:from_start", "freeze:parameter", "freeze:after_wrap", "freeze:mixed_group"},
         ),
         (
             {"wrap": (WrapGroup(modules=("a", "b"), reshard_after_forward=1),)},

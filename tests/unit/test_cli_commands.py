@@ -104,6 +104,21 @@ def test_replay_with_a_summary_prints_what_did_not_pass_and_counts_by_folder(
     assert all_of_them.split() == ["all", "2", "1", "0", "1"]
 
 
+def test_replay_fails_for_no_finding_that_a_known_corpus_explains(
+    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = make_entry(clean_case(2), DIVERGENCE, INFO, confirmed=Confirmation(runs=3, reproduced=3))
+    known = save_unshrunk(tmp_path / "known", entry, "print('script')\n")
+    case = tmp_path / "a.json"
+    write_atomic(case, codec.encode(clean_case(2)))
+    judged_by(lambda *_: DIVERGENCE)
+    assert fuzzshard("replay", case, "--device", "cpu") == 1
+    assert fuzzshard("replay", case, "--device", "cpu", "--known", known.parent) == 0
+    assert f"{DIVERGENCE.signature}, known from {known}" in capsys.readouterr().out
+    assert fuzzshard("replay", case, "--device", "cpu", "--known", tmp_path / "typo") == 2
+    assert "give a corpus as --known" in capsys.readouterr().err
+
+
 def test_replay_starts_as_many_ranks_as_asked_for(
     tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]]
 ) -> None:
