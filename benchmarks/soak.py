@@ -3,7 +3,8 @@
 One campaign runs ``--cases`` cases; after every ``--every`` of them the coordinator and the ranks of each
 world are looked at, between two cases of that world. Exits with 1 where the lower quartile of something in
 the last third of the looks is more than 5 % above that in the first third: what comes and goes is no growth.
-What the corpus ``--corpus`` knows is not shrunk again. The campaign is kept in ``--directory``, with its
+A rank that has compiled something keeps what it imported for that, so ranks are judged by the looks at which
+they had imported as little as any. What the corpus ``--corpus`` knows is not shrunk again. The campaign is kept in ``--directory``, with its
 findings and its journal. A campaign that is interrupted, by SIGTERM too, prints what it has.
 """
 
@@ -58,6 +59,9 @@ MIB = 1 << 20
 
 JUDGED = ("rss MiB", "descriptors", "threads")
 """What must be flat in each process; the other columns help to find out why it is not."""
+
+ALIKE = 0.01
+"""How many more modules than the fewest a rank may have imported to be compared."""
 
 Row = dict[str, float]
 
@@ -186,17 +190,26 @@ class Soak:
 def growth(rows: list[Row]) -> dict[str, float]:
     """The lower quartile of the last third of the rows over that of the first, of everything that is judged.
 
-    Ranks come and go, and hold what their last cases made them import and compile as well.
+    Ranks come and go, and hold what their last cases made them import and compile as well: of a rank those
+    looks count at which it had imported as little as ever.
     """
-    if not rows:
-        return {}
-    third = max(1, len(rows) // 3)
-    first, last = (
-        {n: sorted(row[n] for row in part)[third // 4] for n in part[0]}
-        for part in (rows[:third], rows[-third:])
-    )
-    names = [n for n in first if n.partition(": ")[2] in JUDGED or n.startswith(("/dev/shm", "processes"))]
-    return {name: last[name] / first[name] if first[name] else 1.0 + last[name] for name in names}
+    ratios = {}
+    for name in rows[0] if rows else ():
+        process, _, figure = name.partition(": ")
+        if figure in JUDGED or name.startswith(("/dev/shm", "processes")):
+            values = [row[name] for row in _alike(rows, f"{process}: modules")]
+            third = max(1, len(values) // 3)
+            first, last = (sorted(part)[third // 4] for part in (values[:third], values[-third:]))
+            ratios[name] = last / first if first else 1.0 + last
+    return ratios
+
+
+def _alike(rows: list[Row], modules: str) -> list[Row]:
+    """The rows with the fewest ``modules``, or all of a process that does not say how many it has."""
+    if modules not in rows[0]:
+        return rows
+    most = (1 + ALIKE) * min(row[modules] for row in rows)
+    return [row for row in rows if row[modules] <= most]
 
 
 def make_table(rows: list[Row]) -> Table:
