@@ -4,8 +4,9 @@ One campaign runs ``--cases`` cases; after every ``--every`` of them the coordin
 world are looked at, between two cases of that world. Exits with 1 where the lower quartile of something in
 the last third of the looks is more than 5 % above that in the first third: what comes and goes is no growth.
 A rank that has compiled something keeps what it imported for that, so ranks are judged by the looks at which
-they had imported as little as any. What the corpus ``--corpus`` knows is not shrunk again. The campaign is kept in ``--directory``, with its
-findings and its journal. A campaign that is interrupted, by SIGTERM too, prints what it has.
+they had imported as little as any. What the corpus ``--corpus`` knows is not shrunk again. The campaign is
+kept in ``--directory``, with its findings and its journal. A campaign that is interrupted, by SIGTERM too,
+prints what it has.
 """
 
 from __future__ import annotations
