@@ -19,6 +19,9 @@ Times the ranks that share a device: kernels of NCCL wait for each other, and ea
 time meanwhile, 2 ms.
 """
 
+COMPILING_SECONDS = 20.0
+"""At least, for a case that compiles: ranks import Dynamo for their first one, seconds on a busy machine."""
+
 LEAST_SECONDS = 1.0
 MOST_SECONDS = 60.0
 FACTOR = 25.0
@@ -58,8 +61,12 @@ class Deadline:
         """Takes the time of a case that ended by itself."""
         self._slowest = max(seconds, self._slowest * 0.98)
 
-    def seconds(self, fresh: bool) -> float:
-        """After how long a case is suspect."""
+    def seconds(self, fresh: bool, compiles: bool = False) -> float:
+        """After how long a case is suspect, on ``fresh`` ranks or on others."""
+        learned = self._learned(fresh)
+        return max(learned, COMPILING_SECONDS) if compiles else learned
+
+    def _learned(self, fresh: bool) -> float:
         if not self._slowest:
             return FIRST_SECONDS * self._patience
         calibrated = min(max(FACTOR * self._slowest, LEAST_SECONDS), MOST_SECONDS * self._patience)

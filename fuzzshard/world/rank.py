@@ -31,11 +31,15 @@ if TYPE_CHECKING:
     import torch
 
 _DESYNC = re.compile(
-    r"closed by peer|connection reset|broken pipe|timed out|timeout|gloo|nccl|remote process exited"
-    r"|connection was likely closed",
+    r"closed by peer|connection reset|broken pipe|timed out|timeout|gloo|remote process exited"
+    r"|connection was likely closed|nccl(?:remote|internal|system)error|nccl communicator was aborted",
     re.IGNORECASE,
 )
-"""Texts of errors by which a collective, or the store on rank 0, says that it lost its peers."""
+"""Texts of errors by which a collective, or the store on rank 0, says that it lost its peers.
+
+NCCL may call a lost peer an internal error (NVIDIA/nccl issue 795); ``ncclInvalidUsage``, or a word about a
+communicator that is not there yet, is an error of its own.
+"""
 
 
 def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO, side: socket.socket) -> None:

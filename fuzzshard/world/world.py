@@ -115,7 +115,8 @@ class World:
         self.start()
         fresh = self._served == 0
         self._served += 1
-        limit = deadline if deadline is not None else self.deadline.seconds(fresh)
+        learned = self.deadline.seconds(fresh, compiles=case.compile is not None)
+        limit = deadline if deadline is not None else learned
         began = time.monotonic()
         outcome = exchange(self._ranks, RunCase(case=case, bare=bare), began + limit)
         seconds = time.monotonic() - began

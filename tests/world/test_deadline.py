@@ -11,7 +11,15 @@ import pytest
 
 from fuzzshard.world import deadline
 from fuzzshard.world.activity import ThreadActivity, activity
-from fuzzshard.world.deadline import FACTOR, FIRST_SECONDS, LEAST_SECONDS, MOST_SECONDS, Deadline, IdleWatch
+from fuzzshard.world.deadline import (
+    COMPILING_SECONDS,
+    FACTOR,
+    FIRST_SECONDS,
+    LEAST_SECONDS,
+    MOST_SECONDS,
+    Deadline,
+    IdleWatch,
+)
 
 
 def test_before_anything_is_known_the_deadline_is_generous() -> None:
@@ -31,6 +39,14 @@ def test_ranks_that_share_devices_get_as_much_more_time() -> None:
     assert patient.seconds(fresh=True) == 4 * FIRST_SECONDS
     patient.observe(100.0)
     assert patient.seconds(fresh=False) == 4 * MOST_SECONDS
+
+
+def test_a_case_that_compiles_has_the_time_to_import_the_compiler() -> None:
+    calibrated = Deadline()
+    calibrated.observe(0.1)
+    assert calibrated.seconds(fresh=True, compiles=True) == COMPILING_SECONDS
+    calibrated.observe(1.0)
+    assert calibrated.seconds(fresh=False, compiles=True) == FACTOR
 
 
 def test_one_slow_case_is_forgotten_slowly() -> None:

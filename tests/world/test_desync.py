@@ -14,11 +14,23 @@ from fuzzshard.world.rank import lost_peers
         "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
         "Broken pipe",
         "wait timeout after 300000ms, keys: /default_pg/0//cpu//0/3",
+        "NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a network error",
+        "NCCL error: internal error, NCCL version 2.14.3\nncclInternalError: Internal check failed.",
+        "NCCL communicator was aborted on rank 0.",
     ],
 )
 def test_a_collective_and_the_store_say_that_they_lost_their_peers(text: str) -> None:
     assert lost_peers(RuntimeError(text))
 
 
-def test_an_error_of_an_engine_is_its_own() -> None:
-    assert not lost_peers(RuntimeError("The size of tensor a (2) must match the size of tensor b (3)"))
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The size of tensor a (2) must match the size of tensor b (3)",
+        "NCCL error in: NCCLUtils.cpp:93, invalid usage\nncclInvalidUsage: Duplicate GPU detected",
+        "NCCL communicator has not been initialized before mem pool creation. You can pass `device_id` to "
+        "init_process_group",
+    ],
+)
+def test_an_error_of_an_engine_is_its_own(text: str) -> None:
+    assert not lost_peers(RuntimeError(text))
