@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fuzzshard.case.case import ALL_ENGINES, Case, Inputs, Mesh, TensorSpec, WrapGroup
@@ -81,6 +82,22 @@ class Known:
     gone: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Symptoms:
+    """Patterns of the signatures that a cause may have in a case with its features, beside those of entries.
+
+    ``known`` is the entry that stands for it.
+    """
+
+    patterns: tuple[str, ...]
+    cause: frozenset[str]
+    known: Known
+
+    def explain(self, signature: str, present: frozenset[str]) -> bool:
+        """Whether a finding in a case with the features ``present`` is one of them."""
+        return self.cause <= present and any(fnmatchcase(signature, pattern) for pattern in self.patterns)
+
+
 class Registry:
     """Decides what a finding is; may be used from any thread.
 
@@ -93,6 +110,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.known: list[Known] = []
+        self.symptoms: list[Symptoms] = []
         self.unresolved: list[Path] = []
         self.num_flaky = 0
         self._gone: list[Known] = []
@@ -118,6 +136,9 @@ class Registry:
         for known in self.known:
             if known.signature == found.verdict.signature and known.cause <= present:
                 return known
+        for symptoms in self.symptoms:
+            if not symptoms.known.gone and symptoms.explain(found.verdict.signature, present):
+                return symptoms.known
         return None
 
     def learn(self, known: Known, cause: frozenset[str]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from fuzzshard.campaign.known import Known, Registry, cause_of
+from fuzzshard.campaign.known import Known, Registry, Symptoms, cause_of
 from fuzzshard.corpus.causes import CAUSES_FILE, read_causes
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry
@@ -67,15 +67,23 @@ def share_causes(registry: Registry, file: Path) -> None:
     """Narrows the causes of entries beside ``file`` down that it says have one: to what all of them share.
 
     One cause has several smallest cases, such as one for every way in which a parameter gets no gradient.
-    Raises :class:`UsageError` for entries that share nothing: that would explain everything.
+    Symptoms go with what the entries of all signatures share. Raises :class:`UsageError` for entries that
+    share nothing: that would explain everything.
     """
-    for name, entries in read_causes(file).items():
-        beside = {file.with_name(entry) for entry in entries}
+    for name, named in read_causes(file).items():
+        beside = {file.with_name(entry) for entry in named.entries}
         together = [known for known in registry.known if known.path in beside]
+        if together and named.symptoms:
+            registry.symptoms.append(Symptoms(named.symptoms, _shared(together, name, file), together[0]))
         for signature in {known.signature for known in together}:
             alike = [known for known in together if known.signature == signature]
-            shared = frozenset.intersection(*(known.cause for known in alike))
-            if not shared:
-                raise UsageError(f"{file}: the entries of {name!r} share no feature", "split them")
+            shared = _shared(alike, name, file)
             for known in alike:
                 known.cause = shared
+
+
+def _shared(entries: Sequence[Known], name: str, file: Path) -> frozenset[str]:
+    shared = frozenset.intersection(*(known.cause for known in entries))
+    if not shared:
+        raise UsageError(f"{file}: the entries of {name!r} share no feature", "split them")
+    return shared

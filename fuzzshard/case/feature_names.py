@@ -128,6 +128,7 @@ FEATURES: dict[str, str] = {
     "schedule:backward_oldest": "a backward of the oldest of several pending losses",
     "schedule:backward_newest": "a backward of the newest of several pending losses",
     "graph:list_group_in_part": "a forward that runs some modules of a list group without the others",
+    "graph:list_group_apart": "modules of a list group recomputed apart, run unequally often or by a method",
     "graph:list_group_late": "a backward that comes to a list group before it comes to its last output",
     "graph:first_run_missed": "a backward that misses the first of several calls of a wrapped module",
     "graph:iadd_to_wrapped": "an addition in place to the output of a wrapped module",

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fuzzshard.case.autograd import Node, Tape, Value, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
+from fuzzshard.case.graph import Block, modules_below, walk
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.progress import Progress, modules_named
@@ -30,6 +31,8 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
     if any(module in changed for group in case.wrap for module in group.modules):
         yield "graph:iadd_to_wrapped"
     calls, held = _Calls(case, found), _Held(case, found)
+    if calls.parts_a_list_group():
+        yield "graph:list_group_apart"
     progress, training = Progress(case), True
     losses: dict[int, list[Node]] = {}
     runs: dict[int, set[_Run]] = {}
@@ -44,6 +47,8 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
                 runs[index], calls.runs = calls.runs, set()
                 if any(calls.to_run[i] for i in calls.list_groups):
                     yield "graph:list_group_in_part"
+                if calls.ran_unevenly():
+                    yield "graph:list_group_apart"
             case Unshard(async_op=True):
                 calls.begin(modules_named(case, calls.of_module, op.target, recurse=op.recurse))
             case Step() | LoadState() if calls.gathering:
@@ -80,6 +85,8 @@ class _Calls:
         self.num_runs = [0] * len(self.members)
         self.runs: set[_Run] = set()
         """What ran in this forward."""
+        self.times: Counter[str] = Counter()
+        """How often each module of a group ran in this forward."""
         self.outputs: dict[_Run, set[int]] = {}
         self.gathering: set[int] = set()
         """Groups whose all-gather was begun, and which have not run since."""
@@ -96,6 +103,7 @@ class _Calls:
             self.units_run.add(path)
         index = self.of_module.get(path)
         if index is not None:
+            self.times[path] += 1
             if not self.to_run[index]:
                 self.to_run[index] = set(self.members[index])
                 self.num_runs[index] += 1
@@ -136,6 +144,22 @@ class _Calls:
             roots = root_groups(self.case)
             came_to = {roots[index] for node in nodes for index in node.hooks}
             self.gathering = {index for index in self.gathering if roots[index] not in came_to}
+
+    def ran_unevenly(self) -> bool:
+        """Whether some module of a list group ran more often than another in the forward that ends here."""
+        times, self.times = self.times, Counter()
+        return any(len({times[module] for module in self.members[i]}) > 1 for i in self.list_groups)
+
+    def parts_a_list_group(self) -> bool:
+        """Whether some module of a list group, and not all, is recomputed or called without its hooks."""
+        model = self.case.model
+        apart = [modules_below(model, checkpoint.module) for checkpoint in self.case.checkpoints]
+        by_method = (
+            p for p, module in walk(model) if isinstance(module, Block) and module.method != "forward"
+        )
+        apart.append(frozenset(by_method))
+        members = [set(self.members[i]) for i in self.list_groups]
+        return any(paths & group and group - paths for paths in apart for group in members)
 
     def comes_late(self, nodes: list[Node]) -> bool:
         """Whether one of ``nodes``, in their order, needs parameters of a group before its hooks have run."""

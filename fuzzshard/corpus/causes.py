@@ -1,7 +1,10 @@
 """What causes the findings of a corpus, and the table of them.
 
 ``causes.toml`` beside the entries is written by people who have read torch: lists of the folders of entries,
-by what causes them. All else is in the entries.
+by what causes them. All else is in the entries. A cause that shows in more ways than entries can be made for
+is a table, with the signatures that it may have as patterns of :mod:`fnmatch`::
+
+    "a list group that never ends its forward" = { symptoms = ["*/fully_shard/*"], entries = ["..."] }
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import dataclasses
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+import msgspec
 
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP
@@ -35,13 +40,21 @@ what a user sees.
 """
 
 
-def read_causes(file: Path) -> dict[str, tuple[str, ...]]:
-    """Names of entries by their cause; none where ``file`` is not there. Raises :class:`UsageError`."""
+class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``causes.toml`` says of a cause: the folders of its entries, and patterns of other signatures."""
+
+    entries: tuple[str, ...]
+    symptoms: tuple[str, ...] = ()
+
+
+def read_causes(file: Path) -> dict[str, Named]:
+    """The causes by their names; none where ``file`` is not there. Raises :class:`UsageError`."""
     if not file.exists():
         return {}
     try:
-        return {name: tuple(entries) for name, entries in tomllib.loads(file.read_text()).items()}
-    except (OSError, ValueError, TypeError) as error:
+        causes = msgspec.convert(tomllib.loads(file.read_text()), dict[str, tuple[str, ...] | Named])
+        return {n: cause if isinstance(cause, Named) else Named(cause) for n, cause in causes.items()}
+    except (OSError, ValueError) as error:
         raise UsageError(f"{file} cannot be read: {error}", "mend it or remove it") from None
 
 
@@ -70,7 +83,7 @@ def by_cause(stored: Iterable[Stored]) -> list[Cause]:
             corpus = path.parent
             if corpus not in known:
                 causes = read_causes(corpus / CAUSES_FILE)
-                known[corpus] = {entry: cause for cause, entries in causes.items() for entry in entries}
+                known[corpus] = {entry: cause for cause, of in causes.items() for entry in of.entries}
                 named |= {cause: [] for cause in causes if cause not in named}
             named.setdefault(known[corpus].get(path.name, f"not known: {path.name}"), []).append(item)
     return [_cause(cause, items) for cause, items in named.items() if items]

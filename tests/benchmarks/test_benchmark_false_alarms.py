@@ -1,6 +1,6 @@
+import dataclasses
 import itertools
 import threading
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from fuzzshard.campaign.saved import load_known, share_causes
 from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, TensorSpec
 from fuzzshard.case.graph import Block, Call, Child, Linear
 from fuzzshard.case.schedule import Backward, Forward
+from fuzzshard.corpus.causes import CAUSES_FILE, read_causes
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import only_case, save_shrunk
 from fuzzshard.errors import UsageError
@@ -87,6 +88,25 @@ def test_entries_of_one_cause_ask_for_what_they_share(tmp_path):
     assert "values:dyadic" in alone[1].cause - together[1].cause
 
 
+def test_a_cause_with_symptoms_explains_other_signatures_of_cases_that_have_what_its_entries_share(tmp_path):
+    for name, case in (("one", CHECKPOINTED), ("two", replace(CHECKPOINTED, dtype="float64"))):
+        save_shrunk(tmp_path / name, make_entry(case, DIVERGES, {"torch": "2.13", "backend": "gloo"}), "")
+    crash = Finding(
+        oracle="exception", engine="fully_shard", observed="", expected="", detail="KeyError in f"
+    )
+    found = Found(0, CHECKPOINTED, Verdict(status=Status.CRASH, findings=(crash,)))
+    assert explain(found, load_known(tmp_path)) == UNEXPLAINED
+    text = '"recomputation" = {{ symptoms = ["{}"], entries = ["one", "two"] }}'
+    (tmp_path / "causes.toml").write_text(text.format("crash/ddp/*"))
+    assert explain(found, load_known(tmp_path)) == UNEXPLAINED
+    (tmp_path / "causes.toml").write_text(text.format("crash/fully_shard/*"))
+    registry = load_known(tmp_path)
+    assert explain(found, registry) == KNOWN
+    assert explain(dataclasses.replace(found, case=SMALL), registry) == UNEXPLAINED
+    registry.forget(registry.known[0])
+    assert explain(found, registry) == UNEXPLAINED
+
+
 def test_entries_that_share_nothing_have_not_one_cause(tmp_path):
     registry = Registry()
     for name, cause in (("one", {"reuse:alias"}), ("two", {"op:clip"})):
@@ -100,7 +120,7 @@ def test_entries_that_share_nothing_have_not_one_cause(tmp_path):
 @pytest.mark.parametrize("corpus", ["findings", "findings-2.11"])
 def test_the_causes_of_the_saved_findings_name_entries_that_are_there(corpus):
     findings = Path(__file__).parents[2] / "corpus" / corpus
-    named = {e for entries in tomllib.loads((findings / "causes.toml").read_text()).values() for e in entries}
+    named = {entry for cause in read_causes(findings / CAUSES_FILE).values() for entry in cause.entries}
     assert named <= {folder.name for folder in findings.iterdir()}
     assert load_known(findings).known
 

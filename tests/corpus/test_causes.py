@@ -82,6 +82,9 @@ def test_how_an_issue_was_looked_for_can_be_written_and_removed(
 
 
 def test_a_file_of_causes_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / CAUSES_FILE).write_text('"late" = { entries = ["a"], symptom = ["crash/*"] }')
+    with pytest.raises(UsageError, match="symptom"):
+        read_causes(tmp_path / CAUSES_FILE)
     (tmp_path / CAUSES_FILE).write_text("no toml")
     with pytest.raises(UsageError, match=CAUSES_FILE):
         read_causes(tmp_path / CAUSES_FILE)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from cases import BACKWARD, FORWARD, STEP, call, chain, children, groups, make_case, tensor_op
+from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Freeze, Mesh, WrapGroup
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, WrapGroup
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Activation, Block, Linear
 from fuzzshard.case.schedule import Forward, SetFlag, Unshard
@@ -27,7 +30,8 @@ def graph_features(case: Case) -> set[str]:
     return {feature for feature in features(case) if feature.startswith("graph:")}
 
 
-IN_PART = {"graph:list_group_in_part"}
+APART = {"graph:list_group_apart"}
+IN_PART = {"graph:list_group_in_part", "graph:list_group_apart"}
 LATE = {"graph:list_group_late"}
 MISSED = {"graph:sync_missed"}
 DIFFERS = {"graph:partial_reduction_differs"}
@@ -57,6 +61,32 @@ def test_a_frozen_module_of_a_list_group_needs_its_parameters_in_backward_too() 
     )
     case = make_case(model, (FORWARD, BACKWARD), wrap=groups(("a", "b"), ""), freezes=(Freeze(target="a"),))
     assert graph_features(case) == LATE
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, set()),
+        ({"checkpoints": (Checkpoint(module="a"),)}, APART),
+        ({"checkpoints": (Checkpoint(module="a"), Checkpoint(module="b"))}, APART),
+        ({"checkpoints": (Checkpoint(module=""),)}, set()),
+        ({"wrap": groups("a", "b", ""), "checkpoints": (Checkpoint(module="a"),)}, set()),
+    ],
+    ids=["not recomputed", "one of two", "each by itself", "both together", "groups of one module"],
+)
+def test_modules_of_a_list_group_that_are_recomputed_apart(
+    changes: dict[str, Any], expected: set[str]
+) -> None:
+    case = make_case(chain(a=LINEAR, b=LINEAR), (FORWARD, BACKWARD), wrap=groups(("a", "b"), ""))
+    assert graph_features(replace(case, **changes)) == expected
+
+
+def test_a_module_that_is_called_by_a_method_parts_its_list_group() -> None:
+    inside = Block(
+        children=children(c=LINEAR), nodes=(call("h0", "c", "x"),), outputs=("h0",), method="encode"
+    )
+    case = make_case(chain(a=LINEAR, b=inside), (FORWARD, BACKWARD), wrap=groups(("a", "b"), ""))
+    assert graph_features(case) == APART
 
 
 def test_a_module_that_runs_twice_leaves_its_list_group_in_part() -> None:
