@@ -45,9 +45,10 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
             case Forward():
                 losses[index] = calls.tape.loss(op, progress, training=training)
                 runs[index], calls.runs = calls.runs, set()
-                if any(calls.to_run[i] for i in calls.list_groups):
+                uneven, in_part = calls.ran_unevenly(), any(calls.to_run[i] for i in calls.list_groups)
+                if in_part:
                     yield "graph:list_group_in_part"
-                if calls.ran_unevenly():
+                if uneven or in_part:
                     yield "graph:list_group_apart"
             case Unshard(async_op=True):
                 calls.begin(modules_named(case, calls.of_module, op.target, recurse=op.recurse))
