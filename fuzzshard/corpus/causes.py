@@ -65,6 +65,7 @@ class Cause:
     cause: str
     entries: tuple[str, ...]
     signatures: tuple[str, ...]
+    symptoms: tuple[str, ...]
     culprits: tuple[str, ...]
     verified: int
     state: tuple[str, ...]
@@ -77,6 +78,7 @@ def by_cause(stored: Iterable[Stored]) -> list[Cause]:
     """Findings by the cause that ``causes.toml`` beside them names; one without a cause is by itself."""
     named: dict[str, list[Stored]] = {}
     known: dict[Path, dict[str, str]] = {}
+    symptoms: dict[str, tuple[str, ...]] = {}
     for item in stored:
         if item.entry.signature:
             path = shown_path(item.file)
@@ -85,16 +87,18 @@ def by_cause(stored: Iterable[Stored]) -> list[Cause]:
                 causes = read_causes(corpus / CAUSES_FILE)
                 known[corpus] = {entry: cause for cause, of in causes.items() for entry in of.entries}
                 named |= {cause: [] for cause in causes if cause not in named}
+                symptoms |= {cause: of.symptoms for cause, of in causes.items()}
             named.setdefault(known[corpus].get(path.name, f"not known: {path.name}"), []).append(item)
-    return [_cause(cause, items) for cause, items in named.items() if items]
+    return [_cause(cause, items, symptoms.get(cause, ())) for cause, items in named.items() if items]
 
 
-def _cause(name: str, items: Sequence[Stored]) -> Cause:
+def _cause(name: str, items: Sequence[Stored], symptoms: tuple[str, ...]) -> Cause:
     entries = [item.entry for item in items]
     return Cause(
         cause=name,
         entries=tuple(sorted(shown_path(item.file).name for item in items)),
         signatures=_distinct(entry.signature for entry in entries),
+        symptoms=symptoms,
         culprits=_distinct(finding.engine for entry in entries for finding in entry.findings[:1]),
         verified=sum(SCRIPT_FILE not in i.entry.notes and saved_script(i.file) is not None for i in items),
         state=_distinct(str(entry.lifecycle) for entry in entries),
@@ -117,7 +121,8 @@ def causes_table(causes: Sequence[Cause], corpus: Path) -> str:
 
 def _cells(cause: Cause) -> Iterator[str]:
     yield _escaped(cause.cause)
-    yield "<br>".join(f"`{signature}`" for signature in cause.signatures)
+    others = (f"any other `{pattern}`" for pattern in cause.symptoms)
+    yield "<br>".join((*(f"`{signature}`" for signature in cause.signatures), *others))
     yield ", ".join(cause.culprits)
     yield str(len(cause.entries))
     yield f"{cause.verified} of {len(cause.entries)}"

@@ -15,8 +15,8 @@ from fuzzshard.world.activity import DEAD, RUNNABLE, STOPPED, Threads, activity,
 FIRST_SECONDS = 5.0
 """While no case has ended yet: a first CUDA context and communicators keep a processor busy meanwhile.
 
-Times the ranks that share a device: kernels of NCCL wait for each other, and each takes its whole slice of
-time meanwhile, 2 ms.
+Times the ranks that share a device: their kernels of NCCL wait for each other, and each takes its whole slice
+of time meanwhile.
 """
 
 COMPILING_SECONDS = 20.0

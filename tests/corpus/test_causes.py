@@ -54,6 +54,13 @@ def test_a_cause_is_one_row_for_all_its_entries(corpus: Path, capsys: pytest.Cap
         "| too late | `divergence/fully_shard/gradient`<br>`divergence/fully_shard/output` | fully_shard | 2 "
         f"| 1 of 2 | open | a \\| b | [pytorch 1]({ISSUE}) |"
     )
+    assert "any other" not in late
+    symptoms = '"too late" = { symptoms = ["crash/*"], entries = ["first", "second"] }'
+    (corpus / CAUSES_FILE).write_text(symptoms)
+    assert (
+        "`divergence/fully_shard/output`<br>any other `crash/*` |"
+        in rows("causes", corpus, capsys=capsys)[-2]
+    )
     assert unread.startswith(
         "| not known: third | `divergence/fully_shard/loss` | fully_shard | 1 | 1 of 1 |"
     )
