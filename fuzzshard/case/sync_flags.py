@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fuzzshard.case.case import Case
 from fuzzshard.case.progress import modules_named
-from fuzzshard.case.schedule import SetDivideFactor, SetFlag
+from fuzzshard.case.schedule import Backward, ClipGradNorm, SetDivideFactor, SetFlag, Step, ZeroGrad
 
 UNMANAGED = None
 """The owner of a parameter that no wrap group manages."""
@@ -51,3 +53,24 @@ class SyncFlags:
     def synced(self, owner: int | None) -> bool:
         """Whether a backward now reduces the gradients of this group over the whole mesh."""
         return self.reduce[owner] and (self.all_reduce[owner] or self.case.mesh.replicate is None)
+
+
+def steps_unsynced(case: Case, skipped: Collection[int]) -> bool:
+    """Whether gradients are used, or zeroed, after a backward that did not synchronise them.
+
+    The ``skipped`` backwards, by the index of their ops, had nothing to differentiate, and so synchronise
+    nothing.
+    """
+    flags = SyncFlags(case)
+    unsynced = False
+    for index, op in enumerate(case.schedule):
+        match op:
+            case SetFlag():
+                flags.set(op)
+            case Backward() if index not in skipped:
+                unsynced = not flags.synced(UNMANAGED)
+            case Step() | ZeroGrad() | ClipGradNorm() if unsynced:
+                return True
+            case _:
+                pass
+    return False

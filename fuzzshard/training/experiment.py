@@ -13,6 +13,7 @@ import torch
 from fuzzshard.case.case import Case
 from fuzzshard.case.progress import ranks_differ
 from fuzzshard.case.relations import variant
+from fuzzshard.case.sync_flags import steps_unsynced
 from fuzzshard.engines.base import DTYPES, Engine
 from fuzzshard.engines.ddp import DDP, misses_a_root
 from fuzzshard.engines.fsdp1 import FSDP1
@@ -132,6 +133,10 @@ class Experiment:
         """Why an engine cannot be compared with what the reference did."""
         if ranks_differ(self.case):
             return None
+        if engine in (DDP.name, Replicate.name, FSDP1.name) and steps_unsynced(
+            self.case, self.traces[Reference.name].skipped
+        ):
+            return "a step on gradients that were not synchronised: a backward had nothing to differentiate"
         if engine in (DDP.name, Replicate.name) and misses_a_root(
             self.case, self.traces[Reference.name].unreduced()
         ):

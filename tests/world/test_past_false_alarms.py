@@ -24,7 +24,7 @@ from fuzzshard.case.graph import (
     TensorOp,
 )
 from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetMode, SetRequiresGrad
+from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetMode, SetPath, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
@@ -96,6 +96,18 @@ PAST: dict[str, Case] = {
         block(use("h0", "b", "x"), outputs=("h0",), a=LINEAR, b=LINEAR),
         (NO_SYNC, FORWARD, BACKWARD, Forward(target="a"), SYNC, BACKWARD),
         wrap=groups("b"),
+    ),
+    "a backward that had nothing to differentiate synchronises nothing before a step": make_case(
+        block(
+            Call(name="h0", module="a", args=("x",), alternatives=("b",)),
+            outputs=("h0",),
+            a=LINEAR,
+            b=Activation(),
+        ),
+        (NO_SYNC, FORWARD, BACKWARD, SetPath(path=1), SYNC, FORWARD, BACKWARD, STEP),
+        wrap=groups(""),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
+        engines=("ddp", "replicate", "fully_shard", "fsdp1"),
     ),
     "a root that its last backward missed is resharded before a step": make_case(
         block(
