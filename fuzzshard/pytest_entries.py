@@ -12,13 +12,14 @@ import msgspec
 import pytest
 
 from fuzzshard import __version__
+from fuzzshard.campaign.saved import known_from
 from fuzzshard.commands.options import parse_duration, world_config
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD, Outcome, Replayed, obstacle, replay_entry
-from fuzzshard.corpus.replay import shown_path
+from fuzzshard.corpus.replay import shown_path, unless_known
 from fuzzshard.corpus.store import is_entry_below
 from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
 from fuzzshard.verdict import Verdict
@@ -64,6 +65,8 @@ class CorpusRun:
         self.deadline = parse_duration(text) if text else None
         self.torch = importlib.metadata.version("torch")
         self.world = SharedWorld(world_config(self.device, self.num_ranks, preload, asked=1, default=1))
+        known = [config.invocation_params.dir / path for path in config.getoption("--fuzzshard-known")]
+        self.explain = known_from(known, self.world.config.preload)
 
     def header(self) -> str:
         """Versions, the device, the corpora, what else is loaded, and where seeds come from."""
@@ -133,6 +136,7 @@ class EntryItem(pytest.Item):
         state = self.corpus_run
         world = state.world.with_ranks(self.entry.case.mesh.size)
         replayed = replay_entry(world, self.entry, state.device, state.deadline)
+        replayed = unless_known(replayed, self.entry, state.explain)
         match replayed.outcome:
             case Outcome.PASS:
                 return
@@ -140,6 +144,8 @@ class EntryItem(pytest.Item):
                 self.add_report_section("call", "fuzzshard", f"{replayed.message}\n{self._how_to_update()}")
             case Outcome.SAME | Outcome.WONTFIX:
                 raise RecordedFinding(replayed.message)
+            case Outcome.KNOWN:
+                pytest.xfail(replayed.message)
             case Outcome.INCONCLUSIVE:
                 pytest.skip(f"inconclusive: {replayed.message}")
             case _:

@@ -42,6 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="a Python file that every rank runs first",
     )
     group.addoption(
+        "--fuzzshard-known",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a corpus whose findings are no news where a case should pass, such as those of an older torch",
+    )
+    group.addoption(
         "--fuzzshard-deadline",
         default=None,
         metavar="TIME",

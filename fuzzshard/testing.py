@@ -18,19 +18,18 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from fuzzshard.campaign.judge import judge, same_finding
-from fuzzshard.campaign.known import Found, Registry
-from fuzzshard.campaign.saved import load_known
+from fuzzshard.campaign.saved import known_from
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.commands.options import world_config
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
-from fuzzshard.errors import InfraError, UsageError
+from fuzzshard.errors import InfraError
 from fuzzshard.report.text import drawn
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig, resolve_device
@@ -62,7 +61,7 @@ def assert_parity(
 
     A finding that the corpus ``known`` explains is returned too, as a campaign with that corpus does not
     report it: a confirmed entry there that this torch has has its signature, and the case has all features
-    that make that entry's finding (:func:`fuzzshard.campaign.saved.load_known`).
+    that make that entry's finding (:func:`fuzzshard.campaign.saved.known_from`).
 
     ``deadline`` in seconds is how long a case may take before it is a hang; by default it is learned. The
     files in ``preload`` are run by every rank first. Raises :class:`fuzzshard.errors.InvalidCase` and
@@ -85,7 +84,7 @@ def assert_parity(
     if verdict.status is Status.INFRA:
         raise InfraError(verdict.message, "run fuzzshard doctor")
     if verdict.status.is_finding:
-        explained = known and _known(known.resolve(), config.preload).explains(Found(0, case, verdict))
+        explained = known and _known(known.resolve(), config.preload)(case, verdict)
         if not explained:
             raise AssertionError(_explained(case, verdict, world))
     return verdict
@@ -101,11 +100,9 @@ def _judged(world: World, case: Case, deadline: float | None) -> Verdict:
 
 
 @functools.cache
-def _known(corpus: Path, preload: tuple[str, ...]) -> Registry:
-    """The findings that a campaign with this corpus would not report either."""
-    if not corpus.exists():
-        raise UsageError(f"{corpus} does not exist", "give a corpus as known")
-    return load_known(corpus, preload=preload, unconfirmed=False)
+def _known(corpus: Path, preload: tuple[str, ...]) -> Callable[[Case, Verdict], Path | None]:
+    """What a campaign with this corpus would not report either."""
+    return known_from((corpus,), preload)
 
 
 def _explained(case: Case, verdict: Verdict, world: World) -> str:

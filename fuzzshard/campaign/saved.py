@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from fuzzshard.campaign.known import Known, Registry, Symptoms, cause_of
+from fuzzshard.campaign.known import Found, Known, Registry, Symptoms, cause_of
+from fuzzshard.case.case import Case
 from fuzzshard.corpus.causes import CAUSES_FILE, read_causes
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import InvalidEntry, UsageError
+from fuzzshard.verdict import Verdict
 
 
 def load_known(*corpora: Path, preload: Collection[str] | None = None, unconfirmed: bool = True) -> Registry:
@@ -48,6 +50,23 @@ def load_known(*corpora: Path, preload: Collection[str] | None = None, unconfirm
     for folder in {known.path.parent for known in registry.known}:
         share_causes(registry, folder / CAUSES_FILE)
     return registry
+
+
+def known_from(corpora: Collection[Path], preload: Collection[str]) -> Callable[[Case, Verdict], Path | None]:
+    """Names the entry that explains a finding to a campaign with these ``corpora``, if one does.
+
+    Raises :class:`UsageError` for a corpus that is not there.
+    """
+    for corpus in corpora:
+        if not corpus.exists():
+            raise UsageError(f"{corpus} does not exist", "give a corpus as known")
+    registry = load_known(*corpora, preload=preload, unconfirmed=False)
+
+    def explain(case: Case, verdict: Verdict) -> Path | None:
+        known = registry.hit(Found(0, case, verdict))
+        return known.path if known is not None else None
+
+    return explain
 
 
 def saved_cause(file: Path, entry: CorpusEntry) -> frozenset[str]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
 
-from fuzzshard.case.case import Case
 from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
     Device,
@@ -22,13 +20,12 @@ from fuzzshard.commands.options import (
     world_config,
 )
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD, Outcome, exit_code
-from fuzzshard.corpus.replay import Explain, ReplayResult
+from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.summary import summarise, summary_lines
 from fuzzshard.corpus.update import update as update_entry
 from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
-from fuzzshard.verdict import Verdict
 
 
 def replay(
@@ -90,6 +87,7 @@ def replay(
         recorded finding. Cases without one stay as they are.
     """
     from fuzzshard import reproducer
+    from fuzzshard.campaign.saved import known_from
     from fuzzshard.world import World, resolve_device
 
     if update and preload:
@@ -108,7 +106,7 @@ def replay(
         device=kind,
         num_ranks=config.size,
         deadline=deadline,
-        explain=_explain_from(known, config.preload),
+        explain=known_from(known, config.preload),
     )
     replayed: list[ReplayResult] = []
     interrupted = False
@@ -127,23 +125,6 @@ def replay(
     if not as_json:
         print(_summary(outcomes, len(files), interrupted))
     return EXIT_INTERRUPTED if interrupted else exit_code(outcomes)
-
-
-def _explain_from(corpora: Sequence[Path], preload: Sequence[str]) -> Explain:
-    """Knows what a campaign would that had these corpora; raises :class:`UsageError` for a missing one."""
-    from fuzzshard.campaign.known import Found
-    from fuzzshard.campaign.saved import load_known
-
-    for corpus in corpora:
-        if not corpus.exists():
-            raise UsageError(f"{corpus} does not exist", "give a corpus as --known")
-    registry = load_known(*corpora, preload=preload, unconfirmed=False)
-
-    def explain(case: Case, verdict: Verdict) -> Path | None:
-        hit = registry.hit(Found(0, case, verdict))
-        return hit.path if hit is not None else None
-
-    return explain
 
 
 def _as_line(result: ReplayResult, updated: str) -> str:

@@ -72,7 +72,7 @@ def replay(
                 yield _without_world(file, entry, device, num_ranks)
                 continue
             start = time.monotonic()
-            replayed = _unless_known(replay_entry(world, entry, device, deadline), entry, explain)
+            replayed = unless_known(replay_entry(world, entry, device, deadline), entry, explain)
             yield ReplayResult(
                 shown_path(file),
                 replayed.outcome,
@@ -83,8 +83,11 @@ def replay(
             )
 
 
-def _unless_known(replayed: Replayed, entry: CorpusEntry, explain: Explain) -> Replayed:
-    """An entry that records a finding of its own, or had one, is about that one alone."""
+def unless_known(replayed: Replayed, entry: CorpusEntry, explain: Explain) -> Replayed:
+    """``KNOWN`` where nothing is expected and ``explain`` names an entry that has the finding.
+
+    An entry that records a finding of its own, or had one, is about that one alone.
+    """
     if replayed.outcome is not Outcome.CHANGED or entry.signature or replayed.verdict is None:
         return replayed
     path = explain(entry.case, replayed.verdict)

@@ -20,7 +20,7 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry
-from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
 from fuzzshard.verdict import Finding, Status, Verdict
@@ -359,9 +359,22 @@ def test_the_header_names_versions_device_and_preloads(pytester: pytest.Pytester
     )
 
 
+def test_a_known_finding_is_an_expected_failure_where_none_is_expected(
+    pytester: pytest.Pytester, world: type[FakeWorld]
+) -> None:
+    save(pytester.path / "older", "open-one", entry(confirmed=Confirmation(runs=3, reproduced=3)))
+    save_bare(pytester.path / "corpus", "pair", clean_case(2))
+    world.verdicts = [DIVERGENCE]
+    run_corpus(pytester).assert_outcomes(failed=1)
+    result = run_corpus(pytester, "--fuzzshard-known", "older", "-rx")
+    result.assert_outcomes(xfailed=1)
+    result.stdout.fnmatch_lines(["*divergence/fully_shard/gradient, known from*older/findings/open-one*"])
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
+        (("--fuzzshard-corpus", ".", "--fuzzshard-known", "gone"), "*gone does not exist*"),
         (("--fuzzshard-corpus", "nowhere"), "*nowhere does not exist*"),
         (("--fuzzshard-corpus", ".", "--fuzzshard-preload", "missing.py"), "*missing.py*is not a file*"),
         (("--fuzzshard-corpus", ".", "--fuzzshard-deadline", "soon"), "*'soon' is not a duration*"),

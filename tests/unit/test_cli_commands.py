@@ -116,7 +116,7 @@ def test_replay_fails_for_no_finding_that_a_known_corpus_explains(
     assert fuzzshard("replay", case, "--device", "cpu", "--known", known.parent) == 0
     assert f"{DIVERGENCE.signature}, known from {known}" in capsys.readouterr().out
     assert fuzzshard("replay", case, "--device", "cpu", "--known", tmp_path / "typo") == 2
-    assert "give a corpus as --known" in capsys.readouterr().err
+    assert "give a corpus as known" in capsys.readouterr().err
 
 
 def test_replay_starts_as_many_ranks_as_asked_for(
