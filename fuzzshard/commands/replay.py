@@ -46,7 +46,7 @@ def replay(
     WONTFIX       the same, and the entry says that it will stay
     CHANGED       another finding is there, or one where none is expected
     FIXED         the recorded finding is gone
-    KNOWN         nothing is expected, and the finding is one of a corpus given as --known
+    KNOWN         a finding where none is expected, which a --known corpus has
     PASS          nothing is wrong, and nothing was known of this torch and device
     INCONCLUSIVE  a flaky finding stayed away, or noise could explain it
     SKIPPED       the case needs more ranks, or CUDA
