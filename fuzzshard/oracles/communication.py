@@ -43,11 +43,12 @@ def expected_communication(case: Case, rank: int) -> list[Expected | None]:
             expected.append(None)
             continue
         gathers = [i for i in most.issued if i.kind == "all_gather"]
-        fewer = sum(i.kind == "all_gather" for i in fewest.issued)
+        possible = [i for i in fewest.issued if i.kind == "all_gather"]
+        counts = [sum(i.sure for i in gathers), len(gathers), sum(i.sure for i in possible), len(possible)]
         certain = most.gathers_certain and fewest.gathers_certain
         expected.append(
             Expected(
-                gathers=(min(fewer, len(gathers)), max(fewer, len(gathers))) if certain else None,
+                gathers=(min(counts), max(counts)) if certain else None,
                 gathered=frozenset(i.size for i in gathers),
                 reductions=tuple(i for i in most.issued if i.kind in REDUCTIONS),
             )

@@ -48,15 +48,18 @@ def allowed_deviation(
 ) -> float | None:
     """How far from one the factor may be, if the error is parallel to the elements and it is farther.
 
-    ``others`` are what runs have that differ from the expected one by rounding alone.
+    ``others`` are what runs have that differ from the expected one by rounding alone. Where one of them
+    has left the range of its dtype, rounding may have made any factor.
     """
     if (found := factor(observed, expected)) is None:
         return None
     slope, rest = found
     if abs(slope - 1) < SMALLEST or rest > PARALLEL * abs(slope - 1):
         return None
-    noise = [other for tensor in others if (other := factor(tensor, expected)) is not None]
-    if any(moved > MOST_NOISE for _, moved in noise):
-        return None
+    noise = []
+    for tensor in others:
+        if (other := factor(tensor, expected)) is None or other[1] > MOST_NOISE:
+            return None
+        noise.append(other)
     allowed = NOISE_FACTOR * max((abs(slope - 1) for slope, _ in noise), default=0.0)
     return allowed if abs(slope - 1) > allowed else None

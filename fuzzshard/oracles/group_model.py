@@ -21,11 +21,15 @@ from fuzzshard.case.placements import shard_dim
 
 
 class Shards(enum.Enum):
-    """How a group holds its parameters; ``FEW`` is the smaller mesh of an int ``reshard_after_forward``."""
+    """How a group holds its parameters; ``FEW`` is the smaller mesh of an int ``reshard_after_forward``.
+
+    ``EITHER``: a recomputation has unsharded them, or stopped before it came to the group.
+    """
 
     ALL = "sharded"
     FEW = "sharded over the smaller mesh"
     WHOLE = "unsharded"
+    EITHER = "sharded or unsharded"
 
 
 class Phase(enum.Enum):
@@ -38,11 +42,15 @@ class Phase(enum.Enum):
 
 
 class Issued(NamedTuple):
-    """One collective: its kind, the elements of the gathered or the scattered tensor, and their dtype."""
+    """One collective: its kind, the elements of the gathered or the scattered tensor, and their dtype.
+
+    ``sure``: whether it is issued in any case.
+    """
 
     kind: str
     size: int | None
     dtype: str | None
+    sure: bool = True
 
 
 @dataclasses.dataclass(eq=False)
@@ -91,7 +99,7 @@ class Group:
         self.gathering = True
         if (self.few if self.shards is Shards.FEW else self.case.mesh.shard) > 1:
             size = self._sum(self.parameters) * self.case.mesh.shard if self._sizes_known else None
-            self.issued.append(Issued("all_gather", size, None))
+            self.issued.append(Issued("all_gather", size, None, sure=self.shards is not Shards.EITHER))
 
     def wait(self) -> None:
         """Ends an all-gather that was started."""

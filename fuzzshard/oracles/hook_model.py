@@ -139,7 +139,7 @@ class HookModel:
         """A parameter gets its gradient, the sum over all its uses, when the last of them has run."""
         for fqn in node.parameters - frozen:
             if (owner := self.found.owners[fqn]) is not None:
-                self.certain &= self.groups[owner].shards is Shards.WHOLE
+                self.certain &= self.groups[owner].shards in (Shards.WHOLE, Shards.EITHER)
                 if last[fqn] is node:
                     self.groups[owner].gradients.add(fqn)
 
@@ -161,13 +161,15 @@ class HookModel:
         """A checkpointed module runs forward again as soon as backward needs what it computed.
 
         It stops when it has all that backward saved there, which is known to be all of it only where every
-        module within takes part in this backward.
+        module within takes part in this backward. A group whose module's call is within another checkpoint
+        may not be gathered then: what that one saves is its inputs, before the call.
         """
         if region.recomputed:
             return
         region.recomputed = True
         begins: list[tuple[str, int]] = []
         certain = not (region.nested or region.without_grad)
+        sharded = [group for group in self.groups if group.shards is not Shards.WHOLE]
         self.recomputing = True
         for path, is_begin, number in region.calls:
             if path not in self.of_module:
@@ -181,6 +183,9 @@ class HookModel:
                 certain &= any(n in reached_numbers for n in range(first, number))
                 self.leave(path, [], grad=True)
         self.recomputing = False
+        for group in () if certain else sharded:
+            if group.shards is Shards.WHOLE:
+                group.shards = Shards.EITHER
         wraps = any(path in self.of_module for path, _, _ in region.calls)
         self.gathers_certain &= certain or not wraps
 

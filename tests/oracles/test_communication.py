@@ -6,9 +6,9 @@ import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, make_case
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Tie, WrapGroup
-from fuzzshard.case.graph import MLP, Block, Linear
+from fuzzshard.case.graph import MLP, Block, Linear, TensorOp
 from fuzzshard.case.options import Precision
-from fuzzshard.case.schedule import Flag, Forward, Op, Reshard, SetFlag, SetRequiresGrad, Unshard
+from fuzzshard.case.schedule import Backward, Flag, Forward, Op, Reshard, SetFlag, SetRequiresGrad, Unshard
 from fuzzshard.oracles.communication import communication_findings, expected_communication
 from fuzzshard.training.collectives import Collective
 from fuzzshard.training.trace import Trace
@@ -118,6 +118,21 @@ def test_tied_weights_are_reduced_once() -> None:
 def test_recomputation_gathers_nothing_that_backward_would_not() -> None:
     case = make_case(schedule=ONCE, wrap=groups("a", "b", ROOT), checkpoints=(Checkpoint(module="a"),))
     assert counts(case) == [(2, 0, 0), (2, 2, 0)]
+
+
+def test_a_recomputation_that_stops_before_an_inner_checkpoint_may_gather_nothing(two_ranks: World) -> None:
+    model = Block(
+        children=children(a=Linear(out=3)),
+        nodes=(TensorOp(name="h", op="mul", args=("x", "x")), call("k", "a", "x")),
+        outputs=("h",),
+    )
+    checkpoints = (Checkpoint(module=""), Checkpoint(module="a", implementation="utils"))
+    schedule = (FORWARD, FORWARD, Backward(which="oldest"), BACKWARD, FORWARD, Forward(grad=False))
+    wrap = groups("a", reshard=True)
+    case = make_case(model, schedule, wrap=wrap, checkpoints=checkpoints)
+    gathers = [expected and expected.gathers for expected in expected_communication(case, 0)]
+    assert gathers == [(1, 1), (1, 1), None, None, (0, 1), (1, 1)]
+    assert two_ranks.run(case).status is Status.PASS
 
 
 @pytest.mark.parametrize(("outer", "known"), [(ROOT, True), ("q", False)])

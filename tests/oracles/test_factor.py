@@ -45,6 +45,14 @@ def test_nothing_is_a_factor_of_what_rounding_moves_by_more_than_itself() -> Non
         assert (allowed_deviation(0 * EXPECTED, EXPECTED, [ROUNDED, moved]) is not None) is told
 
 
+def test_nothing_is_a_factor_of_what_rounding_takes_out_of_range() -> None:
+    for beyond in (torch.inf, torch.nan):
+        moved = EXPECTED.clone()
+        moved[0] = beyond
+        assert allowed_deviation(0 * EXPECTED, EXPECTED, [ROUNDED]) is not None
+        assert allowed_deviation(0 * EXPECTED, EXPECTED, [ROUNDED, moved]) is None
+
+
 def test_few_elements_and_invalid_ones_say_nothing() -> None:
     few = EXPECTED[: FEWEST_ELEMENTS - 1]
     assert allowed_deviation(few / 2, few, []) is None
