@@ -232,9 +232,9 @@ def test_a_world_may_end_while_another_notices_that_the_fork_server_is_gone(
 
 def test_the_first_case_of_fresh_ranks_has_a_longer_deadline_however_they_came() -> None:
     class Watched(Deadline):
-        def seconds(self, fresh: bool) -> float:
+        def seconds(self, fresh: bool, compiles: bool = False) -> float:
             asked.append(fresh)
-            return super().seconds(fresh)
+            return super().seconds(fresh, compiles)
 
     asked: list[bool] = []
     with World(WorldConfig(size=1)) as world:
