@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.case.units import fsdp1_normalizes_otherwise, some_engine_multiplies_otherwise
+from fuzzshard.engines.batch_norm_noise import cancelled_rows, cancels_rows, centred_sizes, column
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.nested import map_tensors
 from fuzzshard.engines.precision import MasterWeights, computing_dtypes
@@ -21,8 +22,6 @@ from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.engines.tensor_noise import (
     add_rounding,
     can_round,
-    centred_sizes,
-    column,
     convolves,
     leaves_rounding_only,
     multiplies,
@@ -117,10 +116,10 @@ class NoiseTwin(Reference):
     Accuracy and Stability of Numerical Algorithms, section 4.2); all ranks draw the same signs. What a
     module contributes to the gradient of its inputs is off by two rounding units: an engine that puts
     autograd nodes at module boundaries makes autograd add the contributions in another order. What a norm of
-    one or two features passes on is rounding alone, and is off by that of its terms; so is what a softmax
-    passes on where one score is far above the others, and what a batch norm sums up where a trace has it in
-    parts: its gradients come in with errors. What the twin's later tensors differ by from the reference's is
-    the scale by which rounding alone may move them.
+    one or two features passes on is rounding alone, and is off by that of its terms; so is what a batch norm
+    of two rows passes on, what a softmax passes on where one score is far above the others, and what a batch
+    norm sums up where a trace has it in parts: its gradients come in with errors. What the
+    twin's later tensors differ by from the reference's is the scale by which rounding alone may move them.
 
     The twin of the negative seed has the opposite errors in its reductions: where terms cancel, one of the
     two gradients changes its sign, which is all that some optimizers look at.
@@ -166,8 +165,10 @@ class NoiseTwin(Reference):
         for module in model.modules():
             if module in rounded or leaves_rounding_only(module):
                 add_rounding(module, self.noise_seed, input_gradient_only=module not in rounded)
-            if isinstance(module, nn.BatchNorm1d) and (rounded or self.case.compile in TRACED_BACKWARD):
-                module.register_forward_hook(partial(self._round_batch_norm, forward=bool(rounded)))
+            if isinstance(module, nn.BatchNorm1d):
+                module.register_forward_hook(self._round_rows)
+                if rounded or self.case.compile in TRACED_BACKWARD:
+                    module.register_forward_hook(partial(self._round_batch_norm, forward=bool(rounded)))
         return super().parallelize(model)
 
     @override
@@ -206,6 +207,12 @@ class NoiseTwin(Reference):
             error = torch.finfo(output.dtype).eps * units
             output = output + error * weight * signs(error, self.generator)
         return self._perturbed(output, units)
+
+    def _round_rows(
+        self, module: nn.BatchNorm1d, args: tuple[torch.Tensor], output: torch.Tensor
+    ) -> torch.Tensor:
+        (x,) = args
+        return cancelled_rows(module, x, output, self.generator) if cancels_rows(module, x) else output
 
     def _perturbed(self, tensor: torch.Tensor, units: float | torch.Tensor = 1.0) -> torch.Tensor:
         """``tensor``, whose gradient will be off by so many rounding units."""

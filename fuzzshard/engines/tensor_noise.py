@@ -113,25 +113,6 @@ def _magnitude(module: nn.Module, x: torch.Tensor) -> Product:
     return normed
 
 
-def centred_sizes(module: nn.BatchNorm1d, x: torch.Tensor) -> torch.Tensor:
-    """How large what ``module`` subtracts is beside what is left: features less their mean keep its rounding.
-
-    It stays where a loss adds up all rows, whose features are zero in sum whatever comes in.
-    """
-    x = x.detach()
-    if module.training or module.running_mean is None or module.running_var is None:
-        others = [dim for dim in range(x.dim()) if dim != 1]
-        variance, mean = torch.var_mean(x, others, correction=0, keepdim=True)
-    else:
-        mean, variance = column(module.running_mean, x), column(module.running_var, x)
-    return (x.abs() + mean.abs()) / (variance + module.eps).sqrt()
-
-
-def column(features: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """One value for each feature, shaped to go with ``like`` (rows, features, ...)."""
-    return features.view(-1, *(1 for _ in like.shape[2:]))
-
-
 class _Rounded(torch.autograd.Function):
     """``value`` of some tensors; it and its gradients are off by what a sum of such ``magnitude`` may be."""
 

@@ -179,6 +179,18 @@ def test_a_noise_twin_starts_equal_and_moves_by_rounding_only() -> None:
         torch.testing.assert_close(found.observed, found.expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_noise_twin_rounds_what_a_batch_norm_of_two_rows_passes_on() -> None:
+    case = one_rank(chain(a=Linear(out=4), n=BatchNorm()), loss="sum")
+    exact, double = (
+        gradient(train(case, dtype)[0], 1, "a.weight") for dtype in (torch.float32, torch.float64)
+    )
+    twin = Trace()
+    Trainer(case, NoiseTwin(case, ONE_RANK, torch.float32, 1), twin).run()
+    moved = (gradient(twin, 1, "a.weight") - exact).abs()
+    assert moved.max() >= (exact - double).abs().max()
+    assert moved.max() < 1e-4
+
+
 def test_a_noise_twin_records_how_far_its_reductions_may_round_since_gradients_were_zeroed() -> None:
     """On every element, whatever the other noise does to it; two reductions that add up round twice."""
     unit = torch.finfo(torch.float32).eps / 2

@@ -1,0 +1,74 @@
+"""Rounding of batch norms, for the noise twins: of what they subtract, and of gradients that cancel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from fuzzshard.engines.tensor_noise import signs
+
+
+def centred_sizes(module: nn.BatchNorm1d, x: torch.Tensor) -> torch.Tensor:
+    """How large what ``module`` subtracts is beside what is left: features less their mean keep its rounding.
+
+    It stays where a loss adds up all rows, whose features are zero in sum whatever comes in.
+    """
+    x = x.detach()
+    if module.training or module.running_mean is None or module.running_var is None:
+        others = [dim for dim in range(x.dim()) if dim != 1]
+        variance, mean = torch.var_mean(x, others, correction=0, keepdim=True)
+    else:
+        mean, variance = column(module.running_mean, x), column(module.running_var, x)
+    return (x.abs() + mean.abs()) / (variance + module.eps).sqrt()
+
+
+def column(features: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """One value for each feature, shaped to go with ``like`` (rows, features, ...)."""
+    return features.view(-1, *(1 for _ in like.shape[2:]))
+
+
+def cancels_rows(module: nn.BatchNorm1d, x: torch.Tensor) -> bool:
+    """Whether a batch norm of ``x`` passes rounding alone on, as :func:`leaves_rounding_only` says of others.
+
+    Its two rows are signs, whatever their size, but for its ``eps``.
+    """
+    return (module.training or module.running_mean is None) and x.numel() <= 2 * x.shape[1]
+
+
+def cancelled_rows(
+    module: nn.BatchNorm1d, x: torch.Tensor, output: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    """``output`` of ``x``; the gradient that ``x`` gets is off by the rounding of its terms, which cancel."""
+    others = [dim for dim in range(x.dim()) if dim != 1]
+    scale = (x.detach().var(others, correction=0, keepdim=True) + module.eps).rsqrt()
+    if module.weight is not None:
+        scale = scale * column(module.weight.detach().abs(), x)
+    sizes = centred_sizes(module, x)
+    result: torch.Tensor = _CancelledRows.apply(output, x, scale, sizes, generator)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _CancelledRows(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        output: torch.Tensor,
+        x: torch.Tensor,
+        scale: torch.Tensor,
+        sizes: torch.Tensor,
+        generator: torch.Generator,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(scale, sizes)
+        ctx.generator = generator
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (gradient,), (scale, sizes) = gradients, ctx.saved_tensors
+        others = [dim for dim in range(gradient.dim()) if dim != 1]
+        mean = gradient.abs().mean(others, keepdim=True)
+        size = scale * (gradient.abs() + mean + sizes * mean)
+        error = torch.finfo(gradient.dtype).eps * size * signs(size, ctx.generator)
+        return gradient, error, None, None, None
