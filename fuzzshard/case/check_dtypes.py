@@ -6,6 +6,7 @@ Most modules want inputs of the dtype of their parameters.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from typing_extensions import override
 
@@ -22,6 +23,14 @@ from fuzzshard.errors import InvalidCase
 
 DtypeOrIds = Dtype | None
 """The dtype of a value; None for ids."""
+
+
+class CallDtypes(NamedTuple):
+    """What a module computes with in one call, and what it returns, as its policy casts them."""
+
+    module: str
+    inputs: tuple[DtypeOrIds, ...]
+    outputs: tuple[DtypeOrIds, ...]
 
 
 def promote(a: Dtype, b: Dtype) -> Dtype:
@@ -50,6 +59,12 @@ def norms_half_precision_in_float32(case: Case, found: Facts) -> bool:
     """Whether a layer norm with parameters in float32 is called with values in half precision."""
     mixed = has_precision(case) or case.dtypes
     return bool(mixed) and any(flow.norms_half_precision for flow in _forwards(case, found))
+
+
+def called_dtypes(case: Case, found: Facts) -> list[CallDtypes]:
+    """Every call of a module in the forwards of the schedule, in order; nothing where no dtype is mixed."""
+    mixed = has_precision(case) or case.dtypes
+    return [call for flow in _forwards(case, found) for call in flow.calls] if mixed else []
 
 
 def _forwards(case: Case, found: Facts) -> Iterator[_Flow]:
@@ -90,6 +105,7 @@ class _Flow(ForwardWalk[DtypeOrIds]):
         self.casts = casts(case)
         self.ties = {tie.parameter: tie.source for tie in case.ties}
         self.norms_half_precision = False
+        self.calls: list[CallDtypes] = []
 
     def forward(self, target: str) -> None:
         floats = self.cast or self.case.dtype
@@ -99,8 +115,10 @@ class _Flow(ForwardWalk[DtypeOrIds]):
     @override
     def module(self, path: str, module: Module, args: tuple[DtypeOrIds, ...]) -> tuple[DtypeOrIds, ...]:
         cast = self.casts.get(path, Casts())
-        outputs = super().module(path, module, tuple(d and (cast.inputs or d) for d in args))
-        return tuple(d and (cast.outputs or d) for d in outputs)
+        inputs = tuple(d and (cast.inputs or d) for d in args)
+        outputs = tuple(d and (cast.outputs or d) for d in super().module(path, module, inputs))
+        self.calls.append(CallDtypes(path, inputs, outputs))
+        return outputs
 
     @override
     def leaf(self, path: str, leaf: Leaf, arg: DtypeOrIds) -> DtypeOrIds:

@@ -38,6 +38,7 @@ FEATURES: dict[str, str] = {
     "edge:attend": "attention of three values of a block",
     "edge:method": "a block that callers call by another method than forward",
     "edge:alternatives": "a call of one child or another, as the block's path says",
+    "edge:no_grad_call": "a block calls a child without gradients",
     "returns:tuple": "a block that returns a tuple",
     "returns:list": "a block that returns a list",
     "returns:dict": "a block that returns a dict",

@@ -80,6 +80,8 @@ def edge_features(case: Case, found: Facts) -> Iterator[str]:
                 continue
             if node.alternatives:
                 yield "edge:alternatives"
+            if not node.grad:
+                yield "edge:no_grad_call"
             if _unread_results(case, path, node, set(reads)):
                 yield "edge:unused_output"
     if len(found.called) < len(found.modules):

@@ -12,6 +12,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Mesh, WrapGroup
+from fuzzshard.case.check_dtypes import called_dtypes
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import BatchNorm, Block, Call, join, resolve
 from fuzzshard.case.groups import calls_of, root_groups, root_is_wrapped
@@ -49,7 +50,14 @@ def variant(case: Case) -> Case | None:
             changed = _root_only(case)
         case "mesh":
             changed = _with_replicas(case)
-    return changed if changed is not None and changed != case and _is_valid(changed) else None
+    if changed is None or changed == case or not _is_valid(changed):
+        return None
+    return changed if _casts_alike(changed, case) else None
+
+
+def _casts_alike(changed: Case, case: Case) -> bool:
+    """Whether modules compute in the same dtypes: wrap groups cast where one group for all does not."""
+    return called_dtypes(changed, facts(changed)) == called_dtypes(case, facts(case))
 
 
 def _is_valid(case: Case) -> bool:

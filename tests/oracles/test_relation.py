@@ -23,8 +23,8 @@ from cases import (
 from traces import floats, trace
 
 from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
-from fuzzshard.case.graph import BatchNorm, Block, Conv1d, Dropout, Linear
-from fuzzshard.case.options import Delay, Relation
+from fuzzshard.case.graph import BatchNorm, Block, Conv1d, Dropout, Linear, RawParameter
+from fuzzshard.case.options import Delay, Dtype, Precision, Relation
 from fuzzshard.case.relations import variant
 from fuzzshard.case.schedule import Forward, Op, Reshard, SetFlag, SetMode, Unshard
 from fuzzshard.oracles.relation import is_due, relation_findings
@@ -91,6 +91,13 @@ _TWICE = Block(
 PARTLY = SetFlag(flag="requires_gradient_sync", value=True, target="a")
 ONLY_HSDP = SetFlag(flag="requires_all_reduce", value=False)
 
+
+def _casting(output: Dtype) -> Case:
+    precision = Precision(reduce="bfloat16", output=output, cast_inputs=False)
+    wrap = tuple(msgspec.structs.replace(group, precision=precision) for group in groups("a", ROOT))
+    return make_case(chain(a=Linear(out=4), r=RawParameter()), wrap=wrap, relation="plan")
+
+
 NO_VARIANT: dict[str, tuple[Relation, Case]] = {
     "nothing to remove": ("checkpoint", make_case()),
     "no delays": ("delay", make_case()),
@@ -104,6 +111,7 @@ NO_VARIANT: dict[str, tuple[Relation, Case]] = {
         "plan",
         make_case(schedule=(*TWO_STEPS, ZERO, Forward(target="b"), BACKWARD)),
     ),
+    "a plan that casts within the model": ("plan", _casting(output="bfloat16")),
     "no root to wrap alone": ("plan", make_case(wrap=groups("a", "b"))),
     "replicas already": ("mesh", make_case(mesh=Mesh(replicate=1, shard=2))),
     "a flag for replicas": ("mesh", make_case(schedule=(ONLY_HSDP, *TWO_STEPS))),
@@ -113,6 +121,10 @@ NO_VARIANT: dict[str, tuple[Relation, Case]] = {
 @pytest.mark.parametrize(("relation", "case"), NO_VARIANT.values(), ids=NO_VARIANT.keys())
 def test_a_case_has_no_variant_where_it_would_be_another_experiment(relation: Relation, case: Case) -> None:
     assert variant(msgspec.structs.replace(case, relation=relation)) is None
+
+
+def test_another_plan_may_cast_outputs_to_the_dtype_that_they_have() -> None:
+    assert variant(_casting(output="float32")) is not None
 
 
 def test_another_plan_is_not_due_where_four_ranks_add_up() -> None:

@@ -291,6 +291,7 @@ def test_a_call_without_gradients_of_a_module_also_called_with_them_is_a_retrave
     joined = TensorOp(name="h4", op="add", args=("h2", "h3"))
     root = replace(ROOT, nodes=(*ROOT.nodes, again, joined), outputs=("h4",))
     assert gained(model=root) == {
+        "edge:no_grad_call",
         "reuse:no_grad_retraversal",
         "reuse:repeated_call",
         "edge:residual",
