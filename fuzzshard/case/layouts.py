@@ -45,8 +45,7 @@ def check_layouts(case: Case, found: Facts) -> None:
     if not case.tensor_parallel:
         return
     flow = _Flow(case, found)
-    targets = dict.fromkeys(op.target for op in case.schedule if isinstance(op, Forward))
-    for target in targets.keys() & found.modules.keys():
+    for target in dict.fromkeys(op.target for op in case.schedule if isinstance(op, Forward)):
         flow.forward(target)
 
 

@@ -46,6 +46,7 @@ LARGEST_DIM = 4096
 def validate(case: Case, world_size: int | None = None) -> Facts:
     """Raises :class:`InvalidCase` unless a world of ``world_size`` ranks can run ``case``."""
     found = facts(case)
+    _check_targets(case, found)
     check_options(case, found)
     check_batches(case, found)
     _check_sizes(case, found, world_size)
@@ -57,6 +58,15 @@ def validate(case: Case, world_size: int | None = None) -> Facts:
     check_states(case)
     _check_schedule(case, found)
     return found
+
+
+def _check_targets(case: Case, found: Facts) -> None:
+    """First of all: dtypes and layouts are followed through the forwards of the schedule."""
+    for op in case.schedule:
+        if isinstance(op, Forward) and op.target not in found.modules:
+            raise InvalidCase(
+                f"forward names {op.target!r}, which is not a module", "use a path of the model"
+            )
 
 
 def _check_sizes(case: Case, found: Facts, world_size: int | None) -> None:
@@ -223,9 +233,6 @@ def _targeted(
 
 
 def _check_forward(case: Case, found: Facts, op: Forward) -> None:
-    target = found.modules.get(op.target)
-    if target is None:
-        raise InvalidCase(f"forward names {op.target!r}, which is not a module", "use a path of the model")
     if any(value.patches for value in found.input_values[op.target]):
         raise InvalidCase(f"a forward of {op.target!r} would need patches as input", "call the root")
     outputs = len(found.output_values[op.target])

@@ -26,7 +26,7 @@ from fuzzshard.case.dtypes import Casts, casts, finer, is_low_precision, swapped
 from fuzzshard.case.graph import Block, Embedding, LayerNorm, Linear, RawParameter, RMSNorm
 from fuzzshard.case.needs import needs_cpu
 from fuzzshard.case.options import FSDP1, Dtype, ParameterDtype, Precision
-from fuzzshard.case.schedule import Cast, SetRequiresGrad
+from fuzzshard.case.schedule import Cast, Forward, SetRequiresGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 
@@ -53,6 +53,11 @@ def test_promotion_is_that_of_torch(a: Dtype, b: Dtype, expected: Dtype) -> None
 
 def test_one_policy_for_all_groups_computes() -> None:
     validate(make_case(wrap=under(HALF, "a", "b", ROOT)))
+
+
+def test_a_forward_of_no_module_is_refused_before_dtypes_are_followed_through_it() -> None:
+    with pytest.raises(InvalidCase, match="forward names 'nothing', which is not a module"):
+        validate(make_case(schedule=(Forward(target="nothing"),), wrap=under(HALF, "a", "b", ROOT)))
 
 
 def test_a_group_in_full_precision_behind_one_in_half_precision_does_not_compute() -> None:
