@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +29,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.commands.options import world_config
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
+from fuzzshard.corpus.replay import Explain
 from fuzzshard.errors import InfraError
 from fuzzshard.report.text import drawn
 from fuzzshard.verdict import Status, Verdict
@@ -100,7 +101,7 @@ def _judged(world: World, case: Case, deadline: float | None) -> Verdict:
 
 
 @functools.cache
-def _known(corpus: Path, preload: tuple[str, ...]) -> Callable[[Case, Verdict], Path | None]:
+def _known(corpus: Path, preload: tuple[str, ...]) -> Explain:
     """What a campaign with this corpus would not report either."""
     return known_from((corpus,), preload)
 

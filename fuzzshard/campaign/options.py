@@ -27,8 +27,8 @@ class CampaignOptions:
     ``quarantine`` says whether cases with the cause of a known finding are held back.
     ``seed=None`` draws a fresh one; 0 is a seed like any other. ``worlds`` sets of ``world_size`` ranks
     run cases at the same time, ``"auto"`` as many as this node takes; at most ``ranks_per_device`` ranks of a
-    world share a CUDA device. ``preload`` are Python files that every
-    rank imports before torch is used. ``guidance`` says what cases are chosen by.
+    world share a CUDA device. ``preload`` are Python files that every rank imports before torch is used.
+    ``guidance`` says what cases are chosen by.
     """
 
     corpus: Path

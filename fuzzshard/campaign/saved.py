@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fuzzshard.campaign.known import Found, Known, Registry, Symptoms, cause_of
@@ -12,6 +12,7 @@ from fuzzshard.corpus.causes import CAUSES_FILE, read_causes
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
+from fuzzshard.corpus.replay import Explain
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import InvalidEntry, UsageError
 from fuzzshard.verdict import Verdict
@@ -52,7 +53,7 @@ def load_known(*corpora: Path, preload: Collection[str] | None = None, unconfirm
     return registry
 
 
-def known_from(corpora: Collection[Path], preload: Collection[str]) -> Callable[[Case, Verdict], Path | None]:
+def known_from(corpora: Collection[Path], preload: Collection[str]) -> Explain:
     """Names the entry that explains a finding to a campaign with these ``corpora``, if one does.
 
     Raises :class:`UsageError` for a corpus that is not there.

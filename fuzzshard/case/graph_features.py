@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fuzzshard.case.autograd import Node, Tape, Value, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import Block, modules_below, walk
+from fuzzshard.case.graph import Block, modules_below
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.progress import Progress, modules_named
@@ -153,12 +153,11 @@ class _Calls:
 
     def parts_a_list_group(self) -> bool:
         """Whether some module of a list group, and not all, is recomputed or called without its hooks."""
-        model = self.case.model
-        apart = [modules_below(model, checkpoint.module) for checkpoint in self.case.checkpoints]
-        by_method = (
-            p for p, module in walk(model) if isinstance(module, Block) and module.method != "forward"
-        )
-        apart.append(frozenset(by_method))
+        if not self.list_groups:
+            return False
+        apart = [modules_below(self.case.model, checkpoint.module) for checkpoint in self.case.checkpoints]
+        modules = self.found.modules.items()
+        apart.append(frozenset(p for p, m in modules if isinstance(m, Block) and m.method != "forward"))
         members = [set(self.members[i]) for i in self.list_groups]
         return any(paths & group and group - paths for paths in apart for group in members)
 

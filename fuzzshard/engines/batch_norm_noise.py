@@ -17,8 +17,7 @@ def centred_sizes(module: nn.BatchNorm1d, x: torch.Tensor) -> torch.Tensor:
     """
     x = x.detach()
     if module.training or module.running_mean is None or module.running_var is None:
-        others = [dim for dim in range(x.dim()) if dim != 1]
-        variance, mean = torch.var_mean(x, others, correction=0, keepdim=True)
+        variance, mean = torch.var_mean(x, _rows(x), correction=0, keepdim=True)
     else:
         mean, variance = column(module.running_mean, x), column(module.running_var, x)
     return (x.abs() + mean.abs()) / (variance + module.eps).sqrt()
@@ -27,6 +26,11 @@ def centred_sizes(module: nn.BatchNorm1d, x: torch.Tensor) -> torch.Tensor:
 def column(features: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """One value for each feature, shaped to go with ``like`` (rows, features, ...)."""
     return features.view(-1, *(1 for _ in like.shape[2:]))
+
+
+def _rows(x: torch.Tensor) -> list[int]:
+    """The dims that a batch norm takes its statistics over: all but that of the features."""
+    return [dim for dim in range(x.dim()) if dim != 1]
 
 
 def cancels_rows(module: nn.BatchNorm1d, x: torch.Tensor) -> bool:
@@ -41,8 +45,7 @@ def cancelled_rows(
     module: nn.BatchNorm1d, x: torch.Tensor, output: torch.Tensor, generator: torch.Generator
 ) -> torch.Tensor:
     """``output`` of ``x``; the gradient that ``x`` gets is off by the rounding of its terms, which cancel."""
-    others = [dim for dim in range(x.dim()) if dim != 1]
-    scale = (x.detach().var(others, correction=0, keepdim=True) + module.eps).rsqrt()
+    scale = (x.detach().var(_rows(x), correction=0, keepdim=True) + module.eps).rsqrt()
     if module.weight is not None:
         scale = scale * column(module.weight.detach().abs(), x)
     sizes = centred_sizes(module, x)
@@ -67,8 +70,7 @@ class _CancelledRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,), (scale, sizes) = gradients, ctx.saved_tensors
-        others = [dim for dim in range(gradient.dim()) if dim != 1]
-        mean = gradient.abs().mean(others, keepdim=True)
+        mean = gradient.abs().mean(_rows(gradient), keepdim=True)
         size = scale * (gradient.abs() + mean + sizes * mean)
         error = torch.finfo(gradient.dtype).eps * size * signs(size, ctx.generator)
         return gradient, error, None, None, None

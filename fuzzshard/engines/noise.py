@@ -118,8 +118,8 @@ class NoiseTwin(Reference):
     autograd nodes at module boundaries makes autograd add the contributions in another order. What a norm of
     one or two features passes on is rounding alone, and is off by that of its terms; so is what a batch norm
     of two rows passes on, what a softmax passes on where one score is far above the others, and what a batch
-    norm sums up where a trace has it in parts: its gradients come in with errors. What the
-    twin's later tensors differ by from the reference's is the scale by which rounding alone may move them.
+    norm sums up where a trace has it in parts: its gradients come in with errors. What the twin's later
+    tensors differ by from the reference's is the scale by which rounding alone may move them.
 
     The twin of the negative seed has the opposite errors in its reductions: where terms cancel, one of the
     two gradients changes its sign, which is all that some optimizers look at.

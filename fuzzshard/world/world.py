@@ -115,10 +115,10 @@ class World:
         self.start()
         fresh = self._served == 0
         self._served += 1
-        learned = self.deadline.seconds(fresh, compiles=case.compile is not None)
-        limit = deadline if deadline is not None else learned
+        if deadline is None:
+            deadline = self.deadline.seconds(fresh, compiles=case.compile is not None)
         began = time.monotonic()
-        outcome = exchange(self._ranks, RunCase(case=case, bare=bare), began + limit)
+        outcome = exchange(self._ranks, RunCase(case=case, bare=bare), began + deadline)
         seconds = time.monotonic() - began
         for report in outcome.reports.values():
             self._note_points(report.points)
@@ -128,7 +128,7 @@ class World:
             self._bury(outcome)
         else:
             self.deadline.observe(seconds)
-        return merge(case, outcome, seconds, limit)
+        return merge(case, outcome, seconds, deadline)
 
     def take_points(self) -> frozenset[Point]:
         """The points of torch's own Python that ranks reached for the first time since the last call.
