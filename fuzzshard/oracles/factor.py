@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import torch
 
-FEWEST_ELEMENTS = 4
-"""Of fewer elements the errors may be parallel by chance."""
+FEWEST_ELEMENTS = 3.0
+"""Of fewer elements the errors may be parallel by chance: any error is where one element is all there is."""
 
 SMALLEST = 0.125
 """The smallest wrong factor, as its distance from one: ranks and microbatches are counted in few."""
@@ -34,11 +34,13 @@ def factor(observed: torch.Tensor, expected: torch.Tensor) -> tuple[float, float
     The norm is relative to that of ``expected``. None where there is too little to tell.
     """
     a, b = observed.double().flatten(), expected.double().flatten()
-    if int((b != 0).sum()) < FEWEST_ELEMENTS or not bool((a.isfinite() & b.isfinite()).all()):
+    if not bool((a.isfinite() & b.isfinite()).all()) or not bool(b.any()):
         return None
     scale = b.abs().max()
     a, b = a / scale, b / scale
     square = float(b @ b)
+    if square**2 / float(b.pow(4).sum()) < FEWEST_ELEMENTS:  # the participation ratio: n for n of one size
+        return None
     slope = float(a @ b) / square
     return slope, float((a - slope * b).norm()) / square**0.5
 

@@ -47,7 +47,7 @@ def tensor_findings(
                 rung=rung,
                 error=error,
                 bound=limit,
-                detail=_detail(difference, error, limit, rung, bound),
+                detail=_detail(difference, rung, bound),
             )
         )
         if len(found) == MOST_FINDINGS:
@@ -68,17 +68,23 @@ TERMWISE_GRAY_FACTOR = 4.0
 GRAY = "gray"
 
 
-def _detail(difference: Difference, error: float, limit: float, rung: str, bound: NoiseBound | None) -> str:
+def is_gray(difference: Difference, rung: str, bound: NoiseBound) -> bool:
+    """Whether what ``bound`` does not explain may still be rounding: a little too large, by no wrong factor."""
+    if bound.wrong_factor(difference) is not None:
+        return False
+    factor = GRAY_FACTOR
+    if rung == "precision":
+        factor = TERMWISE_GRAY_FACTOR if bound.is_termwise(difference) else PRECISION_GRAY_FACTOR
+    _, error, limit = bound.excess(difference)
+    return error <= factor * limit
+
+
+def _detail(difference: Difference, rung: str, bound: NoiseBound | None) -> str:
     if difference.observed is None:
         return MISSING
     if difference.expected is None:
         return UNEXPECTED
-    if bound is not None and bound.wrong_factor(difference) is not None:
-        return ""
-    factor = GRAY_FACTOR
-    if bound is not None and rung == "precision":
-        factor = TERMWISE_GRAY_FACTOR if bound.is_termwise(difference) else PRECISION_GRAY_FACTOR
-    return GRAY if bound is not None and error <= factor * limit else ""
+    return GRAY if bound is not None and is_gray(difference, rung, bound) else ""
 
 
 def _error(difference: Difference) -> float:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import dtypes_in_play, has_precision, is_low_precision, swapped_casts
+from fuzzshard.case.dtypes import dtypes_in_play, finer, has_precision, is_low_precision, swapped_casts
 from fuzzshard.case.schedule import Cast
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
@@ -21,7 +21,7 @@ from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.anchor import PrecisionBound, unrounded
 from fuzzshard.oracles.bound import NoiseBound
 from fuzzshard.oracles.compare import Difference, differences
-from fuzzshard.oracles.judge import tensor_findings, vote
+from fuzzshard.oracles.judge import is_gray, tensor_findings, vote
 from fuzzshard.oracles.overflow import first_overflow, first_partial_overflow
 from fuzzshard.oracles.rungs import bitwise_applies, exact_applies, is_exact, loose_rung, split_at_rounding
 from fuzzshard.oracles.undetermined import first_undetermined_step
@@ -31,6 +31,9 @@ from fuzzshard.verdict import Finding
 
 NOISE_SEEDS = {"bounded": (1, 2), "precision": (1, -1, 2)}
 """The noise twins of a rung: sums that cancel in part are common in half precision."""
+
+MORE_NOISE_SEEDS = (3, 4, 5, 6)
+"""Further twins where an error is a little above what those explain, and no higher precision could tell."""
 
 
 class Ladder:
@@ -107,10 +110,17 @@ class Ladder:
 
     def _noise_bound(self, differing: dict[str, list[Difference]]) -> NoiseBound:
         """Twins run one by one, and only while some difference is not explained without another."""
+        rung = loose_rung(self.case)
         bound = self._bound_without_twins()
-        for seed in NOISE_SEEDS[loose_rung(self.case)]:
-            explained = (bound.of(n).excess(d)[0] for n, found in differing.items() for d in found)
-            if not self._anywhere(not all(explained)):
+        more = MORE_NOISE_SEEDS if finer(self.case) == self.case else ()
+        for seed in NOISE_SEEDS[rung] + more:
+            left = [
+                is_gray(d, rung, bound.of(name))
+                for name, found in differing.items()
+                for d in found
+                if not bound.of(name).excess(d)[0]
+            ]
+            if not self._anywhere(bool(left)) or (seed in more and self._anywhere(not all(left))):
                 break
             bound = bound.with_twin(self._trace(NoiseTwin(self.case, self.mesh, self.dtype, seed)))
         return bound

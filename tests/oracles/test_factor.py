@@ -53,9 +53,17 @@ def test_nothing_is_a_factor_of_what_rounding_takes_out_of_range() -> None:
         assert allowed_deviation(0 * EXPECTED, EXPECTED, [ROUNDED, moved]) is None
 
 
-def test_few_elements_and_invalid_ones_say_nothing() -> None:
-    few = EXPECTED[: FEWEST_ELEMENTS - 1]
-    assert allowed_deviation(few / 2, few, []) is None
+def test_few_elements_say_nothing() -> None:
+    for size, told in ((FEWEST_ELEMENTS - 1, False), (FEWEST_ELEMENTS + 1, True)):
+        few = torch.ones(int(size))
+        assert (allowed_deviation(few / 2, few, []) is not None) is told
+    large = EXPECTED.clone()
+    large[5] = 100 * EXPECTED.abs().max()
+    assert allowed_deviation(large / 2, large, []) is None
+    assert allowed_deviation(torch.zeros(4), torch.zeros(4), []) is None
+
+
+def test_invalid_elements_say_nothing() -> None:
     invalid = EXPECTED / 2
     invalid[0] = torch.nan
     assert allowed_deviation(invalid, EXPECTED, []) is None
