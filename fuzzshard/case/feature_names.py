@@ -130,7 +130,7 @@ FEATURES: dict[str, str] = {
     "schedule:backward_newest": "a backward of the newest of several pending losses",
     "graph:list_group_in_part": "a forward that runs some modules of a list group without the others",
     "graph:list_group_apart": "modules of a list group recomputed apart, run unequally often or by a method",
-    "graph:list_group_late": "a backward that comes to a list group before it comes to its last output",
+    "graph:list_group_late": "a backward that comes to a list group before, or without, its last output",
     "graph:first_run_missed": "a backward that misses the first of several calls of a wrapped module",
     "graph:iadd_to_wrapped": "an addition in place to the output of a wrapped module",
     "graph:zeros_for_none": "an input of a wrapped module that gets no gradient where another gets one",

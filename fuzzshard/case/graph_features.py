@@ -105,20 +105,28 @@ class _Calls:
         index = self.of_module.get(path)
         if index is not None:
             self.times[path] += 1
-            if not self.to_run[index]:
+            is_first = not self.to_run[index]
+            if is_first:
                 self.to_run[index] = set(self.members[index])
                 self.num_runs[index] += 1
             self.runs.add((index, self.num_runs[index]))
             self.gathering.discard(index)
             self.begin(self.case.wrap[index].forward_prefetch)
-            if grad and sum(arg is not None for arg in args) > 1:
-                return self._bind(args)
+            inputs_of = index if is_first and index in self.list_groups else None
+            if grad and (inputs_of is not None or sum(arg is not None for arg in args) > 1):
+                return self._bind(args, inputs_of)
         return args
 
-    def _bind(self, args: list[Value]) -> list[Value]:
-        """Inputs of a wrapped module pass through one function (``RegisterPostBackwardFunction``)."""
+    def _bind(self, args: list[Value], inputs_of: int | None) -> list[Value]:
+        """Inputs of a wrapped module pass through one function (``RegisterPostBackwardFunction``).
+
+        The group ``inputs_of`` has its post-backward there: a list group at the inputs of the first of its
+        modules that runs (``FSDPParamGroup.pre_forward``).
+        """
         bound = [None if arg is None else self.tape.node((arg,)) for arg in args]
         made = [node for node in bound if node is not None]
+        for node in made:
+            node.inputs_of = inputs_of
         self.siblings |= {node.number: made for node in made}
         return list(bound)
 
@@ -162,10 +170,14 @@ class _Calls:
         return any(paths & group and group - paths for paths in apart for group in members)
 
     def comes_late(self, nodes: list[Node]) -> bool:
-        """Whether one of ``nodes``, in their order, needs parameters of a group before its hooks have run."""
+        """Whether one of ``nodes``, in their order, comes to a list group that is not in its backward.
+
+        That begins with the hooks of each of its runs, and ends with the post-backward of any.
+        """
         ready: set[int | None] = set()
         for node in nodes:
             ready.update(node.hooks)
+            ready.discard(node.inputs_of)
             owners = {self.found.owners[fqn] for fqn in node.reads}
             if not owners.intersection(self.list_groups) <= ready:
                 return True

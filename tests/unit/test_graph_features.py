@@ -8,7 +8,7 @@ import pytest
 from cases import BACKWARD, FORWARD, STEP, call, chain, children, groups, make_case, tensor_op
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, WrapGroup
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Activation, Block, Linear
 from fuzzshard.case.schedule import Forward, SetFlag, Unshard
@@ -61,6 +61,25 @@ def test_a_frozen_module_of_a_list_group_needs_its_parameters_in_backward_too() 
     )
     case = make_case(model, (FORWARD, BACKWARD), wrap=groups(("a", "b"), ""), freezes=(Freeze(target="a"),))
     assert graph_features(case) == LATE
+
+
+@pytest.mark.parametrize(
+    ("middle", "outputs", "requires_grad", "expected"),
+    [
+        ("h0", ("h3",), False, LATE),
+        ("h0", ("h3", "h1"), False, set()),
+        ("h1", ("h3",), False, set()),
+        ("x", ("h3", "h0"), False, set()),
+        ("x", ("h3", "h0"), True, LATE),
+    ],
+    ids=["no last output", "all outputs", "one after the other", "no inputs with gradients", "inputs with"],
+)
+def test_a_run_of_a_list_group_ends_the_backward_of_another(middle, outputs, requires_grad, expected) -> None:
+    nodes = (call("h0", "a", "x"), call("h1", "b", "x"), call("h2", "a", middle), call("h3", "b", "h2"))
+    model = Block(children=children(a=LINEAR, b=LINEAR), nodes=nodes, outputs=outputs, returns="tuple")
+    inputs = Inputs(batch=2, tensors=(TensorSpec(size=5, requires_grad=requires_grad),))
+    case = make_case(model, (FORWARD, BACKWARD), wrap=groups(("a", "b"), ""), inputs=inputs)
+    assert graph_features(case) & LATE == expected
 
 
 @pytest.mark.parametrize(
