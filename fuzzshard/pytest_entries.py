@@ -18,7 +18,7 @@ from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.lifecycle import Lifecycle
-from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD, Outcome, Replayed, obstacle, replay_entry
+from fuzzshard.corpus.outcome import Outcome, Replayed, most_ranks, obstacle, replay_entry
 from fuzzshard.corpus.replay import shown_path, unless_known
 from fuzzshard.corpus.store import is_entry_below
 from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
@@ -55,16 +55,18 @@ class CorpusRun:
             if not root.exists():
                 raise UsageError(f"{root} does not exist", "give a corpus, an entry or a case file")
         self.roots = [Path(os.path.abspath(root)) for root in roots]
-        self.device, self.num_ranks = resolve_device(config.getoption("--fuzzshard-device"))
-        if self.device == "cpu":
-            self.num_ranks = LARGEST_CPU_WORLD
+        self.device, num_devices = resolve_device(config.getoption("--fuzzshard-device"))
+        shared = config.getoption("--fuzzshard-ranks-per-device")
+        self.num_ranks = most_ranks(self.device, num_devices, shared)
         preload = tuple(
             config.invocation_params.dir / file for file in config.getoption("--fuzzshard-preload")
         )
         text = config.getoption("--fuzzshard-deadline")
         self.deadline = parse_duration(text) if text else None
         self.torch = importlib.metadata.version("torch")
-        self.world = SharedWorld(world_config(self.device, self.num_ranks, preload, asked=1, default=1))
+        self.world = SharedWorld(
+            world_config(self.device, num_devices, preload, asked=1, default=1, ranks_per_device=shared)
+        )
         known = [config.invocation_params.dir / path for path in config.getoption("--fuzzshard-known")]
         self.explain = known_from(known, self.world.config.preload)
 

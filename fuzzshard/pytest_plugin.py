@@ -35,6 +35,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where the ranks run; auto is CUDA with NCCL where there is any, else the CPU with gloo",
     )
     group.addoption(
+        "--fuzzshard-ranks-per-device",
+        type=int,
+        default=1,
+        metavar="K",
+        help="ranks of a case that may share a CUDA device, for meshes larger than the node: slower by far",
+    )
+    group.addoption(
         "--fuzzshard-preload",
         action="append",
         default=[],

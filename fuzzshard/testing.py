@@ -28,7 +28,7 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.commands.options import world_config
 from fuzzshard.corpus.entry import make_entry
-from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
+from fuzzshard.corpus.outcome import most_ranks
 from fuzzshard.corpus.replay import Explain
 from fuzzshard.errors import InfraError
 from fuzzshard.report.text import drawn
@@ -49,6 +49,7 @@ def assert_parity(
     deadline: float | None = None,
     preload: Sequence[Path] = (),
     known: Path | None = None,
+    ranks_per_device: int = 1,
 ) -> Verdict:
     """Runs ``case`` and raises ``AssertionError`` if sharding changes what is trained.
 
@@ -65,14 +66,17 @@ def assert_parity(
     that make that entry's finding (:func:`fuzzshard.campaign.saved.known_from`).
 
     ``deadline`` in seconds is how long a case may take before it is a hang; by default it is learned. The
-    files in ``preload`` are run by every rank first. Raises :class:`fuzzshard.errors.InvalidCase` and
+    files in ``preload`` are run by every rank first. At most ``ranks_per_device`` ranks share a CUDA device,
+    for meshes larger than the node: slower by far. Raises :class:`fuzzshard.errors.InvalidCase` and
     :class:`fuzzshard.errors.UsageError` for what cannot run here or is not there, and
     :class:`fuzzshard.errors.InfraError` where ranks fail for a reason that is not torch's.
     """
     __tracebackhide__ = True
     kind, num_devices = resolve_device(device)
-    largest = num_devices if kind == "cuda" else LARGEST_CPU_WORLD
-    config = world_config(kind, num_devices, tuple(preload), asked=1, default=1)
+    largest = most_ranks(kind, num_devices, ranks_per_device)
+    config = world_config(
+        kind, num_devices, tuple(preload), asked=1, default=1, ranks_per_device=ranks_per_device
+    )
     with _lock:
         shared = _worlds.setdefault(config, SharedWorld(config))
         world = shared.with_ranks(min(case.mesh.size, largest))

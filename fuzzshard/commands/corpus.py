@@ -17,7 +17,7 @@ from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json
 from fuzzshard.corpus.causes import by_cause, causes_table
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.gather import load
-from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD
+from fuzzshard.corpus.outcome import most_ranks
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.verify import Condition, Verified
@@ -110,7 +110,7 @@ def verify(*paths: Path, run: Flag = False, device: Device = "auto") -> int:
     from fuzzshard.world import resolve_device
 
     kind, num_devices = resolve_device(device)
-    num_ranks = num_devices if kind == "cuda" else LARGEST_CPU_WORLD
+    num_ranks = most_ranks(kind, num_devices)
     torch = importlib.metadata.version("torch")
     run_one = functools.partial(
         run_script_of, check=reproducer.check, torch=torch, device=kind, num_ranks=num_ranks

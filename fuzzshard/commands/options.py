@@ -66,6 +66,8 @@ def world_config(
     size = default if asked is None else asked
     if size < 1:
         raise UsageError(f"a world of {size} ranks runs nothing", "use --world-size 1 or more")
+    if ranks_per_device < 1:
+        raise UsageError(f"{ranks_per_device} ranks per device run nothing", "use 1 or more")
     if device == "cuda":
         check_devices(size, num_devices, ranks_per_device)
     for path in preload:

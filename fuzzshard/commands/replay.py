@@ -19,7 +19,7 @@ from fuzzshard.commands.options import (
     RanksPerDevice,
     world_config,
 )
-from fuzzshard.corpus.outcome import LARGEST_CPU_WORLD, Outcome, exit_code
+from fuzzshard.corpus.outcome import Outcome, exit_code, most_ranks
 from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
 from fuzzshard.corpus.store import entry_files
@@ -96,7 +96,7 @@ def replay(
         )
     files = entry_files(paths or (DEFAULT_CORPUS,))
     kind, num_devices = resolve_device(device)
-    largest = num_devices * ranks_per_device if kind == "cuda" else LARGEST_CPU_WORLD
+    largest = most_ranks(kind, num_devices, ranks_per_device)
     config = world_config(
         kind, num_devices, preload, asked=world_size, default=largest, ranks_per_device=ranks_per_device
     )

@@ -69,7 +69,7 @@ GRAY = "gray"
 
 
 def is_gray(difference: Difference, rung: str, bound: NoiseBound) -> bool:
-    """Whether what ``bound`` does not explain may still be rounding: a little too large, by no wrong factor."""
+    """Whether what ``bound`` does not explain may be rounding: a little too large, by no wrong factor."""
     if bound.wrong_factor(difference) is not None:
         return False
     factor = GRAY_FACTOR

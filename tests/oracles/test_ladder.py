@@ -27,7 +27,9 @@ class FakeLadder(Ladder):
 
     def __init__(self, dtype: str, moves: list[float]) -> None:
         mesh = cast(RankMesh, SimpleNamespace(device=torch.device("cpu"), rank=0, size=4, global_rank=0))
-        super().__init__(make_case(mesh=4, dtype=dtype), mesh, torch.float64, {"reference": trace({KEY: ONE})})
+        super().__init__(
+            make_case(mesh=4, dtype=dtype), mesh, torch.float64, {"reference": trace({KEY: ONE})}
+        )
         self.moves = iter(moves)
 
     def _anywhere(self, here: bool) -> bool:

@@ -371,6 +371,17 @@ def test_a_known_finding_is_an_expected_failure_where_none_is_expected(
     result.stdout.fnmatch_lines(["*divergence/fully_shard/gradient, known from*older/findings/open-one*"])
 
 
+def test_a_mesh_larger_than_the_node_runs_where_ranks_may_share_devices(
+    pytester: pytest.Pytester, world: type[FakeWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytest_entries, "resolve_device", lambda device: ("cuda", 2))
+    wide = replace(clean_case(2), mesh=replace(clean_case(2).mesh, shard=4))
+    save_bare(pytester.path / "corpus", "wide", wide)
+    run_corpus(pytester).assert_outcomes(skipped=1)
+    assert world.started == []
+    run_corpus(pytester, "--fuzzshard-ranks-per-device", "2").assert_outcomes(passed=1)
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -378,6 +389,10 @@ def test_a_known_finding_is_an_expected_failure_where_none_is_expected(
         (("--fuzzshard-corpus", "nowhere"), "*nowhere does not exist*"),
         (("--fuzzshard-corpus", ".", "--fuzzshard-preload", "missing.py"), "*missing.py*is not a file*"),
         (("--fuzzshard-corpus", ".", "--fuzzshard-deadline", "soon"), "*'soon' is not a duration*"),
+        (
+            ("--fuzzshard-corpus", ".", "--fuzzshard-ranks-per-device", "0"),
+            "*0 ranks per device*1 or more*",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(pytester: pytest.Pytester, words: tuple[str, ...], text: str) -> None:
