@@ -85,7 +85,7 @@ FEATURES: dict[str, str] = {
     "precision:output": "a dtype for outputs",
     "precision:no_cast": "mixed precision that does not cast inputs",
     "precision:mixed": "groups with different policies of mixed precision",
-    "precision:frozen_at_first": "a group with dtypes of its own, all frozen at first and trained later",
+    "precision:frozen_at_lookup": "a group with no dtypes for its gradients, as it looked while frozen",
     "precision:parameter_dtype": "a parameter with a dtype of its own",
     "freeze:from_start": "something frozen from the start",
     "freeze:parameter": "a parameter frozen from the start",

@@ -65,7 +65,7 @@ SELDOM = {
     **dict.fromkeys(("precision:reduce_only", "precision:no_cast", "precision:mixed"), 0.006),
     **dict.fromkeys(("fsdp1:hybrid_shard", "fsdp1:hybrid_shard_zero2"), 0.004),
     **dict.fromkeys(("compile:eager", "compile:aot_eager", "option:losses_only"), 0.004),
-    "precision:frozen_at_first": 0.002,
+    "precision:frozen_at_lookup": 0.002,
     **dict.fromkeys(("leaf:conv1d_of_one", "checkpoint:unreached_unit"), 0.006),
     **dict.fromkeys(("expect:error", "expect:warning", "op:set_path_on_some_ranks"), 0.001),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("delay:")), 0.004),

@@ -93,24 +93,36 @@ def test_a_case_that_is_judged_again_in_finer_dtypes_has_listed_features_only():
     assert features(finer(replace(CASE, wrap=(half,)))) <= set(ALL_FEATURES)
 
 
-THAW = SetRequiresGrad(target="a", value=True)
+THAW, FREEZE = (SetRequiresGrad(target="a", value=value) for value in (True, False))
+TRAIN = (Forward(), Backward())
+HALF = Precision(param="float16")
 
 
 @pytest.mark.parametrize(
-    ("schedule", "policy", "late"),
+    ("schedule", "policy", "in_vain"),
     [
-        ((Forward(grad=False), THAW, Forward(), Backward()), Precision(reduce="float16"), True),
-        ((THAW, Forward(), Backward()), Precision(reduce="float16"), False),
-        ((Forward(grad=False), THAW, Forward(), Backward()), Precision(output="float16"), False),
-        ((Unshard(), THAW, Forward(), Backward()), Precision(param="float16"), True),
-        ((Forward(), Backward()), Precision(param="float16"), False),
+        ((FREEZE, Forward(grad=False), THAW, *TRAIN), Precision(reduce="float16"), True),
+        ((FREEZE, THAW, *TRAIN), Precision(reduce="float16"), False),
+        ((FREEZE, Forward(grad=False), THAW, *TRAIN), Precision(output="float16"), False),
+        ((FREEZE, Unshard(), THAW, *TRAIN), HALF, False),
+        ((*TRAIN, FREEZE, Unshard(), THAW, *TRAIN), HALF, True),
+        ((*TRAIN, FREEZE, Unshard(target="", recurse=False), THAW, *TRAIN), HALF, False),
+        ((FREEZE, Forward(grad=False), THAW, Unshard(), *TRAIN), HALF, False),
+        ((FREEZE, *TRAIN), HALF, False),
+        ((OFF, *TRAIN, ON, FREEZE, Forward(), Unshard(), Backward()), HALF, True),
+        ((OFF, *TRAIN, ON, FREEZE, *TRAIN), HALF, False),
+        ((FREEZE, Forward(grad=False), CorruptState(how="rebuild"), THAW, *TRAIN), HALF, False),
     ],
-    ids=["first a forward", "trained in the first", "no dtypes within", "first an unshard", "never trained"],
+    ids=[
+        *("in the first forward", "trained in the first", "no dtypes within", "before the first forward"),
+        *("in a later unshard", "of another group", "found later", "never trained"),
+        *("with gradients that wait", "not with gradients that wait", "of another model"),
+    ],
 )
-def test_a_group_that_is_frozen_at_first_is_told(schedule, policy, late):
+def test_a_group_that_looks_for_its_dtypes_while_it_is_frozen_is_told(schedule, policy, in_vain):
     groups = tuple(WrapGroup(modules=(m,), precision=policy) for m in ("a", ""))
-    case = replace(CASE, wrap=groups, freezes=(Freeze(target="a"),), schedule=schedule)
-    assert ("precision:frozen_at_first" in features(case)) == late
+    found = features(replace(CASE, wrap=groups, schedule=schedule))
+    assert ("precision:frozen_at_lookup" in found) == in_vain
 
 
 @pytest.mark.parametrize(
