@@ -178,6 +178,7 @@ FEATURES: dict[str, str] = {
     "checkpoint:wrapper": "activation checkpointing by the wrapper",
     "checkpoint:utils": "activation checkpointing by torch.utils.checkpoint at the call",
     "checkpoint:unreached_unit": "a recomputation of a wrapped module that the backward does not reach",
+    "checkpoint:strides_of_one": "a frozen matrix, for recomputed inputs with other strides of a dim of 1",
     "input:sequence": "inputs with a sequence axis",
     "input:ids": "an integer input",
     "input:several": "two inputs or more",
