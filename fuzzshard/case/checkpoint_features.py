@@ -10,6 +10,7 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Backward, Forward, SetMode
+from fuzzshard.case.strides import multiplies_by_recomputed_strides
 
 
 class _Unwatched:
@@ -23,13 +24,15 @@ class _Unwatched:
 
 
 def checkpoint_features(case: Case, found: Facts) -> Iterator[str]:
-    """What is checkpointed, by what, and whether recomputing it runs wrapped modules in vain."""
+    """What is checkpointed, by what, and what is not recomputed as it was in wrapped modules."""
     for checkpoint in case.checkpoints:
         yield "checkpoint:module"
         yield f"checkpoint:{checkpoint.implementation}"
     wrapped = wrapped_modules(case)
     if case.checkpoints and any(_runs_in_vain(nodes, wrapped) for nodes in _backwards(case, found)):
         yield "checkpoint:unreached_unit"
+    if multiplies_by_recomputed_strides(case, found):
+        yield "checkpoint:strides_of_one"
 
 
 def _backwards(case: Case, found: Facts) -> Iterator[list[Node]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fuzzshard.case.autograd import Node, Tape, Value, reached
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtype_lookups import DtypeLookups
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, modules_below
 from fuzzshard.case.groups import root_groups
@@ -37,6 +38,7 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
     losses: dict[int, list[Node]] = {}
     runs: dict[int, set[_Run]] = {}
     for index, op in enumerate(case.schedule):
+        held.lookups.before(op, progress)
         match op:
             case SetMode():
                 training = op.train
@@ -213,7 +215,7 @@ class _Held:
     """Which parameters hold gradients that have not been averaged over the whole mesh."""
 
     def __init__(self, case: Case, found: Facts) -> None:
-        self.flags, self.found = SyncFlags(case), found
+        self.flags, self.found, self.lookups = SyncFlags(case), found, DtypeLookups(case, found)
         self.unreduced: dict[int | None, set[str]] = {}
         self.partial: dict[int | None, set[str]] = {}
         """Reduced over the shards of one replica only: one tensor for the whole group."""
@@ -226,6 +228,8 @@ class _Held:
                 self.unreduced.setdefault(owner, set()).update(news)
                 continue
             held = self.unreduced.pop(owner, set())
+            if owner in self.lookups.in_vain and held | news:
+                yield "precision:frozen_at_lookup"
             if held - news and self.flags.synced(owner):
                 yield "graph:sync_missed"
             partial = self.partial.pop(owner, None)

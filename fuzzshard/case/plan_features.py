@@ -12,8 +12,7 @@ from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import FSDP1, LOW_PRECISION, Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.placements import goes_to_smaller_mesh, shard_dim
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Forward, SetRequiresGrad, Unshard
+from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.case.tensor_parallel import tensor_dims
 
 
@@ -62,28 +61,6 @@ def freezing_features(case: Case, found: Facts) -> Iterator[str]:
             yield "freeze:toggled_on" if op.value else "freeze:toggled_off"
             if op.engines_only:
                 yield "freeze:engines_only"
-    if _thaws_with_a_policy(case, found):
-        yield "precision:frozen_at_first"
-
-
-def _thaws_with_a_policy(case: Case, found: Facts) -> bool:
-    """Whether a group that names dtypes is all frozen when it first runs or is gathered, and trained later.
-
-    Then ``fully_shard`` looks for its dtypes (``_init_mp_dtypes`` in
-    torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
-    """
-    policies = [group.precision for group in case.wrap]
-    naming = {i for i, policy in enumerate(policies) if policy and (policy.param or policy.reduce)}
-    progress = Progress(case)
-    frozen: set[str] | None = None
-    for op in case.schedule if naming else ():
-        if isinstance(op, Forward | Unshard) and frozen is None:
-            trained = {found.owners[fqn] for fqn in found.parameters.keys() - progress.frozen}
-            frozen = {fqn for fqn, owner in found.owners.items() if owner in naming - trained}
-        progress.advance()
-        if frozen is not None and not frozen <= progress.frozen:
-            return True
-    return False
 
 
 def mesh_features(case: Case) -> Iterator[str]:

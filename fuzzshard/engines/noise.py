@@ -29,7 +29,7 @@ from fuzzshard.engines.tensor_noise import (
     rounded_softmax,
     signs,
 )
-from fuzzshard.oracles.association import adds_in_another_order, strides_are_free
+from fuzzshard.oracles.association import adds_in_another_order, folds_by_strides, strides_are_free
 from fuzzshard.training.trace import ROUNDING
 
 
@@ -154,7 +154,7 @@ class NoiseTwin(Reference):
         for module in model.modules():
             module.register_forward_pre_hook(self._perturb_inputs, with_kwargs=True)
         rounded = {model.get_submodule(plan.module) for plan in self.case.tensor_parallel}
-        if some_engine_multiplies_otherwise(self.case):
+        if some_engine_multiplies_otherwise(self.case) or folds_by_strides(self.case):
             rounded |= set(filter(multiplies, model.modules()))
         if fsdp1_normalizes_otherwise(self.case, self.mesh.device.type):
             rounded |= set(filter(normalizes, model.modules()))

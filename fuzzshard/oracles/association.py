@@ -19,7 +19,8 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Conv1d, Conv2d, RMSNorm
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.progress import Progress, engines_train_more_from
-from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, ZeroGrad
+from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, SetRequiresGrad, ZeroGrad
+from fuzzshard.case.strides import leaves_with_free_strides
 
 MOST_TERMS = 2
 """Terms whose sum is the same in any order."""
@@ -59,7 +60,7 @@ def reorders_from(case: Case, engine: str = "") -> int:
 
     So is a norm that is clipped: of shards first, then of their norms. A compiled backward orders its sums
     itself. Tensor-parallel ranks each add up a part of what one matrix product adds up, in forward already,
-    and a convolution may choose another kernel where the strides of its input leave it the choice.
+    and a convolution or a frozen matrix may choose another kernel where strides leave it the choice.
 
     So may ``matmul`` with a parameter that the reference alone has frozen: what requires a gradient decides
     whether a batch is folded into the rows (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp).
@@ -100,10 +101,11 @@ def _regroups_at(case: Case) -> int:
 
 @functools.lru_cache(maxsize=64)  # asked for every tensor that differs
 def strides_are_free(case: Case) -> bool:
-    """Whether a convolution sees or makes a dimension of size 1, whose stride means nothing and is not kept.
+    """Whether something goes by the stride of a dimension of size 1, which means nothing and is not kept.
 
     What passes a module boundary is a view with strides of its own there, and torch takes the memory format
     of a convolution from strides (``determine_backend_memory_format``, aten/src/ATen/native/Convolution.cpp).
+    Of a frozen matrix :func:`folds_by_strides`.
     """
     found = facts(case)
     leading = 1 in (*all_rows(case), case.inputs.seq)
@@ -114,10 +116,23 @@ def strides_are_free(case: Case) -> bool:
         image = found.width(path) // module.channels
         return 1 in (module.channels, image, image // module.kernel**2)
 
-    return any(
+    return folds_by_strides(case) or any(
         isinstance(module, Conv1d | Conv2d) and (leading or sees_one(path, module))
         for path, module in found.modules.items()
     )
+
+
+@functools.lru_cache(maxsize=64)
+def folds_by_strides(case: Case) -> bool:
+    """Whether a frozen matrix may meet a stride of a dimension of size 1 that a module boundary changes.
+
+    What requires no gradient has ``matmul`` fold a batch into the rows only where strides allow it
+    (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp).
+    """
+    freezes = bool(case.freezes) or any(
+        isinstance(op, SetRequiresGrad) and not op.value for op in case.schedule
+    )
+    return freezes and bool(leaves_with_free_strides(case, facts(case)))
 
 
 def _reduces_in_parts(case: Case) -> bool:

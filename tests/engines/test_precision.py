@@ -205,7 +205,7 @@ def test_fsdp1_has_one_policy(two_ranks: World, dtype: Dtype, use_orig_params: b
 def test_a_group_that_is_frozen_at_first_cannot_be_trained_in_half_precision(
     two_ranks: World, policy: Precision
 ) -> None:
-    """``_init_mp_dtypes`` runs once and finds no trainable parameter to take the dtypes of."""
+    """``_init_mp_dtypes`` of the first forward finds no trainable parameter to take the dtypes of."""
     schedule = (*TWO_STEPS[:4], SetRequiresGrad(target="a", value=True), AGAIN, BACKWARD, STEP)
     case = make_case(schedule=schedule, freezes=(Freeze(target="a"),))
     verdict = two_ranks.run(in_precision(policy, case))

@@ -21,7 +21,7 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Mesh, Tie
-from fuzzshard.case.graph import Alias, Block, Conv1d, Conv2d, Linear, RMSNorm
+from fuzzshard.case.graph import Alias, BatchNorm, Block, Conv1d, Conv2d, Linear, RMSNorm
 from fuzzshard.case.schedule import ClipGradNorm, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.oracles.association import accumulates, adds_in_another_order, reorders_from
 from fuzzshard.oracles.rungs import bitwise_until
@@ -226,6 +226,21 @@ def test_so_is_one_that_makes_one_patch_of_an_image_or_whose_image_has_one_chann
     model = chain(c=Conv2d(channels=channels, kernel=kernel, out=7), b=Linear(out=3))
     case = make_case(model, TWO_STEPS, wrap=groups("c", ROOT), inputs=float_inputs(width))
     assert reorders_from(case, "fully_shard") == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "seq", "frozen", "expected"),
+    [(2, 1, "b", 0), (1, 3, "b", 0), (2, 3, "b", END), (3, 0, "b", END), (2, 1, "", END)],
+)
+def test_a_frozen_matrix_goes_by_the_strides_of_what_a_batch_norm_makes_of_one_position(
+    batch: int, seq: int, frozen: str, expected: int
+) -> None:
+    freezes = (Freeze(target=frozen),) if frozen else ()
+    inputs = replace(float_inputs(seq=seq), batch=batch)
+    model = chain(n=BatchNorm(), b=Linear(out=3))
+    case = make_case(model, TWO_STEPS, wrap=groups("b", ROOT), freezes=freezes, inputs=inputs)
+    assert reorders_from(case, "fully_shard") == expected
+    assert reorders_from(case, "ddp") == END
 
 
 @pytest.mark.parametrize("engine", ["fully_shard", "ddp"])

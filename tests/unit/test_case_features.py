@@ -9,7 +9,18 @@ from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimize
 from fuzzshard.case.dtypes import finer
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import ALL_FEATURES, features
-from fuzzshard.case.graph import Block, Call, Child, Conv1d, Linear, RMSNorm, TensorOp
+from fuzzshard.case.graph import (
+    BatchNorm,
+    Block,
+    Call,
+    Child,
+    Conv1d,
+    Conv2d,
+    Linear,
+    RawParameter,
+    RMSNorm,
+    TensorOp,
+)
 from fuzzshard.case.options import FSDP1, Delay, Precision, TensorParallel
 from fuzzshard.case.schedule import (
     Backward,
@@ -93,24 +104,36 @@ def test_a_case_that_is_judged_again_in_finer_dtypes_has_listed_features_only():
     assert features(finer(replace(CASE, wrap=(half,)))) <= set(ALL_FEATURES)
 
 
-THAW = SetRequiresGrad(target="a", value=True)
+THAW, FREEZE = (SetRequiresGrad(target="a", value=value) for value in (True, False))
+TRAIN = (Forward(), Backward())
+HALF = Precision(param="float16")
 
 
 @pytest.mark.parametrize(
-    ("schedule", "policy", "late"),
+    ("schedule", "policy", "in_vain"),
     [
-        ((Forward(grad=False), THAW, Forward(), Backward()), Precision(reduce="float16"), True),
-        ((THAW, Forward(), Backward()), Precision(reduce="float16"), False),
-        ((Forward(grad=False), THAW, Forward(), Backward()), Precision(output="float16"), False),
-        ((Unshard(), THAW, Forward(), Backward()), Precision(param="float16"), True),
-        ((Forward(), Backward()), Precision(param="float16"), False),
+        ((FREEZE, Forward(grad=False), THAW, *TRAIN), Precision(reduce="float16"), True),
+        ((FREEZE, THAW, *TRAIN), Precision(reduce="float16"), False),
+        ((FREEZE, Forward(grad=False), THAW, *TRAIN), Precision(output="float16"), False),
+        ((FREEZE, Unshard(), THAW, *TRAIN), HALF, False),
+        ((*TRAIN, FREEZE, Unshard(), THAW, *TRAIN), HALF, True),
+        ((*TRAIN, FREEZE, Unshard(target="", recurse=False), THAW, *TRAIN), HALF, False),
+        ((FREEZE, Forward(grad=False), THAW, Unshard(), *TRAIN), HALF, False),
+        ((FREEZE, *TRAIN), HALF, False),
+        ((OFF, *TRAIN, ON, FREEZE, Forward(), Unshard(), Backward()), HALF, True),
+        ((OFF, *TRAIN, ON, FREEZE, *TRAIN), HALF, False),
+        ((FREEZE, Forward(grad=False), CorruptState(how="rebuild"), THAW, *TRAIN), HALF, False),
     ],
-    ids=["first a forward", "trained in the first", "no dtypes within", "first an unshard", "never trained"],
+    ids=[
+        *("in the first forward", "trained in the first", "no dtypes within", "before the first forward"),
+        *("in a later unshard", "of another group", "found later", "never trained"),
+        *("with gradients that wait", "not with gradients that wait", "of another model"),
+    ],
 )
-def test_a_group_that_is_frozen_at_first_is_told(schedule, policy, late):
+def test_a_group_that_looks_for_its_dtypes_while_it_is_frozen_is_told(schedule, policy, in_vain):
     groups = tuple(WrapGroup(modules=(m,), precision=policy) for m in ("a", ""))
-    case = replace(CASE, wrap=groups, freezes=(Freeze(target="a"),), schedule=schedule)
-    assert ("precision:frozen_at_first" in features(case)) == late
+    found = features(replace(CASE, wrap=groups, schedule=schedule))
+    assert ("precision:frozen_at_lookup" in found) == in_vain
 
 
 @pytest.mark.parametrize(
@@ -331,6 +354,66 @@ def test_of_several_backwards_one_that_reaches_no_unit_is_enough():
     assert "checkpoint:unreached_unit" not in features(case)
     again = (*CASE.schedule, Forward(outputs=(1,)), Backward())
     assert "checkpoint:unreached_unit" in features(replace(case, schedule=again))
+
+
+PATCHES, MATRIX = Conv2d(channels=1, kernel=2, out=3), RawParameter(matrix=True)
+BARE = Block(
+    children=(Child(name="b", module=MATRIX),),
+    nodes=(Call(name="h", module="b", args=("x",)),),
+    outputs=("h",),
+)
+OUTER = replace(BARE, children=(*BARE.children, Child(name="n", module=RMSNorm())))
+
+
+def multiplying(
+    first, second, *, size=4, seq=0, batch=2, checkpoint="b", by="utils", wrap=("b",), frozen="b"
+):
+    nodes = (Call(name="h", module="a", args=("x",)), Call(name="g", module="b", args=("h",)))
+    children = (Child(name="a", module=first), Child(name="b", module=second))
+    return replace(
+        CASE,
+        model=Block(children=children, nodes=nodes, outputs=("g",)),
+        inputs=Inputs(batch=batch, seq=seq, tensors=(TensorSpec(size=size),)),
+        checkpoints=(Checkpoint(module=checkpoint, implementation=by),),
+        wrap=tuple(WrapGroup(modules=(module,)) for module in wrap),
+        freezes=(Freeze(target=frozen),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "seen"),
+    [
+        (multiplying(PATCHES, MATRIX), True),
+        (multiplying(PATCHES, MATRIX, size=16), False),
+        (multiplying(PATCHES, MATRIX, size=16, batch=1), True),
+        (multiplying(PATCHES, MATRIX, frozen="a"), False),
+        (multiplying(PATCHES, RMSNorm()), False),
+        (multiplying(PATCHES, MATRIX, wrap=("a",)), False),
+        (multiplying(PATCHES, MATRIX, by="wrapper"), False),
+        (multiplying(PATCHES, MATRIX, by="composable"), False),
+        (multiplying(PATCHES, MATRIX, by="composable", checkpoint=""), True),
+        (multiplying(PATCHES, OUTER, wrap=("b.b", "b"), frozen="b.b"), True),
+        (multiplying(PATCHES, OUTER, wrap=("b.b", "b"), frozen="b.b", checkpoint="b.b"), False),
+        (multiplying(PATCHES, BARE, wrap=("b.b", "b"), frozen="b.b", checkpoint="b.b"), True),
+        (multiplying(PATCHES, OUTER, wrap=("b.b",), frozen="b.b", checkpoint="b.b"), True),
+        (multiplying(Conv1d(out=4), MATRIX, seq=2, batch=1), True),
+        (multiplying(Conv1d(out=4), MATRIX, seq=2), False),
+        (multiplying(Conv1d(out=4), MATRIX, seq=1), False),
+        (multiplying(BatchNorm(), MATRIX, seq=1), True),
+        (multiplying(BatchNorm(), MATRIX), False),
+        (multiplying(Linear(out=4), MATRIX, seq=1), False),
+    ],
+    ids=[
+        *("one patch", "several patches", "one row", "not frozen", "no matrix", "not wrapped"),
+        *("hooks are not recomputed", "inputs are kept", "all is recomputed"),
+        *("two boundaries recomputed", "one of two boundaries", "an outer one of nothing"),
+        "the inner boundary alone",
+        *("one row of positions", "several rows", "one position", "one position normed", "no positions"),
+        "not transposed",
+    ],
+)
+def test_a_frozen_matrix_whose_recomputed_input_has_other_strides_is_told(case, seen):
+    assert ("checkpoint:strides_of_one" in features(case)) is seen
 
 
 @pytest.mark.parametrize(("width", "seen"), [(1, True), (4, False)])

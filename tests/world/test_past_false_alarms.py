@@ -156,6 +156,14 @@ PAST: dict[str, Case] = {
         wrap=groups(""),
         checkpoints=(Checkpoint(module="n"),),
     ),
+    "a frozen matrix multiplies by the strides of what a batch norm makes of one position": make_case(
+        chain(n=BatchNorm(), b=Linear(out=7, bias=False)),
+        (FORWARD, BACKWARD),
+        wrap=groups("b"),
+        freezes=(Freeze(target="b"),),
+        inputs=Inputs(batch=4, seq=1, tensors=(TensorSpec(size=8),)),
+        engines=("fully_shard",),
+    ),
     "a list group that ran in part and completes within the root's forward does not end that": make_case(
         chain(a=Activation(), b=Activation(), c=LINEAR),
         (FORWARD, BACKWARD, Forward(target="a"), FORWARD, BACKWARD),
