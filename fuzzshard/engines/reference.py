@@ -67,6 +67,9 @@ class Reference(Engine):
             watch = functools.partial(self._watch, root, index in managing)
             for path in group.modules:
                 model.get_submodule(path).register_forward_hook(watch, with_kwargs=True)
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.register_forward_hook(_drop_gradients)
         return model
 
     def _watch(
@@ -143,6 +146,16 @@ class Reference(Engine):
                 fqn: self.sync.with_local(fqn, gradient) for fqn, gradient in held["gradient"].items()
             }
         return held
+
+
+def _drop_gradients(module: nn.Dropout, args: object, output: torch.Tensor) -> torch.Tensor:
+    """``dropout`` returns its input itself where that has no elements, under ``no_grad`` as well.
+
+    On ranks that have rows the result requires no gradient, as documented (``torch.no_grad``): a reference
+    whose ranks disagreed would wait for itself.
+    """
+    dropped = module.training and module.p > 0
+    return output.detach() if dropped and not output.numel() and not torch.is_grad_enabled() else output
 
 
 def _run_hooks_around_methods(found: Facts, modules: Mapping[str, nn.Module]) -> None:

@@ -6,10 +6,24 @@ from typing import Any, cast
 
 import pytest
 import torch
-from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, chain, make_case
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    TWO_STEPS,
+    ZERO,
+    call,
+    chain,
+    children,
+    float_inputs,
+    make_case,
+)
+from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Freeze, Optimizer
-from fuzzshard.case.graph import BatchNorm, Dropout, Linear
+from fuzzshard.case.case import Case, Freeze, Optimizer, RankBatch
+from fuzzshard.case.graph import BatchNorm, Block, Dropout, Linear
 from fuzzshard.case.schedule import Backward, Forward, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.noise import NoiseTwin
@@ -138,6 +152,15 @@ def test_only_the_outputs_named_enter_the_loss() -> None:
     trace, _ = train(case)
     output = tensor(trace, 0, "output", "output 0 of the root")
     assert torch.equal(tensor(trace, 0, "loss", "loss"), output.sum())
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_what_is_dropped_without_gradients_has_none_with_an_empty_batch_either(rows: int) -> None:
+    nodes = (call("h", "a", "x"), call("y", "d", "h", grad=False))
+    model = Block(children=children(a=Linear(out=4), d=Dropout()), nodes=nodes, outputs=("y",))
+    inputs = replace(float_inputs(), rank_batches=(RankBatch(rank=0, rows=rows),))
+    trace, _ = train(one_rank(model, (FORWARD, BACKWARD), inputs=inputs))
+    assert trace.skipped == [1]
 
 
 def test_a_step_moves_what_has_a_gradient_and_nothing_else() -> None:
