@@ -57,6 +57,7 @@ FEATURES: dict[str, str] = {
     "wrap:several_groups": "two wrap groups or more",
     "wrap:list_group": "one fully_shard call for several modules",
     "wrap:list_group_leaves_root": "a list group with modules outside of its FSDP root",
+    "wrap:list_group_holds_member": "a list group with a module that is registered below another of it",
     "wrap:nested": "a wrapped module other than the root has a wrapped module below it",
     "wrap:root": "the root is wrapped",
     "wrap:root_not_wrapped": "groups, but not the root",
