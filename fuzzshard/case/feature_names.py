@@ -139,6 +139,7 @@ FEATURES: dict[str, str] = {
     "graph:sync_missed": "a synchronised backward that misses what has an unsynchronised gradient",
     "graph:partial_reduction_differs": "reductions over one replica that may be of different parameters",
     "graph:unit_missed": "a backward without gradients for a unit of FSDP1 that ran since the last",
+    "graph:unit_returns_input": "a unit of FSDP1 returns one of its inputs as it is",
     "op:set_path": "another path from some point on",
     "op:set_path_on_some_ranks": "another path on all ranks but the first",
     "op:set_reshard_after_forward": "set_reshard_after_forward during training",

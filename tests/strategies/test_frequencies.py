@@ -73,7 +73,7 @@ SELDOM = {
     "graph:partial_reduction_differs": 0.01,
     "graph:iadd_to_wrapped": 0.01,
     "graph:zeros_for_none": 0.0005,
-    "graph:unshard_then_change": 0.002,
+    **dict.fromkeys(("graph:unshard_then_change", "graph:unit_returns_input"), 0.002),
     "op:load_assign": 0.004,
     "op:divide_factor_one_shard": 0.01,
     "precision:parameter_dtype": 0.01,

@@ -230,6 +230,19 @@ def test_a_unit_of_fsdp1_that_ran_gets_no_gradient(schedule, frozen, expected) -
     assert graph_features(case) & {"graph:unit_missed"} == expected
 
 
+@pytest.mark.parametrize(
+    ("outputs", "needs", "returns"), [("hx", True, True), ("hx", False, False), ("h", True, False)]
+)
+def test_a_unit_of_fsdp1_returns_an_input_that_needs_a_gradient(outputs, needs, returns) -> None:
+    unit = Block(
+        children=children(a=LINEAR), nodes=(call("h", "a", "x"),), outputs=tuple(outputs), returns="tuple"
+    )
+    model = Block(children=children(u=unit), nodes=(call("y", "u", "x"),), outputs=("y.0",))
+    inputs = Inputs(batch=2, tensors=(TensorSpec(size=4, requires_grad=needs),))
+    case = make_case(model, (FORWARD, BACKWARD), inputs=inputs, wrap=groups("u"), engines=("fsdp1",))
+    assert ("graph:unit_returns_input" in graph_features(case)) is returns
+
+
 def test_a_list_group_has_modules_outside_of_its_root() -> None:
     model = Block(
         children=children(m=chain(c=LINEAR), a=LINEAR),
