@@ -52,6 +52,8 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
                     yield "graph:list_group_in_part"
                 if uneven or in_part:
                     yield "graph:list_group_apart"
+                if calls.returns_input:
+                    yield "graph:unit_returns_input"
             case Unshard(async_op=True):
                 calls.begin(modules_named(case, calls.of_module, op.target, recurse=op.recurse))
             case Step() | LoadState() if calls.gathering:
@@ -98,12 +100,20 @@ class _Calls:
         self.units = units(case) if "fsdp1" in case.engines else {}
         self.units_run: set[str] = set()
         """The units of FSDP1 that ran since the last backward."""
+        self.given: list[list[Value]] = []
+        """The inputs of the units of FSDP1 that run now."""
+        self.returns_input = False
         self.tape = Tape(case, found, self)
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
         """The first call of a module of a group makes the group wait for all of them."""
+        inputs = self._begin_run(path, args, grad=grad)
         if grad and path in self.units:
             self.units_run.add(path)
+            self.given.append(inputs)
+        return inputs
+
+    def _begin_run(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
         index = self.of_module.get(path)
         if index is not None:
             self.times[path] += 1
@@ -138,6 +148,9 @@ class _Calls:
 
     def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
         """The last module to run brings the hooks."""
+        if grad and path in self.units:
+            given = self.given.pop()
+            self.returns_input |= any(node is not None and node in given for node in results)
         index = self.of_module.get(path)
         if index is None or path not in self.to_run[index]:
             return

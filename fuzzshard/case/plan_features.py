@@ -25,6 +25,8 @@ def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
         yield "wrap:list_group"
     if any(_leaves_root(case, group, root) for group, root in zip(case.wrap, root_groups(case), strict=True)):
         yield "wrap:list_group_leaves_root"
+    if any(_holds_a_member(case, group) for group in case.wrap):
+        yield "wrap:list_group_holds_member"
     if any(a and a != b and is_within(b, a) for a in wrapped for b in wrapped):
         yield "wrap:nested"
     if wrapped:
@@ -40,6 +42,16 @@ def _leaves_root(case: Case, group: WrapGroup, root: int) -> bool:
     """Whether ``group`` has modules outside of the group that becomes its FSDP root."""
     below = frozenset[str]().union(*(modules_below(case.model, m) for m in case.wrap[root].modules))
     return not below.issuperset(group.modules)
+
+
+def _holds_a_member(case: Case, group: WrapGroup) -> bool:
+    """Whether a module of ``group`` is registered below another one as well.
+
+    ``fully_shard`` leaves it out of the list then (``_get_root_modules`` in torch/distributed/utils.py), so
+    that it has no hooks where it is called by itself.
+    """
+    below = {m: modules_below(case.model, m) for m in group.modules}
+    return any(a in below[b] for a in group.modules for b in group.modules if a != b)
 
 
 def freezing_features(case: Case, found: Facts) -> Iterator[str]:

@@ -20,7 +20,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.schedule import SetFlag
 from fuzzshard.engines.fully_shard_state import GroupState
 from fuzzshard.oracles.fully_shard_model import followed
-from fuzzshard.oracles.group_model import Group, Phase
+from fuzzshard.oracles.group_model import Ahead, Group, Phase
 from fuzzshard.oracles.judge import MOST_FINDINGS
 from fuzzshard.oracles.registration import SHARDED, RegistrationModel
 from fuzzshard.training.remains import Remains
@@ -148,9 +148,10 @@ def _communication(held: GroupState, group: Group, flags: Set[str]) -> Iterator[
 def _hooks(held: GroupState, group: Group) -> Iterator[Leak]:
     """What the model of the hooks knows; it has to follow every one of them for that."""
     name = _name(group)
-    if held.gathers != group.gathering:
+    ahead = group.ahead is Ahead.ISSUED
+    if held.gathers != ahead:
         words = {True: "issued and never used", False: "none"}
-        yield Leak("gather", f"all-gather of {name}", words[held.gathers], words[group.gathering])
+        yield Leak("gather", f"all-gather of {name}", words[held.gathers], words[ahead])
     if held.idle != (group.phase is Phase.IDLE):
         observed = "idle" if held.idle else "within a forward or backward"
         yield Leak("state", f"state of {name}", observed, group.phase.value)

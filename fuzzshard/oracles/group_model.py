@@ -32,6 +32,18 @@ class Shards(enum.Enum):
     EITHER = "sharded or unsharded"
 
 
+class Ahead(enum.Enum):
+    """Whether an all-gather was issued that nothing has waited for yet.
+
+    ``MAYBE``: it was asked for where the group may have been unsharded, or by a recomputation that may have
+    stopped before.
+    """
+
+    NONE = "none"
+    ISSUED = "issued"
+    MAYBE = "issued or none"
+
+
 class Phase(enum.Enum):
     """Which hook of a module or of its group ran last."""
 
@@ -80,7 +92,7 @@ class Group:
         self.reshards_after_backward = True
         self.cast: Dtype | None = None
         self.shards = Shards.ALL
-        self.gathering = False
+        self.ahead = Ahead.NONE
         self.called = Phase.IDLE
         self.phase = Phase.IDLE
         self.gradients: set[str] = set()
@@ -94,22 +106,30 @@ class Group:
 
     def unshard(self) -> None:
         """Starts an all-gather where one is due."""
-        if self.gathering or self.shards is Shards.WHOLE or not self.parameters:
+        if self.ahead is Ahead.ISSUED or self.shards is Shards.WHOLE or not self.parameters:
             return
-        self.gathering = True
+        sure = self.ahead is Ahead.NONE and self.shards is not Shards.EITHER
+        self.ahead = Ahead.MAYBE if self.shards is Shards.EITHER else Ahead.ISSUED
         if (self.few if self.shards is Shards.FEW else self.case.mesh.shard) > 1:
             size = self._sum(self.parameters) * self.case.mesh.shard if self._sizes_known else None
-            self.issued.append(Issued("all_gather", size, None, sure=self.shards is not Shards.EITHER))
+            self.issued.append(Issued("all_gather", size, None, sure=sure))
 
     def wait(self) -> None:
         """Ends an all-gather that was started."""
-        if self.gathering:
-            self.gathering, self.shards = False, Shards.WHOLE
+        if self.ahead is not Ahead.NONE:
+            self.ahead, self.shards = Ahead.NONE, Shards.WHOLE
 
     def gather(self) -> None:
         """Makes the group unsharded."""
         self.unshard()
         self.wait()
+
+    def doubt(self, shards: Shards, ahead: Ahead) -> None:
+        """What was done since ``shards`` and ``ahead`` held may not have been done."""
+        if self.shards is not shards:
+            self.shards = Shards.EITHER
+        if self.ahead is not ahead:
+            self.ahead = Ahead.MAYBE
 
     def reshard(self) -> None:
         """``FSDPModule.reshard``, and what the hooks do."""

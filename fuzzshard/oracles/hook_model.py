@@ -13,7 +13,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import groups_within
-from fuzzshard.oracles.group_model import Group, Issued, Phase, Root, Shards
+from fuzzshard.oracles.group_model import Ahead, Group, Issued, Phase, Root, Shards
 
 
 class HookModel:
@@ -169,7 +169,7 @@ class HookModel:
         region.recomputed = True
         begins: list[tuple[str, int]] = []
         certain = not (region.nested or region.without_grad)
-        sharded = [group for group in self.groups if group.shards is not Shards.WHOLE]
+        before = [(group, group.shards, group.ahead) for group in self.groups]
         self.recomputing = True
         for path, is_begin, number in region.calls:
             if path not in self.of_module:
@@ -183,9 +183,8 @@ class HookModel:
                 certain &= any(n in reached_numbers for n in range(first, number))
                 self.leave(path, [], grad=True)
         self.recomputing = False
-        for group in () if certain else sharded:
-            if group.shards is Shards.WHOLE:
-                group.shards = Shards.EITHER
+        for group, shards, ahead in () if certain else before:
+            group.doubt(shards, ahead)
         wraps = any(path in self.of_module for path, _, _ in region.calls)
         self.gathers_certain &= certain or not wraps
 
@@ -200,7 +199,7 @@ class HookModel:
                 group.post_backward()
             group.phase = group.called = Phase.IDLE
             if root.last_backward:
-                group.gathering = False
+                group.ahead = Ahead.NONE
                 group.places.clear()
         if root.last_backward:
             root.order.clear()

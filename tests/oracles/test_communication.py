@@ -135,6 +135,41 @@ def test_a_recomputation_that_stops_before_an_inner_checkpoint_may_gather_nothin
     assert two_ranks.run(case).status is Status.PASS
 
 
+def test_what_a_recomputation_may_have_unsharded_was_maybe_not_prefetched(two_ranks: World) -> None:
+    model = Block(
+        children=children(a=Linear(out=4), b=Linear(out=4)),
+        nodes=(
+            call("h", "a", "x"),
+            call("k", "b", "x"),
+            TensorOp(name="d", op="detach", args=("h",)),
+            TensorOp(name="y", op="mul", args=("k", "d")),
+        ),
+        outputs=("y",),
+    )
+    ahead = WrapGroup(modules=("b",), backward_prefetch=("a", ""))
+    wrap = (WrapGroup(modules=("a",)), ahead, WrapGroup(modules=("",)))
+    schedule = (SetFlag(flag="is_last_backward", value=False), FORWARD, BACKWARD, FORWARD)
+    case = make_case(model, schedule, wrap=wrap, checkpoints=(Checkpoint(module=""),))
+    gathers = [expected and expected.gathers for expected in expected_communication(case, 0)]
+    assert gathers == [(0, 0), (2, 2), None, (1, 2)]
+    assert two_ranks.run(case).status is Status.PASS
+
+
+def test_what_a_recomputation_may_not_have_come_to_maybe_is_prefetched_still(two_ranks: World) -> None:
+    model = Block(
+        children=children(a=Linear(out=4), b=Linear(out=4)),
+        nodes=(call("h", "a", "x"), call("k", "b", "x")),
+        outputs=("k", "h"),
+        returns="tuple",
+    )
+    checkpoints = (Checkpoint(module=""), Checkpoint(module="b", implementation="utils"))
+    schedule = (SetFlag(flag="is_last_backward", value=False), Forward(outputs=(1,)), BACKWARD, FORWARD)
+    case = make_case(model, schedule, wrap=groups("b", ROOT), checkpoints=checkpoints)
+    gathers = [expected and expected.gathers for expected in expected_communication(case, 0)]
+    assert gathers == [(0, 0), (2, 2), None, (1, 2)]
+    assert two_ranks.run(case).status is Status.PASS
+
+
 @pytest.mark.parametrize(("outer", "known"), [(ROOT, True), ("q", False)])
 def test_nothing_is_known_of_a_list_group_with_a_module_outside_its_root(outer: str, known: bool) -> None:
     case = make_case(chain(q=chain(a=MLP(hidden=3)), b=Linear(out=4)), ONCE, wrap=groups(("q.a", "b"), outer))

@@ -40,11 +40,7 @@ def is_extension(feature):
     return feature.partition(":")[0] in EXTENSIONS or feature in EXTENSION_FEATURES
 
 
-CORE = [
-    f
-    for f in ALL_FEATURES
-    if not is_extension(f) and not f.startswith("graph:") and f != "wrap:list_group_leaves_root"
-]
+CORE = [f for f in ALL_FEATURES if not is_extension(f) and not f.startswith(("graph:", "wrap:list_group_"))]
 
 RARE = {
     "mesh:1": 0.03,
@@ -63,6 +59,7 @@ RARE = {
 COMMON = 0.08
 SELDOM = {
     "wrap:list_group_leaves_root": 0.0005,
+    "wrap:list_group_holds_member": 0.0002,
     **dict.fromkeys(("tensor:sequence", "tensor:sequence_layout", "freeze:engines_only"), 0.004),
     **dict.fromkeys(("precision:reduce_only", "precision:no_cast", "precision:mixed"), 0.006),
     **dict.fromkeys(("fsdp1:hybrid_shard", "fsdp1:hybrid_shard_zero2"), 0.004),
@@ -78,7 +75,7 @@ SELDOM = {
     "graph:partial_reduction_differs": 0.01,
     "graph:iadd_to_wrapped": 0.01,
     "graph:zeros_for_none": 0.0005,
-    "graph:unshard_then_change": 0.002,
+    **dict.fromkeys(("graph:unshard_then_change", "graph:unit_returns_input"), 0.002),
     "op:load_assign": 0.004,
     "op:divide_factor_one_shard": 0.01,
     "precision:parameter_dtype": 0.01,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.features import features
-from fuzzshard.case.graph import Activation, Block, Linear
+from fuzzshard.case.graph import Activation, Alias, Block, Linear
 from fuzzshard.case.schedule import Forward, SetFlag, Unshard
 
 LINEAR = Linear(out=5, bias=False)
@@ -230,6 +230,19 @@ def test_a_unit_of_fsdp1_that_ran_gets_no_gradient(schedule, frozen, expected) -
     assert graph_features(case) & {"graph:unit_missed"} == expected
 
 
+@pytest.mark.parametrize(
+    ("outputs", "needs", "returns"), [("hx", True, True), ("hx", False, False), ("h", True, False)]
+)
+def test_a_unit_of_fsdp1_returns_an_input_that_needs_a_gradient(outputs, needs, returns) -> None:
+    unit = Block(
+        children=children(a=LINEAR), nodes=(call("h", "a", "x"),), outputs=tuple(outputs), returns="tuple"
+    )
+    model = Block(children=children(u=unit), nodes=(call("y", "u", "x"),), outputs=("y.0",))
+    inputs = Inputs(batch=2, tensors=(TensorSpec(size=4, requires_grad=needs),))
+    case = make_case(model, (FORWARD, BACKWARD), inputs=inputs, wrap=groups("u"), engines=("fsdp1",))
+    assert ("graph:unit_returns_input" in graph_features(case)) is returns
+
+
 def test_a_list_group_has_modules_outside_of_its_root() -> None:
     model = Block(
         children=children(m=chain(c=LINEAR), a=LINEAR),
@@ -242,3 +255,16 @@ def test_a_list_group_has_modules_outside_of_its_root() -> None:
         (groups(("m", "a")), False),
     ):
         assert ("wrap:list_group_leaves_root" in features(make_case(model, wrap=wrap))) is leaves
+
+
+def test_a_list_group_holds_a_module_below_another_one_of_it() -> None:
+    inner = Block(
+        children=children(c=LINEAR, s=Alias(target="a")), nodes=(call("h", "c", "x"),), outputs=("h",)
+    )
+    model = Block(
+        children=children(m=inner, a=LINEAR),
+        nodes=(call("h0", "m", "x"), call("h1", "a", "h0")),
+        outputs=("h1",),
+    )
+    for wrap, holds in ((groups(("m", "a")), True), (groups(("m.c", "a")), False), (groups("m", "a"), False)):
+        assert ("wrap:list_group_holds_member" in features(make_case(model, wrap=wrap))) is holds

@@ -10,8 +10,8 @@ from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
 NOT_HERE = {
-    *("mesh:larger", "reuse:tied_across_groups"),
-    *("graph:list_group_in_part", "graph:list_group_late"),
+    *("mesh:larger", "reuse:tied_across_groups", "graph:unit_returns_input"),
+    *("graph:list_group_in_part", "graph:list_group_late", "wrap:list_group_holds_member"),
     *("graph:sync_missed", "graph:partial_reduction_differs", "graph:first_run_missed"),
     *("graph:zeros_for_none", "graph:unshard_then_change", "graph:unit_missed", "graph:list_group_apart"),
     *("wrap:list_group_leaves_root", "precision:frozen_at_lookup"),
