@@ -8,18 +8,17 @@ unshard it in backward, runs after the forward of the last of them, on the outpu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from fuzzshard.case.autograd import Node, Tape, Value, reached
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtype_lookups import DtypeLookups
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, modules_below
 from fuzzshard.case.groups import root_groups
+from fuzzshard.case.held_gradients import HeldGradients
 from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.progress import Progress, modules_named
 from fuzzshard.case.schedule import Backward, Forward, LoadState, SetFlag, SetMode, Step, Unshard
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.case.units import units
 
 _Run = tuple[int, int]
@@ -31,7 +30,7 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
     changed = changed_outputs(case)
     if any(module in changed for group in case.wrap for module in group.modules):
         yield "graph:iadd_to_wrapped"
-    calls, held = _Calls(case, found), _Held(case, found)
+    calls, held = _Calls(case, found), HeldGradients(case, found)
     if calls.parts_a_list_group():
         yield "graph:list_group_apart"
     progress, training = Progress(case), True
@@ -222,33 +221,3 @@ class _Calls:
         first = {group: (group, number) for group, number in sorted(runs, reverse=True)}
         reached_runs = {run for run in runs if not numbers.isdisjoint(self.outputs.get(run, ()))}
         return any(self.outputs.get(first[g]) and first[g] not in reached_runs for g, _ in reached_runs)
-
-
-class _Held:
-    """Which parameters hold gradients that have not been averaged over the whole mesh."""
-
-    def __init__(self, case: Case, found: Facts) -> None:
-        self.flags, self.found, self.lookups = SyncFlags(case), found, DtypeLookups(case, found)
-        self.unreduced: dict[int | None, set[str]] = {}
-        self.partial: dict[int | None, set[str]] = {}
-        """Reduced over the shards of one replica only: one tensor for the whole group."""
-
-    def backward(self, arrived: set[str], runs: Mapping[int, int]) -> Iterator[str]:
-        """A backward that brings gradients for ``arrived``, by so many ``runs`` of each group."""
-        for owner, reduces in self.flags.reduce.items():
-            news = {fqn for fqn in arrived if self.found.owners[fqn] == owner}
-            if not reduces:
-                self.unreduced.setdefault(owner, set()).update(news)
-                continue
-            held = self.unreduced.pop(owner, set())
-            if owner in self.lookups.in_vain and held | news:
-                yield "precision:frozen_at_lookup"
-            if held - news and self.flags.synced(owner):
-                yield "graph:sync_missed"
-            partial = self.partial.pop(owner, None)
-            if partial is not None and partial != held | news:
-                yield "graph:partial_reduction_differs"
-            if not self.flags.synced(owner):
-                self.partial[owner] = partial or held | news
-                if owner is not UNMANAGED and runs[owner] > 1:
-                    yield "graph:partial_reduction_differs"

@@ -9,13 +9,15 @@ recomputation (``_pre_forward`` in torch/distributed/fsdp/_fully_shard/_fsdp_par
 
 from __future__ import annotations
 
+import functools
+
 from fuzzshard.case.autograd import Node, Tape, Value
 from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts
+from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import BatchNorm, Conv1d, Conv2d
 from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Forward
+from fuzzshard.case.schedule import Forward, SetRequiresGrad
 
 
 def leaves_with_free_strides(case: Case, found: Facts) -> frozenset[str]:
@@ -38,6 +40,42 @@ def leaves_with_free_strides(case: Case, found: Facts) -> frozenset[str]:
         if (one_row or length == 1) and found.output_values[path][0].size > 1:
             leaves.add(path)
     return frozenset(leaves)
+
+
+@functools.lru_cache(maxsize=64)  # asked for every tensor that differs
+def strides_are_free(case: Case) -> bool:
+    """Whether something goes by the stride of a dimension of size 1, which means nothing and is not kept.
+
+    What passes a module boundary is a view with strides of its own there, and torch takes the memory format
+    of a convolution from strides (``determine_backend_memory_format``, aten/src/ATen/native/Convolution.cpp).
+    Of a frozen matrix :func:`folds_by_strides`.
+    """
+    found = facts(case)
+    leading = 1 in (*all_rows(case), case.inputs.seq)
+
+    def sees_one(path: str, module: Conv1d | Conv2d) -> bool:
+        if isinstance(module, Conv1d):
+            return found.width(path) == 1
+        image = found.width(path) // module.channels
+        return 1 in (module.channels, image, image // module.kernel**2)
+
+    return folds_by_strides(case) or any(
+        isinstance(module, Conv1d | Conv2d) and (leading or sees_one(path, module))
+        for path, module in found.modules.items()
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def folds_by_strides(case: Case) -> bool:
+    """Whether a frozen matrix may meet a stride of a dimension of size 1 that a module boundary changes.
+
+    What requires no gradient has ``matmul`` fold a batch into the rows only where strides allow it
+    (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp).
+    """
+    freezes = bool(case.freezes) or any(
+        isinstance(op, SetRequiresGrad) and not op.value for op in case.schedule
+    )
+    return freezes and bool(leaves_with_free_strides(case, facts(case)))
 
 
 def multiplies_by_recomputed_strides(case: Case, found: Facts) -> bool:

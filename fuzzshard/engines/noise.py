@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from fuzzshard.case.case import TRACED_BACKWARD, Case
+from fuzzshard.case.strides import folds_by_strides, strides_are_free
 from fuzzshard.case.units import fsdp1_normalizes_otherwise, some_engine_multiplies_otherwise
 from fuzzshard.engines.batch_norm_noise import cancelled_rows, cancels_rows, centred_sizes, column
 from fuzzshard.engines.mesh import RankMesh
@@ -29,7 +30,7 @@ from fuzzshard.engines.tensor_noise import (
     rounded_softmax,
     signs,
 )
-from fuzzshard.oracles.association import adds_in_another_order, folds_by_strides, strides_are_free
+from fuzzshard.oracles.association import adds_in_another_order
 from fuzzshard.training.trace import ROUNDING
 
 

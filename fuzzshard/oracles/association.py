@@ -13,14 +13,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from fuzzshard.case.autograd import Node, Tape, Value
-from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.graph import Conv1d, Conv2d, RMSNorm
+from fuzzshard.case.graph import RMSNorm
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.progress import Progress, engines_train_more_from
-from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, SetRequiresGrad, ZeroGrad
-from fuzzshard.case.strides import leaves_with_free_strides
+from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, ZeroGrad
+from fuzzshard.case.strides import strides_are_free
 
 MOST_TERMS = 2
 """Terms whose sum is the same in any order."""
@@ -97,42 +96,6 @@ def _regroups_at(case: Case) -> int:
                 return index
             pending = 0
     return len(case.schedule)
-
-
-@functools.lru_cache(maxsize=64)  # asked for every tensor that differs
-def strides_are_free(case: Case) -> bool:
-    """Whether something goes by the stride of a dimension of size 1, which means nothing and is not kept.
-
-    What passes a module boundary is a view with strides of its own there, and torch takes the memory format
-    of a convolution from strides (``determine_backend_memory_format``, aten/src/ATen/native/Convolution.cpp).
-    Of a frozen matrix :func:`folds_by_strides`.
-    """
-    found = facts(case)
-    leading = 1 in (*all_rows(case), case.inputs.seq)
-
-    def sees_one(path: str, module: Conv1d | Conv2d) -> bool:
-        if isinstance(module, Conv1d):
-            return found.width(path) == 1
-        image = found.width(path) // module.channels
-        return 1 in (module.channels, image, image // module.kernel**2)
-
-    return folds_by_strides(case) or any(
-        isinstance(module, Conv1d | Conv2d) and (leading or sees_one(path, module))
-        for path, module in found.modules.items()
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def folds_by_strides(case: Case) -> bool:
-    """Whether a frozen matrix may meet a stride of a dimension of size 1 that a module boundary changes.
-
-    What requires no gradient has ``matmul`` fold a batch into the rows only where strides allow it
-    (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp).
-    """
-    freezes = bool(case.freezes) or any(
-        isinstance(op, SetRequiresGrad) and not op.value for op in case.schedule
-    )
-    return freezes and bool(leaves_with_free_strides(case, facts(case)))
 
 
 def _reduces_in_parts(case: Case) -> bool:

@@ -13,8 +13,9 @@ from fuzzshard.case.dtypes import policies
 from fuzzshard.case.facts import facts
 from fuzzshard.case.progress import engines_train_more_from
 from fuzzshard.case.schedule import Backward, Step
+from fuzzshard.case.strides import strides_are_free
 from fuzzshard.case.units import fsdp1_multiplies_otherwise, fsdp1_normalizes_otherwise
-from fuzzshard.oracles.association import reorders_from, strides_are_free
+from fuzzshard.oracles.association import reorders_from
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.factor import allowed_deviation
 from fuzzshard.training.trace import ROUNDING, Key, Trace, cut

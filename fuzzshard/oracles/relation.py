@@ -9,9 +9,9 @@ there gloo and NCCL choose in which order they add the ranks' terms (measured on
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.strides import strides_are_free
 from fuzzshard.engines.fully_shard import FullyShard
 from fuzzshard.oracles.allowed import is_allowed
-from fuzzshard.oracles.association import strides_are_free
 from fuzzshard.oracles.compare import Difference, rank_of, same_bits
 from fuzzshard.oracles.judge import tensor_findings
 from fuzzshard.oracles.rungs import bitwise_applies
