@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -112,7 +114,7 @@ def replay(
     interrupted = False
     with contextlib.closing(results):
         try:
-            for result in results:
+            for result in _shown(results, len(files)) if summary else results:
                 replayed.append(result)
                 updated = update_entry(result, kind, reproducer.scripts) if update else ""
                 if not summary or updated or result.outcome not in (Outcome.PASS, Outcome.SKIPPED):
@@ -125,6 +127,19 @@ def replay(
     if not as_json:
         print(_summary(outcomes, len(files), interrupted))
     return EXIT_INTERRUPTED if interrupted else exit_code(outcomes)
+
+
+def _shown(results: Iterable[ReplayResult], total: int) -> Iterator[ReplayResult]:
+    """``results`` with a bar on a terminal: a summary has no line for each."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console, to_terminal = Console(stderr=True), sys.stdout.isatty()
+    bar = Progress(
+        console=console, transient=True, redirect_stdout=to_terminal, disable=not console.is_terminal
+    )
+    with bar:
+        yield from bar.track(results, total, description="replaying")
 
 
 def _as_line(result: ReplayResult, updated: str) -> str:

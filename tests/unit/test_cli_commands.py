@@ -104,6 +104,29 @@ def test_replay_with_a_summary_prints_what_did_not_pass_and_counts_by_folder(
     assert all_of_them.split() == ["all", "2", "1", "0", "1"]
 
 
+@pytest.mark.parametrize(
+    ("summary", "terminal", "shown"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_a_summary_on_a_terminal_says_how_far_it_is(
+    tmp_path: Path,
+    judged_by: Callable[[Judge], list[WorldConfig]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    summary: bool,
+    terminal: bool,
+    shown: bool,
+) -> None:
+    save(tmp_path)
+    judged_by(lambda _, case: DIVERGENCE)
+    monkeypatch.setenv("TERM", "xterm")
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    fuzzshard("replay", tmp_path, "--device", "cpu", *(["--summary"] if summary else []))
+    printed = capsys.readouterr()
+    assert ("replaying" in printed.err) is shown
+    assert "SAME" in printed.out
+
+
 def test_replay_fails_for_no_finding_that_a_known_corpus_explains(
     tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
 ) -> None:
