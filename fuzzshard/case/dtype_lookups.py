@@ -17,12 +17,13 @@ class DtypeLookups:
     """
 
     def __init__(self, case: Case, found: Facts) -> None:
-        self.case, self.roots = case, root_groups(case)
+        self.case = case
         self.parameters: dict[int, set[str]] = {}
         for fqn, owner in found.owners.items():
             policy = None if owner is None else case.wrap[owner].precision
             if owner is not None and policy and (policy.param or policy.reduce):
                 self.parameters.setdefault(owner, set()).add(fqn)
+        self.roots = root_groups(case) if self.parameters else ()
         self.ran: set[int] = set()
         """The FSDP roots that had their first forward."""
         self.in_vain: set[int] = set()
@@ -33,19 +34,19 @@ class DtypeLookups:
             case Forward() if self.parameters:
                 called = progress.calls_of(op.target)
                 first = {r for r in self.roots if not called.isdisjoint(self.case.wrap[r].modules)} - self.ran
-                self._look({i for i, root in enumerate(self.roots) if root in first}, progress)
+                self._look({i for i in self.parameters if self.roots[i] in first}, progress)
                 self.ran |= first
             case Unshard():
-                named = (
-                    modules_named(self.case, g.modules, op.target, recurse=op.recurse) for g in self.case.wrap
-                )
-                self._look({i for i, modules in enumerate(named) if modules}, progress)
+                self._look({i for i in self.parameters if self._is_for(op, i)}, progress)
             case CorruptState(how="rebuild"):
                 self.ran.clear()
                 self.in_vain.clear()
             case _:
                 pass
 
+    def _is_for(self, op: Unshard, group: int) -> bool:
+        return bool(modules_named(self.case, self.case.wrap[group].modules, op.target, recurse=op.recurse))
+
     def _look(self, groups: set[int], progress: Progress) -> None:
         self.in_vain -= groups
-        self.in_vain |= {i for i in groups & self.parameters.keys() if self.parameters[i] <= progress.frozen}
+        self.in_vain |= {i for i in groups if self.parameters[i] <= progress.frozen}

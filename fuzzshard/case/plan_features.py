@@ -12,6 +12,7 @@ from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import FSDP1, LOW_PRECISION, Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.placements import goes_to_smaller_mesh, shard_dim
+from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.case.tensor_parallel import tensor_dims
 
@@ -50,8 +51,7 @@ def _holds_a_member(case: Case, group: WrapGroup) -> bool:
     ``fully_shard`` leaves it out of the list then (``_get_root_modules`` in torch/distributed/utils.py), so
     that it has no hooks where it is called by itself.
     """
-    below = {m: modules_below(case.model, m) for m in group.modules}
-    return any(a in below[b] for a in group.modules for b in group.modules if a != b)
+    return any(len(modules_named(case, group.modules, m, recurse=True)) > 1 for m in group.modules)
 
 
 def freezing_features(case: Case, found: Facts) -> Iterator[str]:

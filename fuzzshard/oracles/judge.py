@@ -47,7 +47,7 @@ def tensor_findings(
                 rung=rung,
                 error=error,
                 bound=limit,
-                detail=_detail(difference, rung, bound),
+                detail=_detail(difference, error, limit, rung, bound),
             )
         )
         if len(found) == MOST_FINDINGS:
@@ -68,23 +68,25 @@ TERMWISE_GRAY_FACTOR = 4.0
 GRAY = "gray"
 
 
-def is_gray(difference: Difference, rung: str, bound: NoiseBound) -> bool:
-    """Whether what ``bound`` does not explain may be rounding: a little too large, by no wrong factor."""
+def is_gray(difference: Difference, error: float, limit: float, rung: str, bound: NoiseBound) -> bool:
+    """Whether what ``bound`` does not explain may be rounding: a little too large, by no wrong factor.
+
+    ``error`` and ``limit`` are those of :meth:`NoiseBound.excess`.
+    """
     if bound.wrong_factor(difference) is not None:
         return False
     factor = GRAY_FACTOR
     if rung == "precision":
         factor = TERMWISE_GRAY_FACTOR if bound.is_termwise(difference) else PRECISION_GRAY_FACTOR
-    _, error, limit = bound.excess(difference)
     return error <= factor * limit
 
 
-def _detail(difference: Difference, rung: str, bound: NoiseBound | None) -> str:
+def _detail(difference: Difference, error: float, limit: float, rung: str, bound: NoiseBound | None) -> str:
     if difference.observed is None:
         return MISSING
     if difference.expected is None:
         return UNEXPECTED
-    return GRAY if bound is not None and is_gray(difference, rung, bound) else ""
+    return GRAY if bound is not None and is_gray(difference, error, limit, rung, bound) else ""
 
 
 def _error(difference: Difference) -> float:

@@ -5,7 +5,7 @@ What that takes beyond the traces is trained here: the reference in the other pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -114,13 +114,9 @@ class Ladder:
         bound = self._bound_without_twins()
         more = MORE_NOISE_SEEDS if finer(self.case) == self.case else ()
         for seed in NOISE_SEEDS[rung] + more:
-            left = [
-                is_gray(d, rung, bound.of(name))
-                for name, found in differing.items()
-                for d in found
-                if not bound.of(name).excess(d)[0]
-            ]
-            if not self._anywhere(bool(left)) or (seed in more and self._anywhere(not all(left))):
+            if not self._anywhere(any(_unexplained(differing, bound))):
+                break
+            if seed in more and self._anywhere(_some_clearly(differing, bound, rung)):
                 break
             bound = bound.with_twin(self._trace(NoiseTwin(self.case, self.mesh, self.dtype, seed)))
         return bound
@@ -161,3 +157,21 @@ class Ladder:
         trace = Trace()
         Trainer(engine.case, engine, trace).run()
         return trace
+
+
+def _unexplained(
+    differing: Mapping[str, list[Difference]], bound: NoiseBound
+) -> Iterator[tuple[NoiseBound, Difference, float, float]]:
+    """What noise does not explain, with the bound of its engine, the error and the limit."""
+    for name, found in differing.items():
+        of_engine = bound.of(name)
+        for difference in found:
+            explained, error, limit = of_engine.excess(difference)
+            if not explained:
+                yield of_engine, difference, error, limit
+
+
+def _some_clearly(differing: Mapping[str, list[Difference]], bound: NoiseBound, rung: str) -> bool:
+    """Whether some of it is no rounding at all, however many twins there are."""
+    left = _unexplained(differing, bound)
+    return any(not is_gray(d, error, limit, rung, of_engine) for of_engine, d, error, limit in left)
