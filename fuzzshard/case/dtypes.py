@@ -13,6 +13,7 @@ from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import Dtype, Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Cast
+from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 
 
 class Casts(NamedTuple):
@@ -67,6 +68,22 @@ def computing_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> D
     owner = found.owners[fqn]
     policy = None if owner is None else policies(case)[owner]
     return (policy and policy.param) or stored_dtype(case, fqn, cast)
+
+
+def reduction_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> Dtype:
+    """The dtype that the gradient of a parameter is reduced in, and accumulated in until then."""
+    owner = found.owners[fqn]
+    policy = None if owner is None else policies(case)[owner]
+    if policy is not None and policy.reduce is not None:
+        return policy.reduce
+    if reductions_follow_parameters(case):
+        return stored_dtype(case, fqn, cast)
+    return computing_dtype(case, found, fqn, cast)
+
+
+def reductions_follow_parameters(case: Case) -> bool:
+    """Whether gradients without a ``reduce_dtype`` are reduced in the dtype of the trained parameter."""
+    return REDUCTIONS_FOLLOW_GRAD_DTYPE.holds() and not uses_fsdp1_policy(case)
 
 
 def dtypes_in_play(case: Case) -> frozenset[Dtype]:

@@ -18,8 +18,21 @@ from fuzzshard.case.dtypes import stored_dtype, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
 from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.options import Dtype
-from fuzzshard.case.schedule import Cast, CorruptState, Forward, Reshard, SetDivideFactor, SetFlag, Unshard
+from fuzzshard.case.progress import Progress
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    CorruptState,
+    Forward,
+    LoadState,
+    Reshard,
+    SetDivideFactor,
+    SetFlag,
+    Step,
+    Unshard,
+)
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.contracts import CHANGES_BETWEEN_FORWARD_AND_BACKWARD
 from fuzzshard.engines import fully_shard_options as options
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.fully_shard_state import GroupState, group_state, param_groups, unreduced_gradient
@@ -33,7 +46,8 @@ def not_applicable(case: Case) -> str | None:
     """Why ``fully_shard``'s documented contract does not cover a case, or None.
 
     It follows parameters that change their dtype "after construction time but before forward"
-    (``lazy_init`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
+    (``lazy_init`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py). In which releases parameters
+    may be modified between a forward and its backward is in :mod:`fuzzshard.contracts`.
     """
     if uses_fsdp1_policy(case):
         return "the mixed precision of the case is that of FSDP1"
@@ -41,6 +55,8 @@ def not_applicable(case: Case) -> str | None:
         return f"this version of torch has no FSDPModule.{name}"
     if _changes_outputs(case) and len(rows := all_rows(case)) > 1 and 0 in rows:
         return "an output changed in place may be a view, and so refused, on the rank without rows alone"
+    if _modifies_awaited(case) and not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds():
+        return "parameters are modified between a forward and its backward"
     initialized = False
     cast: Dtype | None = None
     for op in case.schedule:
@@ -54,6 +70,18 @@ def not_applicable(case: Case) -> str | None:
         elif isinstance(op, CorruptState) and op.how == "rebuild":
             initialized = False
     return None
+
+
+def _modifies_awaited(case: Case) -> bool:
+    """Whether parameters change after a forward of which the backward comes later."""
+    progress, changed = Progress(case), -1
+    for index, op in enumerate(case.schedule):
+        if isinstance(op, Step | LoadState | CorruptState):
+            changed = index
+        if isinstance(op, Backward) and any(start < changed for start, *_ in progress.taken_by(op)):
+            return True
+        progress.advance()
+    return False
 
 
 def _changes_outputs(case: Case) -> bool:

@@ -53,7 +53,7 @@ def unreduced_gradient(fsdp_param: Any) -> torch.Tensor | None:
     unsharded = getattr(fsdp_param, "_unsharded_param", None)
     computed: torch.Tensor | None = None if unsharded is None else unsharded.grad
     accumulated: torch.Tensor | None = fsdp_param.unsharded_accumulated_grad
-    if accumulated is None or computed is None:
+    if accumulated is None or computed is None or accumulated is computed:
         return computed if accumulated is None else accumulated
     return accumulated + computed
 

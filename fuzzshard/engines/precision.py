@@ -92,7 +92,7 @@ def computing_dtypes(case: Case, found: Facts) -> dict[str, torch.dtype]:
 
 
 def reduce_dtypes(case: Case, found: Facts) -> dict[str, torch.dtype]:
-    """What policies want gradients to be reduced in; without an entry it is the dtype they have."""
+    """What policies want gradients to be reduced in, where they say so."""
     owned = {fqn: policies(case)[owner] for fqn, owner in found.owners.items() if owner is not None}
     return {fqn: DTYPES[policy.reduce] for fqn, policy in owned.items() if policy and policy.reduce}
 

@@ -11,6 +11,7 @@ from torch import nn
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import reductions_follow_parameters
 from fuzzshard.case.facts import Facts, has_batch_norm
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_groups
@@ -52,6 +53,7 @@ class Reference(Engine):
         return GradientDtypes(
             self.master_weights.leaves,
             reduce_dtypes(self.case, self.facts),
+            reductions_follow_parameters(self.case),
             accumulates_in_reduce_dtype(self.case),
         )
 

@@ -18,12 +18,14 @@ from fuzzshard.engines.mesh import RankMesh
 class GradientDtypes:
     """How the gradients of low-precision copies reach the parameters that are trained.
 
-    ``leaves`` are the copies that a backward fills, ``reduce`` the dtypes in which gradients are reduced
-    (their own where there is none), ``accumulate`` says whether unsynchronised ones add up in these too.
+    ``leaves`` are the copies that a backward fills. ``reduce`` are the dtypes in which gradients are reduced;
+    where there is none it is the trained parameter's if ``follow_parameters``, and else the gradient's own.
+    ``accumulate`` says whether unsynchronised ones add up in these too.
     """
 
     leaves: Mapping[str, torch.nn.Parameter] = dataclasses.field(default_factory=dict)
     reduce: Mapping[str, torch.dtype] = dataclasses.field(default_factory=dict)
+    follow_parameters: bool = False
     accumulate: bool = True
 
 
@@ -71,7 +73,7 @@ class ExplicitSync:
         for fqn, new in news.items():
             for held in (self.local, self.unreduced):
                 total = held[fqn] + new if fqn in held else new
-                held[fqn] = self._to_reduce_dtype(fqn, total) if self.dtypes.accumulate else total
+                held[fqn] = self._to_reduce_dtype(fqn, total, parameters) if self.dtypes.accumulate else total
         roots = {UNMANAGED, *reached, *(self._root(self.owners[fqn]) for fqn in news)}
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]
@@ -79,7 +81,7 @@ class ExplicitSync:
             if self._root(owner) in roots and self.flags.reduce[owner]:
                 self.unreduced.pop(fqn, None)
             if fqn in self.local and self._root(owner) in roots and self.flags.synced(owner):
-                local = self._to_reduce_dtype(fqn, self.local.pop(fqn))
+                local = self._to_reduce_dtype(fqn, self.local.pop(fqn), parameters)
                 divisor = self.flags.divisors[owner]
                 average = self.average(fqn, local, parameter.grad, divisor).to(parameter.dtype)
                 parameter.grad = average if parameter.grad is None else parameter.grad + average
@@ -92,8 +94,11 @@ class ExplicitSync:
             return gradient.redistribute(placements=arrived.placements)
         return gradient
 
-    def _to_reduce_dtype(self, fqn: str, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient.to(self.dtypes.reduce.get(fqn, gradient.dtype))
+    def _to_reduce_dtype(
+        self, fqn: str, gradient: torch.Tensor, parameters: Mapping[str, torch.nn.Parameter]
+    ) -> torch.Tensor:
+        own = parameters[fqn].dtype if self.dtypes.follow_parameters else gradient.dtype
+        return gradient.to(self.dtypes.reduce.get(fqn, own))
 
     def with_local(self, fqn: str, reduced: torch.Tensor | None) -> torch.Tensor | None:
         """``reduced`` with what has accumulated on this rank since."""

@@ -11,13 +11,15 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+from collections.abc import Collection, Set
 from typing import NamedTuple
 
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.dtypes import computing_dtype
+from fuzzshard.case.dtypes import reduction_dtype
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.options import Dtype
 from fuzzshard.case.placements import shard_dim
+from fuzzshard.contracts import PARTIAL_REDUCTIONS_ARE_COMPLETED
 
 
 class Shards(enum.Enum):
@@ -96,6 +98,8 @@ class Group:
         self.called = Phase.IDLE
         self.phase = Phase.IDLE
         self.gradients: set[str] = set()
+        self.partial: set[str] = set()
+        """What waits for its all-reduce and takes part in the next reduction of the group."""
         self.places: list[int] = []
         self.still_to_run: set[str] = set()
 
@@ -148,22 +152,27 @@ class Group:
         self.phase = Phase.POST_BACKWARD
         if self.reshards_after_backward:
             self.reshard()
-        if not self.reduces or not self.gradients:
+        reduced = self.gradients | self.partial
+        if not self.reduces or not reduced:
             return
-        size = self._sum(self.gradients) if self._sizes_known else None
-        dtype = self._reduce_dtype()
-        self.gradients.clear()
+        size = self._sum(reduced) if self._sizes_known else None
+        dtype = self._reduce_dtype(reduced)
+        self.gradients, self.partial = set(), set()
         if self.case.mesh.shard > 1:
             self.issued.append(Issued("reduce_scatter", size, dtype))
-        if self.case.mesh.replicate is not None and self.all_reduces:
+        if self.case.mesh.replicate is None:
+            return
+        if self.all_reduces:
             self.issued.append(Issued("all_reduce", size, dtype))
+        elif PARTIAL_REDUCTIONS_ARE_COMPLETED.holds():
+            self.partial = reduced
 
     @property
     def _sizes_known(self) -> bool:
         """Parameters of several dtypes travel as bytes, those of tensor-parallel modules in parts."""
         return not self.case.dtypes and not self.case.tensor_parallel
 
-    def _sum(self, fqns: set[str] | list[str]) -> int:
+    def _sum(self, fqns: Collection[str]) -> int:
         """The elements of one rank's shards, padded to equal sizes."""
         total = 0
         for fqn in fqns:
@@ -172,12 +181,9 @@ class Group:
             total += math.prod(shape) // shape[dim] * -(-shape[dim] // self.case.mesh.shard)
         return total
 
-    def _reduce_dtype(self) -> str:
-        """Gradients are reduced in ``reduce_dtype``, else in the dtype that they were computed in."""
-        policy = self.spec.precision
-        if policy is not None and policy.reduce is not None:
-            return policy.reduce
-        return computing_dtype(self.case, self.found, min(self.gradients), self.cast)
+    def _reduce_dtype(self, reduced: Set[str]) -> str:
+        """Those of one group have one dtype."""
+        return reduction_dtype(self.case, self.found, min(reduced), self.cast)
 
 
 def _after_forward(spec: WrapGroup, shard: int) -> tuple[bool, int]:

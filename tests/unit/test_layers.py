@@ -17,7 +17,8 @@ ON_RANKS = (*RANK_MODULES, "engines/", "training/", "oracles/")
 """What runs on ranks alone, and so may import torch."""
 
 ALLOWED = {
-    "case": {"errors"},
+    "contracts": set(),
+    "case": {"contracts", "errors"},
     "strategies": {"case", "errors"},
     "guidance": {"case", "strategies", "shrink", "errors"},
 }

@@ -1,0 +1,22 @@
+"""Rules about torch that are not the same in all supported releases, each with its quote and its releases.
+
+Whoever predicts, refuses, allows or prints something that depends on the release of torch asks a
+:class:`Contract` of this package. Nothing else compares versions of torch.
+"""
+
+from fuzzshard.contracts.contract import Contract, installed_torch
+from fuzzshard.contracts.rules import (
+    CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
+    CONTRACTS,
+    PARTIAL_REDUCTIONS_ARE_COMPLETED,
+    REDUCTIONS_FOLLOW_GRAD_DTYPE,
+)
+
+__all__ = [
+    "CHANGES_BETWEEN_FORWARD_AND_BACKWARD",
+    "CONTRACTS",
+    "PARTIAL_REDUCTIONS_ARE_COMPLETED",
+    "REDUCTIONS_FOLLOW_GRAD_DTYPE",
+    "Contract",
+    "installed_torch",
+]

@@ -1,0 +1,44 @@
+"""What a contract is, and which release of torch is asked about."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from importlib import metadata
+
+from packaging.version import Version
+
+
+@functools.cache
+def installed_torch() -> str:
+    """Return the version of torch that ranks will import, without importing it."""
+    return metadata.version("torch")
+
+
+@functools.lru_cache(maxsize=64)
+def _release(torch: str) -> tuple[int, ...]:
+    """The numbers of a version: a pre-release or a build from source counts as the release it becomes."""
+    return Version(torch).release
+
+
+@dataclasses.dataclass(frozen=True)
+class Contract:
+    """One rule that holds in the releases of torch from ``since`` up to, but without, ``until``.
+
+    ``says`` is the rule in our words, ``quote`` torch's own, ``source`` the docstring, release note or file
+    that has them. An empty ``since`` means every supported release before ``until``; an empty ``until``
+    means every release since.
+    """
+
+    name: str
+    says: str
+    quote: str
+    source: str
+    since: str = ""
+    until: str = ""
+
+    def holds(self, torch: str | None = None) -> bool:
+        """Return whether the rule holds in version ``torch``, by default the installed one."""
+        now = _release(installed_torch() if torch is None else torch)
+        after = not self.since or now >= _release(self.since)
+        return after and (not self.until or now < _release(self.until))

@@ -1,0 +1,60 @@
+"""The rules themselves, by the public API that they are about."""
+
+from __future__ import annotations
+
+from fuzzshard.contracts.contract import Contract
+
+_API = "torch/distributed/fsdp/_fully_shard/_fsdp_api.py"
+_FULLY_SHARD = "torch/distributed/fsdp/_fully_shard/_fully_shard.py"
+
+REDUCTIONS_FOLLOW_GRAD_DTYPE = Contract(
+    name="reductions-follow-grad-dtype",
+    says=(
+        "Without a reduce_dtype, gradients are reduced and accumulated in the dtype that the parameter "
+        "had at lazy initialization, or in its explicit grad_dtype; before, in param_dtype."
+    ),
+    quote=(
+        "With reduce_dtype=None, gradients were previously reduced in param_dtype when it was set. They "
+        "now follow the parameter's grad_dtype as described above, e.g. fp32 for fp32 parameters with "
+        "param_dtype=torch.bfloat16. [...] FSDP1 still reduces in param_dtype."
+    ),
+    source=f"MixedPrecisionPolicy, versionchanged 2.15 ({_API})",
+    since="2.15",
+)
+
+CHANGES_BETWEEN_FORWARD_AND_BACKWARD = Contract(
+    name="changes-between-forward-and-backward",
+    says="Sharded parameters may be modified between a forward and its backward.",
+    quote=(
+        "To modify the parameters between forward and backward, the registered parameters must be the "
+        "sharded parameters. For False or an int, this can be done by manually resharding via reshard()."
+    ),
+    source=(
+        f"fully_shard, reshard_after_forward ({_FULLY_SHARD}); 2.15 says in its place: Modifying the "
+        "parameters between forward and backward is not supported: the backward all-gather is not "
+        "ordered after such writes, so backward may see the old values."
+    ),
+    until="2.15",
+)
+
+PARTIAL_REDUCTIONS_ARE_COMPLETED = Contract(
+    name="partial-reductions-are-completed",
+    says=(
+        "A sum over shards that waits for its all-reduce takes part in every later reduction of its "
+        "group, with zeros for parameters that got no new gradient."
+    ),
+    quote=(
+        "Sharded gradients and HSDP buffers awaiting all-reduce remain separate. [...] zero_grad() clears "
+        "only the currently registered parameters' gradients, leaving other parameter copies and pending "
+        "all-reduce buffers intact."
+    ),
+    source=f"FSDPModule.set_requires_gradient_sync ({_FULLY_SHARD})",
+    since="2.15",
+)
+
+CONTRACTS: tuple[Contract, ...] = (
+    REDUCTIONS_FOLLOW_GRAD_DTYPE,
+    CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
+    PARTIAL_REDUCTIONS_ARE_COMPLETED,
+)
+"""Every rule, for the tests and for whoever reads them."""
