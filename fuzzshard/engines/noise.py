@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from fuzzshard.case.units import fsdp1_normalizes_otherwise, some_engine_multipl
 from fuzzshard.engines.batch_norm_noise import cancelled_rows, cancels_rows, centred_sizes, column
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.nested import map_tensors
-from fuzzshard.engines.precision import MasterWeights, computing_dtypes
+from fuzzshard.engines.precision import MasterWeights, ParameterDtypes, parameter_dtypes
 from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.engines.tensor_noise import (
@@ -46,7 +46,7 @@ class _NoisySync(ExplicitSync):
         self.rounding: dict[str, torch.Tensor] = {}
         self.unit = 0.0
         if adds_in_another_order(twin.case):
-            dtypes = computing_dtypes(twin.case, twin.facts).values()
+            dtypes = parameter_dtypes(twin.case, twin.facts).computing.values()
             self.unit = max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0)
 
     @override
@@ -82,13 +82,15 @@ class _NoisyWeights(MasterWeights):
     Rounding is no continuous function: masters that differ by a unit of theirs may round to neighbours.
     """
 
-    def __init__(self, model: nn.Module, dtypes: Mapping[str, torch.dtype], noise_seed: int) -> None:
-        super().__init__(model, dtypes)
+    def __init__(self, model: nn.Module, policy: ParameterDtypes, noise_seed: int) -> None:
+        super().__init__(model, policy)
         self.noise_seed = noise_seed
 
     @override
     def rewrite(self, leaf: nn.Parameter, master: nn.Parameter) -> None:
         super().rewrite(leaf, master)
+        if leaf.dtype == master.dtype:
+            return
         generator = torch.Generator().manual_seed(self.noise_seed)
         leaf.add_(torch.finfo(leaf.dtype).eps / 2 * leaf * signs(leaf, generator))
 
@@ -148,7 +150,7 @@ class NoiseTwin(Reference):
 
     @override
     def make_master_weights(self, model: nn.Module) -> MasterWeights:
-        return _NoisyWeights(model, computing_dtypes(self.case, self.facts), self.noise_seed)
+        return _NoisyWeights(model, parameter_dtypes(self.case, self.facts), self.noise_seed)
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:

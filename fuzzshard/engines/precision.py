@@ -10,16 +10,46 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import Casts, casts, policies, uses_fsdp1_policy
+from fuzzshard.case.dtypes import (
+    Casts,
+    casts,
+    policies,
+    reductions_follow_parameters,
+    uses_fsdp1_policy,
+)
 from fuzzshard.case.facts import Facts
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.nested import map_tensors
+
+
+class ParameterDtypes(NamedTuple):
+    """What policies say of parameters, by name.
+
+    ``computing`` are the dtypes that modules compute in, ``reduce`` those that gradients are reduced in, each
+    only where a policy names one. With ``follow_parameters`` a gradient without an entry is reduced in the
+    dtype of its trained parameter, and whatever arrives is cast at once: "the autograd engine casts incoming
+    gradients" to ``torch.Tensor.grad_dtype``. Without, it is reduced in the dtype that it has.
+    """
+
+    computing: Mapping[str, torch.dtype]
+    reduce: Mapping[str, torch.dtype]
+    follow_parameters: bool
+
+
+def parameter_dtypes(case: Case, found: Facts) -> ParameterDtypes:
+    """Return what the policies of ``case`` say."""
+    owned = {fqn: policies(case)[owner] for fqn, owner in found.owners.items() if owner is not None}
+    return ParameterDtypes(
+        {fqn: DTYPES[policy.param] for fqn, policy in owned.items() if policy and policy.param},
+        {fqn: DTYPES[policy.reduce] for fqn, policy in owned.items() if policy and policy.reduce},
+        reductions_follow_parameters(case),
+    )
 
 
 class MasterWeights:
@@ -27,14 +57,15 @@ class MasterWeights:
 
     At rest the parameters themselves, the *masters*, are registered. While the model is
     :meth:`computing`, and during a backward, the *leaves* take their places, at every module where a
-    parameter is registered. Gradients arrive at the leaves.
+    parameter is registered. Gradients arrive at the leaves, in the dtype that ``policy`` says.
     """
 
-    def __init__(self, model: nn.Module, dtypes: Mapping[str, torch.dtype]) -> None:
+    def __init__(self, model: nn.Module, policy: ParameterDtypes) -> None:
         self.leaves: dict[str, nn.Parameter] = {}
-        self._dtypes = dtypes
+        self._policy = policy
         self._copied: dict[str, tuple[int, int]] = {}
-        by_parameter = {model.get_parameter(fqn): fqn for fqn in dtypes}
+        cast = policy.computing.keys() | (policy.reduce.keys() if policy.follow_parameters else ())
+        by_parameter = {model.get_parameter(fqn): fqn for fqn in sorted(cast)}
         self._places: list[tuple[Any, str, str]] = [
             (module._parameters, name, by_parameter[parameter])
             for module in model.modules()
@@ -65,14 +96,18 @@ class MasterWeights:
 
     def _leaf(self, fqn: str, master: nn.Parameter) -> nn.Parameter:
         """The copy of ``master``, written anew only when that has changed: a backward may need it yet."""
-        dtype = self._dtypes[fqn]
-        if master.dtype == dtype:
+        dtype, gradient = self._policy.computing.get(fqn, master.dtype), None
+        if self._policy.follow_parameters:
+            gradient = self._policy.reduce.get(fqn, master.dtype)
+        if master.dtype == dtype and gradient in (None, dtype):
             self.leaves.pop(fqn, None)
             return master
         leaf = self.leaves.get(fqn)
         state = (master.data_ptr(), master._version)
         if leaf is None:
-            leaf = self.leaves[fqn] = nn.Parameter(master.detach().to(dtype))
+            leaf = self.leaves[fqn] = nn.Parameter(master.detach().to(dtype, copy=True))
+            if gradient is not None:
+                leaf.grad_dtype = gradient
         elif self._copied[fqn] != state:
             with torch.no_grad():
                 self.rewrite(leaf, master)
@@ -83,18 +118,6 @@ class MasterWeights:
     def rewrite(self, leaf: nn.Parameter, master: nn.Parameter) -> None:
         """Rounds what training has made of ``master`` to the dtype of its copy."""
         leaf.copy_(master)
-
-
-def computing_dtypes(case: Case, found: Facts) -> dict[str, torch.dtype]:
-    """What policies want parameters to compute in; nothing for those without a ``param_dtype``."""
-    owned = {fqn: policies(case)[owner] for fqn, owner in found.owners.items() if owner is not None}
-    return {fqn: DTYPES[policy.param] for fqn, policy in owned.items() if policy and policy.param}
-
-
-def reduce_dtypes(case: Case, found: Facts) -> dict[str, torch.dtype]:
-    """What policies want gradients to be reduced in, where they say so."""
-    owned = {fqn: policies(case)[owner] for fqn, owner in found.owners.items() if owner is not None}
-    return {fqn: DTYPES[policy.reduce] for fqn, policy in owned.items() if policy and policy.reduce}
 
 
 def accumulates_in_reduce_dtype(case: Case) -> bool:

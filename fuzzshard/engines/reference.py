@@ -11,7 +11,6 @@ from torch import nn
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import reductions_follow_parameters
 from fuzzshard.case.facts import Facts, has_batch_norm
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_groups
@@ -24,8 +23,7 @@ from fuzzshard.engines.precision import (
     MasterWeights,
     accumulates_in_reduce_dtype,
     cast_boundaries,
-    computing_dtypes,
-    reduce_dtypes,
+    parameter_dtypes,
 )
 from fuzzshard.engines.sync import ExplicitSync, GradientDtypes
 
@@ -46,14 +44,15 @@ class Reference(Engine):
 
     def make_master_weights(self, model: nn.Module) -> MasterWeights:
         """The low-precision copies of the parameters; the noise twin overrides it."""
-        return MasterWeights(model, computing_dtypes(self.case, self.facts))
+        return MasterWeights(model, parameter_dtypes(self.case, self.facts))
 
     def gradient_dtypes(self) -> GradientDtypes:
         """What the policies of mixed precision say about gradients."""
+        policy = parameter_dtypes(self.case, self.facts)
         return GradientDtypes(
             self.master_weights.leaves,
-            reduce_dtypes(self.case, self.facts),
-            reductions_follow_parameters(self.case),
+            policy.reduce,
+            policy.follow_parameters,
             accumulates_in_reduce_dtype(self.case),
         )
 

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator
 
 from fuzzshard.case.autograd import Node, Tape, Value
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import computing_dtype, reduction_dtype, reductions_follow_parameters
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import RMSNorm
 from fuzzshard.case.groups import wrapped_modules
+from fuzzshard.case.options import Dtype
 from fuzzshard.case.progress import Progress, engines_train_more_from
 from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, ZeroGrad
 from fuzzshard.case.strides import strides_are_free
@@ -111,8 +113,8 @@ class _Boundaries:
     arguments of one function, whose gradients arrive together. ``returned``: some module returned an input.
     """
 
-    def __init__(self, case: Case, found: Facts) -> None:
-        self.found = found
+    def __init__(self, case: Case, found: Facts, cast: Dtype | None) -> None:
+        self.found, self.cast = found, cast
         self.wrapped = wrapped_modules(case)
         self.called: Counter[str] = Counter()
         self.returned = False
@@ -192,13 +194,18 @@ def _sum(terms: Iterable[Sum]) -> Sum:
 def _regrouped(case: Case) -> Iterator[bool]:
     """For every forward with gradients, whether boundaries regroup a sum that it contributes to.
 
-    A group whose module is called twice reduces twice, over the mesh before the two are added.
+    A group whose module is called twice reduces twice, over the mesh before the two are added. And where
+    gradients are cast on their way, it is open whether each term is, or their sum.
     """
     for seen in _boundaries(case):
-        yield _reduces_twice(case, seen) or any(
-            _sum(seen.terms(value, grouped=True)) != _sum(seen.terms(value, grouped=False))
-            for value in seen.readers.keys() - seen.nodes.keys()
-            if any(True for _ in seen.terms(value, grouped=False))
+        yield (
+            _reduces_twice(case, seen)
+            or _casts_terms(case, seen)
+            or any(
+                _sum(seen.terms(value, grouped=True)) != _sum(seen.terms(value, grouped=False))
+                for value in seen.readers.keys() - seen.nodes.keys()
+                if any(True for _ in seen.terms(value, grouped=False))
+            )
         )
 
 
@@ -211,7 +218,7 @@ def _boundaries(case: Case) -> Iterator[_Boundaries]:
     progress = Progress(case)
     for op in case.schedule:
         if isinstance(op, Forward) and op.grad:
-            seen = _Boundaries(case, found)
+            seen = _Boundaries(case, found, progress.cast)
             outputs = seen.tape.forward(op.target, grad=True, paths=progress.paths, frozen=(), training=False)
             for node in seen.tape.nodes:
                 seen.read(node.inputs, node.number)
@@ -222,9 +229,24 @@ def _boundaries(case: Case) -> Iterator[_Boundaries]:
 
 def _reduces_twice(case: Case, seen: _Boundaries) -> bool:
     """Whether some parameter is used in two calls of a module of its group."""
-    reads = Counter(fqn for node in seen.tape.nodes for fqn in node.parameters)
     again = [max(seen.called[module] for module in group.modules) > 1 for group in case.wrap]
     owners = seen.found.owners
-    return any(
-        count > 1 and (owner := owners[fqn]) is not None and again[owner] for fqn, count in reads.items()
+    return any((owner := owners[fqn]) is not None and again[owner] for fqn in _used_again(seen))
+
+
+def _casts_terms(case: Case, seen: _Boundaries) -> bool:
+    """Whether several gradients of a parameter are cast to the dtype that they are accumulated in.
+
+    ``reduce_dtype`` and ``grad_dtype`` are documented to be that of the accumulation
+    (``MixedPrecisionPolicy``): whether a term is cast before it is added, nothing says.
+    """
+    return reductions_follow_parameters(case) and any(
+        computing_dtype(case, seen.found, fqn, seen.cast) != reduction_dtype(case, seen.found, fqn, seen.cast)
+        for fqn in _used_again(seen)
     )
+
+
+def _used_again(seen: _Boundaries) -> list[str]:
+    """The parameters that are used more than once in a forward."""
+    reads = Counter(fqn for node in seen.tape.nodes for fqn in node.parameters)
+    return [fqn for fqn, count in reads.items() if count > 1]
