@@ -16,9 +16,10 @@ from fuzzshard.case.autograd import Node, Tape, Value
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import computing_dtype, reduction_dtype, reductions_follow_parameters
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.graph import RMSNorm
+from fuzzshard.case.graph import Block, RMSNorm
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.options import Dtype
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress, engines_train_more_from
 from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, ZeroGrad
 from fuzzshard.case.strides import strides_are_free
@@ -231,7 +232,7 @@ def _reduces_twice(case: Case, seen: _Boundaries) -> bool:
     """Whether some parameter is used in two calls of a module of its group."""
     again = [max(seen.called[module] for module in group.modules) > 1 for group in case.wrap]
     owners = seen.found.owners
-    return any((owner := owners[fqn]) is not None and again[owner] for fqn in _used_again(seen))
+    return any((owner := owners[fqn]) is not None and again[owner] for fqn in _used_again(case, seen))
 
 
 def _casts_terms(case: Case, seen: _Boundaries) -> bool:
@@ -242,11 +243,17 @@ def _casts_terms(case: Case, seen: _Boundaries) -> bool:
     """
     return reductions_follow_parameters(case) and any(
         computing_dtype(case, seen.found, fqn, seen.cast) != reduction_dtype(case, seen.found, fqn, seen.cast)
-        for fqn in _used_again(seen)
+        for fqn in _used_again(case, seen)
     )
 
 
-def _used_again(seen: _Boundaries) -> list[str]:
-    """The parameters that are used more than once in a forward."""
+def _used_again(case: Case, seen: _Boundaries) -> list[str]:
+    """The parameters that are used more than once in a forward, or twice in a module that is one node."""
     reads = Counter(fqn for node in seen.tape.nodes for fqn in node.parameters)
-    return [fqn for fqn, count in reads.items() if count > 1]
+    leaves = [path for path, module in seen.found.modules.items() if not isinstance(module, Block)]
+    twice = {
+        tie.source
+        for tie in case.ties
+        if any(is_within(tie.source, leaf) and is_within(tie.parameter, leaf) for leaf in leaves)
+    }
+    return [fqn for fqn, count in reads.items() if count > 1 or fqn in twice]
