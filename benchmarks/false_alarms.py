@@ -33,6 +33,7 @@ from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.saved import load_known
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED
 from fuzzshard.guidance import Guidance, guided
+from fuzzshard.instruments import off_lines
 from fuzzshard.strategies import case_stream
 from fuzzshard.world import World, WorldConfig
 
@@ -123,7 +124,10 @@ def main() -> int:
     with World(config) as world:
         world.start()
         machine = {**describe_machine(world.info, config.size), "jobs": args.jobs}
+        off = off_lines(world.info)
     console.print(machine_line(machine, args.seed))
+    for line in off:
+        console.print(line)
     console.print(f"unexplained cases are saved in {keep}")
     examination = Examination(
         load_known(*args.known),

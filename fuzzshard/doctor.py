@@ -21,6 +21,7 @@ from fuzzshard.case.graph import Block, Call, Child, Linear
 from fuzzshard.case.schedule import Backward, Forward, Step, ZeroGrad
 from fuzzshard.corpus.outcome import ReplayWorld
 from fuzzshard.errors import InfraError
+from fuzzshard.instruments import INSTRUMENTS, off_lines
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import cuda_devices
@@ -108,6 +109,10 @@ def _examine_clean(
         first = time.monotonic() - start
         yield Check("torch", f"{world.info['torch']}, {world.info['device']}, {world.info['backend']}")
         yield Check("start-up", f"{first:.1f} s from nothing to the end of the first case")
+        off = off_lines(world.info)
+        yield Check("instruments", f"all {len(INSTRUMENTS)} prove themselves" if not off else "some are off")
+        for line in off:
+            yield Check("", line)
         start = time.monotonic()
         verdict = world.run(case) if verdict.status is Status.PASS else verdict
         warm = time.monotonic() - start

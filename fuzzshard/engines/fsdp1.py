@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -16,7 +16,6 @@ from torch.distributed.fsdp import (
     MixedPrecision,
     ShardingStrategy,
 )
-from torch.distributed.fsdp._flat_param import FlatParamHandle
 from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
 from typing_extensions import override
 
@@ -27,6 +26,9 @@ from fuzzshard.case.schedule import ClipGradNorm
 from fuzzshard.case.units import unit_modules
 from fuzzshard.engines.base import DTYPES, plain_name
 from fuzzshard.engines.no_sync import NoSyncEngine
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp._flat_param import FlatParamHandle
 
 _STRATEGIES = {
     "full_shard": ShardingStrategy.FULL_SHARD,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -39,6 +39,7 @@ from fuzzshard.engines.fully_shard_state import GroupState, group_state, param_g
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.engines.tensor_parallel import parallelize_tensors
+from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import build_model
 
 
@@ -138,12 +139,7 @@ class FullyShard(Engine):
                 mesh=self.mesh.data_mesh,
                 **options.arguments(group, ignored if self.case.ignored else set()),
             )
-        parts = {part.sharded_param: part for group in param_groups(model) for part in group.fsdp_params}
-        self._parts = {
-            fqn: parts[self.parameter(fqn)]
-            for fqn, owner in self.facts.owners.items()
-            if owner is not UNMANAGED
-        }
+        self._parts = self._find_parts(model)
         options.set_prefetches(self.case, model)
         options.set_communication(self.case, model, self.mesh)
         options.register_methods(self.facts, model)
@@ -215,18 +211,41 @@ class FullyShard(Engine):
             torch.cuda.synchronize(self.mesh.device)
         return super().gradients()
 
+    def _find_parts(self, model: nn.Module) -> dict[str, Any]:
+        """What ``fully_shard`` holds of each parameter that it manages, where some instrument looks at it."""
+        instrument = next((i for i in (UNREDUCED, GROUP_STATES, UNSHARDED_MEMORY) if works(i)), None)
+        if instrument is None:
+            return {}
+        with reading(instrument):
+            parts = {part.sharded_param: part for group in param_groups(model) for part in group.fsdp_params}
+            return {
+                fqn: parts[self.parameter(fqn)]
+                for fqn, owner in self.facts.owners.items()
+                if owner is not UNMANAGED
+            }
+
     @override
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
-        return {fqn: unreduced_gradient(part) for fqn, part in self._parts.items()}
+        if not works(UNREDUCED):
+            return {}
+        with reading(UNREDUCED):
+            return {fqn: unreduced_gradient(part) for fqn, part in self._parts.items()}
 
     @override
     def group_states(self) -> dict[int, GroupState]:
         """Of the groups that manage what they should: others are for the registration oracle to tell."""
+        if not (works(GROUP_STATES) or works(UNSHARDED_MEMORY)):
+            return {}
         names = {id(part): fqn for fqn, part in self._parts.items()}
-        known = (g for g in param_groups(self.model) if all(id(part) in names for part in g.fsdp_params))
-        states = [group_state(group, names) for group in known]
+        with reading(GROUP_STATES if works(GROUP_STATES) else UNSHARDED_MEMORY):
+            known = [g for g in param_groups(self.model) if all(id(part) in names for part in g.fsdp_params)]
         owners = self.facts.owners
-        return {owner: s for s in states if (owner := owners[next(iter(s.unsharded))]) is not UNMANAGED}
+        states = {}
+        for group in known:
+            owner = owners[names[id(group.fsdp_params[0])]]
+            if owner is not UNMANAGED:
+                states[owner] = group_state(group, names)
+        return states
 
     @override
     def before_change(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from fuzzshard.instruments import GROUP_STATES, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import MODULE_PREFIX
 
 
@@ -70,29 +71,42 @@ class GroupState(NamedTuple):
     ``unsharded`` has the elements of memory that its unsharded parameters take, by FQN. ``gathers`` says that
     an all-gather was issued and is not used yet, ``keeps_buffer`` that the output of one is kept although it
     was copied out; ``reduces`` that inputs or events of reductions are kept, ``partial`` that a sum over
-    shards waits for its all-reduce, ``idle`` that no hook left the group within a forward or backward.
+    shards waits for its all-reduce, ``idle`` that no hook left the group within a forward or backward. What
+    an instrument that is off would say is as it is after a run that leaves nothing behind.
     """
 
     unsharded: dict[str, int]
-    gathers: bool
-    keeps_buffer: bool
-    reduces: bool
-    partial: bool
-    idle: bool
+    keeps_buffer: bool = False
+    gathers: bool = False
+    reduces: bool = False
+    partial: bool = False
+    idle: bool = True
 
 
 def group_state(group: Any, names: Mapping[int, str]) -> GroupState:
     """The state of ``group``; ``names`` are FQNs by the id of the ``FSDPParam``."""
-    shared = group.comm_ctx
-    states = getattr(shared, "reduce_scatter_states", None)
-    if states is None:  # one state at most, before torch 2.12
-        states = [s] if (s := getattr(shared, "reduce_scatter_state", None)) is not None else []
-    kept = (*states, group._post_reduce_event, group._all_reduce_state)
-    return GroupState(
-        unsharded={names[id(part)]: unsharded_elements(part) for part in group.fsdp_params},
-        gathers=group._all_gather_result is not None,
-        keeps_buffer=getattr(shared, "all_gather_state", None) is not None,
-        reduces=any(state is not None for state in kept),
-        partial=group._partial_reduce_output is not None,
-        idle=group._training_state.name == "IDLE",
-    )
+    state = GroupState({names[id(part)]: 0 for part in group.fsdp_params})
+    if works(UNSHARDED_MEMORY):
+        with reading(UNSHARDED_MEMORY):
+            state = state._replace(
+                unsharded={names[id(part)]: unsharded_elements(part) for part in group.fsdp_params},
+                keeps_buffer=getattr(group.comm_ctx, "all_gather_state", None) is not None,
+            )
+    if works(GROUP_STATES):
+        with reading(GROUP_STATES):
+            state = state._replace(
+                gathers=group._all_gather_result is not None,
+                reduces=any(kept is not None for kept in _reductions(group)),
+                partial=group._partial_reduce_output is not None,
+                idle=group._training_state.name == "IDLE",
+            )
+    return state
+
+
+def _reductions(group: Any) -> Iterator[Any]:
+    """Whatever is kept of reductions that were issued."""
+    states = getattr(group.comm_ctx, "reduce_scatter_states", None)
+    # one state at most, before torch 2.12
+    yield from [getattr(group.comm_ctx, "reduce_scatter_state", None)] if states is None else states
+    yield group._post_reduce_event
+    yield group._all_reduce_state

@@ -15,6 +15,7 @@ from fuzzshard.engines.ddp import DDP
 from fuzzshard.engines.fsdp1 import FSDP1, debug_level
 from fuzzshard.engines.fully_shard import FullyShard
 from fuzzshard.engines.replicate import Replicate
+from fuzzshard.instruments import FLAT_PARAMETERS, works
 
 ENGINES: dict[str, type[Engine]] = {e.name: e for e in (DDP, Replicate, FullyShard, FSDP1)}
 
@@ -36,6 +37,8 @@ def not_applicable(case: Case, engine: str) -> str | None:
     if engine in ENGINES and _may_draw_otherwise(case):
         return "dropouts draw other values compiled: Inductor's all, a graph's after one that nothing reads"
     if engine == FSDP1.name:
+        if not works(FLAT_PARAMETERS):
+            return "the ranges of its flat parameters cannot be told in this version of torch"
         return fsdp1_contract.not_applicable(case)
     if ranks_differ(case):
         return "ranks run different programs, which FSDP1 alone looks for"

@@ -22,6 +22,7 @@ from fuzzshard.campaign.events import (
     WorldStarted,
 )
 from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.instruments import OFF, off_lines
 from fuzzshard.report.progress import Progress
 
 MAX_UNSEEN_SHOWN = 12
@@ -43,7 +44,10 @@ def event_lines(event: Event) -> Iterator[str]:
             if event.preload:
                 yield f"preloaded in every rank: {', '.join(event.preload)}"
         case WorldStarted():
-            yield f"world {event.world} is up: {', '.join(f'{k} {v}' for k, v in event.info.items())}"
+            info = ", ".join(f"{key} {value}" for key, value in event.info.items() if key != OFF)
+            yield f"world {event.world} is up: {info}"
+            if event.world == 0:
+                yield from off_lines(event.info)
         case FindingFound():
             case = f"case {event.index}" if event.index >= 0 else "a case that was cut off"
             yield f"[{clock(event.elapsed)}] FOUND {event.signature} in {case}: {event.summary}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from fuzzshard.instruments import off_lines
 from fuzzshard.report.lines import clock, counts_text
 from fuzzshard.report.node import Node, is_running
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings
@@ -68,6 +69,7 @@ def status_lines(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFin
     """The newest session of each directory, the sum, and a line for each distinct finding."""
     for node in nodes:
         yield f"{node.path}: {ending(node)}"
+        yield from off_lines(node.last.info or {})
     directories = f"{stats.directories} directories, " if stats.directories > 1 else ""
     sessions = f"{directories}{stats.sessions} session{'s' * (stats.sessions != 1)}"
     rate = f"{stats.cases_per_second:.2f} per second"

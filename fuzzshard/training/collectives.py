@@ -83,11 +83,17 @@ def _recorded(name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def install() -> None:
-    """Wraps the entry points; once per rank process."""
-    for name in KINDS:
-        if hasattr(dist, name):
-            setattr(dist, name, _recorded(name, getattr(dist, name)))
+def install() -> Callable[[], None]:
+    """Wraps the entry points; what it returns takes the wrappers off again."""
+    originals = {name: getattr(dist, name) for name in KINDS if hasattr(dist, name)}
+    for name, original in originals.items():
+        setattr(dist, name, _recorded(name, original))
+
+    def put_back() -> None:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+
+    return put_back
 
 
 def record_into(recorder: Recorder | None) -> None:

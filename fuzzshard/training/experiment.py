@@ -24,6 +24,7 @@ from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.refusals import refusal
 from fuzzshard.engines.registry import ENGINES, not_applicable, surroundings
 from fuzzshard.engines.replicate import Replicate
+from fuzzshard.instruments import COLLECTIVES, InstrumentError, believed, works
 from fuzzshard.oracles.after_run import KEEPS_ITSELF, leak_findings, memory_findings
 from fuzzshard.oracles.alone import findings_alone
 from fuzzshard.oracles.communication import communication_findings
@@ -118,10 +119,12 @@ class Experiment:
             findings += fsdp1_hook_findings(self.case, self.traces[FSDP1.name], self.mesh.global_rank)
         findings += self._memory_findings(engines)
         return RankReport(
-            findings=tuple(findings),
+            findings=tuple(filter(believed, findings)),
             notes=self.notes,
             rung=rung,
-            collectives={n: ", ".join(map(str, t.collectives)) for n, t in self.traces.items()},
+            collectives={
+                n: ", ".join(map(str, t.collectives)) for n, t in self.traces.items() if works(COLLECTIVES)
+            },
             replicas={n: _digest(t) for n, t in self.traces.items()},
         )
 
@@ -154,7 +157,8 @@ class Experiment:
         self.traces[engine] = trace
         differing = {n: self.ladder.differences(n) for n in self.traces if n != Reference.name}
         rank, device = self.mesh.rank, self.mesh.device.type
-        return (*findings_alone(self.case, self.traces, differing, device, rank), *self.unexpected)
+        alone = findings_alone(self.case, self.traces, differing, device, rank)
+        return (*filter(believed, alone), *self.unexpected)
 
     def _relation_findings(self, trace: Trace) -> list[Finding]:
         """Runs ``fully_shard`` again as the relation of the case says, if it has one, and compares."""
@@ -207,6 +211,8 @@ class Experiment:
                 del trainer
         except ErrorMissing:
             pass
+        except InstrumentError:
+            raise
         except Exception as error:
             if device_error(error_text(error)):  # whatever was expected, this process is of no more use
                 raise EngineFailure(name, watch.op) from error

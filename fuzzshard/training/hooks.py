@@ -7,13 +7,10 @@ are the same, the memory and the overlap are not.
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
-
-from torch.distributed.fsdp import _runtime_utils as fsdp1
-from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
-from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 from fuzzshard.training.collectives import Recorder
 
@@ -59,7 +56,7 @@ def _noted(post_backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(post_backward)
     def call(group: Any, *args: Any) -> Any:
         if _watch is not None:
-            _watch.note(group.fuzzshard_number)
+            _watch.note(getattr(group, "fuzzshard_number", -1))
         return post_backward(group, *args)
 
     return call
@@ -89,14 +86,35 @@ def _noted_unit(reshard: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def install() -> None:
-    """Wraps the hooks of torch; once per rank process."""
-    FSDPParamGroup.__init__ = _numbered(FSDPParamGroup.__init__)  # type: ignore[method-assign]
-    FSDPParamGroup.post_backward = _noted(FSDPParamGroup.post_backward)  # type: ignore[method-assign]
-    FSDPState._root_post_backward_final_callback = _ending(  # type: ignore[method-assign]
-        FSDPState._root_post_backward_final_callback
+def install() -> Callable[[], None]:
+    """Wraps the hooks of torch; what it returns takes the wrappers off again.
+
+    Hooks that this torch does not have are left out: who counts post-backwards reads none then, which the
+    proofs of :mod:`fuzzshard.instruments` notice.
+    """
+    core = "torch.distributed.fsdp._fully_shard"
+    wrapped = (
+        (f"{core}._fsdp_param_group", "FSDPParamGroup", "__init__", _numbered),
+        (f"{core}._fsdp_param_group", "FSDPParamGroup", "post_backward", _noted),
+        (f"{core}._fsdp_state", "FSDPState", "_root_post_backward_final_callback", _ending),
+        ("torch.distributed.fsdp._runtime_utils", "", "_post_backward_reshard", _noted_unit),
     )
-    fsdp1._post_backward_reshard = _noted_unit(fsdp1._post_backward_reshard)
+    undo: list[tuple[Any, str, Any]] = []
+    for module, owner, name, wrap in wrapped:
+        try:
+            holder: Any = importlib.import_module(module)
+            holder = getattr(holder, owner) if owner else holder
+            original = getattr(holder, name)
+        except (ImportError, AttributeError):
+            continue
+        undo.append((holder, name, original))
+        setattr(holder, name, wrap(original))
+    return functools.partial(_put_back, undo)
+
+
+def _put_back(originals: list[tuple[Any, str, Any]]) -> None:
+    for holder, name, original in originals:
+        setattr(holder, name, original)
 
 
 def record_into(recorder: Recorder | None, log: list[PostBackward]) -> None:

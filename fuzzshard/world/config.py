@@ -23,6 +23,9 @@ class WorldConfig:
     default rank r has device r. In one case of ``coverage`` (0: in none) ranks say which lines and branches
     of torch they reach. Raises :class:`UsageError` where nothing can tell them, and for a device that is
     named twice.
+
+    ``instruments_off`` says which instruments earlier ranks have switched off (the text of
+    :func:`fuzzshard.instruments.off_text`); None: ranks prove them when they start.
     """
 
     size: int
@@ -30,6 +33,7 @@ class WorldConfig:
     preload: tuple[str, ...] = ()
     coverage: int = 0
     devices: tuple[int, ...] = ()
+    instruments_off: str | None = None
 
     def device_of(self, rank: int) -> int:
         """The CUDA device of a rank."""

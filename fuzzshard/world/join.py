@@ -1,4 +1,7 @@
-"""How a process becomes a rank of its world: device, process group, preloaded files, what observes torch."""
+"""How a process becomes a rank of its world: device, process group, preloaded files, what observes torch.
+
+Instruments are proved on torch as it is installed, before a preloaded file changes it on purpose.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from fuzzshard.instruments import OFF, off_readings, off_text, switch_off
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import sleep_while_waiting
 from fuzzshard.world.messages import Port, Ready, receive, send
@@ -32,6 +36,11 @@ def join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device
     device = _device(rank, config)
     _init_process_group(channel, rank, config)
     install_group_cache()
+    if config.instruments_off is None:
+        off = off_text(_prove_instruments(device))
+    else:
+        off = config.instruments_off
+        switch_off(off_readings(off))
     _preload_all(config)
     collectives.install()
     hooks.install()
@@ -39,8 +48,22 @@ def join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device
         torch_coverage.install(every=config.coverage)
     if config.device == "cuda":
         _warm_up(device)
-    send(channel, Ready(info=_info(device)))
+    info = _info(device)
+    send(channel, Ready(info=info | {OFF: off} if off else info))
     return device
+
+
+def _prove_instruments(device: torch.device) -> dict[str, str]:
+    """What this torch has to be seen without, and what was read there."""
+    from fuzzshard.training import collectives, hooks
+    from fuzzshard.training.proofs import prove_instruments
+
+    take_off = (collectives.install(), hooks.install())
+    try:
+        return prove_instruments(device)
+    finally:
+        for undo in take_off:
+            undo()
 
 
 def _device(rank: int, config: WorldConfig) -> torch.device:

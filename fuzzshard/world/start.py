@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import psutil
 
 from fuzzshard.errors import InfraError
+from fuzzshard.instruments import OFF
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.inbox import Inbox
 from fuzzshard.world.messages import Failure, Message, Port, Ready, send
@@ -32,14 +33,24 @@ class Ranks:
         return all(_is_alive(process.pid) for process in self.processes)
 
 
+_proved: dict[tuple[str, int], str] = {}
+"""Which instruments were off, by the device and the size of a world; one process has one torch."""
+
+
 def start_ranks(config: WorldConfig) -> Ranks:
-    """Ranks that have joined their world; raises :class:`InfraError` where they cannot."""
+    """Ranks that have joined their world; raises :class:`InfraError` where they cannot.
+
+    The first ones of a size prove the instruments, for all that come after them.
+    """
     ranks = Ranks()
     server = fork_server()
+    kind = (config.device, config.size)
+    config = dataclasses.replace(config, instruments_off=_proved.get(kind))
     try:
         for rank in range(config.size):
             ranks.processes.append(server.start_rank(rank, config))
         _introduce(ranks)
+        _proved.setdefault(kind, ranks.info.get(OFF, ""))
     except BaseException:
         end_ranks(ranks.processes)
         raise

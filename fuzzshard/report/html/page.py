@@ -16,6 +16,7 @@ from fuzzshard import __version__
 from fuzzshard.campaign.events import CampaignFinished, Event
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.instruments import off_lines
 from fuzzshard.journal.history import SessionRow
 from fuzzshard.report.html.cards import card
 from fuzzshard.report.html.plots import (
@@ -126,6 +127,7 @@ def _settings(nodes: Sequence[Node]) -> list[str]:
         infos[f"{session.worlds} x {session.world_size} ranks on {session.device}"] += 1
         if session.info is not None:
             infos[f"torch {session.info['torch']}"] += 1
+            infos.update(off_lines(session.info))
     seeds = dict.fromkeys(str(session.seed) for node in nodes for session in node.sessions)
     shown = ", ".join(list(seeds)[:3]) + (", ..." if len(seeds) > 3 else "")
     where = f"{len(nodes)} directories" if len(nodes) > 1 else str(nodes[0].path)
