@@ -30,18 +30,23 @@ from fuzzshard.world.placement import available_cores, place_on_cpu, place_on_de
 PLANTED_FAULT = '''\
 """Doubles every gradient that fully_shard reduces, in the processes that load this file."""
 
-from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+import sys
 
-copy_in = _fsdp_collectives.foreach_reduce_scatter_copy_in
-
-
-def doubled(unsharded_grads, reduce_scatter_input, world_size):
-    copy_in(unsharded_grads, reduce_scatter_input, world_size)
-    reduce_scatter_input.mul_(2)
+from torch.distributed.fsdp import fully_shard
 
 
-_fsdp_collectives.foreach_reduce_scatter_copy_in = doubled
+def doubled(module, *, mesh, **options):
+    wrapped = fully_shard(module, mesh=mesh, **options)
+    for each in module if isinstance(module, list) else [module]:
+        each.set_force_sum_reduction_for_comms(True)
+        each.set_gradient_divide_factor(mesh.size() / 2)
+    return wrapped
+
+
+doubled.__module__ = fully_shard.__module__
+sys.modules[fully_shard.__module__].fully_shard = doubled
 '''
+"""By public methods alone, so that every torch has it."""
 
 
 @dataclasses.dataclass(frozen=True)

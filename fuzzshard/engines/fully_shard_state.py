@@ -90,7 +90,7 @@ def group_state(group: Any, names: Mapping[int, str]) -> GroupState:
         with reading(UNSHARDED_MEMORY):
             state = state._replace(
                 unsharded={names[id(part)]: unsharded_elements(part) for part in group.fsdp_params},
-                keeps_buffer=getattr(group.comm_ctx, "all_gather_state", None) is not None,
+                keeps_buffer=_has_run(group) and group.comm_ctx.all_gather_state is not None,
             )
     if works(GROUP_STATES):
         with reading(GROUP_STATES):
@@ -101,6 +101,11 @@ def group_state(group: Any, names: Mapping[int, str]) -> GroupState:
                 idle=group._training_state.name == "IDLE",
             )
     return state
+
+
+def _has_run(group: Any) -> bool:
+    """Whether the root of ``group`` has run: what its groups share is made by the first forward."""
+    return bool(vars(group.comm_ctx))
 
 
 def _reductions(group: Any) -> Iterator[Any]:

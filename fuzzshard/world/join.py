@@ -158,7 +158,7 @@ def _preload(path: str, number: int) -> None:
     spec.loader.exec_module(module)
     if hasattr(module, "apply"):
         module.apply()
-        _take_up_patches()
+    _take_up_patches()
 
 
 def _take_up_patches() -> None:
