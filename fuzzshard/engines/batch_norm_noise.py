@@ -49,7 +49,7 @@ def cancelled_rows(
     if module.weight is not None:
         scale = scale * column(module.weight.detach().abs(), x)
     sizes = centred_sizes(module, x)
-    result: torch.Tensor = _CancelledRows.apply(output, x, scale, sizes, generator)  # type: ignore[no-untyped-call]
+    result: torch.Tensor = _CancelledRows.apply(output, x, scale, sizes, generator)
     return result
 
 

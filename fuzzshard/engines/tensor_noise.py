@@ -61,7 +61,7 @@ def add_rounding(module: nn.Module, noise_seed: int, *, input_gradient_only: boo
 
     def forward(x: torch.Tensor, *_: torch.Tensor | None) -> torch.Tensor:
         parameters = [p for p in module._parameters.values() if p is not None]
-        rounded: torch.Tensor = _Rounded.apply(  # type: ignore[no-untyped-call]
+        rounded: torch.Tensor = _Rounded.apply(
             _value(module), _magnitude(module, x.detach()), noise_seed, input_gradient_only, x, *parameters
         )
         return rounded
@@ -154,7 +154,7 @@ def rounded_softmax(scores: torch.Tensor, dim: int, generator: torch.Generator) 
 
     They are equal where one score is far above the others: what is left of them then is rounding.
     """
-    result: torch.Tensor = _RoundedSoftmax.apply(scores, dim, generator)  # type: ignore[no-untyped-call]
+    result: torch.Tensor = _RoundedSoftmax.apply(scores, dim, generator)
     return result
 
 
