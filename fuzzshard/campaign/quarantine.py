@@ -105,7 +105,7 @@ class Quarantine:
                 if verdict.status is Status.PASS:
                     ward.passed += 1
                     ward.quiet += 1
-                elif verdict.signature == known.signature:
+                elif known.is_shown_by(verdict):
                     ward.hits += 1
                     ward.quiet = 0
                     events += self._begin(known, ward)
