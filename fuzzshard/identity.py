@@ -6,6 +6,9 @@ recorded is there where the same engine crashes in the same function, with whate
 the same message, wherever that is raised now. Underscores before a name do not count, nor does in a message
 what belongs to one run: numbers, shapes, addresses, places in files, modules in quotes with a number each.
 
+Instruments see more of one release than of another, so what a user sees decides where anything does: findings
+are compared without those of class internal (:attr:`fuzzshard.verdict.Finding.internal`).
+
 Nothing else has parts that torch names: a wrong value is told by the oracle that sees it, a death by its
 signal, and a lost collective has one signature, be it a hang, an abort or a reset connection.
 """
@@ -15,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fuzzshard.verdict import Finding, Verdict
+from fuzzshard.verdict import Finding, Verdict, signature_of
 
 _OF_ONE_RUN = (
     (re.compile(r"\b0x[0-9a-f]+", re.IGNORECASE), "ADDRESS"),
@@ -37,12 +40,22 @@ def shows(verdict: Verdict, signature: str, elsewhere: Sequence[Finding] = ()) -
         return True
     if not elsewhere or not verdict.findings:
         return False
-    kinds = {name.partition("/")[0] for name in (verdict.signature, signature)}
-    seen, recorded = verdict.findings[0], elsewhere[0]
-    if kinds != {"crash"} or seen.engine != recorded.engine:
+    seen, recorded = ([f for f in all_of if not f.internal] for all_of in (verdict.findings, elsewhere))
+    if not seen or not recorded:
         return False
-    same_message = has_message(seen.observed) and said(seen.observed) == said(recorded.observed)
-    return same_message or function(seen.detail) == function(recorded.detail)
+    now, before = signature_of(seen), signature_of(recorded)
+    return now == before or (_is_crash(now) and _is_crash(before) and _same_error(seen[0], recorded[0]))
+
+
+def _is_crash(signature: str) -> bool:
+    return signature.startswith("crash/")
+
+
+def _same_error(one: Finding, other: Finding) -> bool:
+    if one.engine != other.engine:
+        return False
+    same_message = has_message(one.observed) and said(one.observed) == said(other.observed)
+    return same_message or function(one.detail) == function(other.detail)
 
 
 def said(error: str) -> str:

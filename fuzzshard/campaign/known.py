@@ -71,8 +71,8 @@ class Known:
     """A distinct finding, of this campaign or saved before it, and the number of cases it explains.
 
     ``cause`` are the features (:func:`cause_of`) that all cases which were shrunk to it share. It is ``gone``
-    when its own case was run again and did not show it. ``elsewhere`` has what another release of torch has
-    shown, where none has shown it since.
+    when its own case was run again and did not show it, ``internal`` when no user can see it. ``elsewhere``
+    has what its entry recorded under another release of torch than this one.
     """
 
     signature: str
@@ -82,6 +82,7 @@ class Known:
     confirmed: Confirmation = dataclasses.field(default_factory=Confirmation)
     saved_before: bool = False
     gone: bool = False
+    internal: bool = False
     elsewhere: tuple[Finding, ...] = ()
 
     def is_shown_by(self, verdict: Verdict) -> bool:

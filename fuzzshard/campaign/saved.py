@@ -46,6 +46,7 @@ def load_known(*corpora: Path, preload: Collection[str] | None = None, unconfirm
                 hits=0,
                 confirmed=confirmed,
                 saved_before=True,
+                internal=entry.internal,
                 elsewhere=seen_elsewhere(entry, torch),
             )
         )

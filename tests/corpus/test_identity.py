@@ -75,6 +75,16 @@ def test_a_divergence_is_told_by_its_oracle_in_every_release() -> None:
     assert not shows(divergence("parameter"), before.signature, before.findings)
 
 
+def test_what_only_instruments_see_of_a_release_makes_no_other_finding() -> None:
+    before, internal = divergence("gradient"), divergence("unreduced_gradient")
+    both = replace(before, findings=(*internal.findings, *before.findings))
+    assert shows(both, before.signature, before.findings)
+    assert shows(before, both.signature, both.findings)
+    assert not shows(both, before.signature)
+    assert not shows(before, internal.signature, internal.findings)
+    assert not shows(divergence("communication"), internal.signature, internal.findings)
+
+
 def test_a_lost_collective_is_the_same_however_it_shows() -> None:
     hung = Finding(oracle="deadline", engine="ddp", observed="5 s", expected="an end")
     died = Finding(oracle="exit", engine="ddp", observed="died", expected="", detail="SIGABRT")
