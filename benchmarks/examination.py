@@ -26,12 +26,16 @@ from fuzzshard.shrink import Budget
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 
+INTERNAL = ", internal"
 PASSED, REFUSED, KNOWN, UNEXPLAINED = "pass", "documented refusal", "known finding", "UNEXPLAINED"
 
 
 @dataclasses.dataclass
 class Unexplained:
-    """A verdict that nothing explains. ``repeats`` says whether fresh ranks give it again."""
+    """A verdict that nothing explains. ``repeats`` says whether fresh ranks give it again.
+
+    ``internal``: only an instrument sees it, and no user.
+    """
 
     index: int
     status: str
@@ -40,6 +44,12 @@ class Unexplained:
     what: str
     repeats: bool
     path: str
+    internal: bool = False
+
+    @property
+    def name(self) -> str:
+        """``"DIVERGENCE divergence/fully_shard/hooks, internal"``."""
+        return f"{self.status} {self.signature}".strip() + (INTERNAL if self.internal else "")
 
 
 def explain(found: Found, registry: Registry) -> str:
@@ -129,6 +139,7 @@ class Examination:
                 what=shorten(summarise(verdict)),
                 repeats=again.status is verdict.status and again.signature == verdict.signature,
                 path=str(self._save(found, shrunk, info)),
+                internal=verdict.internal,
             )
         with self._lock:
             self._count(verdict, explanation)
@@ -163,14 +174,18 @@ class Examination:
         return folder
 
     def result(self) -> dict[str, Any]:
-        """The counts, as plain values."""
+        """The counts, as plain values; findings that no user can see come last, and are named again."""
+        known = sorted((k for k in self.registry.known if k.hits), key=lambda known: known.internal)
+        unexplained = sorted(self.unexplained, key=lambda each: each.internal)
+        names = Counter(each.name for each in unexplained).most_common()
         return {
             "cases": self.statuses.total(),
             "statuses": dict(self.statuses.most_common()),
             "rungs": dict(self.rungs.most_common()),
             "explanations": dict(self.explanations.most_common()),
             "notes": dict(self.notes.most_common()),
-            "known": {str(k.path): k.hits for k in self.registry.known if k.hits},
-            "signatures": dict(Counter(f"{u.status} {u.signature}" for u in self.unexplained).most_common()),
-            "unexplained": [dataclasses.asdict(u) for u in self.unexplained],
+            "known": {str(k.path): k.hits for k in known},
+            "internal": [str(k.path) for k in known if k.internal],
+            "signatures": dict(sorted(names, key=lambda counted: counted[0].endswith(INTERNAL))),
+            "unexplained": [dataclasses.asdict(u) for u in unexplained],
         }

@@ -24,7 +24,7 @@ from common import (
     run_main,
     shrink_budget,
 )
-from examination import Examination, Unexplained, shorten
+from examination import INTERNAL, Examination, Unexplained, shorten
 from rich.console import Console
 from rich.table import Table
 
@@ -56,7 +56,8 @@ def make_tables(result: dict[str, Any]) -> list[Table]:
         table.add_column(key)
         table.add_column("cases", justify="right")
         for name, count in result[key].items():
-            table.add_row(shorten(name, 140), str(count))
+            word = INTERNAL if key == "known" and name in result["internal"] else ""
+            table.add_row(shorten(name, 140) + word, str(count))
         if result[key]:
             tables.append(table)
     return tables
@@ -77,8 +78,7 @@ class Progress:
         if entry is not None:
             self.unexplained += 1
             repeats = "" if entry.repeats else " (did not repeat)"
-            name = f"{entry.status} {entry.signature}".strip()
-            self.console.print(f"case {entry.index}: {name}{repeats}: {entry.what}")
+            self.console.print(f"case {entry.index}: {entry.name}{repeats}: {entry.what}")
         if self.cases % PROGRESS_EVERY == 0:
             seconds = time.monotonic() - self.began
             self.console.print(

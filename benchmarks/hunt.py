@@ -186,6 +186,8 @@ class Hunt:
     def _describe(self, found: Found, judged: Judged) -> None:
         describe_sizes(self.row, found.case, judged)
         self.row.note = judged.note
+        if judged.verdict.internal:
+            self.row.note += " internal: only an instrument sees it"
         if self._stock.shows(judged.case, judged.verdict):
             self.row.note += " shrinking slipped to a finding that torch shows without the bug"
 

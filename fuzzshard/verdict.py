@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -70,6 +71,16 @@ ORACLES = (
 """Every oracle, the one nearest to the cause first: it is primary when several rules break at one op."""
 
 
+INTERNAL_ORACLES = ("unreduced_gradient", "communication", "hooks")
+INTERNAL_LEAKS = ("reduction", "gather", "state")
+"""What only an instrument sees: what torch holds under private names, which hooks ran, what was sent.
+
+Whoever trains sees values and their layouts, what is registered, errors, memory that stays allocated, models
+that outlive their last reference, hooks that add up in public registries. Ranks that disagree about their
+collectives are no internal matter: some of them wait for ever, or reduce what does not belong together.
+"""
+
+
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One broken rule.
 
@@ -90,6 +101,50 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     error: float | None = None
     bound: float | None = None
     detail: str = ""
+
+    @property
+    def internal(self) -> bool:
+        """Whether only an instrument can see it."""
+        return self.oracle in INTERNAL_ORACLES or (self.oracle == "leak" and self.detail in INTERNAL_LEAKS)
+
+
+def is_internal(findings: Sequence[Finding]) -> bool:
+    """Whether all of ``findings`` can be seen by instruments only, and there are some."""
+    return bool(findings) and all(finding.internal for finding in findings)
+
+
+def first_findings(findings: Sequence[Finding], most: int) -> tuple[Finding, ...]:
+    """The first of ``findings``, at most ``most``, with one of those that a user can see if there is one."""
+    kept = tuple(findings[:most])
+    if not is_internal(kept):
+        return kept
+    return (*kept[: most - 1], next((f for f in findings if not f.internal), kept[-1]))
+
+
+def signature_of(findings: Sequence[Finding]) -> str:
+    """A stable name for a kind of finding: no step, no parameter name, no number.
+
+    A lost collective shows as a hang, a SIGABRT or a reset connection, by chance; all three have
+    the signature ``desync/<engine>``. A tensor that is missing, or there where none should be, is
+    another kind than a wrong value, and another error than the expected one than none at all; leaks are
+    told apart by what is left. Empty when there is no finding.
+    """
+    if not findings:
+        return ""
+    first = findings[0]
+    match first.oracle:
+        case "deadline":
+            return f"desync/{first.engine}"
+        case "exit" | "exception" if first.detail in ("desync", "SIGABRT"):
+            return f"desync/{first.engine}"
+        case "exit":
+            return f"death/{first.engine}/{first.detail}"
+        case "exception":
+            return f"crash/{first.engine}/{first.detail}"
+        case _:
+            told_apart = first.oracle in ("expectation", "leak") or first.detail in (MISSING, UNEXPECTED)
+            kind = f"/{first.detail}" if first.detail and told_apart else ""
+            return f"divergence/{first.engine}/{first.oracle}{kind}"
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -113,26 +168,10 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def signature(self) -> str:
-        """A stable name for the kind of finding: no step, no parameter name, no number.
+        """The kind of finding (:func:`signature_of`)."""
+        return signature_of(self.findings)
 
-        A lost collective shows as a hang, a SIGABRT or a reset connection, by chance; all three have
-        the signature ``desync/<engine>``. A tensor that is missing, or there where none should be, is
-        another kind than a wrong value, and another error than the expected one than none at all; leaks are
-        told apart by what is left. Empty when there is no finding.
-        """
-        if not self.findings:
-            return ""
-        first = self.findings[0]
-        match first.oracle:
-            case "deadline":
-                return f"desync/{first.engine}"
-            case "exit" | "exception" if first.detail in ("desync", "SIGABRT"):
-                return f"desync/{first.engine}"
-            case "exit":
-                return f"death/{first.engine}/{first.detail}"
-            case "exception":
-                return f"crash/{first.engine}/{first.detail}"
-            case _:
-                told_apart = first.oracle in ("expectation", "leak") or first.detail in (MISSING, UNEXPECTED)
-                kind = f"/{first.detail}" if first.detail and told_apart else ""
-                return f"divergence/{first.engine}/{first.oracle}{kind}"
+    @property
+    def internal(self) -> bool:
+        """Whether it is a finding that no user can see (:func:`is_internal`)."""
+        return is_internal(self.findings)

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 READY = ".ready"
@@ -55,10 +56,11 @@ def default_cache() -> Path:
     return Path(root) / "fuzzshard" / "bisect"
 
 
-def environment(version: str, cache: Path, source: Source) -> Path:
+def environment(version: str, cache: Path, source: Source, *, others: Sequence[str] = ()) -> Path:
     """The Python of an environment with ``torch==version`` in it; raises :class:`CannotInstall`.
 
-    Uses uv where there is one, else venv and pip, which are slower and download more.
+    Uses uv where there is one, else venv and pip, which are slower and download more. ``others`` are
+    requirements of more packages, which come from PyPI in any case.
     """
     folder = cache / f"torch-{version}-{source.key}"
     python = folder / "bin" / "python"
@@ -67,7 +69,7 @@ def environment(version: str, cache: Path, source: Source) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        for command in _commands(folder, python, version, source):
+        for command in _commands(folder, python, version, source, others):
             _run(command)
     except OSError as error:
         raise CannotInstall(f"{error.strerror}: {error.filename}") from None
@@ -83,15 +85,18 @@ def find_uv() -> str | None:
     return shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
 
 
-def _commands(folder: Path, python: Path, version: str, source: Source) -> list[list[str]]:
+def _commands(
+    folder: Path, python: Path, version: str, source: Source, others: Sequence[str]
+) -> list[list[str]]:
     """numpy goes along: torch warns at every start without it."""
     packages = [*source.arguments(), f"torch=={version}", "numpy"]
     base = source.python or sys.executable
+    made = [base, "-m", "venv", str(folder)]
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if uv := find_uv():
         made = [uv, "venv", "--quiet", "--python", base, str(folder)]
-        return [made, [uv, "pip", "install", "--quiet", "--python", str(python), *packages]]
-    made = [base, "-m", "venv", str(folder)]
-    return [made, [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]]
+        install = [uv, "pip", "install", "--quiet", "--python", str(python)]
+    return [made, [*install, *packages], *([[*install, *others]] if others else [])]
 
 
 def _run(command: list[str]) -> None:

@@ -242,8 +242,9 @@ class InfraTrouble(Event, frozen=True, kw_only=True, tag="infra_trouble"):
 class KnownFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the summary: a distinct finding and the cases that it explains.
 
-    ``new``: this campaign made it. ``gone``: its own case did not show it any more. ``rate`` says how often a
-    flaky one came back. Its quarantine held ``held_back`` cases back and let ``let_through`` run.
+    ``new``: this campaign made it. ``gone``: its own case did not show it any more. ``internal``: no user can
+    see it. ``rate`` says how often a flaky one came back. Its quarantine held ``held_back`` cases back and
+    let ``let_through`` run.
     """
 
     signature: str
@@ -251,6 +252,7 @@ class KnownFinding(msgspec.Struct, frozen=True, kw_only=True):
     hits: int
     new: bool = True
     gone: bool = False
+    internal: bool = False
     rate: str = ""
     held_back: int = 0
     let_through: int = 0

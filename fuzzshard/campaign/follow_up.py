@@ -154,7 +154,8 @@ class FollowUp:
             replay = replay_command(path, shared.keeper.entry(path))
             self._emit(finding_saved(found, judged, path, replay, None, duplicate=True))
         cause = cause_of(judged.case, found.case)
-        return Known(signature, path, cause, confirmed=judged.confirmation)
+        internal = judged.verdict.internal
+        return Known(signature, path, cause, confirmed=judged.confirmation, internal=internal)
 
     def _confirm_and_shrink(self, case: Case, expected: Verdict, path: Path) -> Judged:
         shared = self._shared

@@ -12,7 +12,8 @@ from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Call, Child, Linear
 from fuzzshard.case.schedule import Backward, Forward, Step
 from fuzzshard.corpus.entry import Confirmation
-from fuzzshard.verdict import Status, Verdict
+from fuzzshard.identity import shows
+from fuzzshard.verdict import Finding, Status, Verdict
 
 MAX_PARKED = 8
 """Cases per signature kept aside while another world works on that signature; more are only counted."""
@@ -70,7 +71,8 @@ class Known:
     """A distinct finding, of this campaign or saved before it, and the number of cases it explains.
 
     ``cause`` are the features (:func:`cause_of`) that all cases which were shrunk to it share. It is ``gone``
-    when its own case was run again and did not show it.
+    when its own case was run again and did not show it, ``internal`` when no user can see it. ``elsewhere``
+    has what its entry recorded under another release of torch than this one.
     """
 
     signature: str
@@ -80,6 +82,12 @@ class Known:
     confirmed: Confirmation = dataclasses.field(default_factory=Confirmation)
     saved_before: bool = False
     gone: bool = False
+    internal: bool = False
+    elsewhere: tuple[Finding, ...] = ()
+
+    def is_shown_by(self, verdict: Verdict) -> bool:
+        """Whether ``verdict``, of this release of torch, is this finding."""
+        return shows(verdict, self.signature, self.elsewhere)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +111,9 @@ class Registry:
 
     ``unresolved`` are the folders of findings that could not be confirmed before the campaign ended.
 
-    A finding is a *hit* of a known one with the same signature if its case has all the features of its
-    cause: nothing says that it is another. While a world works on a signature, further cases with it
-    are parked, and looked at again afterwards.
+    A finding is a *hit* of a known one that its verdict shows (:mod:`fuzzshard.identity`) if its case has all
+    the features of its cause: nothing says that it is another. While a world works on a signature, further
+    cases with it are parked, and looked at again afterwards.
     """
 
     def __init__(self) -> None:
@@ -134,7 +142,7 @@ class Registry:
 
     def _explaining(self, found: Found, present: frozenset[str]) -> Known | None:
         for known in self.known:
-            if known.signature == found.verdict.signature and known.cause <= present:
+            if known.cause <= present and known.is_shown_by(found.verdict):
                 return known
         for symptoms in self.symptoms:
             if not symptoms.known.gone and symptoms.explain(found.verdict.signature, present):

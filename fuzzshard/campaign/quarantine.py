@@ -105,7 +105,7 @@ class Quarantine:
                 if verdict.status is Status.PASS:
                     ward.passed += 1
                     ward.quiet += 1
-                elif verdict.signature == known.signature:
+                elif known.is_shown_by(verdict):
                     ward.hits += 1
                     ward.quiet = 0
                     events += self._begin(known, ward)
@@ -154,11 +154,11 @@ class Quarantine:
             ward.refused = latest.reason if isinstance(latest, QuarantineRefused) else ""
 
     def summary(self) -> tuple[KnownFinding, ...]:
-        """What this campaign has met of each finding, and what became of it."""
+        """What this campaign has met of each finding, and what became of it; internal ones come last."""
         with self._lock:
             return tuple(
                 line
-                for known in self._registry.all(gone=True)
+                for known in sorted(self._registry.all(gone=True), key=lambda known: known.internal)
                 if (line := self._line(known, self._ward(known))) is not None
             )
 
@@ -171,6 +171,7 @@ class Quarantine:
             hits=known.hits,
             new=not known.saved_before,
             gone=known.gone,
+            internal=known.internal,
             rate=known.confirmed.text() if known.confirmed.flaky else "",
             held_back=ward.held_back,
             let_through=ward.let_through,

@@ -18,7 +18,7 @@ def revisit(
     One run that shows the finding is enough. Where it stays away, as many follow as for any flaky finding.
     """
     expected = Verdict(status=entry.status, findings=entry.findings)
-    seen = confirm(world, entry.case, expected, runs=1)
+    seen = confirm(world, entry.case, expected, runs=1, elsewhere=known.elsewhere)
     if seen.reproduced:
         return quarantine.still_there(known)
     if not seen.runs:

@@ -11,7 +11,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.causes import CAUSES_FILE, read_causes
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry
-from fuzzshard.corpus.expectation import Expected, expected
+from fuzzshard.corpus.expectation import Expected, expected, seen_elsewhere
 from fuzzshard.corpus.replay import Explain
 from fuzzshard.corpus.store import CASE_FILE, UNSHRUNK_FILE, entry_files
 from fuzzshard.errors import InvalidEntry, UsageError
@@ -46,6 +46,8 @@ def load_known(*corpora: Path, preload: Collection[str] | None = None, unconfirm
                 hits=0,
                 confirmed=confirmed,
                 saved_before=True,
+                internal=entry.internal,
+                elsewhere=seen_elsewhere(entry, torch),
             )
         )
     for folder in {known.path.parent for known in registry.known}:

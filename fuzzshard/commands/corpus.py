@@ -34,6 +34,7 @@ def list_(*paths: Path, as_json: Json = False) -> int:
     """Print one line for each entry.
 
     Modules and ops say how large the case is; rate is how many of the confirming runs showed the finding.
+    Findings that only an instrument sees, and no user, are of class internal and come last.
 
     For example:
       fuzzshard corpus list
@@ -47,7 +48,7 @@ def list_(*paths: Path, as_json: Json = False) -> int:
         Print one JSON object for each entry.
     """
     stored, broken = load(paths or (DEFAULT_CORPUS,))
-    rows = [_row(item) for item in stored]
+    rows = [_row(item) for item in sorted(stored, key=lambda item: item.entry.internal)]
     if as_json:
         print(*(msgspec.json.encode(row).decode() for row in rows), sep="\n", end="\n" if rows else "")
     else:
@@ -152,6 +153,7 @@ def _row(item: Stored) -> dict[str, str | int]:
         "path": str(shown_path(item.file)),
         "signature": entry.signature,
         "lifecycle": str(entry.lifecycle or ""),
+        "class": "internal" if entry.internal else "",
         "modules": leaf_count(entry.case),
         "ops": len(entry.case.schedule),
         "mesh": entry.mesh,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -15,9 +15,11 @@ from fuzzshard.case.features import features
 from fuzzshard.case.order import size_order
 from fuzzshard.corpus.absorb import absorb, absorb_versions
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.expectation import is_there
 from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.verdict import Verdict
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound="_HasEntry")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +45,18 @@ class Same:
 def distinct(stored: Iterable[Stored]) -> list[Same]:
     """Groups of entries that show the same, in the order of their first ones.
 
-    They have the signature, the device and the set of features in common. A fixed finding and an open one
-    are two bugs, whatever they have in common, unless the cases are equal. Of entries that are as good, the
-    first one is kept.
+    They have the finding (:mod:`fuzzshard.identity`), the device and the set of features in common. A fixed
+    finding and an open one are two bugs, whatever they have in common, unless the cases are equal. Of entries
+    that are as good, the first one is kept.
     """
-    equal = _grouped(stored, lambda item: (*_place(item.entry), codec.encode(item.entry.case)))
+    equal = _grouped(stored, lambda item: (item.entry.device, codec.encode(item.entry.case)))
     same = [Same(tuple(items), _absorb_all(items[0].entry, (i.entry for i in items[1:]))) for items in equal]
     return [_joined(group) for group in _grouped(same, lambda group: _kind(group.entry))]
+
+
+class _HasEntry(Protocol):
+    @property
+    def entry(self) -> CorpusEntry: ...
 
 
 def finding_key(signature: str, case: Case) -> tuple[str, bytes]:
@@ -63,10 +70,24 @@ def preference(entry: CorpusEntry) -> tuple[object, ...]:
 
 
 def _grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
-    groups: dict[Hashable, list[_T]] = {}
+    """Items with one key and one finding, in the order of the first of each group."""
+    groups: list[list[_T]] = []
+    by_key: dict[Hashable, list[list[_T]]] = {}
     for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return list(groups.values())
+        alike = by_key.setdefault(key(item), [])
+        group = next((g for g in alike if _show_the_same(g[0].entry, item.entry)), None)
+        if group is None:
+            groups.append(group := [])
+            alike.append(group)
+        group.append(item)
+    return groups
+
+
+def _show_the_same(one: CorpusEntry, other: CorpusEntry) -> bool:
+    if one.signature == other.signature:
+        return True
+    seen = Verdict(status=other.status, findings=other.findings)
+    return bool(other.torch) and is_there(one, seen, other.torch)
 
 
 def _joined(groups: list[Same]) -> Same:
@@ -75,12 +96,8 @@ def _joined(groups: list[Same]) -> Same:
     return Same(items, _absorb_all(first.entry, (group.entry for group in rest)))
 
 
-def _place(entry: CorpusEntry) -> tuple[str, str]:
-    return entry.signature, entry.device
-
-
 def _kind(entry: CorpusEntry) -> Hashable:
-    return *_place(entry), entry.lifecycle is Lifecycle.FIXED, features(entry.case)
+    return entry.device, entry.lifecycle is Lifecycle.FIXED, features(entry.case)
 
 
 def _absorb_all(kept: CorpusEntry, others: Iterable[CorpusEntry]) -> CorpusEntry:

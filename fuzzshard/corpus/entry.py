@@ -18,7 +18,7 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.lifecycle import Lifecycle, release
 from fuzzshard.corpus.portable import portable_findings, portable_stacks
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Finding, Status, Verdict, is_internal
 
 FORMAT = 2
 """2 adds the lifecycle with versions and issue, ``culprits``, ``others`` in ``confirmed``, the checksum."""
@@ -116,6 +116,11 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def flaky(self) -> bool:
         """Whether the finding stayed away in some of the confirming runs."""
         return self.confirmed is not None and self.confirmed.flaky
+
+    @property
+    def internal(self) -> bool:
+        """Whether its finding is one that no user can see."""
+        return is_internal(self.findings)
 
 
 def make_entry(

@@ -10,7 +10,8 @@ from packaging.version import Version
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle, in_order, release
 from fuzzshard.corpus.portable import portable_findings, portable_stacks
-from fuzzshard.verdict import Verdict
+from fuzzshard.identity import shows
+from fuzzshard.verdict import Finding, Verdict
 
 
 class Expected(enum.Enum):
@@ -38,6 +39,16 @@ def expected(entry: CorpusEntry, torch: str, device: str) -> Expected:
     if entry.bad_on and Version(now) < min(map(Version, entry.bad_on)):
         return Expected.UNKNOWN
     return Expected.NOTHING if entry.lifecycle is Lifecycle.FIXED else Expected.FINDING
+
+
+def is_there(entry: CorpusEntry, verdict: Verdict, torch: str) -> bool:
+    """Whether ``verdict`` shows the finding of ``entry`` under ``torch`` (:mod:`fuzzshard.identity`)."""
+    return shows(verdict, entry.signature, seen_elsewhere(entry, torch))
+
+
+def seen_elsewhere(entry: CorpusEntry, torch: str) -> tuple[Finding, ...]:
+    """The findings of ``entry`` where another release than that of ``torch`` has shown them, else none."""
+    return entry.findings if entry.torch and release(entry.torch) != release(torch) else ()
 
 
 def with_observation(entry: CorpusEntry, torch: str, *, present: bool) -> CorpusEntry:

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 from fuzzshard.case.case import Case
 from fuzzshard.case.needs import unfit_for
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.expectation import Expected, expected
+from fuzzshard.corpus.expectation import Expected, expected, is_there
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.rounding import unless_rounding
 from fuzzshard.errors import (
@@ -43,7 +43,8 @@ FLAKY_RUNS = 3
 class Outcome(enum.StrEnum):
     """What replaying one entry says.
 
-    ``SAME``: the recorded finding is still there. ``WONTFIX``: it is, and is meant to stay. ``CHANGED``:
+    ``SAME``: the recorded finding is still there, in another release of torch perhaps in another function
+    (:mod:`fuzzshard.identity`). ``WONTFIX``: it is, and is meant to stay. ``CHANGED``:
     another one is, or one where none is expected. ``FIXED``: the recorded finding is gone, on the kind of
     device that it was seen on. ``KNOWN``: nothing is expected, and the finding is one of another corpus.
     ``PASS``: nothing is expected and nothing is wrong, or nobody knew whether
@@ -153,7 +154,7 @@ def _judge(world: ReplayWorld, entry: CorpusEntry, device: str, deadline: float 
 
 
 def _with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) -> tuple[Outcome, str]:
-    if verdict.signature != entry.signature:
+    if not is_there(entry, verdict, torch):
         return Outcome.CHANGED, f"{verdict.signature}, was {entry.signature or 'no finding'}"
     if expected(entry, torch, device) is Expected.NOTHING:
         good = ", ".join(entry.good_on)
@@ -162,7 +163,8 @@ def _with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str)
             f"{entry.signature} is back in torch {torch}, and was fixed{good and ' in '}{good}",
         )
     outcome = Outcome.WONTFIX if entry.lifecycle is Lifecycle.WONTFIX else Outcome.SAME
-    return outcome, verdict.signature
+    moved = f", {entry.signature} in torch {entry.torch}" if verdict.signature != entry.signature else ""
+    return outcome, f"{verdict.signature}{moved}"
 
 
 def _without_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) -> tuple[Outcome, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.corpus.expectation import known_versions, with_finding, with_observation
+from fuzzshard.corpus.expectation import is_there, known_versions, with_finding, with_observation
 from fuzzshard.corpus.outcome import Outcome
 from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.scripts import ScriptRender, script_of
@@ -38,7 +38,7 @@ def _after(entry: CorpusEntry, result: ReplayResult, device: str) -> CorpusEntry
     verdict = result.verdict
     assert verdict is not None
     match result.outcome:
-        case Outcome.CHANGED if verdict.signature != entry.signature:
+        case Outcome.CHANGED if not is_there(entry, verdict, result.torch):
             return with_finding(entry, verdict, result.torch, device)
         case Outcome.SAME | Outcome.WONTFIX | Outcome.CHANGED:
             return with_observation(entry, result.torch, present=True)

@@ -11,7 +11,7 @@ from fuzzshard.case.schedule import SaveState
 from fuzzshard.oracles.bound import NoiseBound, distance
 from fuzzshard.oracles.compare import Difference, agree
 from fuzzshard.training.trace import Trace
-from fuzzshard.verdict import MISSING, UNEXPECTED, Finding
+from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, is_internal
 
 MOST_FINDINGS = 12
 """Findings kept per engine and rank: the first ones say where it began."""
@@ -50,7 +50,7 @@ def tensor_findings(
                 detail=_detail(difference, error, limit, rung, bound),
             )
         )
-        if len(found) == MOST_FINDINGS:
+        if len(found) >= MOST_FINDINGS and not is_internal(found):
             break
     return found
 

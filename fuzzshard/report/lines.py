@@ -174,8 +174,9 @@ def _unseen(names: tuple[str, ...]) -> str:
 
 
 def _finding(finding: KnownFinding) -> str:
-    """``"known finding divergence/ddp/gradient (flaky, 3 of 10 runs), once, 20 cases held back"``."""
-    words = f"{'' if finding.new else 'known '}finding {finding.signature}"
+    """``"known internal finding divergence/ddp/hooks (flaky, 3 of 10 runs), once, 20 cases held back"``."""
+    kind = f"{'' if finding.new else 'known '}{'internal ' if finding.internal else ''}finding"
+    words = f"{kind} {finding.signature}"
     words += f" ({finding.rate})" if finding.rate else ""
     words += f", {_times(finding.hits)}"
     if finding.held_back or finding.let_through:

@@ -69,6 +69,11 @@ class SeenFinding:
         return self.status not in ("inconclusive", "unconfirmed")
 
     @property
+    def internal(self) -> bool:
+        """Whether no user can see it."""
+        return self.entry is not None and self.entry.internal
+
+    @property
     def status(self) -> str:
         """inconclusive, unconfirmed, gone, or what the entry says: open, fixed, wontfix, flaky."""
         if all(sighting.flaky for sighting in self.sightings):
@@ -82,9 +87,12 @@ class SeenFinding:
 
 
 def seen_findings(nodes: Iterable[Node]) -> list[SeenFinding]:
-    """All that some case of these campaigns showed, new ones first, in the order in which they were seen."""
+    """All that some case of these campaigns showed, new ones first, in the order in which they were seen.
+
+    What no user can see comes after the others, and what is not confirmed after that.
+    """
     found = list(_grouped(nodes))
-    return sorted(found, key=lambda finding: (not finding.confirmed, not finding.new, finding.at))
+    return sorted(found, key=lambda f: (not f.confirmed, f.internal, not f.new, f.at))
 
 
 def _grouped(nodes: Iterable[Node]) -> Iterator[SeenFinding]:

@@ -21,11 +21,15 @@ class DirectoryStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindingStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A distinct finding; ``folders`` are its entries, the one to keep first."""
+    """A distinct finding; ``folders`` are its entries, the one to keep first.
+
+    ``internal``: only an instrument sees it, and no user.
+    """
 
     signature: str
     status: str
     new: bool
+    internal: bool
     reproduced: int | None
     runs: int | None
     hits: int
@@ -54,6 +58,7 @@ def status_json(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFind
                 signature=finding.signature,
                 status=finding.status,
                 new=finding.new,
+                internal=finding.internal,
                 reproduced=finding.rate.reproduced if finding.rate else None,
                 runs=finding.rate.runs if finding.rate else None,
                 hits=finding.hits,
@@ -102,6 +107,7 @@ def _seen(finding: SeenFinding) -> str:
     rate = f", {finding.rate.reproduced} of {finding.rate.runs} runs" if finding.rate else ""
     nodes = f", {len(finding.sightings)} entries" if len(finding.sightings) > 1 else ""
     known = "" if finding.new else ", known before"
+    known += ", internal" if finding.internal else ""
     return f"{rate}, {finding.hits} cases, first at {clock(finding.at)}{nodes}{known}"
 
 

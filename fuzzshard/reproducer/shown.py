@@ -10,6 +10,8 @@ import enum
 import re
 from typing import Protocol
 
+from fuzzshard.identity import function, has_message, said, without_run
+
 _RAISED = re.compile(r"^(?:\[rank\d+\]:\s?)?((?:\w+\.)*\w*(?:Error|Exception))(?::\s*(.*))?$", re.M)
 
 _OF_TORCHRUN = "ChildFailedError"
@@ -41,7 +43,8 @@ def shown(result: Ran, signature: str, observed: str = "") -> Shown:
     """What ``result`` says of the finding with this ``signature``; without one, any failure shows it.
 
     A divergence fails an assertion, a crash raises the same class of error, with the message ``observed`` or
-    in the same function of torch, which other versions may call otherwise; a death has its signal.
+    in the same function of torch, which other versions may call otherwise (:mod:`fuzzshard.identity`); a
+    death has its signal.
     """
     if not result.fails:
         return Shown.NO
@@ -57,9 +60,9 @@ def _fails_so(output: str, kind: str, detail: str, observed: str) -> bool:
         case "divergence":
             return "AssertionError" in classes
         case "crash":
-            name, _, function = detail.partition(" in ")
-            same_message = bool(observed) and observed.splitlines()[0] in output
-            return name in classes and (same_message or re.search(rf"\bin {function}\b", output) is not None)
+            name, where = detail.partition(" in ")[0], re.escape(function(detail))
+            same_message = has_message(observed) and said(observed) in without_run(output)
+            return name in classes and (same_message or re.search(rf"\bin _*{where}\b", output) is not None)
         case "death":
             return detail in output
         case _:

@@ -9,7 +9,7 @@ from collections import Counter
 import msgspec
 
 from fuzzshard.case.case import Case
-from fuzzshard.verdict import ORACLES, Finding, Status, Verdict
+from fuzzshard.verdict import ORACLES, Finding, Status, Verdict, first_findings
 from fuzzshard.world.blame import death_trouble, device_error, signal_name
 from fuzzshard.world.desync import describe_hang, latest
 from fuzzshard.world.messages import Failure, Position, RankReport
@@ -93,7 +93,7 @@ def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdi
     status, message = _status(findings, notes)
     return Verdict(
         status=status,
-        findings=tuple(findings[:MOST_FINDINGS]),
+        findings=first_findings(findings, MOST_FINDINGS),
         notes=notes,
         rung=rung,
         seconds=seconds,
@@ -174,7 +174,7 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
         if silent:  # what goes wrong first is the finding: the crash may follow from it, and would hide it
             status, _ = _status(silent, {})
         found = [*silent, finding, *(f for f in found if f not in silent)]
-        return _accuse(status, tuple(found[:MOST_FINDINGS]), stacks | _tracebacks(outcome), seconds)
+        return _accuse(status, first_findings(found, MOST_FINDINGS), stacks | _tracebacks(outcome), seconds)
     return _died(outcome, min(outcome.dead), "", stacks, seconds)
 
 

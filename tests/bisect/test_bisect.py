@@ -180,6 +180,17 @@ def test_an_environment_is_made_once_and_options_are_passed_on(
     assert environment("2.10.0", tmp_path / "cache", Source()) != first
 
 
+def test_other_packages_do_not_come_from_the_index_of_torch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = fake_uv(monkeypatch, tmp_path, "true")
+    source = Source(index_url="https://example.org/cpu")
+    environment("2.10.0", tmp_path / "cache", source, others=["msgspec>=0.19"])
+    _, with_torch, others = log.read_text().splitlines()
+    assert with_torch.endswith("https://example.org/cpu torch==2.10.0 numpy")
+    assert others.endswith("python msgspec>=0.19")
+
+
 def test_an_environment_that_was_interrupted_is_made_anew(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

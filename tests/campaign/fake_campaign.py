@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -75,7 +76,7 @@ class FakeWorld:
         self.log = log
         self.pids: list[int] = []
         self.info = {
-            "torch": "2.13.0",
+            "torch": importlib.metadata.version("torch"),
             "python": "3.11",
             "device": "cpu",
             "backend": "fake",

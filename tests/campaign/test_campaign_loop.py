@@ -42,6 +42,7 @@ from fuzzshard.corpus.expectation import with_observation
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import InfraError, UsageError
+from fuzzshard.report.lines import event_lines
 from fuzzshard.verdict import Status, Verdict
 
 
@@ -52,6 +53,24 @@ def fails_on(*seeds: int):
 def by_oracle(case: Case) -> Verdict:
     """Every even case is a finding with a signature of its own."""
     return divergence(f"oracle{case.seed}") if case.seed % 2 == 0 else PASS
+
+
+def test_what_only_an_instrument_sees_comes_last_in_the_summary(tmp_path: Path) -> None:
+    oracles = {0: "hooks", 1: "gradient"}
+    ran = campaign(
+        tmp_path, lambda case: divergence(oracles[case.seed]) if case.seed in oracles else PASS, max_cases=3
+    )
+    assert [(found.signature.rpartition("/")[2], found.internal) for found in ran.finished.findings] == [
+        ("gradient", False),
+        ("hooks", True),
+    ]
+    lines = [line.partition(",")[0] for line in event_lines(ran.finished) if "finding" in line]
+    assert lines[-2:] == [
+        "finding divergence/fully_shard/gradient",
+        "internal finding divergence/fully_shard/hooks",
+    ]
+    entry = next(e for e in map(read_entry, entry_files([tmp_path])) if "hooks" in e.signature)
+    assert entry.internal
 
 
 def shrinking(monkeypatch: pytest.MonkeyPatch, shrink: object) -> None:

@@ -4,7 +4,7 @@ from cases import groups, make_case
 
 from fuzzshard.campaign.known import Found, Known, Registry, cause_of
 from fuzzshard.case.options import FSDP1
-from fuzzshard.verdict import Status, Verdict
+from fuzzshard.verdict import Finding, Status, Verdict
 
 
 def test_the_defaults_of_an_engine_cause_nothing():
@@ -25,6 +25,20 @@ def test_another_case_of_a_finding_narrows_its_cause_down(tmp_path):
     registry, known = Registry(), Known("a signature", tmp_path, frozenset({"leaf:linear", "op:clip"}))
     registry.learn(known, frozenset({"op:clip", "mesh:2"}))
     assert known.cause == {"op:clip"}
+
+
+def test_a_crash_is_known_from_another_release_that_has_it_in_another_function(tmp_path):
+    def crash(function):
+        detail = f"IndexError in {function}"
+        return Finding(oracle="exception", engine="ddp", observed="IndexError: 3", expected="", detail=detail)
+
+    case, registry = make_case(), Registry()
+    found = Found(0, case, Verdict(status=Status.CRASH, findings=(crash("now"),)))
+    known = Known("crash/ddp/IndexError in before", tmp_path, frozenset({"mesh:2"}))
+    registry.known.append(known)
+    assert registry.hit(found) is None
+    known.elsewhere = (crash("before"),)
+    assert registry.hit(found) is known
 
 
 def test_what_seemed_gone_and_shows_again_is_the_finding_that_the_corpus_had(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from cases import chain, make_case
 from msgspec.structs import replace
+from verdicts import crash
 
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
@@ -161,6 +162,19 @@ def test_equal_cases_of_two_nodes_know_the_torch_of_both(tmp_path: Path) -> None
     assert merge(tmp_path / "corpus", tmp_path / "node") == ["updated", "known"]
     (kept,) = in_corpus(tmp_path / "corpus")
     assert (kept.lifecycle, kept.bad_on, kept.good_on) == (Lifecycle.FIXED, ("2.12.0", "2.13.0"), ("2.14.0",))
+
+
+@pytest.mark.parametrize(("torch", "kept"), [("2.14.0", 1), ("2.13.0+cu126", 2)])
+def test_a_crash_that_another_release_has_in_another_function_is_merged_once(
+    tmp_path: Path, torch: str, kept: int
+) -> None:
+    for version, function in (("2.13.0", "chunk_cat"), (torch, "copy_in")):
+        seen = crash(f"RuntimeError in {function}", "expects a non-empty tensor")
+        saved = make_entry(linears(1), seen, {"torch": version, "backend": "gloo"})
+        save(tmp_path / version, "one", saved)
+    merge(tmp_path / "corpus", tmp_path / "2.13.0", tmp_path / torch)
+    assert len(in_corpus(tmp_path / "corpus")) == kept
+    assert in_corpus(tmp_path / "corpus")[0].bad_on == (("2.13.0", "2.14.0") if kept == 1 else ("2.13.0",))
 
 
 def test_different_findings_of_one_name_get_different_folders(tmp_path: Path) -> None:

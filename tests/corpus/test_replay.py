@@ -6,7 +6,7 @@ from types import TracebackType
 
 import msgspec
 import pytest
-from verdicts import divergence
+from verdicts import crash, divergence
 
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
@@ -98,6 +98,17 @@ def test_a_finding_is_compared_by_its_signature(
 ) -> None:
     (result,) = run(FakeWorld(verdict), save(tmp_path / "a"))
     assert (result.path, result.outcome) == (tmp_path / "a", outcome)
+
+
+@pytest.mark.parametrize(("torch", "outcome"), [("2.14.0", Outcome.SAME), ("2.13.0+cu126", Outcome.CHANGED)])
+def test_a_crash_in_another_function_is_the_same_in_another_release(
+    tmp_path: Path, torch: str, outcome: Outcome
+) -> None:
+    now, before = (crash(f"IndexError in {name}", "out of range") for name in ("_reassemble", "copy_out"))
+    world = FakeWorld(now)
+    world.info["torch"] = torch
+    (result,) = run(world, save(tmp_path / "a", verdict=before))
+    assert (result.outcome, now.signature in result.message) == (outcome, True)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from verdicts import divergence
+from verdicts import crash, divergence
 
 from fuzzshard.case import codec
 from fuzzshard.corpus.atomic import write_atomic
@@ -49,6 +49,18 @@ def test_a_fix_is_written_and_the_rest_of_the_entry_stays(folder: Path) -> None:
 
 def test_a_finding_that_is_the_same_on_a_new_torch_is_bad_there_too(folder: Path) -> None:
     assert seen(folder, Outcome.SAME, divergence()) == "open, bad on 2.13.0, 2.14.0"
+
+
+def test_a_crash_that_moved_keeps_what_was_recorded(tmp_path: Path) -> None:
+    now, before = (crash(f"IndexError in {name}", "out of range") for name in ("_reassemble", "copy_out"))
+    entry = make_entry(clean_case(2), before, {"torch": "2.13.0", "backend": "gloo"})
+    folder = save_unshrunk(tmp_path, entry, "")
+    entry = entry_in(folder)
+    assert seen(folder, Outcome.SAME, now) == "open, bad on 2.13.0, 2.14.0"
+    assert entry_in(folder) == replace(entry, bad_on=("2.13.0", "2.14.0"))
+    fixed = replace(entry, good_on=("2.14.0",), lifecycle=Lifecycle.FIXED)
+    write_atomic(folder / "case.json", encode_entry(fixed))
+    assert seen(folder, Outcome.CHANGED, now) == "open, bad on 2.13.0, 2.14.0"
 
 
 def test_what_is_known_already_is_not_written(folder: Path) -> None:

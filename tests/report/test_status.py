@@ -21,6 +21,7 @@ from fuzzshard.report.junit import junit_xml
 from fuzzshard.report.node import is_running, read_node
 from fuzzshard.report.seen_findings import seen_findings
 from fuzzshard.report.stats import Stats, stats_of
+from fuzzshard.report.status import status_lines
 from fuzzshard.verdict import Status
 
 
@@ -71,6 +72,16 @@ def test_a_finding_of_two_nodes_has_the_hits_of_both_and_its_first_time(node1: P
     assert found[RESHARD].hits == 3
     assert found[RESHARD].at == 1.0
     assert len(found[RESHARD].sightings) == 2
+
+
+def test_a_finding_that_no_user_can_see_comes_last_and_says_so(tmp_path: Path) -> None:
+    hooks, wrong = "divergence/fully_shard/hooks", "divergence/fully_shard/registered_parameter"
+    events = one_finding(tmp_path, "divergence-fully_shard-hooks-008a0df5", hooks, at=1.0)
+    events += one_finding(tmp_path, RESHARD, wrong, at=3.0)
+    directory = record(tmp_path, [*judged(at=0.0), *events, finished(9.0)])
+    seen = seen_findings([read_node(directory)])
+    assert [(finding.signature, finding.internal) for finding in seen] == [(wrong, False), (hooks, True)]
+    assert ", internal: " in list(status_lines([read_node(directory)], stats_in(directory), seen))[-1]
 
 
 def test_what_did_not_come_back_is_inconclusive_and_no_finding(tmp_path: Path) -> None:

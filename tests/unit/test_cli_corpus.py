@@ -53,10 +53,20 @@ def finding_in(corpus: Path) -> Path:
 def test_list_has_a_line_for_each_entry(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzzshard("list", corpus) == 0
     head, finding, bare = capsys.readouterr().out.splitlines()
-    assert " ".join(head.split()) == "path signature lifecycle modules ops mesh torch rate issue"
+    assert " ".join(head.split()) == "path signature lifecycle class modules ops mesh torch rate issue"
     assert finding.endswith("2/3")
     assert finding.split()[1:] == [ENTRY.signature, "flaky", *["2", "8", "shard", "2", "2.13.0", "2/3"]]
     assert bare.split()[1:] == ["2", "8", "shard", "1"]
+
+
+def test_list_has_what_only_an_instrument_sees_last(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for engine in ("ddp", "fully_shard"):
+        seen = replace(DIVERGENCE, findings=(replace(FINDING, engine=engine, oracle="hooks"),))
+        save_unshrunk(corpus, make_entry(clean_case(2), seen, {"torch": "2.13.0", "backend": "gloo"}), "")
+    assert fuzzshard("list", corpus, "--json") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["class"] for row in rows] == ["", "", "internal", "internal"]
+    assert rows[0]["signature"] == ENTRY.signature
 
 
 def test_list_as_json_has_an_object_for_each_entry(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:

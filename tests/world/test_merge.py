@@ -55,6 +55,33 @@ def test_reports_without_findings_pass() -> None:
     assert (verdict.status, verdict.rung, verdict.seconds) == (Status.PASS, "bitwise", 0.5)
 
 
+def test_what_a_user_can_see_stays_however_much_instruments_see_before() -> None:
+    internal = [finding("hooks", op=op) for op in range(MOST_FINDINGS + 3)]
+    assert judged(outcome(reports={0: report(*internal), 1: report()})).internal
+    verdict = judged(outcome(reports={0: report(*internal, finding(op=90)), 1: report()}))
+    assert (len(verdict.findings), verdict.internal) == (MOST_FINDINGS, False)
+    assert (verdict.findings[-1].oracle, verdict.signature) == ("gradient", "divergence/fully_shard/hooks")
+
+
+@pytest.mark.parametrize(
+    ("oracle", "detail", "internal"),
+    [
+        ("unreduced_gradient", "missing", True),
+        ("communication", "", True),
+        ("leak", "state", True),
+        ("leak", "memory", False),
+        ("leak", "survivor", False),
+        ("leak", "hook", False),
+        ("registration", "", False),
+        ("collectives", "", False),
+        ("gradient", "", False),
+    ],
+)
+def test_a_finding_is_internal_if_no_user_can_see_it(oracle: str, detail: str, internal: bool) -> None:
+    verdict = judged(outcome(reports={0: report(finding(oracle, detail=detail)), 1: report()}))
+    assert verdict.internal is internal
+
+
 def test_a_finding_of_any_rank_is_a_divergence() -> None:
     verdict = judged(outcome(reports={0: report(), 1: report(finding(rank=1))}))
     assert (verdict.status, verdict.signature) == (Status.DIVERGENCE, "divergence/fully_shard/gradient")

@@ -112,6 +112,8 @@ def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
         yield "came back in", seen.rate.text()
     yield "first seen", f"after {duration(seen.at)}" + ("" if seen.new else ", known before")
     yield "cases with it", f"{seen.hits:,}"
+    if seen.internal:
+        yield "internal", "only an instrument sees it, and no user"
     if len(seen.sightings) > 1:
         yield "entries", f"{len(seen.sightings)} that show the same"
     if entry is not None:
