@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_is_wrapped
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress, ranks_differ
 from fuzzshard.case.schedule import (
     Backward,
@@ -206,3 +207,13 @@ def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
             if missing and not missing == trainable == set(members):
                 return True
     return False
+
+
+def mixed_units(case: Case, of: Callable[[str], object]) -> frozenset[str]:
+    """The units whose parameters differ in what ``of`` says of a parameter."""
+    return frozenset(unit for unit, fqns in units(case).items() if len({of(fqn) for fqn in fqns}) > 1)
+
+
+def frozen_at_construction(case: Case, fqn: str) -> bool:
+    """Whether a parameter is frozen before the model is wrapped."""
+    return any(is_within(fqn, freeze.target) for freeze in case.freezes if not freeze.after_wrap)
