@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import math
 from collections.abc import Iterator
 
 from fuzzshard.case.autograd import Node, Tape, Unwatched, reached
@@ -173,13 +174,16 @@ class _Walk:
                     return
 
     def _mixes(self, names: set[str]) -> bool:
+        """Whether there are both; a plain tensor of one element is taken for a replicated DTensor."""
         planned = tensor_dims(self.case, self.found)
         kinds: dict[object, set[bool]] = {}
         for fqn in names:
             owner = self.found.owners[fqn]
             offloaded = owner is not UNMANAGED and self.case.wrap[owner].offload is not None
             key = (stored_dtype(self.case, fqn, self.progress.cast), offloaded)
-            kinds.setdefault(key, set()).add(owner is not UNMANAGED or fqn in planned)
+            is_dtensor = owner is not UNMANAGED or fqn in planned
+            if is_dtensor or math.prod(self.found.parameters[fqn]) > 1:
+                kinds.setdefault(key, set()).add(is_dtensor)
         return any(len(kind) > 1 for kind in kinds.values())
 
     def _initialise(self) -> None:

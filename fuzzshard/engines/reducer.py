@@ -75,8 +75,8 @@ class _Reducer:
 
     def _run(self, index: int, op: Op) -> Iterator[tuple[Complaint, int]]:
         skipped = False
-        match op:
-            case Forward():
+        match op:  # a forward of a submodule does not come to DDP
+            case Forward(target=""):
                 if self.parameters is None:
                     yield from self._construct(index, frozenset(self.progress.frozen))
                 if op.grad and self.unfinished:

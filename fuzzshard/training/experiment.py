@@ -15,9 +15,10 @@ from fuzzshard.case.progress import ranks_differ
 from fuzzshard.case.relations import variant
 from fuzzshard.case.sync_flags import steps_unsynced
 from fuzzshard.engines.base import DTYPES, Engine
-from fuzzshard.engines.ddp import DDP, misses_a_root
+from fuzzshard.engines.ddp import DDP, MISSED_ROOT, NOTHING_DIFFERENTIATED, misses_a_root
+from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fsdp1 import FSDP1
-from fuzzshard.engines.fsdp1_contract import fills_gradients
+from fuzzshard.engines.fsdp1_contract import FILLED_GRADIENTS, fills_gradients
 from fuzzshard.engines.fully_shard import FullyShard
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.reference import Reference
@@ -85,8 +86,8 @@ class Experiment:
     def run(self) -> RankReport:
         """Trains, compares and judges. Raises :class:`EngineFailure` where an engine raises."""
         for name in self._names():
-            if (reason := not_applicable(self.case, name) or self._not_comparable(name)) is not None:
-                self.notes[name] = f"not applicable: {reason}"
+            if (excluded := not_applicable(self.case, name) or self._not_comparable(name)) is not None:
+                self.notes[name] = f"not applicable: {excluded.reason}"
                 continue
             trace = Trace()
             try:
@@ -133,22 +134,22 @@ class Experiment:
         """What is trained; where ranks differ, the reference's gradients have no common mean."""
         return self.case.engines if ranks_differ(self.case) else (Reference.name, *self.case.engines)
 
-    def _not_comparable(self, engine: str) -> str | None:
+    def _not_comparable(self, engine: str) -> Exclusion | None:
         """Why an engine cannot be compared with what the reference did."""
         if ranks_differ(self.case):
             return None
         if engine in (DDP.name, Replicate.name, FSDP1.name) and steps_unsynced(
             self.case, self.traces[Reference.name].skipped
         ):
-            return "a step on gradients that were not synchronised: a backward had nothing to differentiate"
+            return NOTHING_DIFFERENTIATED
         if engine in (DDP.name, Replicate.name) and misses_a_root(
             self.case, self.traces[Reference.name].unreduced()
         ):
-            return "a backward misses an FSDP root, whose gradients it leaves unsynchronised"
+            return MISSED_ROOT
         if engine == FSDP1.name and fills_gradients(
             self.case, self.traces[Reference.name].without_gradient()
         ):
-            return "zeros in a flat gradient, which this optimizer does not take for none"
+            return FILLED_GRADIENTS
         return None
 
     def _findings_before(self, engine: str, trace: Trace) -> tuple[Finding, ...]:
