@@ -18,6 +18,7 @@ from fuzzshard.case.groups import groups_within
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import CorruptState, Forward
 from fuzzshard.case.units import parameter_groups
+from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED
 
 
 class Flaw(enum.Enum):
@@ -53,7 +54,8 @@ class _Roots(Unwatched):
     def __init__(self, case: Case) -> None:
         self.case = case
         self.of_module = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
-        self.shared = [groups for groups in parameter_groups(case).values() if len(groups) > 1]
+        checked = parameter_groups(case).values() if TIES_ACROSS_GROUPS_ARE_REFUSED.holds() else ()
+        self.shared = [groups for groups in checked if len(groups) > 1]
         self.initialised: set[int] = set()
         self.flaw: Flaw | None = None
 

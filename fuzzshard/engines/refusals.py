@@ -17,6 +17,7 @@ from fuzzshard.case.dtypes import stored_dtype
 from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Forward
+from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED, VIEWS_ARE_WARNED_OF
 from fuzzshard.engines.fsdp1_contract import frozen_at_construction, mixed_units
 from fuzzshard.engines.lazy_roots import Flaw, flaw
 from fuzzshard.engines.optimizer_state import Lack, lacks
@@ -78,6 +79,8 @@ def _lacks(of: Lack) -> Callable[[Case, str], Iterator[Due]]:
 
 def _changes_views(case: Case, engine: str) -> Iterator[Due]:
     """Forwards with gradients that call a wrapped module whose output is changed in place."""
+    if not VIEWS_ARE_WARNED_OF.holds():
+        return
     changed = changed_outputs(case).intersection(path for group in case.wrap for path in group.modules)
     progress = Progress(case)
     for index, op in enumerate(case.schedule):
@@ -169,9 +172,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "ValueError",
         "is shared with a parameter already managed by another FSDP group",
         _has_flaw(Flaw.SHARED_ACROSS_GROUPS),
-        "For shared/tied parameters, use fully_shard([module_a, module_b]) to place them in the same FSDP "
-        "group.",
-        f"{_STATE}, _validate_no_duplicate_params",
+        TIES_ACROSS_GROUPS_ARE_REFUSED.quote,
+        TIES_ACROSS_GROUPS_ARE_REFUSED.source,
     ),
     Refusal(
         ("fully_shard",),
@@ -187,9 +189,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "UserWarning",
         "returned a view tensor. An in-place op on this view",
         _changes_views,
-        "An in-place op on this view (e.g., `x += y`) will silently drop the pre-backward hook and skip the "
-        "all-gather, which can cause backward to fail or produce wrong gradients.",
-        f"{_STATE}, _register_pre_backward_hook: an error where an output is changed in place "
+        VIEWS_ARE_WARNED_OF.quote,
+        f"{VIEWS_ARE_WARNED_OF.source}: an error where an output is changed in place "
         "(fuzzshard/engines/fully_shard.py, taking_warnings_seriously)",
         doubt="whether an output is a view, only torch knows",
     ),
@@ -209,8 +210,10 @@ REFUSALS: tuple[Refusal, ...] = (
         "ValueError",
         "Must flatten tensors with uniform `requires_grad`",
         _mixes_requires_grad,
-        "Must flatten tensors with uniform `requires_grad` when `use_orig_params=False`",
-        f"{_FLAT}, _validate_tensors_to_flatten",
+        "For use_orig_params=False, each FSDP instance must manage parameters that are all frozen or all "
+        "non-frozen.",
+        f"torch/distributed/fsdp/fully_sharded_data_parallel.py, class docstring; {_FLAT}, "
+        "_validate_tensors_to_flatten",
     ),
     Refusal(
         ("fsdp1",),
