@@ -34,6 +34,9 @@ MISSING = "missing"
 UNEXPECTED = "unexpected"
 """Details of a finding: the engine has no tensor where the reference has one, or the other way round."""
 
+NOT_REFUSED = "not refused"
+"""Detail of a finding: the engine trains on where its documentation announces an error."""
+
 
 IN_SPEC = " in its spec"
 """Says in a finding of a dtype that a DTensor only claims to have."""

@@ -68,6 +68,17 @@ class Watcher(Protocol):
         """A module returns ``results``."""
 
 
+class Unwatched:
+    """Modules whose hooks do not matter."""
+
+    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
+        """Changes nothing."""
+        return args
+
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
+        """Sees nothing."""
+
+
 class Tape:
     """The nodes of all forwards so far, the oldest first."""
 

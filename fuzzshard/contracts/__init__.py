@@ -10,6 +10,8 @@ from fuzzshard.contracts.rules import (
     CONTRACTS,
     PARTIAL_REDUCTIONS_ARE_COMPLETED,
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
+    TIES_ACROSS_GROUPS_ARE_REFUSED,
+    VIEWS_ARE_WARNED_OF,
 )
 
 __all__ = [
@@ -17,6 +19,8 @@ __all__ = [
     "CONTRACTS",
     "PARTIAL_REDUCTIONS_ARE_COMPLETED",
     "REDUCTIONS_FOLLOW_GRAD_DTYPE",
+    "TIES_ACROSS_GROUPS_ARE_REFUSED",
+    "VIEWS_ARE_WARNED_OF",
     "Contract",
     "installed_torch",
 ]

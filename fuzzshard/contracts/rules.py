@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzshard.contracts.contract import Contract
 
 _API = "torch/distributed/fsdp/_fully_shard/_fsdp_api.py"
+_STATE = "torch/distributed/fsdp/_fully_shard/_fsdp_state.py"
 _FULLY_SHARD = "torch/distributed/fsdp/_fully_shard/_fully_shard.py"
 
 REDUCTIONS_FOLLOW_GRAD_DTYPE = Contract(
@@ -52,9 +53,34 @@ PARTIAL_REDUCTIONS_ARE_COMPLETED = Contract(
     since="2.15",
 )
 
+TIES_ACROSS_GROUPS_ARE_REFUSED = Contract(
+    name="ties-across-groups-are-refused",
+    says="A parameter that two groups below one root manage is an error of the first forward.",
+    quote=(
+        "Parameter ... is shared with a parameter already managed by another FSDP group. For shared/tied "
+        "parameters, use fully_shard([module_a, module_b]) to place them in the same FSDP group."
+    ),
+    source=f"FSDPState._validate_no_duplicate_params ({_STATE})",
+    since="2.12",
+)
+
+VIEWS_ARE_WARNED_OF = Contract(
+    name="views-are-warned-of",
+    says="A wrapped module that returns a view warns: the view must not be changed in place.",
+    quote=(
+        "FSDP2-wrapped module ... returned a view tensor. An in-place op on this view (e.g., `x += y`) will "
+        "silently drop the pre-backward hook and skip the all-gather, which can cause backward to fail or "
+        "produce wrong gradients."
+    ),
+    source=f"FSDPState._register_pre_backward_hook ({_STATE})",
+    since="2.13",
+)
+
 CONTRACTS: tuple[Contract, ...] = (
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
     PARTIAL_REDUCTIONS_ARE_COMPLETED,
+    TIES_ACROSS_GROUPS_ARE_REFUSED,
+    VIEWS_ARE_WARNED_OF,
 )
 """Every rule, for the tests and for whoever reads them."""

@@ -31,20 +31,73 @@ from fuzzshard.case.schedule import (
     ZeroGrad,
 )
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.no_sync import NoSyncEngine
 
 _SYNC_FLAGS = ("requires_gradient_sync", "requires_all_reduce")
 
 
-def not_applicable(case: Case, *, built_by_forward: bool = False) -> str | None:
+_CONSTRUCTION = (
+    "distributed.py, class docstring: 'You should never try to change your model's parameters after wrapping "
+    "up your model with DistributedDataParallel ... the constructor will register the additional gradient "
+    "reduction functions on all the parameters of the model itself at the time of construction'"
+)
+_NO_SYNC = (
+    "distributed.py, no_sync: 'gradients will be accumulated on module variables, which will later be "
+    "synchronized in the first forward-backward pass exiting the context'"
+)
+_SYNC_POINTS = (
+    "distributed.py, class docstring: 'Constructor, forward method, and differentiation of the output ... "
+    "are distributed synchronization points'"
+)
+
+PRECISION = Exclusion(
+    "the wrap groups have a policy of mixed precision, which DDP does not know",
+    "fuzzshard: MixedPrecisionPolicy is fully_shard's, one for each group",
+)
+DIVIDE_FACTOR = Exclusion(
+    "a divide factor, which DDP has not", "distributed.py: DistributedDataParallel has no such method"
+)
+ASSIGNED = Exclusion(
+    "load_state_dict(assign=True) replaces the parameters that DDP's constructor has hooked", _CONSTRUCTION
+)
+CAST = Exclusion(
+    "parameters are cast: DDP's buckets have the dtypes that they had at construction", _CONSTRUCTION
+)
+AROUND_THE_WRAPPER = Exclusion("a forward does not go through the DDP wrapper", _SYNC_POINTS)
+PARTIAL_FLAG = Exclusion("a flag for some modules only, which no_sync() cannot express", _NO_SYNC)
+SWITCHED = Exclusion(
+    "gradient sync is switched between a forward and its backward",
+    "distributed.py, no_sync: 'The forward pass should be included inside the context manager, or else "
+    "gradients will still be synchronized.'",
+)
+ONE_BY_ONE = Exclusion(
+    "several forwards have their backward one by one",
+    "reducer.cpp, checkAndRaiseMarkedTwiceError: 'Please make sure model parameters are not shared across "
+    "multiple concurrent forward-backward passes.'",
+)
+UNSYNCED_STEP = Exclusion("a step on gradients that were not synchronised", _NO_SYNC)
+UNFROZEN = Exclusion(
+    "a parameter frozen at construction is unfrozen: DDP never synchronises it", _CONSTRUCTION
+)
+NOTHING_DIFFERENTIATED = Exclusion(
+    "a step on gradients that were not synchronised: a backward had nothing to differentiate", _NO_SYNC
+)
+MISSED_ROOT = Exclusion(
+    "a backward misses an FSDP root, whose gradients it leaves unsynchronised",
+    "fuzzshard: the reference synchronises what fully_shard's roots do, and DDP has no roots",
+)
+
+
+def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion | None:
     """Why DDP's documented contract does not cover a case, or None.
 
-    Sources: the notes of torch/nn/parallel/distributed.py (forward through the wrapper, reducer built at
-    construction, ``no_sync`` around the forward). Buffers are not broadcast: the other engines do not.
-    ``built_by_forward``: construction is put off until the first forward.
+    Buffers are not broadcast: the other engines do not. ``built_by_forward``: construction is put off until
+    the first forward. What runs under ``torch.no_grad()`` alone synchronises nothing, so it may go around the
+    wrapper; so may backwards of forwards within ``no_sync()`` come one by one.
     """
     if has_precision(case):
-        return "the wrap groups have a policy of mixed precision, which DDP does not know"
+        return PRECISION
     frozen = {
         fqn
         for fqn in facts(case).parameters
@@ -52,44 +105,44 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> str | None:
     }
     built = not built_by_forward
     if any(isinstance(op, SetDivideFactor) for op in case.schedule):
-        return "a divide factor, which DDP has not"
+        return DIVIDE_FACTOR
     flags = SyncFlags(case)
     pending: list[bool] = []
     unsynced = False
     saved: SaveState | None = None
     progress = Progress(case)
     for op in case.schedule:
-        built = built or isinstance(op, Forward)
+        built = built or (isinstance(op, Forward) and not op.target)
         if built_by_forward and isinstance(op, CorruptState) and op.how == "rebuild":
             built, frozen = False, set(progress.frozen)
         if isinstance(op, SaveState):
             saved = op
         copied = saved is not None and saved.via == "state_dict"
         if built and copied and isinstance(op, LoadState) and op.assign:
-            return "load_state_dict(assign=True) replaces the parameters that DDP's constructor has hooked"
+            return ASSIGNED
         if built and isinstance(op, Cast):
-            return "parameters are cast: DDP's buckets have the dtypes that they had at construction"
-        if isinstance(op, Forward) and op.target:
-            return "a forward does not go through the DDP wrapper"
+            return CAST
+        if isinstance(op, Forward) and op.target and op.grad:
+            return AROUND_THE_WRAPPER
         if isinstance(op, Forward) and op.grad:
             pending.append(flags.synced(UNMANAGED))
         if isinstance(op, SetFlag) and op.flag in _SYNC_FLAGS:
             if not op.recurse or op.target:
-                return "a flag for some modules only, which no_sync() cannot express"
+                return PARTIAL_FLAG
             flags.set(op)
         if isinstance(op, Backward):
             if any(synced != flags.synced(UNMANAGED) for synced in pending):
-                return "gradient sync is switched between a forward and its backward"
-            if len(pending) > 1 and op.which != "all":
-                return "several forwards have their backward one by one"
-            unsynced = not pending[-1]
-            pending.clear()
+                return SWITCHED
+            if len(pending) > 1 and op.which != "all" and flags.synced(UNMANAGED):
+                return ONE_BY_ONE
+            unsynced = not flags.synced(UNMANAGED)
+            del pending[{"all": slice(None), "oldest": slice(1), "newest": slice(-1, None)}[op.which]]
         if isinstance(op, Step | ZeroGrad | ClipGradNorm) and unsynced:
-            return "a step on gradients that were not synchronised"
+            return UNSYNCED_STEP
         if isinstance(op, SetRequiresGrad):
             named = {fqn for fqn in facts(case).parameters if is_within(fqn, op.target)}
             if built and op.value and not frozen.isdisjoint(named):
-                return "a parameter frozen at construction is unfrozen: DDP never synchronises it"
+                return UNFROZEN
             if not built:
                 frozen = frozen - named if op.value else frozen | named
         progress.advance()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_is_wrapped
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress, ranks_differ
 from fuzzshard.case.schedule import (
     Backward,
@@ -28,65 +29,122 @@ from fuzzshard.case.schedule import (
 )
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.case.units import aliased_units, parameter_units, splits_a_unit, unit_modules, units
+from fuzzshard.engines.exclusion import Exclusion
 
 _SYNC_FLAGS = ("requires_gradient_sync", "requires_all_reduce")
 
 
-def not_applicable(case: Case) -> str | None:
+_CLASS = "fully_sharded_data_parallel.py, class docstring"
+_FREEZING = (
+    f"{_CLASS}: 'For use_orig_params=False, each FSDP instance must manage parameters that are all frozen or "
+    "all non-frozen.'"
+)
+_NO_SYNC = (
+    "fully_sharded_data_parallel.py, no_sync: 'gradients will be accumulated in module variables, which will "
+    "later be synchronized in the first forward-backward pass after exiting the context. This should only be "
+    "used on the root FSDP instance'"
+)
+_OURS = "fuzzshard: the reference models this as fully_shard documents it"
+
+FILLED_GRADIENTS = Exclusion(
+    "zeros in a flat gradient, which this optimizer does not take for none",
+    "_flat_param.py, _reset_is_grad_none: 'if a parameter requires gradient, then it will surely receive a "
+    "gradient'",
+)
+
+
+def not_applicable(case: Case) -> Exclusion | None:
     """Why FSDP1's documented contract does not cover a case, or None."""
-    return next((reason for reason in (*_options(case), *_model(case), *_Run(case).reasons())), None)
+    found = (*_options(case), *_model(case), *_Run(case).exclusions())
+    return next(iter(found), None)
 
 
-def _options(case: Case) -> Iterator[str]:
+def _options(case: Case) -> Iterator[Exclusion]:
     if any(len(group.modules) > 1 for group in case.wrap):
-        yield "a list group: a unit of FSDP1 is one module"
+        yield Exclusion(
+            "a list group: a unit of FSDP1 is one module",
+            f"{_CLASS}: 'module (nn.Module): This is the module to be wrapped with FSDP.'",
+        )
     if case.mesh.tensor is not None:
-        yield "a tensor-parallel axis, which is fully_shard's"
+        yield Exclusion("a tensor-parallel axis, which is fully_shard's", _OURS)
     if case.init == "meta":
-        yield "a model on the meta device, which FSDP1 gives other initial values"
+        yield Exclusion(
+            "a model on the meta device, which FSDP1 gives other initial values",
+            f"{_CLASS}, param_init_fn: 'either applies param_init_fn if specified or calls "
+            "nn.Module.reset_parameters() otherwise'",
+        )
     if case.compile is not None:
-        yield "module.compile(), which is fully_shard's"
+        yield Exclusion("module.compile(), which is fully_shard's", _OURS)
     if has_precision(case) and not uses_fsdp1_policy(case):
-        yield "mixed precision of the groups of fully_shard"
+        yield Exclusion("mixed precision of the groups of fully_shard", _OURS)
     if case.fsdp1.precision is not None and case.fsdp1.precision.output is not None:
-        yield "an output dtype, which MixedPrecision (api.py) does not have"
+        yield Exclusion(
+            "an output dtype, which MixedPrecision (api.py) does not have",
+            "api.py, MixedPrecision: its attributes have no output dtype",
+        )
     if case.fsdp1.precision is not None and not root_is_wrapped(case):
-        yield "mixed precision of a root that the case does not wrap"
+        yield Exclusion("mixed precision of a root that the case does not wrap", _OURS)
     if case.fsdp1.precision is not None and case.ignored:
-        yield "mixed precision of parameters that fully_shard ignores, and so the reference"
+        yield Exclusion("mixed precision of parameters that fully_shard ignores, and so the reference", _OURS)
     unsynced = any(
         isinstance(op, SetFlag) and op.flag in _SYNC_FLAGS and not op.value for op in case.schedule
     )
     if unsynced and not root_is_wrapped(case):
-        yield "no_sync() of a root that the case does not wrap: the roots of fully_shard synchronise apart"
+        yield Exclusion(
+            "no_sync() of a root that the case does not wrap: the roots of fully_shard synchronise apart",
+            _OURS,
+        )
     if ranks_differ(case) and case.fsdp1.debug != "detail":
-        yield "ranks run different programs, which FSDP1 checks at debug level DETAIL only"
+        yield Exclusion(
+            "ranks run different programs, which FSDP1 checks at debug level DETAIL only",
+            "_exec_order_utils.py, _check_order: 'only checks if the distributed debug level is DETAIL'",
+        )
     if ranks_differ(case) and case.fsdp1.forward_prefetch:
-        yield "ranks run different programs: prefetches keep to the first order and may hang"
+        yield Exclusion(
+            "ranks run different programs: prefetches keep to the first order and may hang",
+            f"{_CLASS}, forward_prefetch: 'This should only be used for static-graph models since the "
+            "prefetching follows the first iteration's execution order.'",
+        )
     if any(isinstance(op, ClipGradNorm) for op in case.schedule) and case.dtype == "float64":
-        yield "a norm of float64 gradients, which FSDP1 computes in float32 (_get_grad_norm)"
+        yield Exclusion(
+            "a norm of float64 gradients, which FSDP1 computes in float32 (_get_grad_norm)",
+            "fully_sharded_data_parallel.py, _get_grad_norm: 'The returned norm is in FP32 even if "
+            "parameters/gradients are in a low precision.'",
+        )
 
 
-def _model(case: Case) -> Iterator[str]:
+def _model(case: Case) -> Iterator[Exclusion]:
     found = facts(case)
     if shared := [fqn for fqn, names in parameter_units(case).items() if len(names) > 1]:
-        yield (
+        yield Exclusion(
             f"{shared[0]!r} is shared across units: support for shared parameters is limited "
-            "(fully_sharded_data_parallel.py, class docstring)"
+            "(fully_sharded_data_parallel.py, class docstring)",
+            f"{_CLASS}: 'FSDP offers limited support for shared parameters'",
         )
     if case.fsdp1.wrapping == "policy" and aliased_units(case):
-        yield "an auto-wrap policy replaces a module where it is registered first, and nowhere else"
+        yield Exclusion(
+            "an auto-wrap policy replaces a module where it is registered first, and nowhere else",
+            "fuzzshard: wrap.py, _recursive_wrap visits named_children, which names a module once",
+        )
     for path in unit_modules(case):
         module = found.modules[path]
         if isinstance(module, Block) and module.method != "forward":
-            yield f"{path!r} is called by another method than forward, which alone gathers its parameters"
+            yield Exclusion(
+                f"{path!r} is called by another method than forward, which alone gathers its parameters",
+                f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views during "
+                "forward and backward computation'",
+            )
     if not case.fsdp1.use_orig_params:
         for freeze in case.freezes:
             if freeze.after_wrap and splits_a_unit(case, freeze.target):
-                yield "a freeze of a part of a flat parameter"
+                yield Exclusion("a freeze of a part of a flat parameter", _FREEZING)
         for path in case.optimizer.exclude:
             if splits_a_unit(case, path):
-                yield "an optimizer that gets a part of a flat parameter"
+                yield Exclusion(
+                    "an optimizer that gets a part of a flat parameter",
+                    f"{_CLASS}, use_orig_params: 'Setting this to False exposes FSDP's internal "
+                    "FlatParameters to the user'",
+                )
 
 
 class _Run:
@@ -103,63 +161,85 @@ class _Run:
         self.holds_gradients = False
         self.holds_reduced = False
 
-    def reasons(self) -> Iterator[str]:
+    def exclusions(self) -> Iterator[Exclusion]:
         """Why ops of the schedule are not covered, in order."""
         for index, op in enumerate(self.case.schedule):
-            yield from self._reasons(op)
+            yield from self._excluded(op)
             self._advance(index, op)
 
-    def _reasons(self, op: Op) -> Iterator[str]:
+    def _excluded(self, op: Op) -> Iterator[Exclusion]:
         match op:
             case Forward() if op.target:
-                yield (
+                yield Exclusion(
                     "a forward of a submodule: FSDP does not support it (fully_sharded_data_parallel.py, "
-                    "class docstring)"
+                    "class docstring)",
+                    f"{_CLASS}: 'FSDP does not support running the forward pass of a submodule that is "
+                    "contained in an FSDP instance.'",
                 )
             case SetFlag() if op.flag in _SYNC_FLAGS and (op.target or not op.recurse):
-                yield "a flag for some modules only, which no_sync() cannot express"
+                yield Exclusion("a flag for some modules only, which no_sync() cannot express", _NO_SYNC)
             case SetDivideFactor():
-                yield "a divide factor, which FSDP1 does not have"
+                yield Exclusion(
+                    "a divide factor, which FSDP1 does not have",
+                    "fully_sharded_data_parallel.py: FullyShardedDataParallel has no such method",
+                )
             case Cast():
-                yield "a cast after wrapping: FSDP1 takes its dtypes when it is constructed"
+                yield Exclusion(
+                    "a cast after wrapping: FSDP1 takes its dtypes when it is constructed",
+                    "_flat_param.py, FlatParamHandle: a flat parameter keeps the dtype of its construction",
+                )
             case TakeStateDict() | SaveState() | CorruptState() | LoadState():
-                yield "state dicts of FSDP1 are gathered copies, whose saving and loading is not judged"
+                yield Exclusion(
+                    "state dicts of FSDP1 are gathered copies, whose saving and loading is not judged",
+                    "fully_sharded_data_parallel.py, state_dict_type: full, local and sharded state dicts",
+                )
             case Backward():
                 yield from self._backward(op)
             case Step() | ZeroGrad() if self.unsynced:
-                yield "a step on gradients that were not synchronised"
+                yield Exclusion("a step on gradients that were not synchronised", _NO_SYNC)
             case Step() if self.forwarded:
-                yield (
+                yield Exclusion(
                     "parameters change between forward and backward, which may not persist "
-                    "(fully_sharded_data_parallel.py, class docstring)"
+                    "(fully_sharded_data_parallel.py, class docstring)",
+                    f"{_CLASS}: 'You should avoid modifying the parameters between forward and backward'",
                 )
             case SetRequiresGrad() if self.progress.pending:
-                yield "requires_grad changes between forward and backward, when parameters are views"
+                yield Exclusion(
+                    "requires_grad changes between forward and backward, when parameters are views",
+                    f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views during "
+                    "forward and backward computation'",
+                )
             case SetRequiresGrad(value=False) if self.holds_gradients and not ranks_differ(self.case):
-                yield (
+                yield Exclusion(
                     "a freeze while gradients are held, of which FSDP1 drops those of frozen "
-                    "parameters (_flat_param.py, _use_sharded_grad_views)"
+                    "parameters (_flat_param.py, _use_sharded_grad_views)",
+                    "_flat_param.py, _use_sharded_grad_views: 'parameters with requires_grad=False have "
+                    "their gradients set to None'",
                 )
             case SetRequiresGrad() if not self.case.fsdp1.use_orig_params and splits_a_unit(
                 self.case, op.target
             ):
-                yield "requires_grad of a part of a flat parameter"
+                yield Exclusion("requires_grad of a part of a flat parameter", _FREEZING)
             case _:
                 pass
 
-    def _backward(self, op: Backward) -> Iterator[str]:
+    def _backward(self, op: Backward) -> Iterator[Exclusion]:
         taken = [index for index, _, _ in self.progress.taken_by(op)]
         if any(index < self.last_backward for index in taken):
-            yield (
+            yield Exclusion(
                 "a backward of a forward that another backward came after, which removed the hooks that "
-                "reduce (_runtime_utils.py, _finalize_params)"
+                "reduce (_runtime_utils.py, _finalize_params)",
+                "_runtime_utils.py, _register_post_backward_hook: 'We register the post-backward hook only "
+                "once in the first forward that a FlatParameter participates in.'",
             )
         if any(self.synced_at[index] != self.flags.synced(UNMANAGED) for index in taken):
-            yield "gradient sync is switched between a forward and its backward"
+            yield Exclusion("gradient sync is switched between a forward and its backward", _NO_SYNC)
         if self.case.fsdp1.offload and self.holds_reduced:
-            yield (
+            yield Exclusion(
                 "gradient accumulation outside no_sync() with CPU offloading, which is not supported "
-                "(fully_sharded_data_parallel.py, class docstring)"
+                "(fully_sharded_data_parallel.py, class docstring)",
+                f"{_CLASS}: 'FSDP currently does not support gradient accumulation outside no_sync() when "
+                "using CPU offloading.'",
             )
 
     def _advance(self, index: int, op: Op) -> None:
@@ -187,10 +267,9 @@ class _Run:
 def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
     """Whether the optimizer sees gradients of zeros where a plain module has none, and cares.
 
-    The gradient of a flat parameter is one tensor: parts that a backward does not reach are zeros
-    (_flat_param.py, ``_reset_is_grad_none``: "if a parameter requires gradient, then it will surely receive a
-    gradient"). What reaches a frozen part of it makes zeros elsewhere, too. ``without`` are the parameters
-    without a gradient after each backward, by the index of its op.
+    The gradient of a flat parameter is one tensor: parts that a backward does not reach are zeros. What
+    reaches a frozen part of it makes zeros elsewhere, too. ``without`` are the parameters without a gradient
+    after each backward, by the index of its op.
     """
     spec = case.optimizer
     if spec.kind == "sgd" and not spec.momentum and not spec.weight_decay:
@@ -206,3 +285,13 @@ def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
             if missing and not missing == trainable == set(members):
                 return True
     return False
+
+
+def mixed_units(case: Case, of: Callable[[str], object]) -> frozenset[str]:
+    """The units whose parameters differ in what ``of`` says of a parameter."""
+    return frozenset(unit for unit, fqns in units(case).items() if len({of(fqn) for fqn in fqns}) > 1)
+
+
+def frozen_at_construction(case: Case, fqn: str) -> bool:
+    """Whether a parameter is frozen before the model is wrapped."""
+    return any(is_within(fqn, freeze.target) for freeze in case.freezes if not freeze.after_wrap)

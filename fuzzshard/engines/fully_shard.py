@@ -35,6 +35,7 @@ from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.contracts import CHANGES_BETWEEN_FORWARD_AND_BACKWARD
 from fuzzshard.engines import fully_shard_options as options
 from fuzzshard.engines.base import Engine
+from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard_state import GroupState, group_state, param_groups, unreduced_gradient
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.sync import ExplicitSync
@@ -42,29 +43,48 @@ from fuzzshard.engines.tensor_parallel import parallelize_tensors
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import build_model
 
+FSDP1_POLICY = Exclusion(
+    "the mixed precision of the case is that of FSDP1",
+    "fuzzshard: one policy for the whole model, and the reference follows one engine's",
+)
+VIEW_ON_ONE_RANK = Exclusion(
+    "an output changed in place may be a view, and so refused, on the rank without rows alone",
+    "_fsdp_state.py, _register_pre_backward_hook: 'An in-place op on this view ... will silently drop the "
+    "pre-backward hook'; whether an output is a view, only torch knows, and the other ranks would wait",
+)
+MODIFIED_MEANWHILE = Exclusion(
+    "parameters are modified between a forward and its backward", CHANGES_BETWEEN_FORWARD_AND_BACKWARD.source
+)
+CAST_LATER = Exclusion(
+    "parameters are cast after the first forward",
+    "_fsdp_param_group.py, lazy_init: 'Initialize mixed precision attributes lazily in case the user changes "
+    "the parameter dtypes after construction time but before forward'",
+)
 
-def not_applicable(case: Case) -> str | None:
+
+def not_applicable(case: Case) -> Exclusion | None:
     """Why ``fully_shard``'s documented contract does not cover a case, or None.
 
-    It follows parameters that change their dtype "after construction time but before forward"
-    (``lazy_init`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py). In which releases parameters
-    may be modified between a forward and its backward is in :mod:`fuzzshard.contracts`.
+    In which releases parameters may be modified between a forward and its backward is in
+    :mod:`fuzzshard.contracts`.
     """
     if uses_fsdp1_policy(case):
-        return "the mixed precision of the case is that of FSDP1"
+        return FSDP1_POLICY
     if (name := options.lacking(case)) is not None:
-        return f"this version of torch has no FSDPModule.{name}"
+        return Exclusion(
+            f"this version of torch has no FSDPModule.{name}", f"_fully_shard.py: FSDPModule has no {name}"
+        )
     if _changes_outputs(case) and len(rows := all_rows(case)) > 1 and 0 in rows:
-        return "an output changed in place may be a view, and so refused, on the rank without rows alone"
+        return VIEW_ON_ONE_RANK
     if _modifies_awaited(case) and not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds():
-        return "parameters are modified between a forward and its backward"
+        return MODIFIED_MEANWHILE
     initialized = False
     cast: Dtype | None = None
     for op in case.schedule:
         if isinstance(op, Cast):
             dtypes = {stored_dtype(case, fqn, cast) for fqn in facts(case).parameters}
             if initialized and dtypes != {op.dtype}:
-                return "parameters are cast after the first forward"
+                return CAST_LATER
             cast = op.dtype
         elif isinstance(op, Forward | Unshard):
             initialized = True

@@ -114,7 +114,9 @@ def expecting(case: Case, aim: Aim, lines: list[str]) -> list[str]:
         case "hooks":
             return ["hooks.clear()", *lines, *_hooks(aim)]
         case _:
-            return _error(next(e for e in case.expect if e.engine == aim.engine and e.op == aim.op), lines)
+            due = Expect(kind="error", engine=aim.engine, pattern=aim.expected, op=aim.op or 0)
+            own = (e for e in case.expect if e.engine == aim.engine and e.op == aim.op)
+            return _error(next(own, due), lines)
 
 
 def _communication(aim: Aim) -> list[str]:

@@ -10,7 +10,7 @@ from fuzzshard.case.schedule import Cast, CorruptState
 from fuzzshard.errors import UsageError
 from fuzzshard.reproducer.aim import OF_TYPE, ROUNDING, Aim, Kind, Values, adds_in_order
 from fuzzshard.reproducer.losses import microbatches
-from fuzzshard.verdict import MISSING, TENSOR_ORACLES, UNEXPECTED, Finding
+from fuzzshard.verdict import MISSING, NOT_REFUSED, TENSOR_ORACLES, UNEXPECTED, Finding
 
 LEAST_MARGIN = 1e3
 """How many times larger than its bound a difference must be for values of another seed to show it: rounding
@@ -68,6 +68,10 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
             return Aim("hooks", engine, op=op, name=finding.name, expected=finding.expected)
         case "warning":
             return Aim("warning", engine)
+        case "expectation" if finding.detail == NOT_REFUSED:
+            if op < 0:
+                raise UsageError("no script expects an error of a constructor", "replay the case")
+            return Aim("error", engine, op=op, expected=finding.name)
         case "expectation":
             errors = [e.op for e in case.expect if e.engine == engine and e.kind == "error"]
             return Aim("error", engine, op=errors[0]) if errors else Aim("warning", engine)

@@ -11,24 +11,29 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.options import Expect
 from fuzzshard.case.progress import Progress, names_rank
 from fuzzshard.case.schedule import Backward, Forward, SetMode
-from fuzzshard.verdict import Finding
+from fuzzshard.engines.refusals import Announcements
+from fuzzshard.verdict import NOT_REFUSED, Finding
 
 FORWARD_ORDER = "Forward order differs"
 """How FSDP1 begins to say that ranks, or iterations, run their units in different orders."""
 
 
 class ErrorMissing(Exception):
-    """The op that was expected to raise is over; the run ends there, as it does on ranks where it raised."""
+    """The op that had to raise is over; the run ends there, as it does on ranks where it raised."""
 
 
 class Watch:
-    """Listens to the run of one engine on one rank, and compares what it hears with what the case expects."""
+    """Listens to the run of one engine on one rank, and compares what it hears with what is expected.
+
+    Errors and warnings that the case expects, and refusals that the documentation of the engine announces.
+    """
 
     def __init__(self, case: Case, engine: str, rank: int) -> None:
         expected = [expect for expect in case.expect if expect.engine == engine]
         self.case, self.engine, self.rank = case, engine, rank
         self.error = next((e for e in expected if e.kind == "error" and names_rank(e.ranks, rank)), None)
         self.warnings = [expect for expect in expected if expect.kind == "warning"]
+        self.announcements = Announcements(case, engine)
         self.op = -1
         self.raised = False
         self._heard: list[tuple[int, str]] = []
@@ -46,7 +51,7 @@ class Watch:
     def enter(self, op: int) -> None:
         """The op at index ``op`` begins. Raises :class:`ErrorMissing` where an earlier one had to raise."""
         self._hear()
-        if self.error is not None and op > self.error.op:
+        if (self.error is not None and op > self.error.op) or self.announcements.overdue(op) is not None:
             raise ErrorMissing
         self.op = op
 
@@ -58,6 +63,27 @@ class Watch:
             expect is not None and self.op == expect.op and re.search(expect.pattern, str(error)) is not None
         )
         return self.raised
+
+    def refuses(self, error: Exception) -> bool:
+        """Whether this is a refusal that is announced at the op that runs."""
+        return self.announcements.announces(error, self.op)
+
+    def not_refused(self) -> Finding | None:
+        """A refusal that had to come and did not, once the run has ended."""
+        overdue = None if self.error is not None else self.announcements.overdue(self.op + 1)
+        if overdue is None:
+            return None
+        due, refusal = overdue
+        return Finding(
+            oracle="expectation",
+            engine=self.engine,
+            observed="no error",
+            expected=f"an error at op {due.op} that matches {refusal.pattern!r}: {refusal.source}",
+            op=due.op,
+            name=refusal.pattern,
+            rank=self.rank,
+            detail=NOT_REFUSED,
+        )
 
     def findings(self, skipped: Collection[int]) -> list[Finding]:
         """What was expected and did not come, or came and was not expected.

@@ -15,13 +15,13 @@ from fuzzshard.case.progress import ranks_differ
 from fuzzshard.case.relations import variant
 from fuzzshard.case.sync_flags import steps_unsynced
 from fuzzshard.engines.base import DTYPES, Engine
-from fuzzshard.engines.ddp import DDP, misses_a_root
+from fuzzshard.engines.ddp import DDP, MISSED_ROOT, NOTHING_DIFFERENTIATED, misses_a_root
+from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fsdp1 import FSDP1
-from fuzzshard.engines.fsdp1_contract import fills_gradients
+from fuzzshard.engines.fsdp1_contract import FILLED_GRADIENTS, fills_gradients
 from fuzzshard.engines.fully_shard import FullyShard
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.reference import Reference
-from fuzzshard.engines.refusals import refusal
 from fuzzshard.engines.registry import ENGINES, not_applicable, surroundings
 from fuzzshard.engines.replicate import Replicate
 from fuzzshard.instruments import COLLECTIVES, InstrumentError, believed, works
@@ -72,6 +72,7 @@ class Experiment:
         self.dtype = DTYPES[case.dtype]
         self.traces: dict[str, Trace] = {}
         self.notes: dict[str, str] = {}
+        self.refused: list[str] = []
         self.unexpected: list[Finding] = []
         self.survivors: dict[str, Survivors] = {}
         self.ladder = Ladder(case, mesh, self.dtype, self.traces)
@@ -85,8 +86,8 @@ class Experiment:
     def run(self) -> RankReport:
         """Trains, compares and judges. Raises :class:`EngineFailure` where an engine raises."""
         for name in self._names():
-            if (reason := not_applicable(self.case, name) or self._not_comparable(name)) is not None:
-                self.notes[name] = f"not applicable: {reason}"
+            if (excluded := not_applicable(self.case, name) or self._not_comparable(name)) is not None:
+                self.notes[name] = f"not applicable: {excluded.reason}"
                 continue
             trace = Trace()
             try:
@@ -100,7 +101,7 @@ class Experiment:
         for name, survivors in self.survivors.items():
             self.traces[name].survivors = survivors.names()
         if ranks_differ(self.case):
-            return RankReport(findings=tuple(self.unexpected), notes=self.notes)
+            return RankReport(findings=tuple(self.unexpected), notes=self.notes, refused=tuple(self.refused))
         engines = [name for name in self.traces if name != "reference"]
         reference = self.traces["reference"]
         differing = {name: self.ladder.differences(name) for name in engines}
@@ -121,6 +122,7 @@ class Experiment:
         return RankReport(
             findings=tuple(filter(believed, findings)),
             notes=self.notes,
+            refused=tuple(self.refused),
             rung=rung,
             collectives={
                 n: ", ".join(map(str, t.collectives)) for n, t in self.traces.items() if works(COLLECTIVES)
@@ -132,22 +134,22 @@ class Experiment:
         """What is trained; where ranks differ, the reference's gradients have no common mean."""
         return self.case.engines if ranks_differ(self.case) else (Reference.name, *self.case.engines)
 
-    def _not_comparable(self, engine: str) -> str | None:
+    def _not_comparable(self, engine: str) -> Exclusion | None:
         """Why an engine cannot be compared with what the reference did."""
         if ranks_differ(self.case):
             return None
         if engine in (DDP.name, Replicate.name, FSDP1.name) and steps_unsynced(
             self.case, self.traces[Reference.name].skipped
         ):
-            return "a step on gradients that were not synchronised: a backward had nothing to differentiate"
+            return NOTHING_DIFFERENTIATED
         if engine in (DDP.name, Replicate.name) and misses_a_root(
             self.case, self.traces[Reference.name].unreduced()
         ):
-            return "a backward misses an FSDP root, whose gradients it leaves unsynchronised"
+            return MISSED_ROOT
         if engine == FSDP1.name and fills_gradients(
             self.case, self.traces[Reference.name].without_gradient()
         ):
-            return "zeros in a flat gradient, which this optimizer does not take for none"
+            return FILLED_GRADIENTS
         return None
 
     def _findings_before(self, engine: str, trace: Trace) -> tuple[Finding, ...]:
@@ -168,7 +170,7 @@ class Experiment:
         again = Experiment(changed, rank_mesh(changed, self.mesh.device), self.on_engine)
         other = Trace()
         if not again._train(FullyShard.name, lambda: again._build(FullyShard.name), other):
-            return []
+            return again.unexpected
         return relation_findings(self.case, trace, other, self.mesh.rank)
 
     def _memory_findings(self, engines: Sequence[str]) -> list[Finding]:
@@ -187,7 +189,7 @@ class Experiment:
         return (Reference if name == Reference.name else ENGINES[name])(self.case, self.mesh, self.dtype)
 
     def _train(self, name: str, build: Callable[[], Engine], trace: Trace | None) -> bool:
-        """Runs one engine; False where it refused with a documented error."""
+        """Runs one engine; False where it refused with a documented error, or ought to have."""
         self.on_engine(name)
         if self.case.compile is not None:
             # Dynamo walks torch's table of all wrapped modules, and fails where one goes meanwhile (pytorch
@@ -220,7 +222,8 @@ class Experiment:
                 self.notes[name] = f"raised as expected: {_first_line(error)}"
             elif watch.error is not None:
                 raise EngineFailure(name, watch.op, describe(watch.error)) from error
-            elif refusal(name, error) is not None:
+            elif watch.refuses(error):
+                self.refused.append(name)
                 self.notes[name] = f"refused: {_first_line(error)}"
                 return False
             else:
@@ -228,6 +231,9 @@ class Experiment:
         finally:
             record_into(None)
             hooks.record_into(None, [])
+        if (missing := watch.not_refused()) is not None:
+            self.unexpected.append(missing)
+            return False
         self.unexpected += watch.findings(trace.skipped if trace is not None else ())
         if trace is not None and trace.remains is not None and self._may_watch_survivors():
             self.survivors[name] = survivors

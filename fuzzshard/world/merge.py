@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
@@ -88,14 +89,13 @@ def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdi
     findings = [f for r in active.values() for f in r.findings]
     findings += _disagreements(case, active)
     findings.sort(key=_appearance)
-    notes = next(iter(active.values())).notes
-    rung = next(iter(active.values())).rung
-    status, message = _status(findings, notes)
+    first = next(iter(active.values()))
+    status, message = _status(findings, [f"{engine} {first.notes[engine]}" for engine in first.refused])
     return Verdict(
         status=status,
         findings=first_findings(findings, MOST_FINDINGS),
-        notes=notes,
-        rung=rung,
+        notes=first.notes,
+        rung=first.rung,
         seconds=seconds,
         message=message,
     )
@@ -111,14 +111,13 @@ def _is_of_values(finding: Finding) -> bool:
     return ORACLES.index(finding.oracle) < ORACLES.index("registration")
 
 
-def _status(findings: list[Finding], notes: dict[str, str]) -> tuple[Status, str]:
+def _status(findings: list[Finding], refused: Sequence[str]) -> tuple[Status, str]:
     if findings:
         if findings[0].engine == "reference":
             return Status.INFRA, "the engines agree with each other against the reference"
         if all(f.detail == "gray" for f in findings):
             return Status.INCONCLUSIVE, "an error a little above what rounding explains"
         return Status.DIVERGENCE, ""
-    refused = [f"{engine} {note}" for engine, note in notes.items() if note.startswith("refused")]
     return (Status.REJECTED, "; ".join(refused)) if refused else (Status.PASS, "")
 
 
@@ -172,7 +171,7 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
         found = [] if failure.desync else sorted(failure.findings, key=_appearance)
         silent = [f for f in found if f.op < finding.op and _is_of_values(f)]
         if silent:  # what goes wrong first is the finding: the crash may follow from it, and would hide it
-            status, _ = _status(silent, {})
+            status, _ = _status(silent, ())
         found = [*silent, finding, *(f for f in found if f not in silent)]
         return _accuse(status, first_findings(found, MOST_FINDINGS), stacks | _tracebacks(outcome), seconds)
     return _died(outcome, min(outcome.dead), "", stacks, seconds)

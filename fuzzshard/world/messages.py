@@ -78,11 +78,13 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
 class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
     """What one rank found in one case. Digests are compared between ranks by the coordinator.
 
+    ``refused`` are the engines that raised a documented error; ``notes`` have its text.
     ``points`` are those of torch's own Python that the rank reached for the first time.
     """
 
     findings: tuple[Finding, ...] = ()
     notes: dict[str, str] = {}
+    refused: tuple[str, ...] = ()
     rung: str = ""
     collectives: dict[str, str] = {}
     replicas: dict[str, str] = {}

@@ -1,0 +1,16 @@
+"""Cases that the documentation of an engine does not cover: they are not run under it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Exclusion(NamedTuple):
+    """Why a case is not run under an engine.
+
+    ``source`` is what the documentation says, with its place; or, where it begins with "fuzzshard", what an
+    engine is not asked to do here although it could, or what the reference does not model.
+    """
+
+    reason: str
+    source: str

@@ -1,0 +1,216 @@
+"""Which parameters have a gradient, and which a state of the optimizer, after each op of a schedule.
+
+Two documented errors follow from that: a checkpoint that lacks the state of a parameter, and the foreach
+implementation of ``zero_grad`` over plain tensors and DTensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import math
+from collections.abc import Iterator
+
+from fuzzshard.case.autograd import Node, Tape, Unwatched, reached
+from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import stored_dtype
+from fuzzshard.case.facts import facts
+from fuzzshard.case.paths import is_within
+from fuzzshard.case.progress import Progress
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    CorruptState,
+    Forward,
+    LoadState,
+    Op,
+    SaveState,
+    SetFlag,
+    SetMode,
+    Step,
+    ZeroGrad,
+)
+from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.case.tensor_parallel import tensor_dims
+
+
+class Lack(enum.Enum):
+    """What an op of the schedule cannot be given."""
+
+    SAVED_STATE = "the checkpoint lacks a state of the optimizer"
+    ONE_KIND_OF_GRADIENT = "gradients are plain tensors and DTensors"
+
+
+@dataclasses.dataclass
+class Known:
+    """A set of parameters of which not all may be known: ``sure`` are in it, ``maybe`` are or are not."""
+
+    sure: set[str] = dataclasses.field(default_factory=set)
+    maybe: set[str] = dataclasses.field(default_factory=set)
+
+    def add(self, names: Known) -> None:
+        """Adds what is, or may be, in ``names``."""
+        self.sure |= names.sure
+        self.maybe = (self.maybe | names.maybe) - self.sure
+
+    def within(self, names: set[str]) -> Known:
+        """Those of ``names``."""
+        return Known(self.sure & names, self.maybe & names)
+
+    def copy(self) -> Known:
+        """A set of its own."""
+        return Known(set(self.sure), set(self.maybe))
+
+    @property
+    def all(self) -> set[str]:
+        """All that may be in it."""
+        return self.sure | self.maybe
+
+
+@functools.lru_cache(maxsize=8)
+def lacks(case: Case, engine: str) -> tuple[tuple[Lack, int, bool], ...]:
+    """What is lacking, at which op, and whether that is certain; up to the first that is certain."""
+    loads = any(isinstance(op, LoadState) for op in case.schedule)
+    zeroes = case.optimizer.foreach and any(
+        isinstance(o, ZeroGrad) and not o.set_to_none for o in case.schedule
+    )
+    found: list[tuple[Lack, int, bool]] = []
+    if not loads and not zeroes:
+        return ()
+    for lack in _Walk(case, engine).lacks():
+        found.append(lack)
+        if lack[2]:
+            break
+    return tuple(found)
+
+
+class _Walk:
+    """Follows a schedule under an engine whose parameters have the names of the plain model."""
+
+    def __init__(self, case: Case, engine: str) -> None:
+        self.case = case
+        self.found = facts(case)
+        self.sharded = engine == "fully_shard"
+        self.tape = Tape(case, self.found, Unwatched())
+        self.progress = Progress(case)
+        self.flags = SyncFlags(case)
+        self.training = True
+        self.losses: dict[int, list[Node]] = {}
+        exclude = case.optimizer.exclude
+        self.optimized = {f for f in self.found.parameters if not any(is_within(f, e) for e in exclude)}
+        self.stateless = case.optimizer.kind == "sgd" and not case.optimizer.momentum
+        self.grads = Known()
+        self.unreduced: dict[int | None, set[str]] = {}
+        self.state = Known()
+        self.saved = Known()
+        self.via = "dcp"
+
+    def lacks(self) -> Iterator[tuple[Lack, int, bool]]:
+        """In the order of the ops."""
+        for index, op in enumerate(self.case.schedule):
+            skipped = False
+            match op:
+                case Forward():
+                    loss = self.tape.loss(op, self.progress, training=self.training)
+                    if op.grad:
+                        self.losses[index] = loss
+                case Backward():
+                    taken = [node for i, _, _ in self.progress.taken_by(op) for node in self.losses.pop(i)]
+                    skipped = not taken
+                    self._backward(taken)
+                case ZeroGrad():
+                    yield from self._zero_grad(index, op)
+                case LoadState():
+                    yield from self._load(index, op)
+                case _:
+                    self._apply(op)
+            self.progress.advance(skipped=skipped)
+
+    def _apply(self, op: Op) -> None:
+        match op:
+            case SetFlag():
+                self.flags.set(op)
+            case SetMode():
+                self.training = op.train
+            case Step() if not self.stateless:
+                self.state.add(self.grads.within(self.optimized))
+            case SaveState():
+                if op.via == "dcp":
+                    self._initialise()
+                self.saved, self.via = self.state.copy(), op.via
+            case Cast():
+                self.state = Known()
+            case CorruptState(how="rebuild"):
+                self.state, self.grads = Known(), Known()
+                self.unreduced.clear()
+            case _:
+                pass
+
+    def _backward(self, losses: list[Node]) -> None:
+        """``fully_shard`` hands out a gradient when it is reduced, and so is what no group manages."""
+        came = {fqn for node in reached(losses) for fqn in node.parameters} - self.progress.frozen
+        if not self.sharded:
+            self.grads.add(Known(came))
+            return
+        for fqn in came:
+            self.unreduced.setdefault(self.found.owners[fqn], set()).add(fqn)
+        for owner, held in self.unreduced.items():
+            if self.flags.synced(owner):
+                sure = owner is UNMANAGED or bool(held & came)
+                self.grads.add(Known(set(held)) if sure else Known(maybe=set(held)))
+                if sure:
+                    held.clear()
+
+    def _zero_grad(self, index: int, op: ZeroGrad) -> Iterator[tuple[Lack, int, bool]]:
+        """``Optimizer.zero_grad``: all gradients of one dtype and device in one call."""
+        if op.set_to_none:
+            self.grads.sure -= self.optimized
+            self.grads.maybe -= self.optimized
+        elif self.sharded and self.case.optimizer.foreach:
+            for sure, names in ((True, self.grads.sure), (False, self.grads.all)):
+                if self._mixes(names & self.optimized):
+                    yield Lack.ONE_KIND_OF_GRADIENT, index, sure
+                    return
+
+    def _mixes(self, names: set[str]) -> bool:
+        """Whether there are both; a plain tensor of one element is taken for a replicated DTensor."""
+        planned = tensor_dims(self.case, self.found)
+        kinds: dict[object, set[bool]] = {}
+        for fqn in names:
+            owner = self.found.owners[fqn]
+            offloaded = owner is not UNMANAGED and self.case.wrap[owner].offload is not None
+            key = (stored_dtype(self.case, fqn, self.progress.cast), offloaded)
+            is_dtensor = owner is not UNMANAGED or fqn in planned
+            if is_dtensor or math.prod(self.found.parameters[fqn]) > 1:
+                kinds.setdefault(key, set()).add(is_dtensor)
+        return any(len(kind) > 1 for kind in kinds.values())
+
+    def _initialise(self) -> None:
+        """``_init_optim_state``: an optimizer without state makes a step on zeros, if there are no gradients.
+
+        Afterwards it has no gradients either.
+        """
+        if self.stateless or self.state.sure or self.grads.within(self.optimized).sure:
+            return
+        trainable = self.optimized - self.progress.frozen
+        doubtful = self.state.maybe or self.grads.within(self.optimized).maybe
+        self.state.add(Known(maybe=trainable) if doubtful else Known(trainable))
+
+    def _load(self, index: int, op: LoadState) -> Iterator[tuple[Lack, int, bool]]:
+        if self.via == "state_dict":
+            self.state = self.saved.copy()
+            if op.assign:  # the parameters are others now
+                self.grads = Known()
+            return
+        self._initialise()
+        if self.state.sure - self.saved.all:
+            yield Lack.SAVED_STATE, index, True
+        elif self.state.all - self.saved.sure:
+            yield Lack.SAVED_STATE, index, False
+        if op.assign and self.state.all and not self.stateless:
+            needed = self.optimized - self.progress.frozen
+            if needed - self.state.all and self.state.sure:
+                yield Lack.SAVED_STATE, index, True
+            elif needed - self.state.sure:
+                yield Lack.SAVED_STATE, index, False
