@@ -104,8 +104,11 @@ def group_state(group: Any, names: Mapping[int, str]) -> GroupState:
 
 
 def _has_run(group: Any) -> bool:
-    """Whether the root of ``group`` has run: what its groups share is made by the first forward."""
-    return bool(vars(group.comm_ctx))
+    """Whether the root of ``group`` has run: its first forward makes what the groups share.
+
+    An explicit unshard before that makes one thing alone, a device handle.
+    """
+    return len(vars(group.comm_ctx)) > 1
 
 
 def _reductions(group: Any) -> Iterator[Any]:
