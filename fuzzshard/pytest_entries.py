@@ -150,6 +150,8 @@ class EntryItem(pytest.Item):
                 pytest.xfail(replayed.message)
             case Outcome.INCONCLUSIVE:
                 pytest.skip(f"inconclusive: {replayed.message}")
+            case Outcome.SKIPPED:
+                pytest.skip(replayed.message)
             case _:
                 raise UnexpectedOutcome(replayed)
 

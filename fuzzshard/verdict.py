@@ -38,6 +38,10 @@ NOT_REFUSED = "not refused"
 """Detail of a finding: the engine trains on where its documentation announces an error."""
 
 
+NOT_APPLICABLE = "not applicable"
+"""What the note of an engine begins with that was not run: its documentation excludes the case."""
+
+
 IN_SPEC = " in its spec"
 """Says in a finding of a dtype that a DTensor only claims to have."""
 

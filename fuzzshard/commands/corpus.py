@@ -6,15 +6,17 @@ import functools
 import importlib.metadata
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from cyclopts import App
+from cyclopts import App, Parameter
 
+from fuzzshard.bisect.versions import parse_versions
 from fuzzshard.case.order import leaf_count
 from fuzzshard.commands.corpus_mark import mark
 from fuzzshard.commands.corpus_sets import Flag, add, complain, merge, prune
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json
-from fuzzshard.corpus.causes import by_cause, causes_table
+from fuzzshard.corpus.causes import by_cause, causes_table, releases_table
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.outcome import most_ranks
@@ -56,19 +58,24 @@ def list_(*paths: Path, as_json: Json = False) -> int:
     return complain(broken)
 
 
-def causes(*paths: Path, as_json: Json = False) -> int:
+def causes(
+    *paths: Path, torch: Annotated[str, Parameter(show_default=False)] = "", as_json: Json = False
+) -> int:
     """Print the distinct findings of corpora as a table in Markdown, a row for each cause.
 
     The file causes.toml beside the entries says which of them have one cause; the contracts and issues are
-    what corpus mark has written into the entries.
+    what corpus mark has written into the entries, and the releases what replay --update and bisect have.
 
     For example:
       fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md
+      fuzzshard corpus causes corpus/findings --torch 2.13.0,2.15.0
 
     Parameters
     ----------
     paths
         Corpora or entries; by default ./corpus.
+    torch
+        Releases, separated by commas: print how many entries of each cause have their finding there.
     as_json
         Print one JSON object for each cause.
     """
@@ -78,7 +85,8 @@ def causes(*paths: Path, as_json: Json = False) -> int:
     if as_json:
         print(*(msgspec.json.encode(row).decode() for row in rows), sep="\n", end="\n" if rows else "")
     else:
-        print(causes_table(rows, corpora[0]), end="")
+        page = releases_table(rows, corpora[0], parse_versions(torch)) if torch else None
+        print(page or causes_table(rows, corpora[0]), end="")
     return complain(broken)
 
 

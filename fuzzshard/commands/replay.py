@@ -51,7 +51,7 @@ def replay(
     KNOWN         a finding where none is expected, which a --known corpus has
     PASS          nothing is wrong, and nothing was known of this torch and device
     INCONCLUSIVE  a flaky finding stayed away, or noise could explain it
-    SKIPPED       the case needs more ranks, or CUDA
+    SKIPPED       the case needs more ranks, or CUDA, or cannot be judged under this torch
     INVALID       the file holds no case that could be run
     INFRA         the ranks failed; says nothing about torch
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from fuzzshard.corpus.distinct import Stored
-from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP
+from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP, CorpusEntry
+from fuzzshard.corpus.lifecycle import in_order
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import SCRIPT_FILE, saved_script
 from fuzzshard.errors import UsageError
@@ -37,6 +39,20 @@ what a user sees.
 
 | cause | signatures | culprit | entries | scripts verified | state | contract that it breaks | public issue |
 |---|---|---|---|---|---|---|---|
+"""
+
+
+RELEASES_HEAD = """\
+# Findings by release of torch
+
+{causes} causes of {entries} entries, written by
+
+    fuzzshard corpus causes {corpus} --torch {releases} > {corpus}/RELEASES.md
+
+How many entries of each cause show their finding under a release (bad), and how many do not (good). The
+others (n/a) were not looked at under it, or say nothing of it: it lacks what the case uses, its documentation
+excludes the case, the case shows something else there, or it needs CUDA.
+
 """
 
 
@@ -60,7 +76,10 @@ def read_causes(file: Path) -> dict[str, Named]:
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Findings with one cause; ``verified`` of their scripts were run and showed the finding."""
+    """Findings with one cause; ``verified`` of their scripts were run and showed the finding.
+
+    ``releases`` says of each release of torch how many entries are bad and how many good on it.
+    """
 
     cause: str
     entries: tuple[str, ...]
@@ -69,6 +88,7 @@ class Cause:
     culprits: tuple[str, ...]
     verified: int
     state: tuple[str, ...]
+    releases: dict[str, tuple[int, int]]
     contract: tuple[str, ...]
     issues: tuple[str, ...]
     looked_up: tuple[str, ...]
@@ -102,10 +122,17 @@ def _cause(name: str, items: Sequence[Stored], symptoms: tuple[str, ...]) -> Cau
         culprits=_distinct(finding.engine for entry in entries for finding in entry.findings[:1]),
         verified=sum(SCRIPT_FILE not in i.entry.notes and saved_script(i.file) is not None for i in items),
         state=_distinct(str(entry.lifecycle) for entry in entries),
+        releases=_releases(entries),
         contract=_distinct(entry.notes.get(CONTRACT, "") for entry in entries),
         issues=_distinct(entry.issue for entry in entries),
         looked_up=_distinct(entry.notes.get(LOOKED_UP, "") for entry in entries),
     )
+
+
+def _releases(entries: Sequence[CorpusEntry]) -> dict[str, tuple[int, int]]:
+    bad = Counter(release for entry in entries for release in entry.bad_on)
+    good = Counter(release for entry in entries for release in entry.good_on)
+    return {release: (bad[release], good[release]) for release in in_order(bad.keys() | good.keys())}
 
 
 def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
@@ -117,6 +144,31 @@ def causes_table(causes: Sequence[Cause], corpus: Path) -> str:
     entries = sum(len(cause.entries) for cause in causes)
     page = HEAD.format(causes=len(causes), entries=entries, corpus=corpus)
     return page + "".join(f"| {' | '.join(_cells(cause))} |\n" for cause in causes)
+
+
+def releases_table(causes: Sequence[Cause], corpus: Path, releases: Sequence[str]) -> str:
+    """A page of Markdown on ``corpus``: a row for each cause, a column for each of ``releases``, the sum."""
+    entries = sum(len(cause.entries) for cause in causes)
+    page = RELEASES_HEAD.format(
+        causes=len(causes), entries=entries, corpus=corpus, releases=",".join(releases)
+    )
+    rows = [["cause", "entries", *releases], ["---"] * (2 + len(releases))]
+    for cause in causes:
+        counts = (cause.releases.get(release, (0, 0)) for release in releases)
+        cells = (_of_release(bad, good, len(cause.entries)) for bad, good in counts)
+        rows.append([_escaped(cause.cause), str(len(cause.entries)), *cells])
+    sums = [
+        [sum(cause.releases.get(release, (0, 0))[kind] for cause in causes) for kind in (0, 1)]
+        for release in releases
+    ]
+    rows.append(["all", str(entries), *(_of_release(bad, good, entries) for bad, good in sums)])
+    return page + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _of_release(bad: int, good: int, entries: int) -> str:
+    """``"3 bad, 1 good, 2 n/a"``, without what there is none of."""
+    counts = (("bad", bad), ("good", good), ("n/a", entries - bad - good))
+    return ", ".join(f"{count} {word}" for word, count in counts if count)
 
 
 def _cells(cause: Cause) -> Iterator[str]:

@@ -26,6 +26,7 @@ def expected(entry: CorpusEntry, torch: str, device: str) -> Expected:
     """What ``entry`` says of version ``torch`` on ``device``.
 
     A finding of one kind of device says nothing of the other, and one of a newer torch nothing of older ones.
+    Between a release that has it and one that has not nobody knows where it went.
     """
     if not entry.signature:
         return Expected.NOTHING
@@ -36,8 +37,14 @@ def expected(entry: CorpusEntry, torch: str, device: str) -> Expected:
         return Expected.NOTHING
     if now in entry.bad_on:
         return Expected.FINDING
-    if entry.bad_on and Version(now) < min(map(Version, entry.bad_on)):
-        return Expected.UNKNOWN
+    looked_at = {version: version in entry.bad_on for version in (*entry.good_on, *entry.bad_on)}
+    newer = [version for version in looked_at if Version(version) > Version(now)]
+    older = looked_at.keys() - newer
+    if newer:
+        before = looked_at[max(older, key=Version)] if older else None
+        if before is not looked_at[min(newer, key=Version)]:
+            return Expected.UNKNOWN
+        return Expected.FINDING if before else Expected.NOTHING
     return Expected.NOTHING if entry.lifecycle is Lifecycle.FIXED else Expected.FINDING
 
 

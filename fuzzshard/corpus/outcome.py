@@ -22,7 +22,8 @@ from fuzzshard.errors import (
     EXIT_USAGE,
     FuzzshardError,
 )
-from fuzzshard.verdict import Status, Verdict
+from fuzzshard.instruments import INSTRUMENTS, OFF, off_readings
+from fuzzshard.verdict import NOT_APPLICABLE, Status, Verdict
 
 LARGEST_CPU_WORLD = 8
 """A CPU rank is only a process; still, no file decides that this machine starts a thousand of them."""
@@ -48,7 +49,8 @@ class Outcome(enum.StrEnum):
     another one is, or one where none is expected. ``FIXED``: the recorded finding is gone, on the kind of
     device that it was seen on. ``KNOWN``: nothing is expected, and the finding is one of another corpus.
     ``PASS``: nothing is expected and nothing is wrong, or nobody knew whether
-    the finding would be seen here, and it is not. ``SKIPPED``: this machine cannot run the case.
+    the finding would be seen here, and it is not. ``SKIPPED``: this machine cannot run the case, or
+    it says nothing of this torch, whose documentation excludes it or where what saw the finding is off.
     """
 
     SAME = "SAME"
@@ -148,9 +150,26 @@ def _judge(world: ReplayWorld, entry: CorpusEntry, device: str, deadline: float 
     torch = world.info["torch"]
     if verdict.status in (Status.INFRA, Status.INCONCLUSIVE):
         return Replayed(Outcome(verdict.status.value), verdict.message, verdict, torch)
+    if not verdict.status.is_finding and (reason := _not_judged(entry, verdict, world.info)):
+        return Replayed(Outcome.SKIPPED, reason, verdict, torch)
     judge = _with_finding if verdict.status.is_finding else _without_finding
     outcome, message = judge(entry, verdict, torch, device)
     return Replayed(outcome, message, verdict, torch)
+
+
+def _not_judged(entry: CorpusEntry, verdict: Verdict, info: Mapping[str, str]) -> str:
+    """Why a run without a finding says nothing about that of ``entry``; empty if it does."""
+    if not entry.findings:
+        return ""
+    engine = entry.findings[0].engine
+    note = verdict.notes.get(engine, "")
+    if note.startswith(NOT_APPLICABLE):
+        return f"{engine} is {note}"
+    off = [i for i in INSTRUMENTS if i.name in off_readings(info.get(OFF, ""))]
+    blind = {i.name for finding in entry.findings for i in off if i.makes(finding)}
+    if all(any(i.makes(finding) for i in off) for finding in entry.findings):
+        return f"what saw {entry.signature} is off in torch {info['torch']}: {', '.join(sorted(blind))}"
+    return ""
 
 
 def _with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) -> tuple[Outcome, str]:
@@ -178,4 +197,4 @@ def _without_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: s
         return Outcome.INCONCLUSIVE, f"{entry.signature} was seen in only some runs, and not in this one"
     if entry.device != device:
         return Outcome.PASS, f"{entry.signature} was found on {entry.device}, is not seen on {device}{note}"
-    return Outcome.PASS, f"{entry.signature} of torch {entry.torch} is not in the older torch {torch}{note}"
+    return Outcome.PASS, f"{entry.signature} of torch {entry.torch} is not in torch {torch}{note}"

@@ -42,7 +42,7 @@ from fuzzshard.training.survivors import Survivors, collect_garbage, wait_for_su
 from fuzzshard.training.torch_coverage import tracing
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
-from fuzzshard.verdict import Finding
+from fuzzshard.verdict import NOT_APPLICABLE, Finding
 from fuzzshard.world.blame import device_error, error_text
 from fuzzshard.world.messages import RankReport
 
@@ -87,7 +87,7 @@ class Experiment:
         """Trains, compares and judges. Raises :class:`EngineFailure` where an engine raises."""
         for name in self._names():
             if (excluded := not_applicable(self.case, name) or self._not_comparable(name)) is not None:
-                self.notes[name] = f"not applicable: {excluded.reason}"
+                self.notes[name] = f"{NOT_APPLICABLE}: {excluded.reason}"
                 continue
             trace = Trace()
             try:

@@ -66,6 +66,24 @@ def test_a_cause_is_one_row_for_all_its_entries(corpus: Path, capsys: pytest.Cap
     )
 
 
+def test_releases_count_the_entries_of_a_cause_that_are_bad_and_good(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = read_entry(corpus / "second" / "case.json")
+    seen = replace(seen, bad_on=("2.12.0",), good_on=("2.13.0", "2.14.1"))
+    write_atomic(corpus / "second" / "case.json", encode_entry(seen))
+    shown = rows("causes", corpus, "--torch", "2.14.1,2.13.0", capsys=capsys)
+    assert [line for line in shown if line.startswith("| ")] == [
+        "| cause | entries | 2.13.0 | 2.14.1 |",
+        "| --- | --- | --- | --- |",
+        "| too late | 2 | 1 bad, 1 good | 1 good, 1 n/a |",
+        "| not known: third | 1 | 1 bad | 1 n/a |",
+        "| all | 3 | 2 bad, 1 good | 1 good, 2 n/a |",
+    ]
+    late = json.loads(rows("causes", corpus, "--json", capsys=capsys)[0])
+    assert late["releases"] == {"2.12.0": [1, 0], "2.13.0": [1, 1], "2.14.1": [0, 1]}
+
+
 def test_causes_as_json_name_their_entries(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     late, unread = map(json.loads, rows("causes", corpus, "--json", capsys=capsys))
     assert (late["entries"], late["verified"]) == (["first", "second"], 1)

@@ -6,6 +6,7 @@ from types import TracebackType
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from verdicts import crash, divergence
 
 from fuzzshard.case import codec
@@ -18,7 +19,8 @@ from fuzzshard.corpus.outcome import UNHURRIED, Outcome, exit_code
 from fuzzshard.corpus.replay import ReplayResult, replay
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import InfraError
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.instruments import OFF, UNREDUCED, off_text
+from fuzzshard.verdict import NOT_APPLICABLE, Finding, Status, Verdict
 
 PASS = Verdict(status=Status.PASS)
 
@@ -98,6 +100,26 @@ def test_a_finding_is_compared_by_its_signature(
 ) -> None:
     (result,) = run(FakeWorld(verdict), save(tmp_path / "a"))
     assert (result.path, result.outcome) == (tmp_path / "a", outcome)
+
+
+def test_an_engine_that_was_not_run_has_not_lost_its_finding(tmp_path: Path) -> None:
+    notes = {"fully_shard": f"{NOT_APPLICABLE}: parameters are modified", "ddp": "refused: no"}
+    world = FakeWorld(replace(PASS, notes=notes))
+    (result,) = run(world, save(tmp_path / "a"))
+    assert result.outcome is Outcome.SKIPPED
+    assert result.message == "fully_shard is not applicable: parameters are modified"
+    (fixed,) = run(FakeWorld(replace(PASS, notes={"ddp": notes["fully_shard"]})), save(tmp_path / "a"))
+    assert fixed.outcome is Outcome.FIXED
+
+
+def test_a_finding_of_an_instrument_that_is_off_is_not_gone(tmp_path: Path) -> None:
+    world = FakeWorld(PASS)
+    world.info[OFF] = off_text({UNREDUCED.name: "read 2 and not 1"})
+    (result,) = run(world, save(tmp_path / "a", verdict=divergence("unreduced_gradient")))
+    assert (result.outcome, UNREDUCED.name in result.message) == (Outcome.SKIPPED, True)
+    seen = divergence("unreduced_gradient").findings + divergence("gradient").findings
+    both = Verdict(status=Status.DIVERGENCE, findings=seen)
+    assert outcomes(iter(run(world, save(tmp_path / "b", verdict=both)))) == [Outcome.FIXED]
 
 
 @pytest.mark.parametrize(("torch", "outcome"), [("2.14.0", Outcome.SAME), ("2.13.0+cu126", Outcome.CHANGED)])
