@@ -11,42 +11,40 @@ from fuzzshard.case.case import Case
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
 
-HANG_RUNS = 3
-"""How often a hang is looked for without the bug."""
+STOCK_RUNS = 3
+"""How often a case must pass without the bug, where one run is not enough."""
 
 
 class StockWorld:
-    """A world without any bug, shared by all hunts: does a finding show there too?"""
+    """A world without any bug, shared by all hunts: does a case pass there?"""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._lock = threading.Lock()
 
-    def shows(self, case: Case, expected: Verdict) -> bool:
-        """Whether ``case`` has a finding with the signature of ``expected``.
+    def passes(self, case: Case, *, runs: int = 1) -> bool:
+        """Whether every one of ``runs`` runs of ``case`` passes, or is refused where that is announced.
 
-        An error may have another frame there: a bug that is planted puts a function in place of torch's own.
-        What ranks wait for may come in time in one run and not in the next: a hang is looked for in several.
+        A finding under any name says no: what torch does without the bug may be the cause of what is seen
+        with it, under the name of another engine or of another error.
         """
-        for _ in range(HANG_RUNS if expected.status is Status.HANG else 1):
+        for _ in range(runs):
             with self._lock:
                 verdict = judge(self._world, case)
-            if verdict.status.is_finding and _without_frame(verdict) == _without_frame(expected):
-                return True
-        return False
+            if verdict.status not in (Status.PASS, Status.REJECTED):
+                return False
+        return True
 
 
-def _without_frame(verdict: Verdict) -> str:
-    return verdict.signature.partition(" in ")[0]
-
-
-SHOWS_WITHOUT = "torch shows this without the bug as well"
+SHOWS_WITHOUT = "the case does not pass without the bug either"
 
 
 class BugWorld:
-    """A world with a bug, in which a finding that also shows without it is none.
+    """A world with a bug, in which a finding of a case that does not pass without it is none.
 
-    So neither the hunt nor the shrinking of its catch can end at another bug, one of torch itself.
+    So neither the hunt nor the shrinking of its catch can end at another bug, one of torch itself. A hang is
+    looked for several times without the bug: what ranks wait for may come in time in one run and not in the
+    next.
     """
 
     def __init__(self, world: World, stock: StockWorld) -> None:
@@ -64,9 +62,10 @@ class BugWorld:
         return self._world.pids
 
     def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
-        """The verdict with the bug; REJECTED for a finding that shows without it."""
+        """The verdict with the bug; REJECTED for a finding of a case that does not pass without it."""
         verdict = self._world.run(case, deadline=deadline)
-        if verdict.status.is_finding and self._stock.shows(case, verdict):
+        runs = STOCK_RUNS if verdict.status is Status.HANG else 1
+        if verdict.status.is_finding and not self._stock.passes(case, runs=runs):
             return Verdict(status=Status.REJECTED, seconds=verdict.seconds, message=SHOWS_WITHOUT)
         return verdict
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bug_worlds import SHOWS_WITHOUT, BugWorld, stock_world
+from bug_worlds import SHOWS_WITHOUT, STOCK_RUNS, BugWorld, StockWorld, stock_world
 from hunt_rows import ERROR, INTERRUPTED, MISSED, NOT_APPLICABLE, PlantedBug, Row, Shrinking, describe_sizes
 
 from fuzzshard.campaign.control import Control, ControlledWorld
@@ -18,6 +18,7 @@ from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
+from fuzzshard.case.case import Case
 from fuzzshard.corpus.store import SCRIPT_FILE
 from fuzzshard.errors import FuzzshardError, InfraError
 from fuzzshard.guidance import Feedback, Guidance, guided
@@ -29,15 +30,26 @@ from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.config import SAMPLED_COVERAGE
 
 
+@dataclasses.dataclass
+class Reduced:
+    """What became of a finding. ``always``: it came back in every run, as found and as shrunk."""
+
+    judged: Judged
+    shrinking: Shrinking
+    always: bool
+
+
 def reduced(
     runners: Sequence[Runner], found: Found, budget: Budget, confirmed: Callable[[], None] = lambda: None
-) -> tuple[Judged, Shrinking]:
+) -> Reduced:
     """Confirms ``found``, calls ``confirmed``, and shrinks it; the time is that of shrinking alone."""
     began = ended = 0.0
+    always = False
 
     def on_event(event: Event) -> None:
-        nonlocal began, ended
+        nonlocal began, ended, always
         if isinstance(event, FindingConfirmed):
+            always = event.reproduced == event.runs
             confirmed()
         elif isinstance(event, PhaseChanged) and event.phase == "shrinking":
             began = time.monotonic()
@@ -51,7 +63,12 @@ def reduced(
         evaluations=judged.evaluations,
         finished=judged.finished,
     )
-    return judged, shrinking
+    return Reduced(judged, shrinking, always and not judged.confirmation.flaky)
+
+
+def goes_away(found: Case, shrunk: Case, stock: StockWorld) -> bool:
+    """Whether a finding is the bug's: its case passes without the bug every time, as found and as shrunk."""
+    return all(stock.passes(case, runs=STOCK_RUNS) for case in dict.fromkeys((found, shrunk)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,20 +168,23 @@ class Hunt:
             cases.close()
 
     def _accept(self, world: World, runner: ControlledWorld, found: Found) -> bool:
-        """Whether ``found`` repeats on fresh ranks."""
+        """Whether ``found`` comes back every time, and goes away without the bug."""
         first: Judged | None = None
+        self._confirmed_at = 0.0
         for number in self._settings.worlds:
             with self._helpers(world, number - 1) as helpers:
-                judged, shrinking = reduced(
-                    [runner, *helpers], found, self._settings.budget, self._on_confirmed
-                )
-            if not judged.confirmation.reproduced:
+                reduction = reduced([runner, *helpers], found, self._settings.budget, self._on_confirmed)
+            judged = reduction.judged
+            if not reduction.always:
                 if not self._control.running():
                     raise Stopped
                 self.row.flaky += 1
                 return first is not None
-            shrinking.same = first is None or first.case == judged.case
-            self.row.shrinkings.append(shrinking)
+            if not goes_away(found.case, judged.case, self._stock):
+                self.row.stock += 1
+                return first is not None
+            reduction.shrinking.same = first is None or first.case == judged.case
+            self.row.shrinkings.append(reduction.shrinking)
             if first is None:
                 first = judged
                 self._describe(found, judged)
@@ -188,8 +208,6 @@ class Hunt:
         self.row.note = judged.note
         if judged.verdict.internal:
             self.row.note += " internal: only an instrument sees it"
-        if self._stock.shows(judged.case, judged.verdict):
-            self.row.note += " shrinking slipped to a finding that torch shows without the bug"
 
     def _keep(self, found: Found, judged: Judged) -> None:
         """Writes case and script as a campaign does, and runs the script with the bug and without."""

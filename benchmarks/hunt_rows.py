@@ -44,7 +44,8 @@ class Row(msgspec.Struct, kw_only=True):
 
     ``outcome`` is ``found``, ``missed``, ``does not apply``, ``needs N ranks``, ``interrupted`` or
     ``error``. ``cases`` and ``seconds`` count until the finding was confirmed, or until the end.
-    ``stock`` are findings that torch without the bug shows too, ``flaky`` those that did not repeat.
+    ``stock`` are findings of cases that do not pass without the bug either, ``flaky`` those that did not
+    repeat every time.
     ``signatures`` counts the findings by signature, those after the first as they were judged.
     ``script_ok``: the reproducer fails with the bug and passes without it.
     """

@@ -1,8 +1,10 @@
 """How many planted bugs are found, after how many cases, and how small the reproducers get.
 
-Every bug is a Python file whose apply() breaks torch in the process that calls it. A finding that torch shows
-without the bug does not count. Without guidance all bugs are hunted with the same stream of cases; with
-several kinds of guidance, or seeds, each hunts every bug, and they are compared.
+Every bug is a Python file whose apply() breaks torch in the process that calls it. It is found by a finding
+that comes three times of three with it and goes away without it: on torch as it is the case must pass three
+times of three, or be refused where that is announced, as found and as shrunk. Without guidance all bugs are
+hunted with the same stream of cases; with several kinds of guidance, or seeds, each hunts every bug, and they
+are compared.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ def _shrink_entry(row: Row, file: Path, settings: HuntSettings, control: Control
                 row.note = f"the case as found shows {verdict.signature or verdict.status}"
                 return
             found = Found(0, found_as, verdict)
-            judged, shrinking = reduced(runners, found, settings.budget)
+            reduction = reduced(runners, found, settings.budget)
+        judged, shrinking = reduction.judged, reduction.shrinking
         if not judged.confirmation.reproduced:
             row.flaky += 1
             return

@@ -121,7 +121,8 @@ def test_idle_ranks_say_nothing() -> None:
 
 
 def test_a_refusal_without_findings_is_rejected_with_its_text() -> None:
-    refused = report(notes={"ddp": "not applicable: x", "fully_shard": "refused: tied"})
+    notes = {"ddp": "not applicable: x", "fully_shard": "refused: tied"}
+    refused = report(notes=notes, refused=("fully_shard",))
     verdict = judged(outcome(reports={0: refused, 1: refused}))
     assert (verdict.status, verdict.message) == (Status.REJECTED, "fully_shard refused: tied")
 
@@ -132,7 +133,7 @@ def test_what_does_not_apply_is_no_refusal() -> None:
 
 
 def test_a_finding_beats_another_engines_refusal() -> None:
-    both = report(finding(), notes={"ddp": "refused: frozen"})
+    both = report(finding(), notes={"ddp": "refused: frozen"}, refused=("ddp",))
     verdict = judged(outcome(reports={0: both, 1: both}))
     assert verdict.status is Status.DIVERGENCE
     assert verdict.notes == {"ddp": "refused: frozen"}

@@ -1,13 +1,19 @@
-"""What torch documents that it refuses is REJECTED with torch's own text, and accuses nobody."""
+"""A documented refusal that a case announces is REJECTED with torch's own text; elsewhere it accuses."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from cases import (
+    AGAIN,
     BACKWARD,
     FORWARD,
     ROOT,
     STEP,
+    TWO_STEPS,
     call,
     chain,
     children,
@@ -15,19 +21,24 @@ from cases import (
     groups,
     make_case,
     tensor_op,
+    two_linears,
 )
 from msgspec.structs import replace
-from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-from fuzzshard.case.case import Case, Freeze, Optimizer, RankBatch, Tie, WrapGroup
-from fuzzshard.case.graph import Alias, Block, Linear
-from fuzzshard.case.options import Precision
-from fuzzshard.case.schedule import Forward, ZeroGrad
+from fuzzshard.case.case import Case, EngineName, Freeze, Optimizer, RankBatch, Tie, WrapGroup
+from fuzzshard.case.graph import Alias, Block, Call, Conv2d, Linear
+from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
+from fuzzshard.case.schedule import CorruptState, Forward, LoadState, SaveState, SetPath, ZeroGrad
+from fuzzshard.case.validate import validate
+from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED, VIEWS_ARE_WARNED_OF
+from fuzzshard.engines.refusals import REFUSALS
 from fuzzshard.verdict import Status
-from fuzzshard.world import World
+from fuzzshard.world import World, WorldConfig
 
-TIES_ARE_CHECKED = hasattr(FSDPState, "_validate_no_duplicate_params")
-"""torch up to 2.11 accepts weights tied across groups and trains them wrong, which is a finding there."""
+FAULTS = Path(__file__).parents[1] / "planted" / "faults"
+BY_REDUCERS: tuple[EngineName, ...] = ("ddp", "replicate")
+BY_FULLY_SHARD: tuple[EngineName, ...] = ("fully_shard",)
+BY_FSDP1: tuple[EngineName, ...] = ("fsdp1",)
 
 SHARED = "is shared with a parameter already managed by another FSDP group"
 TIED = chain(a=Linear(out=5), b=Linear(out=5))
@@ -37,41 +48,221 @@ ADDS_IN_PLACE = Block(
     outputs=("h1",),
 )
 
-REFUSED = {
-    "weights tied across groups": (
-        make_case(TIED, ties=(Tie(parameter="b.weight", source="a.weight"),)),
-        SHARED,
+PATCHES_IN_PLACE = Block(
+    children=children(a=Conv2d(channels=1, kernel=1, out=2)),
+    nodes=(call("h0", "a", "x"), tensor_op("h1", "iadd", "h0", "h0")),
+    outputs=("h1",),
+)
+"""The output of the convolution is transposed."""
+
+TIED_ACROSS = make_case(TIED, ties=(Tie(parameter="b.weight", source="a.weight"),))
+"""fully_shard alone refuses it; DDP does not mind."""
+
+TWO_PATHS = Block(
+    children=children(a=Linear(out=5), b=Linear(out=5)),
+    nodes=(Call(name="h0", module="a", args=("x",), alternatives=("b",)),),
+    outputs=("h0",),
+)
+TWO_OUTPUTS = Block(
+    children=children(a=Linear(out=5), b=Linear(out=5)),
+    nodes=(call("h0", "a", "x"), call("h1", "b", "x")),
+    outputs=("h0", "h1"),
+    returns="dataclass",
+)
+"""DDP finds the tensors of a dataclass, but does not lead them through one function as it does a tuple's."""
+
+ONE_OUTPUT = Forward(outputs=(0,))
+UNUSED = Block(
+    children=children(a=Linear(out=5), u=Linear(out=2)), nodes=(call("h0", "a", "x"),), outputs=("h0",)
+)
+SHARED_MODULE = Block(
+    children=children(
+        a=chain(shared=Linear(out=5)),
+        b=Block(
+            children=children(again=Alias(target="a.shared"), own=Linear(out=5)),
+            nodes=(call("h0", "own", "x"),),
+            outputs=("h0",),
+        ),
     ),
-    "a list group as the root": (make_case(wrap=groups(("a", "b"))), "requires a single root module"),
+    nodes=(call("h0", "a", "x"), call("h1", "b", "h0")),
+    outputs=("h1",),
+)
+INNER = chain(block=two_linears(), c=Linear(out=3))
+
+ANNOUNCED: dict[str, tuple[Case, str]] = {
+    "no trainable parameters": (
+        make_case(freezes=(Freeze(target=ROOT),), engines=BY_REDUCERS),
+        "is not needed when a module doesn't have any parameter",
+    ),
+    "an output that the loss leaves out": (
+        make_case(TWO_OUTPUTS, (ONE_OUTPUT, BACKWARD, ONE_OUTPUT, BACKWARD), engines=BY_REDUCERS),
+        "Expected to have finished reduction in the prior iteration",
+    ),
+    "a parameter that the last forward does not use": (
+        make_case(TWO_PATHS, (FORWARD, SetPath(path=1), FORWARD, BACKWARD), engines=BY_REDUCERS),
+        "Expected to mark a variable ready only once",
+    ),
+    "a list group as the root": (
+        make_case(wrap=groups(("a", "b")), engines=BY_FULLY_SHARD),
+        "requires a single root module",
+    ),
     "a forward of a part before the root": (
-        make_case(schedule=(Forward(target="b"), BACKWARD, STEP, FORWARD, BACKWARD)),
+        make_case(schedule=(Forward(target="b"), BACKWARD, STEP, FORWARD, BACKWARD), engines=BY_FULLY_SHARD),
         "FSDP state has already been lazily initialized for b",
+    ),
+    "weights tied across groups": (replace(TIED_ACROSS, engines=BY_FULLY_SHARD), SHARED),
+    "a module registered in two groups": (
+        make_case(SHARED_MODULE, wrap=groups("a", "b", ROOT), engines=BY_FULLY_SHARD),
+        "Cannot concatenate overlapping meshes",
+    ),
+    "an output that is a view and is changed in place": (
+        make_case(PATCHES_IN_PLACE, inputs=float_inputs(4), engines=BY_FULLY_SHARD),
+        "returned a view tensor. An in-place op on this view",
     ),
     "foreach over parameters of which some are no DTensors": (
         make_case(
             schedule=(FORWARD, BACKWARD, ZeroGrad(set_to_none=False)),
             wrap=groups("a"),
             optimizer=Optimizer(foreach=True),
+            engines=BY_FULLY_SHARD,
         ),
         "got mixed torch.Tensor and DTensor",
     ),
-    "an output that is a view and is changed in place": (
-        make_case(ADDS_IN_PLACE, inputs=float_inputs(seq=2), engines=("fully_shard",)),
-        "returned a view tensor",
+    "a part of a flat parameter that is frozen": (
+        make_case(freezes=(Freeze(target="a"),), wrap=groups(ROOT), engines=BY_FSDP1),
+        "Must flatten tensors with uniform `requires_grad`",
+    ),
+    "a part of a module of a policy that is frozen": (
+        make_case(
+            INNER,
+            freezes=(Freeze(target="block.a"),),
+            wrap=groups("block", ROOT),
+            fsdp1=FSDP1(wrapping="policy"),
+            engines=BY_FSDP1,
+        ),
+        "FSDP does not support wrapping such modules when use_orig_params=False",
+    ),
+    "a flat parameter of two dtypes": (
+        make_case(
+            UNUSED,
+            freezes=(Freeze(target="u"),),
+            dtypes=(ParameterDtype(target="u", dtype="float64"),),
+            wrap=groups(ROOT),
+            fsdp1=FSDP1(use_orig_params=True),
+            engines=BY_FSDP1,
+        ),
+        "Must flatten tensors with uniform dtype",
+    ),
+    "a checkpoint without the state of a parameter": (
+        make_case(
+            UNUSED,
+            (FORWARD, BACKWARD, STEP, SaveState(), CorruptState(how="rebuild"), LoadState()),
+            optimizer=Optimizer(kind="adam"),
+            engines=("ddp", "replicate", "fully_shard"),
+        ),
+        "Missing key in checkpoint state_dict",
+    ),
+}
+"""A case for every refusal, in the order of :data:`REFUSALS`, and the text that comes."""
+
+
+@pytest.fixture(scope="module")
+def raising() -> Iterator[World]:
+    """Ranks whose engines raise what they should not."""
+    with World(WorldConfig(size=2, preload=(str(FAULTS / "raises_refusals.py"),))) as world:
+        yield world
+
+
+def test_every_refusal_has_a_case() -> None:
+    for refusal, (case, text) in zip(REFUSALS, ANNOUNCED.values(), strict=True):
+        assert re.search(refusal.pattern, text) or text in refusal.pattern or "lazily" in text
+        assert set(case.engines) == set(refusal.engines)
+
+
+@pytest.mark.parametrize(("case", "text"), ANNOUNCED.values(), ids=ANNOUNCED.keys())
+def test_an_announced_refusal_comes(two_ranks: World, case: Case, text: str) -> None:
+    if (text == SHARED and not TIES_ACROSS_GROUPS_ARE_REFUSED.holds()) or (
+        "view" in text and not VIEWS_ARE_WARNED_OF.holds()
+    ):
+        pytest.skip("this torch does not refuse it")
+    validate(case, 2)
+    verdict = two_ranks.run(case)
+    assert verdict.status is Status.REJECTED, verdict
+    assert set(verdict.notes) == set(case.engines)
+    for note in verdict.notes.values():
+        assert note.startswith("refused: ")
+        assert text in note
+    assert text in verdict.message
+    assert verdict.findings == ()
+
+
+@pytest.mark.parametrize("number", range(len(REFUSALS)), ids=ANNOUNCED.keys())
+def test_the_same_text_where_it_is_not_announced_is_a_crash(raising: World, number: int) -> None:
+    engine = REFUSALS[number].engines[0]
+    verdict = raising.run(replace(make_case(), seed=number, engines=(engine,)))
+    assert verdict.status is Status.CRASH, verdict
+    assert verdict.findings[0].engine == engine
+    assert re.search(REFUSALS[number].pattern, verdict.findings[0].observed)
+
+
+NOT_COMING = {
+    "fully_shard": "weights tied across groups",
+    "ddp": "an output that the loss leaves out",
+}
+
+
+@pytest.mark.parametrize("engine", NOT_COMING)
+def test_an_announced_refusal_that_does_not_come_is_a_finding(engine: EngineName) -> None:
+    if engine == "fully_shard" and not TIES_ACROSS_GROUPS_ARE_REFUSED.holds():
+        pytest.skip("this torch does not refuse it")
+    case = replace(ANNOUNCED[NOT_COMING[engine]][0], engines=(engine,))
+    with World(WorldConfig(size=2, preload=(str(FAULTS / "never_refuses.py"),))) as world:
+        verdict = world.run(case)
+    assert (verdict.status, verdict.signature) == (
+        Status.DIVERGENCE,
+        f"divergence/{engine}/expectation/not refused",
+    )
+    first = verdict.findings[0]
+    assert first.observed == "no error"
+    assert "in the prior iteration" in first.expected or SHARED in first.expected
+
+
+def test_a_broken_search_for_unused_parameters_is_a_crash_of_ddp() -> None:
+    with World(WorldConfig(size=2, preload=(str(FAULTS / "ddp_finds_no_outputs.py"),))) as world:
+        verdict = world.run(make_case(engines=("ddp",)))
+    assert verdict.status is Status.CRASH
+    assert verdict.findings[0].op == TWO_STEPS.index(BACKWARD)
+    assert "Expected to mark a variable ready only once" in verdict.findings[0].observed
+
+
+FORWARDS_THAT_REDUCE = {
+    "an output that a tuple hands out": make_case(
+        replace(TWO_OUTPUTS, returns="tuple"), (ONE_OUTPUT, BACKWARD) * 2, engines=BY_REDUCERS
+    ),
+    "paths that alternate, each with its backward": make_case(
+        TWO_PATHS, (FORWARD, BACKWARD, SetPath(path=1), FORWARD, BACKWARD, STEP), engines=BY_REDUCERS
+    ),
+    "several forwards of one path": make_case(
+        TWO_PATHS, (FORWARD, AGAIN, BACKWARD, STEP), engines=BY_REDUCERS
+    ),
+    "a forward without gradients in between": make_case(
+        TWO_PATHS, (FORWARD, SetPath(path=1), Forward(grad=False), BACKWARD, STEP), engines=BY_REDUCERS
     ),
 }
 
 
-@pytest.mark.parametrize(("case", "text"), REFUSED.values(), ids=REFUSED.keys())
-def test_fully_shard_refuses(four_ranks: World, case: Case, text: str) -> None:
-    if text == SHARED and not TIES_ARE_CHECKED:
+@pytest.mark.parametrize("case", FORWARDS_THAT_REDUCE.values(), ids=FORWARDS_THAT_REDUCE.keys())
+def test_what_the_reducer_supports_is_not_refused(two_ranks: World, case: Case) -> None:
+    verdict = two_ranks.run(case)
+    assert (verdict.status, verdict.notes) == (Status.PASS, {})
+
+
+def test_what_one_engine_refuses_is_judged_under_the_others(two_ranks: World) -> None:
+    if not TIES_ACROSS_GROUPS_ARE_REFUSED.holds():
         pytest.skip("this torch does not refuse it")
-    verdict = four_ranks.run(case)
+    verdict = two_ranks.run(TIED_ACROSS)
     assert verdict.status is Status.REJECTED
-    assert verdict.notes["fully_shard"].startswith("refused: ")
-    assert text in verdict.notes["fully_shard"]
-    assert text in verdict.message
-    assert verdict.findings == ()
+    assert list(verdict.notes) == ["fully_shard"]
 
 
 def test_an_output_that_is_no_view_may_be_changed_in_place(four_ranks: World) -> None:
@@ -88,17 +279,10 @@ def test_what_only_a_rank_without_rows_may_refuse_is_not_asked_for(four_ranks: W
     assert "the rank without rows" in verdict.notes["fully_shard"]
 
 
-def test_ddp_refuses_a_model_without_trainable_parameters(four_ranks: World) -> None:
-    verdict = four_ranks.run(make_case(freezes=(Freeze(target=ROOT),)))
-    assert verdict.status is Status.REJECTED
-    assert list(verdict.notes) == ["ddp"]
-    assert "is not needed when a module doesn't have any parameter" in verdict.notes["ddp"]
-
-
 def test_a_refusal_leaves_the_world_as_it_was(four_ranks: World) -> None:
     four_ranks.run(make_case())
     before = four_ranks.pids
-    assert four_ranks.run(REFUSED["a list group as the root"][0]).status is Status.REJECTED
+    assert four_ranks.run(ANNOUNCED["a list group as the root"][0]).status is Status.REJECTED
     assert four_ranks.run(make_case()).status is Status.PASS
     assert four_ranks.pids == before
 

@@ -1,0 +1,18 @@
+"""After a backward an engine raises the text of a refusal: of the one that the seed of the case numbers."""
+
+import builtins
+
+from fuzzshard.engines.base import Engine
+from fuzzshard.engines.ddp import DDP
+from fuzzshard.engines.fsdp1 import FSDP1
+from fuzzshard.engines.fully_shard import FullyShard
+from fuzzshard.engines.refusals import REFUSALS
+
+
+def apply() -> None:
+    def wrong(self: Engine) -> None:
+        refusal = REFUSALS[self.case.seed]
+        raise getattr(builtins, refusal.error)(refusal.pattern.partition("|")[0].replace(".*", ""))
+
+    for engine in (DDP, FullyShard, FSDP1):
+        engine.after_backward = wrong
