@@ -57,7 +57,7 @@ TIES_ACROSS_GROUPS_ARE_REFUSED = Contract(
     name="ties-across-groups-are-refused",
     says="A parameter that two groups below one root manage is an error of the first forward.",
     quote=(
-        "Parameter ... is shared with a parameter already managed by another FSDP group. For shared/tied "
+        "Parameter [...] is shared with a parameter already managed by another FSDP group. For shared/tied "
         "parameters, use fully_shard([module_a, module_b]) to place them in the same FSDP group."
     ),
     source=f"FSDPState._validate_no_duplicate_params ({_STATE})",
@@ -68,7 +68,7 @@ VIEWS_ARE_WARNED_OF = Contract(
     name="views-are-warned-of",
     says="A wrapped module that returns a view warns: the view must not be changed in place.",
     quote=(
-        "FSDP2-wrapped module ... returned a view tensor. An in-place op on this view (e.g., `x += y`) will "
+        "FSDP2-wrapped module [...] returned a view tensor. An in-place op on this view (e.g., `x += y`) will "
         "silently drop the pre-backward hook and skip the all-gather, which can cause backward to fail or "
         "produce wrong gradients."
     ),
