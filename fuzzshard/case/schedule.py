@@ -124,6 +124,18 @@ class Reshard(Part, tag="reshard", frozen=True, kw_only=True):
     recurse: bool = True
 
 
+class Abort(Part, tag="abort", frozen=True, kw_only=True):
+    """An iteration on batch ``batch`` that ends with an exception of ``target``, and the recovery.
+
+    It is raised when the module is called, or in the backward of all outputs when the gradient of what the
+    module has returned arrives. Then ``reset_iter_state()`` is called on the root, and ``zero_grad()``.
+    """
+
+    target: str
+    batch: int = 0
+    during: Literal["forward", "backward"] = "forward"
+
+
 class ClipGradNorm(Part, tag="clip_grad_norm", frozen=True, kw_only=True):
     """``clip_grad_norm_`` over all parameters; FSDP1 has a method of its own for it."""
 
@@ -178,6 +190,7 @@ Op = (
     | SetDivideFactor
     | Unshard
     | Reshard
+    | Abort
     | ClipGradNorm
     | Cast
     | TakeStateDict

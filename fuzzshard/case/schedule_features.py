@@ -8,6 +8,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     ClipGradNorm,
@@ -112,6 +113,8 @@ def _op(case: Case, op: Op, *, forwarded: bool) -> Iterator[str]:
             yield "op:unshard_async" if op.async_op else "op:unshard"
         case Reshard():
             yield "op:reshard"
+        case Abort():
+            yield f"op:abort_{op.during}"
         case ClipGradNorm():
             yield "op:clip"
         case Cast():
