@@ -258,7 +258,10 @@ class _Run:
         """Gathers parameters ahead of the forward that needs them."""
         if self.wrapped and self.allows("unshard", 45):
             target, recurse = self.any_wrapped()
-            self.ops.append(Unshard(target=target, recurse=recurse, async_op=self.tape.chance(55)))
+            how = self.tape.weighted((("async", 40), ("waited for", 20), ("at once", 40)))
+            asynchronous = how != "at once"
+            op = Unshard(target=target, recurse=recurse, async_op=asynchronous, wait=how == "waited for")
+            self.ops.append(op)
 
     def reshard(self, percent: int) -> None:
         """Frees what a forward or an unshard has gathered."""

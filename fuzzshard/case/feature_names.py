@@ -157,6 +157,7 @@ FEATURES: dict[str, str] = {
     "op:divide_factor_one_shard": "set_gradient_divide_factor with a shard axis of size 1",
     "op:unshard": "an explicit unshard",
     "op:unshard_async": "an explicit unshard that does not wait",
+    "op:unshard_wait": "unshard(async_op=True), whose handle is waited for",
     "op:reshard": "an explicit reshard",
     "op:clip": "clip_grad_norm_",
     "op:cast": "a cast of the wrapped model",

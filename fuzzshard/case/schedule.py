@@ -110,11 +110,20 @@ class SetDivideFactor(Part, tag="set_divide_factor", frozen=True, kw_only=True):
 
 
 class Unshard(Part, tag="unshard", frozen=True, kw_only=True):
-    """``FSDPModule.unshard(async_op)`` on the wrapped modules below ``target``, or on it alone."""
+    """``FSDPModule.unshard(async_op)`` on the wrapped modules below ``target``, or on it alone.
+
+    ``wait``: the handles that an ``async_op`` returns are waited for, once all are there.
+    """
 
     target: str = ""
     recurse: bool = True
     async_op: bool = False
+    wait: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether parameters are unsharded after it, and not only on their way."""
+        return self.wait or not self.async_op
 
 
 class Reshard(Part, tag="reshard", frozen=True, kw_only=True):

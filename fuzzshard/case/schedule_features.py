@@ -110,7 +110,7 @@ def _op(case: Case, op: Op, *, forwarded: bool) -> Iterator[str]:
             if case.mesh.shard == 1:
                 yield "op:divide_factor_one_shard"
         case Unshard():
-            yield "op:unshard_async" if op.async_op else "op:unshard"
+            yield "op:unshard_async" if not op.waits else "op:unshard_wait" if op.async_op else "op:unshard"
         case Reshard():
             yield "op:reshard"
         case Abort():

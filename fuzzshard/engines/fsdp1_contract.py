@@ -70,7 +70,7 @@ def _options(case: Case) -> Iterator[Exclusion]:
     if any(fills_unused(case, index) for index in range(len(case.wrap))):
         yield Exclusion(
             "zeros for parameters without a gradient",
-            "fully_sharded_data_parallel.py: set_reduce_scatter_unused_params is a method of FSDPModule alone",
+            "fully_sharded_data_parallel.py: set_reduce_scatter_unused_params is a method of FSDPModule",
         )
     if any(len(group.modules) > 1 for group in case.wrap):
         yield Exclusion(

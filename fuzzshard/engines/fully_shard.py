@@ -201,9 +201,11 @@ class FullyShard(Engine):
 
     @override
     def unshard(self, op: Unshard) -> None:
-        """Waits for nothing: "FSDP will wait on the pending unshard in the module's pre-forward"."""
-        for module in self._targeted(op):
-            module.unshard(async_op=op.async_op)
+        """Waits if it is told to: "FSDP will wait on the pending unshard in the module's pre-forward"."""
+        handles = [module.unshard(async_op=op.async_op) for module in self._targeted(op)]
+        for handle in handles if op.wait else ():
+            if handle is not None:
+                handle.wait()
 
     @override
     def reshard(self, op: Reshard) -> None:

@@ -115,9 +115,7 @@ class PlainAllGather:
         async_op: bool = False,
     ) -> dist.Work | None:
         """Gather (``AllGather`` in torch/distributed/fsdp/_fully_shard/_fsdp_api.py)."""
-        return dist.all_gather_into_tensor(  # type: ignore[no-any-return]
-            output_tensor, input_tensor, group=group, async_op=async_op
-        )
+        return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class PlainReduceScatter(PlainAllGather):
@@ -132,9 +130,7 @@ class PlainReduceScatter(PlainAllGather):
         async_op: bool = False,
     ) -> dist.Work | None:
         """Reduce and scatter (``ReduceScatter``, likewise)."""
-        return dist.reduce_scatter_tensor(  # type: ignore[no-any-return]
-            output_tensor, input_tensor, op=op, group=group, async_op=async_op
-        )
+        return dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 
 
 def _leave(output: torch.Tensor) -> None:

@@ -110,7 +110,7 @@ class Reference(Engine):
     def unshard(self, op: Unshard) -> None:
         for index, group in enumerate(self.case.wrap):
             named = modules_named(self.case, group.modules, op.target, recurse=op.recurse)
-            if named and not op.async_op and fills_unused(self.case, index):
+            if named and op.waits and fills_unused(self.case, index):
                 self.sync.filling.add(index)
 
     @override

@@ -117,7 +117,7 @@ class FullyShardModel:
                 self.training = op.train
             case Unshard():
                 for group in self._named(op):
-                    group.unshard() if op.async_op else group.gather()
+                    group.gather() if op.waits else group.unshard()
             case Reshard():
                 for group in self._named(op):
                     group.reshard()

@@ -78,7 +78,7 @@ class RegistrationModel:
             case SetFlag(flag="reshard_after_backward"):
                 for group in self._named(op):
                     group.reshard_after_backward = op.value
-            case Unshard(async_op=False):
+            case Unshard() if op.waits:
                 for group in self._named(op):
                     group.state = UNSHARDED
             case Reshard():

@@ -77,8 +77,9 @@ def _statement(op: Op) -> str:
             return f"{others}{model_name(target)}.path = {path}"
         case SetDivideFactor(factor=factor, target=target, recurse=recurse):
             return f"{model_name(target)}.set_gradient_divide_factor({factor}{_only(recurse)})"
-        case Unshard(target=target, recurse=recurse, async_op=async_op):
-            return f"{model_name(target)}.unshard(async_op={async_op}{_only(recurse)})"
+        case Unshard(target=target, recurse=recurse, async_op=async_op, wait=wait):
+            waits = ".wait()" if async_op and wait else ""
+            return f"{model_name(target)}.unshard(async_op={async_op}{_only(recurse)}){waits}"
         case Reshard(target=target, recurse=recurse):
             return f"{model_name(target)}.reshard({_only(recurse).removeprefix(', ')})"
         case Abort(target=target, batch=batch, during=during):
