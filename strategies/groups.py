@@ -5,6 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.communication import misfit
+from fuzzshard.case.edit import with_item
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import CommunicationOption
@@ -28,13 +30,47 @@ def group_options(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: b
         alike = tape.chance(50)
         options = _communication(tape)
         groups = [replace(g, communication=options if alike else _communication(tape)) for g in groups]
+        if tape.chance(15):  # seldom, as older releases have it not
+            groups = [replace(g, communication=(*g.communication, "keep_storage")) for g in groups]
+        groups = _with_roots_that_share(tape, case, groups)
+        groups = [_fitting(tape, replace(case, wrap=tuple(groups)), found, i) for i in range(len(groups))]
     return tuple(groups)
+
+
+_ANYWHERE: tuple[CommunicationOption, ...] = (
+    *("sum", "allocate", "hook", "two_buffers"),
+    *("hook_stream", "custom_gather", "custom_scatter", "separate_group", "zeros_for_unused"),
+)
 
 
 def _communication(tape: Tape) -> tuple[CommunicationOption, ...]:
     """One option, or any of them."""
-    every: tuple[CommunicationOption, ...] = ("sum", "allocate", "hook", "two_buffers")
-    return tuple(tape.some(every, 40)) if tape.chance(60) else (tape.pick(every),)
+    return tuple(tape.some(_ANYWHERE, 30)) if tape.chance(60) else (tape.pick(_ANYWHERE),)
+
+
+def _with_roots_that_share(tape: Tape, case: Case, groups: list[WrapGroup]) -> list[WrapGroup]:
+    """Several FSDP roots may share their streams: ``share_comm_ctx`` is for them."""
+    roots = set(root_groups(case))
+    if len(roots) < 2 or not tape.chance(40):
+        return groups
+    return [
+        replace(g, communication=(*g.communication, "share_streams")) if index in roots else g
+        for index, g in enumerate(groups)
+    ]
+
+
+def _fitting(tape: Tape, case: Case, found: Facts, index: int) -> WrapGroup:
+    """The group at ``index`` without what does not fit it, and often with what few groups can have."""
+    group = case.wrap[index]
+    if misfit(case, found, index, "no_backward_unshard") is None and tape.chance(70):
+        group = replace(group, communication=(*group.communication, "no_backward_unshard"))
+    kept: tuple[CommunicationOption, ...] = ()
+    for option in group.communication:
+        changed = replace(group, communication=(*kept, option))
+        told = replace(case, wrap=with_item(case.wrap, index, changed))
+        if all(misfit(told, found, index, each) is None for each in changed.communication):
+            kept = changed.communication
+    return replace(group, communication=kept)
 
 
 def _with_shard_dim(tape: Tape, case: Case, found: Facts, index: int, group: WrapGroup) -> WrapGroup:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec.structs import replace
 
 from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.case.facts import Facts
+from fuzzshard.case.groups import root_is_wrapped
 from fuzzshard.case.options import Delay, DelaySite, Relation
 from fuzzshard.case.relations import variant
 from fuzzshard.strategies.freezing import below, pick_target
@@ -54,8 +57,16 @@ def options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
         case,
         init="meta" if "meta" in swarm else "device",
         compile=compiler,
+        finalize=_finalize(tape, swarm, case),
         delays=_delays(tape, swarm),
     )
+
+
+def _finalize(tape: Tape, swarm: Swarm, case: Case) -> Literal["wait", "async"] | None:
+    """How backward is finalized by hand, if it is: that is for a case with one FSDP root."""
+    if "finalize" not in swarm or not root_is_wrapped(case) or "fully_shard" not in case.engines:
+        return None
+    return "async" if tape.chance(50) else "wait"
 
 
 def related(tape: Tape, swarm: Swarm, case: Case) -> Case:

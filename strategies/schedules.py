@@ -11,9 +11,11 @@ from __future__ import annotations
 from typing import Literal
 
 from fuzzshard.case.check_options import count_paths
-from fuzzshard.case.groups import reached_roots, root_is_wrapped
+from fuzzshard.case.graph import Block
+from fuzzshard.case.groups import calls_of, reached_roots, root_is_wrapped
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     ClipGradNorm,
     Flag,
@@ -88,6 +90,7 @@ class _Run:
             self.zero_grad()
         self.toggle()
         self.switch()
+        self.abort()
         self.aside()
         rounds = 2 + self.tape.chance(30) if self.allows("microbatches", 80) else 1
         self.ops += self.restore
@@ -225,6 +228,20 @@ class _Run:
             self.trainable = after
             self.ops.append(SetRequiresGrad(target=target, value=value))
 
+    def abort(self) -> None:
+        """An iteration that an exception ends, between two that are whole."""
+        case = self.subject.case
+        if self.pending or case.checkpoints or case.compile or not root_is_wrapped(case):
+            return
+        if not self.allows("abort", 50):
+            return
+        modules = self.subject.found.modules
+        called = sorted(p for p in calls_of(case, "") if not isinstance(modules[p], Block))
+        self.batch += 1
+        during: Literal["forward", "backward"] = "backward" if self.tape.chance(60) else "forward"
+        self.ops.append(Abort(target=self.tape.pick(called), batch=self.batch, during=during))
+        self.started = True
+
     def switch(self) -> None:
         """Lets a block with alternatives call others from now on.
 
@@ -241,7 +258,10 @@ class _Run:
         """Gathers parameters ahead of the forward that needs them."""
         if self.wrapped and self.allows("unshard", 45):
             target, recurse = self.any_wrapped()
-            self.ops.append(Unshard(target=target, recurse=recurse, async_op=self.tape.chance(55)))
+            how = self.tape.weighted((("async", 40), ("waited for", 20), ("at once", 40)))
+            asynchronous = how != "at once"
+            op = Unshard(target=target, recurse=recurse, async_op=asynchronous, wait=how == "waited for")
+            self.ops.append(op)
 
     def reshard(self, percent: int) -> None:
         """Frees what a forward or an unshard has gathered."""

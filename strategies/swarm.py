@@ -136,6 +136,8 @@ EXTENSIONS: dict[str, int] = {
     # added later, so that swarms stay as they were
     "rank_batches": 12,
     "communication": 10,
+    "abort": 7,
+    "finalize": 4,
 }
 """Percent of the cases that have any."""
 _EXTENDED = 67
@@ -183,7 +185,7 @@ _EXCLUDES: dict[str, frozenset[str]] = {
     "fsdp1": frozenset(
         (
             *("list_group", "tensor", "meta", "compile", "other_dtypes", "method"),
-            *("cast", "divide_factor", "take_state_dict", "save_load"),
+            *("cast", "divide_factor", "take_state_dict", "save_load", "abort"),
             *("non_root_forward", "partial_sync", "backward_order"),
         )
     ),
@@ -199,5 +201,9 @@ _EXCLUDES: dict[str, frozenset[str]] = {
     # what was saved has one dtype
     "save_load": frozenset(("cast",)),
     "other_dtypes": frozenset(("cast",)),
+    # neither says that it can go on after an exception
+    "abort": frozenset(("compile", "checkpoint")),
+    # no forward is pending after a backward, the root is wrapped, and all axes are reduced
+    "finalize": frozenset(("backward_order", "root_not_wrapped", "no_all_reduce")),
 }
 """What does not go together with a choice."""

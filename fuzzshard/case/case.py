@@ -152,7 +152,9 @@ class Case(Part, frozen=True, kw_only=True):
     ``dot`` (with a target of the same kind of values) or ``mean_square``.
 
     ``ignored`` are modules or parameters given to ``fully_shard`` as ``ignored_params``. With
-    ``init="meta"`` the model is wrapped on the meta device and gets its values afterwards. ``compile`` is the
+    ``init="meta"`` the model is wrapped on the meta device and gets its values afterwards. With ``finalize``
+    the root has ``set_manual_backward_finalization(True)``, and ``finalize_backward`` is called after every
+    backward. ``compile`` is the
     backend of ``module.compile()`` on the wrapped root. With a ``relation`` ``fully_shard`` runs a second
     time with that aspect changed, and must give the same bits. ``observe="losses"`` compares nothing else;
     with ``"memory"`` every engine trains again after that, to see whether its memory on the device grows.
@@ -176,6 +178,7 @@ class Case(Part, frozen=True, kw_only=True):
     tensor_parallel: tuple[TensorParallel, ...] = ()
     ignored: tuple[str, ...] = ()
     init: Literal["device", "meta"] = "device"
+    finalize: Literal["wait", "async"] | None = None
     compile: Literal["eager", "aot_eager", "inductor"] | None = None
     fsdp1: FSDP1 = FSDP1()
     delays: tuple[Delay, ...] = ()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.check_dtypes import check_dtypes
+from fuzzshard.case.communication import misfit
 from fuzzshard.case.dtypes import uses_fsdp1_policy
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import (
@@ -33,7 +34,7 @@ def check_options(case: Case, found: Facts) -> None:
     _check_mesh(case)
     check_plan(case, found)
     check_layouts(case, found)
-    _check_groups(case)
+    _check_groups(case, found)
     _check_shard_dims(case, found)
     _check_host_inputs(case, found)
     _check_names(case, found)
@@ -67,9 +68,9 @@ def _check_mesh(case: Case) -> None:
         )
 
 
-def _check_groups(case: Case) -> None:
+def _check_groups(case: Case, found: Facts) -> None:
     wrapped = wrapped_modules(case)
-    for group in case.wrap:
+    for index, group in enumerate(case.wrap):
         for path in (*group.forward_prefetch, *group.backward_prefetch):
             if path not in wrapped:
                 raise InvalidCase(f"a prefetch names {path!r}, which is not wrapped", "wrap it")
@@ -77,6 +78,9 @@ def _check_groups(case: Case) -> None:
             raise InvalidCase("a list group has prefetch lists", "give them to a group of one module")
         if len(set(group.communication)) < len(group.communication):
             raise InvalidCase("a group names an option of its communication twice", "remove one")
+        for option in group.communication:
+            if (reason := misfit(case, found, index, option)) is not None:
+                raise InvalidCase(f"option {option} of a group: {reason}", "remove the option")
 
 
 def _check_shard_dims(case: Case, found: Facts) -> None:

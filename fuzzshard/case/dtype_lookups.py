@@ -6,7 +6,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.progress import Progress, modules_named
-from fuzzshard.case.schedule import CorruptState, Forward, Op, Unshard
+from fuzzshard.case.schedule import Abort, CorruptState, Forward, Op, Unshard
 
 
 class DtypeLookups:
@@ -31,8 +31,8 @@ class DtypeLookups:
     def before(self, op: Op, progress: Progress) -> None:
         """Follows ``op``, which is the next one of ``progress``."""
         match op:
-            case Forward() if self.parameters:
-                called = progress.calls_of(op.target)
+            case Forward() | Abort() if self.parameters:
+                called = progress.calls_of(op.target if isinstance(op, Forward) else "")
                 first = {r for r in self.roots if not called.isdisjoint(self.case.wrap[r].modules)} - self.ran
                 self._look({i for i in self.parameters if self.roots[i] in first}, progress)
                 self.ran |= first

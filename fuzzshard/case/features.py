@@ -63,6 +63,8 @@ def _options(case: Case) -> Iterator[str]:
         yield "option:ignored"
     if case.init == "meta":
         yield "option:meta"
+    if case.finalize is not None:
+        yield f"option:finalize_{case.finalize}"
     if case.compile is not None:
         yield f"compile:{case.compile}"
     yield from (f"delay:{delay.site}" for delay in case.delays)

@@ -53,7 +53,7 @@ def graph_features(case: Case, found: Facts) -> Iterator[str]:
                     yield "graph:list_group_apart"
                 if calls.returns_input:
                     yield "graph:unit_returns_input"
-            case Unshard(async_op=True):
+            case Unshard() if not op.waits:
                 calls.begin(modules_named(case, calls.of_module, op.target, recurse=op.recurse))
             case Step() | LoadState() if calls.gathering:
                 yield "graph:unshard_then_change"

@@ -123,7 +123,7 @@ def size_order(case: Case) -> Size:
     )
 
 
-SCALARS = ("dtype", "values", "loss", "init", "compile", "relation", "observe", "fsdp1")
+SCALARS = ("dtype", "values", "loss", "init", "finalize", "compile", "relation", "observe", "fsdp1")
 """The fields of a case that are one option each."""
 
 

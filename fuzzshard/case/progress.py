@@ -16,6 +16,7 @@ from fuzzshard.case.groups import calls_of, root_is_wrapped, wrapped_modules
 from fuzzshard.case.options import Dtype
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     Forward,
@@ -100,7 +101,7 @@ class Progress:
                 self.pending = [forward for forward in self.pending if forward not in taken]
                 wrapped = wrapped_modules(self.case)
                 self._forwarded &= skipped or not any(wrapped & called for _, _, called in taken)
-            case Unshard():
+            case Unshard() | Abort():
                 self._forwarded = True
             case Reshard(target="", recurse=True):
                 self._forwarded = False

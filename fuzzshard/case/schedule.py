@@ -110,11 +110,20 @@ class SetDivideFactor(Part, tag="set_divide_factor", frozen=True, kw_only=True):
 
 
 class Unshard(Part, tag="unshard", frozen=True, kw_only=True):
-    """``FSDPModule.unshard(async_op)`` on the wrapped modules below ``target``, or on it alone."""
+    """``FSDPModule.unshard(async_op)`` on the wrapped modules below ``target``, or on it alone.
+
+    ``wait``: the handles that an ``async_op`` returns are waited for, once all are there.
+    """
 
     target: str = ""
     recurse: bool = True
     async_op: bool = False
+    wait: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether parameters are unsharded after it, and not only on their way."""
+        return self.wait or not self.async_op
 
 
 class Reshard(Part, tag="reshard", frozen=True, kw_only=True):
@@ -122,6 +131,18 @@ class Reshard(Part, tag="reshard", frozen=True, kw_only=True):
 
     target: str = ""
     recurse: bool = True
+
+
+class Abort(Part, tag="abort", frozen=True, kw_only=True):
+    """An iteration on batch ``batch`` that ends with an exception of ``target``, and the recovery.
+
+    It is raised when the module is called, or in the backward of all outputs when the gradient of what the
+    module has returned arrives. Then ``reset_iter_state()`` is called on the root, and ``zero_grad()``.
+    """
+
+    target: str
+    batch: int = 0
+    during: Literal["forward", "backward"] = "forward"
 
 
 class ClipGradNorm(Part, tag="clip_grad_norm", frozen=True, kw_only=True):
@@ -178,6 +199,7 @@ Op = (
     | SetDivideFactor
     | Unshard
     | Reshard
+    | Abort
     | ClipGradNorm
     | Cast
     | TakeStateDict

@@ -8,6 +8,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     ClipGradNorm,
@@ -109,9 +110,11 @@ def _op(case: Case, op: Op, *, forwarded: bool) -> Iterator[str]:
             if case.mesh.shard == 1:
                 yield "op:divide_factor_one_shard"
         case Unshard():
-            yield "op:unshard_async" if op.async_op else "op:unshard"
+            yield "op:unshard_async" if not op.waits else "op:unshard_wait" if op.async_op else "op:unshard"
         case Reshard():
             yield "op:reshard"
+        case Abort():
+            yield f"op:abort_{op.during}"
         case ClipGradNorm():
             yield "op:clip"
         case Cast():

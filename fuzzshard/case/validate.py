@@ -13,6 +13,7 @@ from fuzzshard.case.check_states import check_states
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, BatchNorm, Block, resolve, walk
 from fuzzshard.case.groups import (
+    calls_of,
     reached_roots,
     root_groups,
     root_is_wrapped,
@@ -22,12 +23,14 @@ from fuzzshard.case.groups import (
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     ClipGradNorm,
     CorruptState,
     Forward,
     LoadState,
+    Op,
     Reshard,
     SetDivideFactor,
     SetFlag,
@@ -172,6 +175,8 @@ def _check_schedule(case: Case, found: Facts) -> None:
                 "parameters are replaced between a forward and its backward",
                 "autograd refuses parameters that were changed in place: move the op",
             )
+        if isinstance(op, Abort):
+            _check_abort(case, found, op, pending)
         if isinstance(op, SetPath) and not 0 <= op.path < paths.get(op.target, 0):
             raise InvalidCase(
                 f"block {op.target!r} has no path {op.path}", "give one of its calls more alternatives"
@@ -209,13 +214,46 @@ def _check_schedule(case: Case, found: Facts) -> None:
         elif isinstance(op, SetFlag):
             for module in _targeted(case, op, wrapped):
                 flags[op.flag, module] = op.value
-        elif isinstance(op, Step) and (bad := set().union(*unfinished.values())):
+        if case.finalize is not None:
+            _check_finalize(case, op, pending)
+        if isinstance(op, Step) and (bad := set().union(*unfinished.values())):
             raise InvalidCase(
                 f"a step follows a backward with {min(bad)}=False",
                 "both are for backwards that another one follows before the step",
             )
     if not any(isinstance(op, Forward) for op in case.schedule):
         raise InvalidCase("the schedule has no forward", "add one")
+
+
+def _check_finalize(case: Case, op: Op, pending: list[str]) -> None:
+    """What ``finalize_backward`` is not for (its docstring).
+
+    It is in torch/distributed/fsdp/_fully_shard/_fully_shard.py.
+    """
+    if not root_is_wrapped(case):
+        raise InvalidCase("backward is finalized by hand and the root is not wrapped", "wrap it")
+    if isinstance(op, Backward) and pending:
+        raise InvalidCase('"Do not call it between forward and backward"', "leave no forward pending")
+    partial = isinstance(op, SetFlag) and op.flag == "requires_all_reduce" and not op.value
+    if partial and case.mesh.replicate is not None:
+        raise InvalidCase(
+            '"Partial gradient reduction for replicate() and HSDP is not supported"', "remove the flag"
+        )
+
+
+def _check_abort(case: Case, found: Facts, op: Abort, pending: list[str]) -> None:
+    """``reset_iter_state`` is for the FSDP root, and what it resets for a whole iteration."""
+    if not root_is_wrapped(case):
+        raise InvalidCase("an iteration is aborted and the root is not wrapped", "wrap it")
+    if pending:
+        raise InvalidCase("an iteration is aborted while a forward is pending", "move the op")
+    if case.checkpoints or case.compile is not None:
+        raise InvalidCase(
+            "an iteration is aborted under activation checkpointing or compile()",
+            "neither says that it can go on after an exception: remove one of the two",
+        )
+    if op.target not in calls_of(case, "") or isinstance(found.modules[op.target], Block):
+        raise InvalidCase(f"{op.target!r} is no module that the forward calls to compute", "name one")
 
 
 def _positive(op: SetDivideFactor | ClipGradNorm) -> tuple[float, ...]:

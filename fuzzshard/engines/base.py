@@ -96,6 +96,12 @@ class Engine(abc.ABC):
     def set_divide_factor(self, op: SetDivideFactor) -> None:  # noqa: B027
         """Divides sums of gradients by another number than that of the data-parallel ranks."""
 
+    def finalize_backward(self) -> None:  # noqa: B027
+        """Called after every ``backward``, before :meth:`after_backward`: what the user has to do then."""
+
+    def recover(self) -> None:  # noqa: B027
+        """Called after an exception in a forward or a backward; gradients of this iteration are lost."""
+
     def unshard(self, op: Unshard) -> None:  # noqa: B027
         """Unshards wrapped modules, where the engine shards."""
 

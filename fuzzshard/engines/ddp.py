@@ -12,11 +12,13 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     ClipGradNorm,
@@ -57,6 +59,14 @@ PRECISION = Exclusion(
 )
 DIVIDE_FACTOR = Exclusion(
     "a divide factor, which DDP has not", "distributed.py: DistributedDataParallel has no such method"
+)
+FILLED = Exclusion(
+    "zeros for parameters without a gradient, which DDP leaves without",
+    "distributed.py: set_reduce_scatter_unused_params is a method of FSDPModule alone",
+)
+ABORTED = Exclusion(
+    "an iteration ends with an exception, after which DDP does not say how to go on",
+    "distributed.py: reset_iter_state is a method of FSDPModule alone",
 )
 ASSIGNED = Exclusion(
     "load_state_dict(assign=True) replaces the parameters that DDP's constructor has hooked", _CONSTRUCTION
@@ -106,6 +116,10 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
     built = not built_by_forward
     if any(isinstance(op, SetDivideFactor) for op in case.schedule):
         return DIVIDE_FACTOR
+    if any(fills_unused(case, index) for index in range(len(case.wrap))):
+        return FILLED
+    if any(isinstance(op, Abort) for op in case.schedule):
+        return ABORTED
     flags = SyncFlags(case)
     pending: list[bool] = []
     unsynced = False

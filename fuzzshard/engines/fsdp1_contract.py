@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
@@ -12,6 +13,7 @@ from fuzzshard.case.groups import root_is_wrapped
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress, ranks_differ
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     ClipGradNorm,
@@ -60,6 +62,16 @@ def not_applicable(case: Case) -> Exclusion | None:
 
 
 def _options(case: Case) -> Iterator[Exclusion]:
+    if any(isinstance(op, Abort) for op in case.schedule):
+        yield Exclusion(
+            "an iteration ends with an exception, after which FSDP1 does not say how to go on",
+            "fully_sharded_data_parallel.py: reset_iter_state is a method of FSDPModule alone",
+        )
+    if any(fills_unused(case, index) for index in range(len(case.wrap))):
+        yield Exclusion(
+            "zeros for parameters without a gradient",
+            "fully_sharded_data_parallel.py: set_reduce_scatter_unused_params is a method of FSDPModule",
+        )
     if any(len(group.modules) > 1 for group in case.wrap):
         yield Exclusion(
             "a list group: a unit of FSDP1 is one module",

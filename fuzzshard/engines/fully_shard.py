@@ -20,6 +20,7 @@ from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.options import Dtype
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     CorruptState,
@@ -86,7 +87,7 @@ def not_applicable(case: Case) -> Exclusion | None:
             if initialized and dtypes != {op.dtype}:
                 return CAST_LATER
             cast = op.dtype
-        elif isinstance(op, Forward | Unshard):
+        elif isinstance(op, Forward | Unshard | Abort):
             initialized = True
         elif isinstance(op, CorruptState) and op.how == "rebuild":
             initialized = False
@@ -162,6 +163,9 @@ class FullyShard(Engine):
         self._parts = self._find_parts(model)
         options.set_prefetches(self.case, model)
         options.set_communication(self.case, model, self.mesh)
+        if self.case.finalize is not None:
+            root: Any = options.wrapped(model, "")
+            root.set_manual_backward_finalization(True)
         options.register_methods(self.facts, model)
         if self.case.init == "meta":
             options.materialize(self.case, self.facts, model, super().build(), self.mesh.device)
@@ -197,14 +201,31 @@ class FullyShard(Engine):
 
     @override
     def unshard(self, op: Unshard) -> None:
-        """Waits for nothing: "FSDP will wait on the pending unshard in the module's pre-forward"."""
-        for module in self._targeted(op):
-            module.unshard(async_op=op.async_op)
+        """Waits if it is told to: "FSDP will wait on the pending unshard in the module's pre-forward"."""
+        handles = [module.unshard(async_op=op.async_op) for module in self._targeted(op)]
+        for handle in handles if op.wait else ():
+            if handle is not None:
+                handle.wait()
 
     @override
     def reshard(self, op: Reshard) -> None:
         for module in self._targeted(op):
             module.reshard()
+
+    @override
+    def finalize_backward(self) -> None:
+        if self.case.finalize is None:
+            return
+        root: Any = options.wrapped(self.model, "")
+        if self.case.finalize == "async":
+            root.finalize_backward(async_op=True).wait()
+        else:
+            root.finalize_backward()
+
+    @override
+    def recover(self) -> None:
+        options.wrapped(self.model, "").reset_iter_state()
+        self.sync.forget()
 
     @override
     def record_post_optim_event(self, optimizer: torch.optim.Optimizer) -> None:

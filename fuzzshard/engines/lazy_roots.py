@@ -16,7 +16,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, join, resolve
 from fuzzshard.case.groups import groups_within
 from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import CorruptState, Forward
+from fuzzshard.case.schedule import Abort, CorruptState, Forward
 from fuzzshard.case.units import parameter_groups
 from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED
 
@@ -40,8 +40,9 @@ def flaw(case: Case) -> tuple[Flaw, int] | None:
     for index, op in enumerate(case.schedule):
         if isinstance(op, CorruptState) and op.how == "rebuild":
             roots.initialised.clear()
-        if isinstance(op, Forward):
-            tape.forward(op.target, grad=False, paths=progress.paths, frozen=(), training=True)
+        if isinstance(op, Forward | Abort):
+            called = op.target if isinstance(op, Forward) else ""
+            tape.forward(called, grad=False, paths=progress.paths, frozen=(), training=True)
             if roots.flaw is not None:
                 return roots.flaw, index
         progress.advance()

@@ -20,6 +20,7 @@ from fuzzshard.case.case import Case, Mesh
 
 _device_mesh: Any = importlib.import_module("torch.distributed.device_mesh")
 _groups: dict[tuple[int, ...], Any] = {}
+_scatter_groups: dict[tuple[int, ...], Any] = {}
 _meshes: dict[Mesh, DeviceMesh] = {}
 
 
@@ -52,10 +53,32 @@ def _cached_new_group(make: Callable[..., Any]) -> Callable[..., Any]:
     return new_group
 
 
+def _with_scatter_groups(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Answers ``set_separate_reduce_scatter_group`` with a group that is there.
+
+    Every group that it made would live as long as the world. And it makes them with
+    ``use_local_synchronization``: the name of such a group counts the groups of the rank that makes it
+    (``_hash_ranks_to_str`` in torch/distributed/distributed_c10d.py), so ranks of which some were idle in an
+    earlier case would wait for each other under different names.
+    """
+
+    def new_group(ranks: list[int] | None = None, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("group_desc") == _SCATTERS and ranks is not None:
+            return _scatter_groups[tuple(ranks)]
+        return make(ranks, *args, **kwargs)
+
+    return new_group
+
+
+_SCATTERS = "fsdp_reduce_scatter"
+"""What ``set_separate_reduce_scatter_group`` calls the group that it makes."""
+
+
 def install_group_cache() -> None:
     """Makes ``DeviceMesh`` reuse groups; once per rank process, after ``init_process_group``."""
     _groups[tuple(range(dist.get_world_size()))] = dist.group.WORLD
     _device_mesh.new_group = _cached_new_group(_device_mesh.new_group)
+    dist.new_group = _with_scatter_groups(dist.new_group)
 
 
 def _axes(mesh: Mesh) -> dict[str, int]:
@@ -90,6 +113,12 @@ def prepare_groups(case: Case) -> None:
     }
     for ranks in _rank_lists(case.mesh, factors):
         _device_mesh.new_group(ranks)
+    if any("separate_group" in group.communication for group in case.wrap):
+        mesh = case.mesh
+        slices = torch.arange(mesh.size).view(-1, mesh.shard, mesh.tensor or 1)
+        for ranks in slices.movedim(1, -1).flatten(0, -2).tolist():
+            if tuple(ranks) not in _scatter_groups:
+                _scatter_groups[tuple(ranks)] = dist.new_group(ranks)
 
 
 def rank_mesh(case: Case, device: torch.device) -> RankMesh:

@@ -14,11 +14,13 @@ from collections.abc import Iterator
 
 from fuzzshard.case.autograd import Node, Tape, Unwatched, reached
 from fuzzshard.case.case import Case
+from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import stored_dtype
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     CorruptState,
@@ -141,6 +143,9 @@ class _Walk:
                 self.saved, self.via = self.state.copy(), op.via
             case Cast():
                 self.state = Known()
+            case Abort():
+                self.grads = Known()
+                self.unreduced.clear()
             case CorruptState(how="rebuild"):
                 self.state, self.grads = Known(), Known()
                 self.unreduced.clear()
@@ -161,6 +166,13 @@ class _Walk:
                 self.grads.add(Known(set(held)) if sure else Known(maybe=set(held)))
                 if sure:
                     held.clear()
+        for fqn, owner in self.found.owners.items():
+            if (
+                fills_unused(self.case, owner)
+                and self.flags.synced(owner)
+                and fqn not in self.progress.frozen
+            ):
+                self.grads.add(Known(maybe={fqn}))
 
     def _zero_grad(self, index: int, op: ZeroGrad) -> Iterator[tuple[Lack, int, bool]]:
         """``Optimizer.zero_grad``: all gradients of one dtype and device in one call."""

@@ -11,10 +11,12 @@ from torch import nn
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.facts import Facts, has_batch_norm
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_groups
-from fuzzshard.case.schedule import SetDivideFactor, SetFlag
+from fuzzshard.case.progress import modules_named
+from fuzzshard.case.schedule import SetDivideFactor, SetFlag, Unshard
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
@@ -68,6 +70,9 @@ class Reference(Engine):
             watch = functools.partial(self._watch, root, index in managing)
             for path in group.modules:
                 model.get_submodule(path).register_forward_hook(watch, with_kwargs=True)
+                if fills_unused(self.case, index):
+                    enter = functools.partial(self._enter, index)
+                    model.get_submodule(path).register_forward_pre_hook(enter)
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.register_forward_hook(_drop_gradients)
@@ -96,6 +101,17 @@ class Reference(Engine):
             if tensor.grad_fn is not None or tensor.requires_grad:
                 tensor.register_hook(lambda gradient: self._reached.add(root))  # type: ignore[no-untyped-call]
         return output
+
+    def _enter(self, group: int, module: nn.Module, args: object) -> None:
+        """Notes that a group has unsharded parameters: no others get zeros in place of a gradient."""
+        self.sync.filling.add(group)
+
+    @override
+    def unshard(self, op: Unshard) -> None:
+        for index, group in enumerate(self.case.wrap):
+            named = modules_named(self.case, group.modules, op.target, recurse=op.recurse)
+            if named and op.waits and fills_unused(self.case, index):
+                self.sync.filling.add(index)
 
     @override
     def checkpoints_module(self, path: str) -> bool:
@@ -130,6 +146,13 @@ class Reference(Engine):
     def after_backward(self) -> None:
         self.master_weights.register_masters()
         self.sync.after_backward(self.trained, self._reached)
+
+    @override
+    def recover(self) -> None:
+        self.master_weights.register_masters()
+        for leaf in self.master_weights.leaves.values():
+            leaf.grad = None
+        self.sync.forget()
 
     @override
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:

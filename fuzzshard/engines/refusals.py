@@ -16,7 +16,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import stored_dtype
 from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Forward
+from fuzzshard.case.schedule import Abort, Forward
 from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED, VIEWS_ARE_WARNED_OF
 from fuzzshard.engines.fsdp1_contract import frozen_at_construction, mixed_units
 from fuzzshard.engines.lazy_roots import Flaw, flaw
@@ -84,6 +84,8 @@ def _changes_views(case: Case, engine: str) -> Iterator[Due]:
     changed = changed_outputs(case).intersection(path for group in case.wrap for path in group.modules)
     progress = Progress(case)
     for index, op in enumerate(case.schedule):
+        if isinstance(op, Abort) and not changed.isdisjoint(progress.calls_of("")):
+            yield Due(index, certain=False)  # the exception may come before
         if isinstance(op, Forward) and op.grad and not changed.isdisjoint(progress.calls_of(op.target)):
             yield Due(index, certain=False)
         progress.advance()

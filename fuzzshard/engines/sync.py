@@ -54,6 +54,8 @@ class ExplicitSync:
         """What has not been averaged over the whole mesh yet."""
         self.unreduced: dict[str, torch.Tensor] = {}
         """What has not even been added up over the shards of one replica."""
+        self.filling: set[int | None] = set()
+        """The groups that reduce zeros for parameters without a gradient."""
         self._reduced: dict[str, torch.Tensor | None] = {}
 
     def before_backward(self, parameters: dict[str, torch.nn.Parameter]) -> None:
@@ -78,6 +80,8 @@ class ExplicitSync:
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]
             parameter.grad = self._reduced[fqn]
+            if owner in self.filling and self._root(owner) in roots and self.flags.reduce[owner]:
+                self._fill(fqn, parameters)
             if self._root(owner) in roots and self.flags.reduce[owner]:
                 self.unreduced.pop(fqn, None)
             if fqn in self.local and self._root(owner) in roots and self.flags.synced(owner):
@@ -85,6 +89,21 @@ class ExplicitSync:
                 divisor = self.flags.divisors[owner]
                 average = self.average(fqn, local, parameter.grad, divisor).to(parameter.dtype)
                 parameter.grad = average if parameter.grad is None else parameter.grad + average
+
+    def forget(self) -> None:
+        """Drops what waits to be reduced."""
+        self.local.clear()
+        self.unreduced.clear()
+
+    def _fill(self, fqn: str, parameters: dict[str, torch.nn.Parameter]) -> None:
+        """Makes a gradient of zeros where there is none.
+
+        ``set_reduce_scatter_unused_params`` is "to include zero gradients for parameters that did not receive
+        a gradient in backward" (its docstring in torch/distributed/fsdp/_fully_shard/_fully_shard.py).
+        """
+        if fqn not in self.local and parameters[fqn].requires_grad:
+            zeros = torch.zeros_like(parameters[fqn])
+            self.local[fqn] = self._to_reduce_dtype(fqn, zeros, parameters)
 
     def _take(self, fqn: str, parameters: dict[str, torch.nn.Parameter]) -> torch.Tensor | None:
         """What the backward has added, from where it arrived."""

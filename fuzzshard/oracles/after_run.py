@@ -1,13 +1,14 @@
 """What must not be left behind by a run: memory, pending communication, hooks, misplaced optimizer states.
 
-Sharded parameters have no unsharded memory: ``fully_shard`` frees it when it reshards (its docstring), and
-the last backward waits for all reductions (``set_is_last_backward``). The output of an all-gather is kept
-until the next one is copied out, and the last of a forward is freed "to avoid holding onto memory after
-forward" (note on the overlap of all-gathers, ``_fsdp_param_group.py``). What may be left follows from the
-schedule: groups that stay unsharded (:mod:`fuzzshard.oracles.registration`), all-gathers that were
-issued ahead (:mod:`fuzzshard.oracles.fully_shard_model`), sums over shards that wait for their all-reduce.
-An optimizer's states lie where their parameter does: they are made like it (``torch.zeros_like``), and a
-checkpoint is loaded into the same layout. So do gradients that ``fully_shard`` has reduced.
+Sharded parameters have no unsharded memory: ``fully_shard`` frees it when it reshards (its docstring) unless
+it is told to keep it, and the last backward waits for all reductions (``set_is_last_backward``). The output
+of an all-gather is kept until the next one is copied out, and the last of a forward is freed "to avoid
+holding onto memory after forward" (note on the overlap of all-gathers, ``_fsdp_param_group.py``). What may be
+left follows from the schedule: groups that stay unsharded (:mod:`fuzzshard.oracles.registration`),
+all-gathers that were issued ahead (:mod:`fuzzshard.oracles.fully_shard_model`), sums over shards that wait
+for their all-reduce. An optimizer's states lie where their parameter does: they are made like it
+(``torch.zeros_like``), and a checkpoint is loaded into the same layout. So do gradients that ``fully_shard``
+has reduced.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence, Set
 from typing import Literal, NamedTuple
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.communication import is_kept
 from fuzzshard.case.schedule import SetFlag
 from fuzzshard.engines.fully_shard_state import GroupState
 from fuzzshard.oracles.fully_shard_model import followed
@@ -123,7 +125,9 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
         yield Leak("buffer", "the last all-gather", "its output, which was copied out", "freed after forward")
     for index, held in remains.groups.items():
         group = model.groups[index]
-        if registration.groups[index].state == SHARDED:
+        if is_kept(case, index):
+            yield from _lost(held) if certain and group.was_unsharded else ()
+        elif registration.groups[index].state == SHARDED:
             yield from _unsharded(held)
         yield from _communication(held, group, flags)
         if certain:
@@ -134,6 +138,13 @@ def _unsharded(held: GroupState) -> Iterator[Leak]:
     for fqn, elements in held.unsharded.items():
         if elements:
             yield Leak("memory", f"unsharded {fqn}", f"memory of {elements} elements", "freed")
+
+
+def _lost(held: GroupState) -> Iterator[Leak]:
+    """ "Keeping the storage preserves its data pointers" (``set_keep_unsharded_storage``)."""
+    for fqn, elements in held.unsharded.items():
+        if not elements:
+            yield Leak("memory", f"unsharded {fqn}", "no memory", "kept")
 
 
 def _communication(held: GroupState, group: Group, flags: Set[str]) -> Iterator[Leak]:

@@ -16,6 +16,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.progress import Progress, modules_named, names_rank
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     CorruptState,
@@ -50,13 +51,15 @@ class Prediction(NamedTuple):
 def is_predictable(case: Case) -> bool:
     """Whether the model covers a case.
 
-    Not the hooks of compiled models; and not modules with methods of other names that are checkpointed or in
-    a list group, where hooks run around ``forward`` only.
+    Not the hooks of compiled models; not roots that share streams, and with these the order that backward
+    prefetches against, which ``share_comm_ctx`` does not say; and not modules with methods of other names
+    that are checkpointed or in a list group, where hooks run around ``forward`` only.
     """
     blocks = {p: m for p, m in facts(case).modules.items() if isinstance(m, Block) and m.method != "forward"}
     hooked = {c.module for c in case.checkpoints}
     hooked |= {m for group in case.wrap if len(group.modules) > 1 for m in group.modules}
-    return case.compile is None and hooked.isdisjoint(blocks)
+    sharing = sum("share_streams" in group.communication for group in case.wrap)
+    return case.compile is None and sharing < 2 and hooked.isdisjoint(blocks)
 
 
 class FullyShardModel:
@@ -91,7 +94,7 @@ class FullyShardModel:
             skipped = self._run(op) is False
             self.progress.advance(skipped=skipped)
             self.certain &= self.hooks.certain
-        if not self.certain:
+        if not self.certain or isinstance(op, Abort):
             return None
         if not isinstance(op, Backward) or skipped:
             return Prediction(tuple(self.issued))
@@ -114,10 +117,13 @@ class FullyShardModel:
                 self.training = op.train
             case Unshard():
                 for group in self._named(op):
-                    group.unshard() if op.async_op else group.gather()
+                    group.gather() if op.waits else group.unshard()
             case Reshard():
                 for group in self._named(op):
                     group.reshard()
+            case Abort():
+                self.certain &= not any(group.may_fill for group in self.groups)
+                self.hooks.reset()
             case TakeStateDict() | SaveState() | LoadState():
                 for group in self.groups:
                     group.shards = Shards.ALL

@@ -15,6 +15,7 @@ from collections.abc import Collection, Set
 from typing import NamedTuple
 
 from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import reduction_dtype
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.options import Dtype
@@ -98,6 +99,8 @@ class Group:
         self.called = Phase.IDLE
         self.phase = Phase.IDLE
         self.gradients: set[str] = set()
+        self.frozen: Set[str] = frozenset()
+        self.was_unsharded = False
         self.partial: set[str] = set()
         """What waits for its all-reduce and takes part in the next reduction of the group."""
         self.places: list[int] = []
@@ -122,11 +125,22 @@ class Group:
         """Ends an all-gather that was started."""
         if self.ahead is not Ahead.NONE:
             self.ahead, self.shards = Ahead.NONE, Shards.WHOLE
+            self.was_unsharded = True
 
     def gather(self) -> None:
         """Makes the group unsharded."""
         self.unshard()
         self.wait()
+
+    @property
+    def unshards_in_backward(self) -> bool:
+        """``FSDPModule.set_unshard_in_backward``."""
+        return "no_backward_unshard" not in self.spec.communication
+
+    def unshard_in_backward(self) -> None:
+        """Starts an all-gather where one is due and backward needs it."""
+        if self.unshards_in_backward:
+            self.unshard()
 
     def doubt(self, shards: Shards, ahead: Ahead) -> None:
         """What was done since ``shards`` and ``ahead`` held may not have been done."""
@@ -142,6 +156,20 @@ class Group:
         elif not self.keeps_after_forward:
             self.shards = Shards.FEW if self.few < self.case.mesh.shard else Shards.ALL
 
+    @property
+    def may_fill(self) -> bool:
+        """Whether the group reduces zeros for parameters without a gradient, once it has been unsharded."""
+        return fills_unused(self.case, self.index) and not self.was_unsharded
+
+    def reset(self) -> None:
+        """Forgets an iteration, with its gradients."""
+        self.shards, self.ahead = Shards.ALL, Ahead.NONE
+        self.called = self.phase = Phase.IDLE
+        self.gradients, self.partial, self.still_to_run = set(), set(), set()
+        self.places.clear()
+        self.root.order.clear()
+        self.root.forward = None
+
     def set_reshard_after_forward(self, value: bool) -> None:
         """``FSDPModule.set_reshard_after_forward``."""
         self.keeps_after_forward, self.few = not value, self.case.mesh.shard
@@ -153,6 +181,8 @@ class Group:
         if self.reshards_after_backward:
             self.reshard()
         reduced = self.gradients | self.partial
+        if fills_unused(self.case, self.index) and self.was_unsharded:
+            reduced |= {fqn for fqn in self.parameters if fqn not in self.frozen}
         if not self.reduces or not reduced:
             return
         size = self._sum(reduced) if self._sizes_known else None

@@ -119,6 +119,8 @@ class HookModel:
     def backward(self, nodes: list[Node], frozen: Set[str]) -> None:
         """Runs ``nodes``, in their order; parameters in ``frozen`` get no gradient."""
         self.gathers_certain = not self.casts_before_prefetch
+        for group in self.groups:
+            group.frozen = frozen
         self.in_backward.clear()
         numbers = {node.number for node in nodes}
         last = {fqn: node for node in nodes for fqn in node.parameters}
@@ -139,9 +141,12 @@ class HookModel:
         """A parameter gets its gradient, the sum over all its uses, when the last of them has run."""
         for fqn in node.parameters - frozen:
             if (owner := self.found.owners[fqn]) is not None:
-                self.certain &= self.groups[owner].shards in (Shards.WHOLE, Shards.EITHER)
+                group = self.groups[owner]
+                self.certain &= (
+                    group.shards in (Shards.WHOLE, Shards.EITHER) or not group.unshards_in_backward
+                )
                 if last[fqn] is node:
-                    self.groups[owner].gradients.add(fqn)
+                    group.gradients.add(fqn)
 
     def _pre_backward(self, group: Group) -> None:
         group.called = Phase.PRE_BACKWARD
@@ -149,13 +154,14 @@ class HookModel:
             self.finals.append(group.root)
         if group.parameters and group.phase is not Phase.PRE_BACKWARD:
             group.phase = Phase.PRE_BACKWARD
-            group.gather()
+            group.unshard_in_backward()
+            group.wait()
             if not group.spec.backward_prefetch and group.places:
                 place = group.places.pop()
                 if place > 0 and self.prefetches:
-                    self.groups[group.root.order[place - 1]].unshard()
+                    self.groups[group.root.order[place - 1]].unshard_in_backward()
         for name in group.spec.backward_prefetch:
-            self.of_module[name].unshard()
+            self.of_module[name].unshard_in_backward()
 
     def _recompute(self, region: Region, reached_numbers: set[int]) -> None:
         """A checkpointed module runs forward again as soon as backward needs what it computed.
@@ -187,6 +193,13 @@ class HookModel:
             group.doubt(shards, ahead)
         wraps = any(path in self.of_module for path, _, _ in region.calls)
         self.gathers_certain &= certain or not wraps
+
+    def reset(self) -> None:
+        """``FSDPModule.reset_iter_state`` of the root, after an iteration that ended somewhere."""
+        self.finals.clear()
+        self._claim(self.of_module[""])
+        for group in self.groups:
+            group.reset()
 
     def _finish(self, root: Root) -> None:
         """The end of a backward: what had no post-backward yet has it now."""

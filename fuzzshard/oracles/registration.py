@@ -21,6 +21,7 @@ from fuzzshard.case.groups import groups_within
 from fuzzshard.case.placements import shard_dim
 from fuzzshard.case.progress import Progress, modules_named, names_rank
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     CorruptState,
@@ -77,12 +78,15 @@ class RegistrationModel:
             case SetFlag(flag="reshard_after_backward"):
                 for group in self._named(op):
                     group.reshard_after_backward = op.value
-            case Unshard(async_op=False):
+            case Unshard() if op.waits:
                 for group in self._named(op):
                     group.state = UNSHARDED
             case Reshard():
                 for group in self._named(op):
                     group.state = SHARDED
+            case Abort():
+                self._claim(len(self.groups) - 1)
+                self._reshard()
             case SetRequiresGrad() if names_rank(op.ranks, self.progress.rank):
                 self._before_change()
             case Step():

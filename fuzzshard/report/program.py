@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     ClipGradNorm,
@@ -76,10 +77,13 @@ def _statement(op: Op) -> str:
             return f"{others}{model_name(target)}.path = {path}"
         case SetDivideFactor(factor=factor, target=target, recurse=recurse):
             return f"{model_name(target)}.set_gradient_divide_factor({factor}{_only(recurse)})"
-        case Unshard(target=target, recurse=recurse, async_op=async_op):
-            return f"{model_name(target)}.unshard(async_op={async_op}{_only(recurse)})"
+        case Unshard(target=target, recurse=recurse, async_op=async_op, wait=wait):
+            waits = ".wait()" if async_op and wait else ""
+            return f"{model_name(target)}.unshard(async_op={async_op}{_only(recurse)}){waits}"
         case Reshard(target=target, recurse=recurse):
             return f"{model_name(target)}.reshard({_only(recurse).removeprefix(', ')})"
+        case Abort(target=target, batch=batch, during=during):
+            return f"{model_name(target)} raises in the {during} of batch {batch}; model.reset_iter_state()"
         case ClipGradNorm(max_norm=max_norm, norm_type=norm_type):
             return f"clip_grad_norm_({max_norm}, norm_type={norm_type})"
         case Cast(dtype=dtype):

@@ -50,7 +50,7 @@ class BackwardLines:
             if len(taken) > 1 and self.scope.aim.seeded:
                 loss = f"({' + '.join(taken)})"
             if stops:
-                return [f"{loss}.backward()"]
+                return [f"{loss}.backward()", *self._finalize()]
             lines = [*self._differentiate(index, loss), *self.scope.wait("after_backward")]
             self._unsynced = self.scope.aim.engine != "fully_shard" and not self.flags.synced
         gradient = "local_gradient" if self._unsynced else "gradient"
@@ -58,10 +58,20 @@ class BackwardLines:
             lines += ['if device == "cuda":', "    torch.cuda.synchronize()  # only the last backward waits"]
         return lines + self.watch.lines(index, ("input_gradient", gradient, "unreduced_gradient"))
 
+    def _finalize(self) -> list[str]:
+        """What the user has to call after a backward."""
+        if self.case.finalize is None or not self.scope.shards:
+            return []
+        if self.scope.aim.trains_reference:
+            self.scope.uses.add("FSDPModule")
+        model = self.scope.model
+        call = "finalize_backward(async_op=True).wait()" if self.case.finalize == "async" else ""
+        return self.scope.if_wrapped(model, [f"{model}.{call or 'finalize_backward()'}"])
+
     def _differentiate(self, index: int, loss: str) -> list[str]:
         unsynced = self.sync.unsynced[index]
         if not self.by_hand or (self.sync.plain and unsynced):
-            return [*self._clear(index), f"{loss}.backward()"]
+            return [*self._clear(index), f"{loss}.backward()", *self._finalize()]
         if self.sync.plain:
             parameters = "model.parameters()" if self.reference else "by_hand"
             divisor = next(iter(self.sync.divisors.get(index, {}).values()), None)
@@ -72,7 +82,7 @@ class BackwardLines:
                 lines = [f"average({parameters})"]
             if self.reference:
                 lines = ["if model is reference:  # the engine does this by itself", *indented(lines)]
-            return [f"{loss}.backward()", *lines]
+            return [f"{loss}.backward()", *self._finalize(), *lines]
         self.scope.uses.add("backward")
         return list(self._backward_call(index, loss))
 
@@ -96,3 +106,4 @@ class BackwardLines:
             yield from assignment("factors", factors)
             arguments.append("divide_by=factors")
         yield f"backward({', '.join(arguments)})"
+        yield from self._finalize()

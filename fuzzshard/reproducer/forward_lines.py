@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Dropout
-from fuzzshard.case.schedule import Forward, Op
+from fuzzshard.case.schedule import Abort, Forward, Op
 from fuzzshard.model.expressions import call_expression
 from fuzzshard.reproducer.inputs import InputNames, tuple_text
 from fuzzshard.reproducer.losses import Losses
@@ -42,6 +42,14 @@ class ForwardLines:
 
     def lines(self, index: int, op: Forward) -> list[str]:
         """The inputs that are new, the call, the loss, and what is looked at then."""
+        lines = self._before(index, op)
+        body = self._body(index, op, self._call(op))
+        if not op.grad:
+            body = ["with torch.no_grad():", *(f"    {line}" for line in body)]
+        return [*lines, *body, *self.watch.lines(index, ("output", "loss", "registered_parameter", "buffer"))]
+
+    def _before(self, index: int, op: Forward) -> list[str]:
+        """The inputs that are new, and the seed of dropout."""
         seeded = self.scope.aim.seeded
         lines = self.inputs.seeded() if seeded else self.inputs.definitions(op, self.scope.uses)
         if self._dropout and seeded:
@@ -49,10 +57,36 @@ class ForwardLines:
         elif self._dropout:
             self.scope.uses.add("seed_of")
             lines.append(f'torch.manual_seed(seed_of({self.case.seed}, "dropout", {index}, rank))')
-        body = self._body(index, op, self._call(op))
-        if not op.grad:
-            body = ["with torch.no_grad():", *(f"    {line}" for line in body)]
-        return [*lines, *body, *self.watch.lines(index, ("output", "loss", "registered_parameter", "buffer"))]
+        return lines
+
+    def aborted(self, index: int, op: Abort) -> list[str]:
+        """An iteration that a module ends with an exception, and what makes the next one possible."""
+        scope, forward = self.scope, Forward(batch=op.batch)
+        module, call = at(scope.model, op.target), self._call(forward)
+        if op.during == "forward":
+            hook, body = f"{module}.register_forward_pre_hook(interrupt)", [f"    {call}"]
+        else:
+            hook = f"{module}.register_forward_hook(interrupt_backward)"
+            outputs = output_expressions(self.case, forward)
+            terms = [self.term(forward, i, output) for i, output in enumerate(outputs)]
+            body = [f"    out = {call}", f"    ({' + '.join(terms)}).backward()"]
+        scope.uses |= {"interrupt", "interrupt_backward"} if op.during == "backward" else {"interrupt"}
+        recovery = [f"{scope.model}.reset_iter_state()"] if scope.shards else []
+        recovery = scope.if_wrapped(scope.model, recovery) if recovery else []
+        if recovery and scope.aim.trains_reference:
+            scope.uses.add("FSDPModule")
+        return [
+            *self._before(index, forward),
+            f"handle = {hook}",
+            "try:",
+            *body,
+            "except InterruptedError:",
+            "    pass",
+            "handle.remove()",
+            *recovery,
+            f"{scope.called}.zero_grad()",
+            *self.watch.lines(index, ("buffer",)),
+        ]
 
     def _call(self, op: Forward) -> str:
         """The call; what engines put around a module has a ``forward`` and no other method."""

@@ -91,6 +91,17 @@ def unsharded(t):
     return t.full_tensor() if isinstance(t, DTensor) else t
 """
 
+INTERRUPT = """
+def interrupt(*args):  # as a user's code may raise in the middle of an iteration
+    raise InterruptedError
+"""
+
+INTERRUPT_BACKWARD = """
+def interrupt_backward(module, args, output):
+    if output.requires_grad:
+        output.register_hook(interrupt)
+"""
+
 END = [
     "dist.destroy_process_group()",
     "os._exit(0)  # threads of gloo that still hold tensors can abort a normal exit",

@@ -42,7 +42,7 @@ _SEVERAL = {
     "torch.distributed.fsdp": (
         *("BackwardPrefetch", "CPUOffload", "CPUOffloadPolicy", "FSDPModule", "FullyShardedDataParallel"),
         *("MixedPrecision", "MixedPrecisionPolicy", "ShardingStrategy"),
-        *("fully_shard", "register_fsdp_forward_method"),
+        *("fully_shard", "register_fsdp_forward_method", "share_comm_ctx"),
     ),
     "torch.distributed.fsdp._fully_shard._fsdp_param_group": ("FSDPParamGroup",),
     "torch.distributed.fsdp._fully_shard._fsdp_state": ("FSDPState",),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.facts import facts
-from fuzzshard.case.schedule import Forward, Op
+from fuzzshard.case.schedule import Abort, Forward, Op
 from fuzzshard.reproducer.seeded import input_expression, seed_line
 
 Batch = tuple[str, int]
@@ -23,12 +23,16 @@ class InputNames:
 
     def __init__(self, case: Case, ops: Sequence[Op]) -> None:
         self.case = case
-        self._batches = {(op.target, op.batch) for op in ops if isinstance(op, Forward)}
+        self._forwards = [
+            op if isinstance(op, Forward) else Forward(batch=op.batch)
+            for op in ops
+            if isinstance(op, Forward | Abort)
+        ]
+        self._batches = {(op.target, op.batch) for op in self._forwards}
         self._defined: dict[Batch, None] = {}
         self.cast = ""
         """The dtype that everything was cast to last, if it was."""
         self._rank = 0 if case.inputs.same_on_ranks else "rank"
-        self._forwards = [op for op in ops if isinstance(op, Forward)]
 
     def shape(self, batch: int, *sizes: int) -> list[str]:
         """The dimensions of a tensor of a batch: rows, the sequence if there is one, then ``sizes``."""

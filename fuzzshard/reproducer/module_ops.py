@@ -82,8 +82,10 @@ def unshard_lines(scope: Scope, op: Unshard | Reshard) -> list[str]:
 def _unshard_lines(scope: Scope, op: Unshard | Reshard) -> list[str]:
     if isinstance(op, Reshard):
         return scope.each_wrapped(op.target, lambda m: [f"{m}.reshard()"], recurse=op.recurse)
-    argument = "async_op=True" if op.async_op else ""
-    return scope.each_wrapped(op.target, lambda m: [f"{m}.unshard({argument})"], recurse=op.recurse)
+    call = "unshard(async_op=True)" if op.async_op else "unshard()"
+    if op.async_op and op.wait:
+        call += ".wait()"
+    return scope.each_wrapped(op.target, lambda m: [f"{m}.{call}"], recurse=op.recurse)
 
 
 def divide_factor_lines(scope: Scope, op: SetDivideFactor) -> list[str]:

@@ -8,6 +8,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.progress import Progress, ops_that_run
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     ClipGradNorm,
@@ -173,6 +174,9 @@ class Program:
                 return [*lines, *self.watch.lines(index, ("parameter", *self._taken_oracle))]
             case ZeroGrad(set_to_none=to_none):
                 return [f"optimizer.zero_grad({'' if to_none else 'set_to_none=False'})"]
+            case Abort() as op:
+                forget = ["local.clear()"] if self._sums else []
+                return [*self.forwards.aborted(index, op), *forget]
             case ClipGradNorm() as op:
                 return [*module_ops.clip_lines(self.scope, op), *self.watch.lines(index, ("gradient",))]
             case SaveState() | LoadState() | CorruptState() | TakeStateDict() as op:

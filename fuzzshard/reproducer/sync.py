@@ -12,6 +12,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     ClipGradNorm,
@@ -92,6 +93,8 @@ def sync_plan(
                 averaged, local = averaged or nothing, bool(names)
             case Step() | ClipGradNorm():
                 plain &= not local
+            case Abort():
+                averaged = local = False
             case ZeroGrad():
                 plain &= not local
                 averaged &= bool(case.optimizer.exclude)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.communication import CUSTOM
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import MLP, Alias, Attention, BatchNorm, Block, walk
 from fuzzshard.case.units import unit_modules
@@ -73,9 +74,16 @@ def wrap_lines(case: Case, model: str) -> list[str]:
         lines.append(
             f"dist.barrier(mesh.get_group({axis}))  # NCCL allocates for a communicator that is there"
         )
+    told = {option for group in case.wrap for option in group.communication}
+    lines += [line for option in CUSTOM if option in told for line in _CUSTOM_COMM[option]]
     for group in case.wrap:
         lines += _prefetch_lines(group, model)
-        lines += [f"{at(model, group.modules[0])}.{_COMMUNICATION[option]}" for option in group.communication]
+        module = at(model, group.modules[0])
+        lines += [f"{module}.{_COMMUNICATION[o]}" for o in group.communication if o in _COMMUNICATION]
+    if sharing := [at(model, g.modules[0]) for g in case.wrap if "share_streams" in g.communication]:
+        lines.append(f"share_comm_ctx([{', '.join(sharing)}])")
+    if case.finalize is not None:
+        lines.append(f"{model}.set_manual_backward_finalization(True)")
     for path in (path for group in case.wrap for path in group.modules):
         block = facts(case).modules[path]
         if isinstance(block, Block) and block.method != "forward":
@@ -88,6 +96,36 @@ _COMMUNICATION = {
     "allocate": "set_allocate_memory_from_process_group_for_comm(True)",
     "two_buffers": "set_reduce_scatter_max_input_buffers(2)",
     "hook": "set_all_reduce_hook(lambda output: None)",
+    "hook_stream": (
+        "set_all_reduce_hook(lambda output: None, stream=torch.get_device_module(device).Stream())"
+    ),
+    "custom_gather": "set_custom_all_gather(PlainAllGather())",
+    "custom_scatter": "set_custom_reduce_scatter(PlainReduceScatter())",
+    "separate_group": "set_separate_reduce_scatter_group(True)",
+    "keep_storage": "set_keep_unsharded_storage(True, recurse=False)",
+    "zeros_for_unused": "set_reduce_scatter_unused_params(True, recurse=False)",
+    "no_backward_unshard": "set_unshard_in_backward(False)",
+}
+_ALLOCATE = [
+    "    def allocate(self, size, *, dtype, device):",
+    "        return torch.empty(*size, dtype=dtype, device=device)",
+    "",
+]
+_CUSTOM_COMM = {
+    "custom_gather": [
+        "class PlainAllGather:  # as fully_shard does it by itself",
+        *_ALLOCATE,
+        "    def __call__(self, output_tensor, input_tensor, group, async_op=False):",
+        "        return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)",
+        "",
+    ],
+    "custom_scatter": [
+        "class PlainReduceScatter:  # as fully_shard does it by itself",
+        *_ALLOCATE,
+        "    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):",
+        "        return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)",
+        "",
+    ],
 }
 
 

@@ -51,6 +51,8 @@ class Writer:
             "snapshot": helpers.SNAPSHOT if self.shards else helpers.PLAIN_SNAPSHOT,
             "whole": helpers.WHOLE,
             "unsharded": helpers.WHOLE_OUTPUT,
+            "interrupt": helpers.INTERRUPT,
+            "interrupt_backward": helpers.INTERRUPT_BACKWARD,
             "describe": helpers.DESCRIBE,
             "wait": helpers.WAIT,
             **held.SOURCES,

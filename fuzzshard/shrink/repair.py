@@ -29,6 +29,7 @@ from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.leaves import leaf_parameters
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     CorruptState,
     Forward,
@@ -198,6 +199,9 @@ def _mend_schedule(case: Case, modules: Mapping[str, Module], fqns: list[str]) -
                 target = _nearest(op.target, fqns)
                 if _has_parameters(target, fqns):
                     yield replace(op, target=target)
+            case Abort():
+                if op.target in modules:
+                    yield op
             case SetPath():
                 if op.path < paths.get(op.target, 0):
                     yield op

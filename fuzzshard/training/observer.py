@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     ClipGradNorm,
     CorruptState,
@@ -65,6 +66,10 @@ class Observer:
                 self._taken(index)
             case SetRequiresGrad() | Unshard() | Reshard():
                 self.observe_registration(index)
+            case Abort():
+                self.observe_registration(index)
+                self._buffers(index)
+                self._unreduced(index)
             case ClipGradNorm():
                 self._gradients(index)
             case TakeStateDict():

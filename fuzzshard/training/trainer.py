@@ -10,6 +10,7 @@ import torch
 from fuzzshard.case.case import Case
 from fuzzshard.case.progress import Progress, names_rank
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     ClipGradNorm,
@@ -36,6 +37,7 @@ from fuzzshard.training.calls import call, flatten
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.feed import Feed
+from fuzzshard.training.interrupt import interrupted
 from fuzzshard.training.observer import Observer
 from fuzzshard.training.optimizers import make_optimizer
 from fuzzshard.training.states import States, rebuild, zero
@@ -118,6 +120,8 @@ class Trainer:
                 self.engine.unshard(op)
             case Reshard():
                 self.engine.reshard(op)
+            case Abort():
+                self._abort(index, op)
             case ClipGradNorm():
                 self.engine.clip_grad_norm(op)
             case Cast():
@@ -188,6 +192,23 @@ class Trainer:
         if op.grad:
             self.pending.append(loss)
 
+    def _abort(self, index: int, op: Abort) -> None:
+        """Loses an iteration, and goes on as the docstring of ``FSDPModule.reset_iter_state`` says."""
+        _seed_generators(
+            seed_of(self.case.seed, "dropout", index, self.engine.mesh.rank), self.engine.mesh.device
+        )
+        forward = Forward(batch=op.batch)
+        in_backward = op.during == "backward"
+        with interrupted(self.engine.submodule(op.target), in_backward=in_backward):
+            outputs = flatten(call(self.engine, "", self.engine.call_target(""), self.feed.inputs(forward)))
+            loss = self._loss(forward, outputs)
+            if in_backward and loss.requires_grad:
+                self.engine.before_backward()
+                torch.autograd.backward(loss)
+        self.engine.recover()
+        for parameter in self.engine.trained.values():
+            parameter.grad = None
+
     def _loss(self, op: Forward, outputs: list[torch.Tensor]) -> torch.Tensor:
         used = range(len(outputs)) if op.outputs is None else op.outputs
         terms = []
@@ -217,6 +238,7 @@ class Trainer:
             return False
         self.engine.before_backward()
         torch.autograd.backward(losses[0] if len(losses) == 1 else torch.stack(losses).sum())
+        self.engine.finalize_backward()
         self.recorder.explicit = True
         self.engine.after_backward()
         self.recorder.explicit = False

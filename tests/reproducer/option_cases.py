@@ -18,6 +18,7 @@ from fuzzshard.case.case import (
 from fuzzshard.case.graph import Block, Call, Child, Linear
 from fuzzshard.case.options import FSDP1, Delay, Expect, ParameterDtype, Precision, TensorParallel
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     ClipGradNorm,
@@ -170,7 +171,30 @@ EXPECTED = replace(
     expect=(Expect(kind="error", engine="fsdp1", pattern="planted", op=6, ranks="others"),),
 )
 
+TOLD = replace(
+    SMALL,
+    model=chain("linear0", "linear1"),
+    wrap=(
+        WrapGroup(modules=("linear0",), communication=("hook_stream", "custom_gather", "custom_scatter")),
+        WrapGroup(modules=("linear1",), communication=("separate_group", "zeros_for_unused")),
+    ),
+    schedule=STEP,
+    engines=("fully_shard",),
+)
+SHARED = replace(
+    TOLD,
+    wrap=tuple(WrapGroup(modules=(m,), communication=("share_streams",)) for m in ("linear0", "linear1")),
+)
+ABORTED = replace(
+    TOLD,
+    wrap=TWO,
+    schedule=(*STEP, Abort(target="linear0"), *STEP, Abort(target="linear1", during="backward"), *STEP),
+)
+
 ALL: dict[str, Case] = {
+    "told": TOLD,
+    "shared": SHARED,
+    "aborted": ABORTED,
     "options": OPTIONS,
     "states": STATES,
     "rebuilt": REBUILT,
