@@ -136,6 +136,7 @@ EXTENSIONS: dict[str, int] = {
     # added later, so that swarms stay as they were
     "rank_batches": 12,
     "communication": 10,
+    "ddp_options": 40,
 }
 """Percent of the cases that have any."""
 _EXTENDED = 67

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.facts import Facts
+from fuzzshard.case.facts import Facts, has_batch_norm
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import FSDP1, LOW_PRECISION, Precision
+from fuzzshard.case.order import off_default
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.placements import goes_to_smaller_mesh, shard_dim
 from fuzzshard.case.progress import modules_named
@@ -158,6 +160,32 @@ def fsdp1_features(case: Case) -> Iterator[str]:
     ):
         if present:
             yield f"fsdp1:{name}"
+
+
+def ddp_features(case: Case) -> Iterator[str]:
+    """Options of DDP, where that runs or ``replicate`` does."""
+    if not {"ddp", "replicate"} & set(case.engines):
+        return
+    for name in off_default(case.ddp):
+        value = getattr(case.ddp, name)
+        if name in _DDP_ALONE and "ddp" not in case.engines:
+            continue
+        if name == "ignored_modules" and not replicate_ignores(case):
+            continue
+        yield (
+            f"ddp:{name}" if value is True else f"ddp:no_{name}" if value is False else f"ddp:{name}_{value}"
+        )
+    if case.ddp.broadcasts_buffers and has_batch_norm(case, ""):
+        yield "ddp:broadcasts"
+
+
+_DDP_ALONE = ("buffers", "join", "manual_finalization")
+"""Options that ``replicate`` does not have."""
+
+
+def replicate_ignores(case: Case) -> bool:
+    """Whether ``replicate`` runs and is told to ignore modules."""
+    return "replicate" in case.engines and bool(ignored_modules(case, by_replicate=True))
 
 
 def _is_unsharded(case: Case) -> bool:

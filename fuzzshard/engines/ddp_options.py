@@ -103,7 +103,7 @@ def join(case: Case, ddp: DistributedDataParallel) -> Join | None:
 
 
 def finalize(ddp: Any) -> None:
-    """Waits for the reductions of a backward, "after all DDP buckets are ready" or "after backward returns"."""
+    """Waits for the reductions of a backward: "call this after backward returns" is always right."""
     ddp.finalize_backward()
 
 
