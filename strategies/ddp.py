@@ -6,8 +6,10 @@ from msgspec.structs import replace
 
 from fuzzshard.case.arrivals import arrivals, graph_is_static, replicated
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.options import DDP
+from fuzzshard.case.schedule import Cast, Forward, Op, SetDivideFactor, SetFlag
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -18,7 +20,7 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
     What DDP does with buffers, no other engine does: where there are any, none is judged then.
     """
     ours = {"ddp", "replicate"} & set(case.engines)
-    if "ddp_options" not in swarm or not ours:
+    if "ddp_options" not in swarm or not ours or has_precision(case) or any(map(_is_foreign, case.schedule)):
         return case
     by_replicate = "ddp" not in ours
     trained = replicated(case, by_replicate=by_replicate)
@@ -31,7 +33,7 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
         hook=tape.weighted(((None, 6), ("allreduce", 2), ("average", 2))),
         skip_all_reduce_unused_params=tape.chance(25 if len(arrived) <= 1 else 2),
         batched_grad_copy=tape.chance(20),
-        lazy_bucket_allocation=tape.chance(20),
+        lazy_bucket_allocation=tape.chance(10),
         initial=tape.weighted((("equal", 8), ("first_rank", 3), ("unsynced", 2))),
         device_mesh=case.mesh.replicate is None and case.mesh.tensor is None and tape.chance(25),
         join=None
@@ -43,6 +45,15 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
         else tape.weighted((("local", 6), ("broadcast", 3), ("forward_broadcast", 3), ("forward_local", 2))),
         ignored_modules="replicate" in ours and tape.chance(60),
     )
+    if by_replicate:
+        options = replace(options, join=None, manual_finalization=False, buffers="local")
     if not (options.broadcasts_buffers and has_batch_norm(case, "")):
         return replace(case, ddp=options)
     return replace(case, ddp=options, engines=("ddp",), relation=None)
+
+
+def _is_foreign(op: Op) -> bool:
+    """Whether DDP has nothing for an op, so that it does not run."""
+    if isinstance(op, SetDivideFactor | Cast):
+        return True
+    return bool(op.target) if isinstance(op, Forward | SetFlag) else False

@@ -126,7 +126,7 @@ def _reasons(case: Case, spec: DDP, *, replicate: bool) -> Iterator[str]:
     if spec.static_graph and not graph_is_static(case):
         yield "a graph that changes: static_graph=True says that it does not"
     trained = replicated(case, by_replicate=replicate)
-    if spec.ignored_modules and not trained:
+    if replicate and spec.ignored_modules and not trained:
         yield "replicate() is to ignore all that is trained"
     arrived = [some & trained for some in arrivals(case).values()]
     if spec.skip_all_reduce_unused_params and len(set(arrived)) > 1:

@@ -127,11 +127,13 @@ class Reference(Engine):
         """Takes the first rank's buffers "at beginning of the forward function", where the case says so.
 
         A forward without gradients, or without their synchronisation, puts it off for the next one
-        (``_post_forward`` in torch/nn/parallel/distributed.py).
+        (``_post_forward`` in torch/nn/parallel/distributed.py). Within ``join()`` they are the last rank's,
+        "since rank 0 may already have been joined" (``_sync_buffers``).
         """
         if self._broadcasts:
+            source = self.mesh.size - 1 if self.case.ddp.join not in (None, "off") else 0
             for buffer in self.model.buffers():
-                dist.broadcast(buffer, group=self.mesh.group, group_src=0)
+                dist.broadcast(buffer, group=self.mesh.group, group_src=source)
         synced = torch.is_grad_enabled() and self.flags.synced(UNMANAGED)
         self._broadcasts = synced and self.case.ddp.broadcasts_buffers
 
