@@ -113,10 +113,7 @@ def not_covered(case: Case, *, replicate: bool) -> str | None:
 
 
 def _reasons(case: Case, spec: DDP, *, replicate: bool) -> Iterator[str]:
-    known = inspect.signature(DistributedDataParallel).parameters
-    yield from (
-        f"this version of torch has no argument {name} of DDP" for name in _named(spec) if name not in known
-    )
+    yield from (f"this version of torch has no argument {name} of DDP" for name in _lacking(spec))
     if spec.manual_finalization and not hasattr(DistributedDataParallel, "finalize_backward"):
         yield "this version of torch has no finalize_backward() of DDP"
     if replicate:
@@ -133,6 +130,14 @@ def _reasons(case: Case, spec: DDP, *, replicate: bool) -> Iterator[str]:
         yield "unused parameters change, which skip_all_reduce_unused_params excludes"
     if not spec.find_unused_parameters and not spec.static_graph and any(some < trained for some in arrived):
         yield "a backward misses a parameter, and find_unused_parameters is off"
+
+
+def _lacking(spec: DDP) -> list[str]:
+    """The arguments that the case needs and that this version of torch does not have."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        return []  # somebody has wrapped the constructor
+    return [name for name in _named(spec) if name not in known]
 
 
 def _of_replicate(case: Case, spec: DDP) -> Iterator[str]:

@@ -28,6 +28,7 @@ _TORCH = (
     "from torch.distributed._composable.checkpoint_activation import checkpoint",
     "from torch.distributed._composable.replicate import replicate",
     "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper",
+    "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook",
     "from torch.distributed.device_mesh import init_device_mesh",
     "from torch.nn.parallel import DistributedDataParallel",
     "from torch.utils._pytree import tree_map_only",

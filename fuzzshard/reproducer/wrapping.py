@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import MLP, Alias, Attention, BatchNorm, Block, walk
 from fuzzshard.case.units import unit_modules
 from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.reproducer.mesh import MeshNames
-from fuzzshard.reproducer.options import fsdp1_arguments, group_arguments, parallel_style
+from fuzzshard.reproducer.options import (
+    ddp_arguments,
+    ddp_hook_lines,
+    ddp_method_lines,
+    fsdp1_arguments,
+    group_arguments,
+    parallel_style,
+)
 from fuzzshard.reproducer.scope import ENGINE_CLASSES, at
 from fuzzshard.reproducer.setup import assignment, call_lines, checkpoint_lines, freeze_lines
 
@@ -26,7 +34,11 @@ def engine_lines(
             *checkpoint_lines(case, model, reference=False),
         ]
         if engine == "replicate":
-            lines += call_lines("replicate", [model, *_ddp_arguments(case)])
+            ignored = [at(model, path) for path in ignored_modules(case, by_replicate=True)]
+            told = [f"ignored_modules=[{', '.join(ignored)}]"] if ignored else []
+            lines += _initial_lines(case, model, buffers=False)
+            lines += call_lines("replicate", [model, *told, *_ddp_arguments(case)])
+            lines += ddp_hook_lines(case.ddp, model, _group(case))
         return lines
     meta = case.init == "meta"
     lines = list(made or [f"{model} = {build_call(case, meta=meta, seeds=seeds)}"])
@@ -106,15 +118,34 @@ def around_lines(case: Case, engine: str, model: str, variable: str) -> list[str
     if engine not in ENGINE_CLASSES:
         return []
     if engine == "ddp":
-        return call_lines(f"{variable} = DistributedDataParallel", [model, *_ddp_arguments(case)])
+        return [
+            *_initial_lines(case, model, buffers=case.ddp.buffers != "local"),
+            *call_lines(f"{variable} = DistributedDataParallel", [model, *_ddp_arguments(case)]),
+            *ddp_hook_lines(case.ddp, variable, _group(case)),
+            *ddp_method_lines(case.ddp, variable),
+        ]
     return _fsdp1_lines(case, model, variable)
 
 
+def _initial_lines(case: Case, model: str, *, buffers: bool) -> list[str]:
+    """Takes their values from all ranks but the first, before DDP synchronises them."""
+    if case.ddp.initial != "first_rank":
+        return []
+    tensors = f"(*{model}.parameters(), *{model}.buffers())" if buffers else f"{model}.parameters()"
+    return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
+
+
+def _group(case: Case) -> str:
+    return "None" if MeshNames(case).flat else "group"
+
+
 def _ddp_arguments(case: Case) -> list[str]:
-    """Unused parameters are found, and buffers, if there are any, left alone, as the other engines do."""
+    """Buffers, if there are any, are left alone as the other engines do, unless the case says otherwise."""
     has_buffers = any(isinstance(module, BatchNorm) for module in facts(case).modules.values())
-    arguments = ["find_unused_parameters=True", *["broadcast_buffers=False"] * has_buffers]
-    if not (names := MeshNames(case)).flat:
+    arguments = ddp_arguments(case.ddp, has_buffers=has_buffers)
+    if case.ddp.device_mesh:
+        arguments.append("device_mesh=mesh")
+    elif not (names := MeshNames(case)).flat:
         arguments.append(names.process_group)
     if case.inputs.on_host:
         arguments.append('device_ids=None if device == "cpu" else [torch.cuda.current_device()]')
