@@ -57,6 +57,14 @@ class FSDP1(Part, frozen=True, kw_only=True):
 
     ``wrapping``: each unit by itself bottom-up, or by an auto-wrap policy. ``precision`` with
     ``buffer`` following ``param``. ``debug="detail"`` sets ``torch.distributed``'s debug level.
+
+    - ``initial``: how the units come to the case's values: they have them; only the first rank has
+      (``sync_module_states``); by ``apply()`` of what doubles halves; by ``param_init_fn``.
+    - ``hook``: torch's communication hook, or one that divides after the sum.
+    - ``summon``: after every step, ``summon_full_params()``: doubles everything and halves the shards;
+      with ``writeback=False``, zeroes everything; reads it on the host, on the first rank, with
+      gradients, or in the root's unit alone.
+    - ``device_mesh``: in place of the process group.
     """
 
     strategy: Literal["full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"] = (
@@ -70,6 +78,10 @@ class FSDP1(Part, frozen=True, kw_only=True):
     offload: bool = False
     precision: Precision | None = None
     debug: Literal["off", "detail"] = "off"
+    initial: Literal["equal", "first_rank", "applied", "meta"] = "equal"
+    hook: Literal["torch", "average"] | None = None
+    summon: Literal["written", "discarded", "on_host", "first_rank", "gradients", "root"] | None = None
+    device_mesh: bool = False
 
 
 class DDP(Part, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from fuzzshard.case.placements import goes_to_smaller_mesh, shard_dim
 from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.case.tensor_parallel import tensor_dims
+from fuzzshard.case.units import fsdp1_shards
 
 
 def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
@@ -149,7 +150,7 @@ def fsdp1_features(case: Case) -> Iterator[str]:
     yield f"fsdp1:{'orig_params' if options.use_orig_params else 'flat_params'}"
     yield f"fsdp1:backward_prefetch_{options.backward_prefetch or 'none'}"
     for name, present in (
-        ("unsharded", _is_unsharded(case)),
+        ("unsharded", not fsdp1_shards(case)),
         ("hybrid", options.strategy.startswith("hybrid")),
         ("policy", options.wrapping == "policy"),
         ("forward_prefetch", options.forward_prefetch),
@@ -157,6 +158,10 @@ def fsdp1_features(case: Case) -> Iterator[str]:
         ("offload", options.offload),
         ("precision", options.precision is not None),
         ("detail", options.debug == "detail"),
+        ("device_mesh", options.device_mesh or "hybrid" in options.strategy),
+        (f"initial_{options.initial}", options.initial != "equal"),
+        (f"hook_{options.hook}", options.hook is not None),
+        (f"summon_{options.summon}", options.summon is not None),
     ):
         if present:
             yield f"fsdp1:{name}"
@@ -186,15 +191,6 @@ _DDP_ALONE = ("buffers", "join", "manual_finalization")
 def replicate_ignores(case: Case) -> bool:
     """Whether ``replicate`` runs and is told to ignore modules."""
     return "replicate" in case.engines and bool(ignored_modules(case, by_replicate=True))
-
-
-def _is_unsharded(case: Case) -> bool:
-    """Whether FSDP1 holds whole parameters: it shards over all ranks, over one axis only if told so.
-
-    It takes ``NO_SHARD`` for every strategy where these are one rank (``_init_core_state``).
-    """
-    num_shards = case.mesh.shard if case.fsdp1.strategy.startswith("hybrid") else case.mesh.size
-    return case.fsdp1.strategy == "no_shard" or num_shards == 1
 
 
 def tensor_parallel_features(case: Case, found: Facts) -> Iterator[str]:

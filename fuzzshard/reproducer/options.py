@@ -110,7 +110,57 @@ def fsdp1_arguments(spec: FSDP1) -> list[str]:
         arguments.append("limit_all_gathers=False")
     if spec.use_orig_params:
         arguments.append("use_orig_params=True")
+    if spec.initial == "first_rank":
+        arguments.append("sync_module_states=True")
     return arguments
+
+
+_SUMMON = {
+    "written": "",
+    "discarded": ", writeback=False",
+    "on_host": ", writeback=False, offload_to_cpu=True",
+    "first_rank": ", writeback=False, rank0_only=True",
+    "gradients": ", with_grads=True",
+    "root": ", recurse=False",
+}
+
+
+def fsdp1_hook_lines(spec: FSDP1, fsdp: str, group: str, *, shards: bool) -> list[str]:
+    """Registers the communication hook on ``fsdp``, if there is one."""
+    if spec.hook is None:
+        return []
+    if spec.hook == "torch":
+        name = "reduce_scatter_hook" if shards else "allreduce_hook"
+        return [f"{fsdp}.register_comm_hook(default_hooks.DefaultState({group}), default_hooks.{name})"]
+    reduced = (
+        "dist.reduce_scatter_tensor(shard, grad, group=group)"
+        if shards
+        else "dist.all_reduce(grad, group=group)"
+    )
+    one = "shard" if shards else "grad"
+    return [
+        f"def average_hook(group, grad{', shard' if shards else ''}):",
+        f"    {reduced}",
+        f"    {one} /= group.size()",
+        f"{fsdp}.register_comm_hook({group}, average_hook)",
+    ]
+
+
+def fsdp1_summon_lines(spec: FSDP1, fsdp: str, *, shards: bool) -> list[str]:
+    """What happens to the full parameters after a step."""
+    if spec.summon is None:
+        return []
+    call = f"FullyShardedDataParallel.summon_full_params({fsdp}{_SUMMON[spec.summon]})"
+    factor = {"written": 2, "discarded": 0}.get(spec.summon)
+    if factor is None or (factor == 0 and not shards):
+        return [f"with {call}:", "    pass"]
+    lines = [
+        f"with {call}, torch.no_grad():",
+        f"    torch._foreach_mul_(list({fsdp}.parameters()), {factor})",
+    ]
+    if factor == 2:
+        lines += ["with torch.no_grad():", f"    torch._foreach_mul_(list({fsdp}.parameters()), 0.5)"]
+    return lines
 
 
 def _fsdp1_policy(precision: Precision) -> str:

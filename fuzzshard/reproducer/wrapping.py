@@ -6,7 +6,7 @@ from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import MLP, Alias, Attention, BatchNorm, Block, walk
-from fuzzshard.case.units import unit_modules
+from fuzzshard.case.units import fsdp1_shards, unit_modules
 from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.reproducer.mesh import MeshNames
 from fuzzshard.reproducer.options import (
@@ -14,6 +14,7 @@ from fuzzshard.reproducer.options import (
     ddp_hook_lines,
     ddp_method_lines,
     fsdp1_arguments,
+    fsdp1_hook_lines,
     group_arguments,
     parallel_style,
 )
@@ -124,7 +125,43 @@ def around_lines(case: Case, engine: str, model: str, variable: str) -> list[str
             *ddp_hook_lines(case.ddp, variable, _group(case)),
             *ddp_method_lines(case.ddp, variable),
         ]
-    return _fsdp1_lines(case, model, variable)
+    lines = _fsdp1_initial_lines(case, model)
+    lines += _fsdp1_lines(case, model, variable)
+    lines += _DOUBLE if case.fsdp1.initial == "applied" else []
+    lines += [f"{variable}.apply(double)"] if case.fsdp1.initial == "applied" else []
+    group = "dist.group.WORLD" if MeshNames(case).flat else "group"
+    return lines + fsdp1_hook_lines(case.fsdp1, variable, group, shards=fsdp1_shards(case))
+
+
+_DOUBLE = [
+    "doubled = set()",
+    "def double(module):",
+    "    for p in set(module.parameters(recurse=False)) - doubled:",
+    "        doubled.add(p)",
+    "        p.data *= 2",
+]
+
+
+def _fsdp1_initial_lines(case: Case, model: str) -> list[str]:
+    """Takes their values from parameters, before FSDP1 gives them back."""
+    match case.fsdp1.initial:
+        case "applied":
+            return ["with torch.no_grad():", f"    torch._foreach_mul_(list({model}.parameters()), 0.5)"]
+        case "first_rank":
+            tensors = f"(*{model}.parameters(), *{model}.buffers())"
+            return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
+        case "meta":
+            return [
+                f"plain = dict(zip({model}.modules(), copy.deepcopy({model}).modules()))",
+                f'{model}.to("meta")',
+                "def initialize(module):",
+                "    module.to_empty(device=device, recurse=False)",
+                "    for kind in (nn.Module.parameters, nn.Module.buffers):",
+                "        for tensor, value in zip(kind(module, False), kind(plain[module], False)):",
+                "            tensor.data.copy_(value)",
+            ]
+        case _:
+            return []
 
 
 def _initial_lines(case: Case, model: str, *, buffers: bool) -> list[str]:
@@ -156,11 +193,12 @@ def _fsdp1_lines(case: Case, model: str, variable: str) -> list[str]:
     """Units bottom-up, or by a policy; a module that is registered twice is replaced twice."""
     arguments = ["device_id=torch.device(device)"]
     names = MeshNames(case)
-    if "hybrid" in case.fsdp1.strategy:
+    if "hybrid" in case.fsdp1.strategy or case.fsdp1.device_mesh:
         arguments.append("device_mesh=mesh")
     elif not names.flat:
         arguments.append(names.process_group)
     arguments += fsdp1_arguments(case.fsdp1)
+    arguments += ["param_init_fn=initialize"] if case.fsdp1.initial == "meta" else []
     units = unit_modules(case)
     if not units:
         return call_lines(f"{variable} = FullyShardedDataParallel", [model, *arguments])
