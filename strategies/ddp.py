@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from fuzzshard.case.arrivals import arrivals, graph_is_static, replicated
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
-from fuzzshard.case.facts import has_batch_norm
+from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.options import DDP
 from fuzzshard.case.schedule import Cast, Forward, Op, SetDivideFactor, SetFlag
 from fuzzshard.strategies.swarm import Swarm
@@ -20,7 +20,11 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
     What DDP does with buffers, no other engine does: where there are any, none is judged then.
     """
     ours = {"ddp", "replicate"} & set(case.engines)
-    if "ddp_options" not in swarm or not ours or has_precision(case) or any(map(_is_foreign, case.schedule)):
+    if not ours or has_precision(case) or any(map(_is_foreign, case.schedule)):
+        return case
+    if "replicate" in ours and any(path in facts(case).modules for path in case.ignored):
+        case = replace(case, ddp=DDP(ignored_modules=tape.chance(70)))
+    if "ddp_options" not in swarm:
         return case
     by_replicate = "ddp" not in ours
     trained = replicated(case, by_replicate=by_replicate)
@@ -43,7 +47,7 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
         buffers="local"
         if by_replicate
         else tape.weighted((("local", 6), ("broadcast", 3), ("forward_broadcast", 3), ("forward_local", 2))),
-        ignored_modules="replicate" in ours and tape.chance(60),
+        ignored_modules=case.ddp.ignored_modules,
     )
     if by_replicate:
         options = replace(options, join=None, manual_finalization=False, buffers="local")

@@ -5,7 +5,6 @@ Sources are in torch/distributed/fsdp/fully_sharded_data_parallel.py.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -64,19 +63,23 @@ def apply_twice_as_much(fsdp: FullyShardedDataParallel) -> None:
 
 def register_hook(fsdp: FullyShardedDataParallel, kind: str, mesh: RankMesh, *, shards: bool) -> None:
     """Registers torch's hook or a user's own."""
-    hook: Any = functools.partial(_average)
+    hook: Any = _average
     if kind == "torch":
         hook = reduce_scatter_hook if shards else allreduce_hook
     fsdp.register_comm_hook(DefaultState(mesh.group) if kind == "torch" else mesh.group, hook)
 
 
 def _average(group: dist.ProcessGroup, gradient: torch.Tensor, shard: torch.Tensor | None = None) -> None:
-    """The sum over the ranks, divided afterwards; into the ``shard``, where FSDP1 shards."""
+    """The sum over the ranks, into the ``shard`` where FSDP1 shards; sums of float16 overflow undivided."""
+    divided_first = gradient.dtype == torch.float16
+    if divided_first:
+        gradient.div_(group.size())
     if shard is None:
         dist.all_reduce(gradient, group=group)
     else:
         dist.reduce_scatter_tensor(shard, gradient, group=group)
-    (gradient if shard is None else shard).div_(group.size())
+    if not divided_first:
+        (gradient if shard is None else shard).div_(group.size())
 
 
 _SUMMON: Mapping[str, dict[str, Any]] = {

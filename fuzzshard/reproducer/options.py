@@ -138,10 +138,12 @@ def fsdp1_hook_lines(spec: FSDP1, fsdp: str, group: str, *, shards: bool) -> lis
         else "dist.all_reduce(grad, group=group)"
     )
     one = "shard" if shards else "grad"
+    policy = spec.precision
+    first = policy is not None and (policy.reduce or policy.param) == "float16"
+    lines = ["grad /= group.size()", reduced] if first else [reduced, f"{one} /= group.size()"]
     return [
         f"def average_hook(group, grad{', shard' if shards else ''}):",
-        f"    {reduced}",
-        f"    {one} /= group.size()",
+        *(f"    {line}" for line in lines),
         f"{fsdp}.register_comm_hook({group}, average_hook)",
     ]
 
