@@ -10,6 +10,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Block, has_alias, walk
 from fuzzshard.case.needs import needs_cpu
+from fuzzshard.strategies.ddp import ddp
 from fuzzshard.strategies.exec_order import diverging
 from fuzzshard.strategies.freezing import freezes
 from fuzzshard.strategies.fsdp1 import fsdp1
@@ -72,7 +73,7 @@ def _case(tapes: list[Tape], largest_mesh: int, engines: tuple[EngineName, ...],
     case = with_rank_batches(for_settings, allowed, case, subject.found)
     if cuda and needs_cpu(case):
         case = in_one_dtype(case)
-    return related(for_settings, allowed, case)
+    return ddp(for_settings, allowed, related(for_settings, allowed, case))
 
 
 def _experiment(tape: Tape, for_model: Tape, swarm: Swarm, largest_mesh: int, *, cuda: bool) -> Case:

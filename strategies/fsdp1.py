@@ -9,6 +9,7 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_is_wrapped
 from fuzzshard.case.options import FSDP1, Dtype, Precision
 from fuzzshard.case.paths import is_within
+from fuzzshard.case.units import fsdp1_shards
 from fuzzshard.strategies.precision import computes, forwards_in_all_dtypes
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -36,6 +37,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
         offload=cuda and tape.chance(10),
         debug="detail" if tape.chance(20) else "off",
     )
+    options = _further(tape, case, options, cuda=cuda)
     case = replace(case, fsdp1=options)
     if "precision" not in swarm or not root_is_wrapped(case) or not tape.chance(90):
         return case
@@ -47,6 +49,34 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
         case, fsdp1=replace(options, precision=policy), engines=("fsdp1",), wrap=groups, dtypes=()
     )
     return alone if computes(alone, found, forwards_in_all_dtypes(swarm, case)) else case
+
+
+def _further(tape: Tape, case: Case, options: FSDP1, *, cuda: bool) -> FSDP1:
+    """``options`` with initial values, hooks and full parameters that go with them; half have none."""
+    if tape.chance(50):
+        return options
+    hybrid = options.strategy.startswith("hybrid")
+    initial = tape.weighted(
+        (
+            *(("equal", 8), ("applied", 3)),
+            *(() if case.ties else (("meta", 3),)),
+            *((("first_rank", 2),) if cuda else ()),
+        )
+    )
+    summon = tape.weighted(
+        (
+            *((None, 6), ("written", 3), ("discarded", 3), ("root", 2), ("first_rank", 2)),
+            *((("gradients", 2),) if options.use_orig_params else ()),
+            *((("on_host", 2),) if cuda and fsdp1_shards(replace(case, fsdp1=options)) else ()),
+        )
+    )
+    return replace(
+        options,
+        initial=initial,
+        hook=None if hybrid else tape.weighted(((None, 6), ("average", 3), ("torch", 3))),
+        summon=summon,
+        device_mesh=not hybrid and case.mesh.replicate is None and tape.chance(30),
+    )
 
 
 def _mixes_frozen(case: Case, found: Facts) -> bool:

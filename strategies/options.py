@@ -40,11 +40,11 @@ def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[
 
 
 def ignored(tape: Tape, swarm: Swarm, found: Facts) -> tuple[str, ...]:
-    """A parameter or a module, of which the groups have others."""
+    """A parameter or a module, of which the groups have others; ``replicate`` ignores modules only."""
     if "ignored" not in swarm:
         return ()
     everything = frozenset(found.parameters)
-    target = pick_target(tape, found, everything, module=tape.chance(35))
+    target = pick_target(tape, found, everything, module=tape.chance(80 if "replicate" in swarm else 35))
     return (target,) if target and below(everything, target, inside=False) else ()
 
 

@@ -15,8 +15,9 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Conv2d
-from fuzzshard.case.options import FSDP1
+from fuzzshard.case.options import DDP, FSDP1
 from fuzzshard.strategies.cases import SIZES, planned, with_options
+from fuzzshard.strategies.ddp import ddp
 from fuzzshard.strategies.freezing import below
 from fuzzshard.strategies.inputs import with_rank_batches
 from fuzzshard.strategies.options import related
@@ -36,7 +37,7 @@ def redrawn(case: Case, data: bytes, start: Start, *, cuda: bool = False) -> Cas
     for_swarm, for_settings, _, for_plans, for_options, for_schedule = cut(data, SIZES)
     allowed = closed(swarm(for_swarm) | frozenset(_present(case, start)))
     inputs = replace(case.inputs, rank_batches=())
-    case = replace(case, inputs=inputs, relation=None, expect=(), schedule=())
+    case = replace(case, inputs=inputs, relation=None, expect=(), schedule=(), ddp=DDP())
     if start == "plan":
         case = replace(case, wrap=(), ties=(), checkpoints=(), freezes=())
         case, _, _ = planned(for_plans, allowed, _without_options(case))
@@ -52,7 +53,7 @@ def redrawn(case: Case, data: bytes, start: Start, *, cuda: bool = False) -> Cas
     subject = Subject(case=case, found=found, flow=flow, trainable=trainable)
     case = replace(case, schedule=schedule(for_schedule, allowed, subject))
     case = with_rank_batches(for_settings, allowed, case, found)
-    return related(for_settings, allowed, case)
+    return ddp(for_settings, allowed, related(for_settings, allowed, case))
 
 
 def _present(case: Case, start: Start) -> Iterator[str]:

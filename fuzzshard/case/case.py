@@ -6,6 +6,7 @@ from typing import Literal
 
 from fuzzshard.case.graph import Block, Part
 from fuzzshard.case.options import (
+    DDP,
     FSDP1,
     CommunicationOption,
     Delay,
@@ -181,6 +182,7 @@ class Case(Part, frozen=True, kw_only=True):
     finalize: Literal["wait", "async"] | None = None
     compile: Literal["eager", "aot_eager", "inductor"] | None = None
     fsdp1: FSDP1 = FSDP1()
+    ddp: DDP = DDP()
     delays: tuple[Delay, ...] = ()
     relation: Relation | None = None
     expect: tuple[Expect, ...] = ()

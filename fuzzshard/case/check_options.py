@@ -45,6 +45,11 @@ def check_options(case: Case, found: Facts) -> None:
             "both FSDP1 and wrap groups have mixed precision, and there is one reference",
             "keep one of the two",
         )
+    if case.ddp.broadcasts_buffers and set(case.engines) - {"ddp"} and _has_buffers(found):
+        raise InvalidCase(
+            "DDP broadcasts buffers, which the other engines do not, and there is one reference",
+            'run the engine ddp alone, or set ddp.buffers to "local"',
+        )
     for delay in case.delays:
         if not 0 <= delay.milliseconds <= LONGEST_DELAY:
             raise InvalidCase(
@@ -125,10 +130,14 @@ def _check_names(case: Case, found: Facts) -> None:
     ):
         raise InvalidCase("the optimizer has no parameters", "exclude fewer")
     low = any(g.precision and g.precision.param for g in case.wrap) or case.fsdp1.precision
-    if low and any(isinstance(m, BatchNorm) for m in found.modules.values()):
+    if low and _has_buffers(found):
         raise InvalidCase(
             "batch norm under mixed precision has buffers of another dtype", "remove one of the two"
         )
+
+
+def _has_buffers(found: Facts) -> bool:
+    return any(isinstance(module, BatchNorm) for module in found.modules.values())
 
 
 def _check_expectations(case: Case) -> None:

@@ -17,7 +17,7 @@ from fuzzshard.case.graph import Alias, Block, Module, walk
 from fuzzshard.case.phrases import fields, in_place_of, named, value_words
 
 _SAID_ELSEWHERE = frozenset(
-    ("seed", "model", "inputs", "mesh", "schedule", "wrap", "freezes", "optimizer", "fsdp1", "ties")
+    ("seed", "model", "inputs", "mesh", "schedule", "wrap", "freezes", "optimizer", "fsdp1", "ddp", "ties")
 )
 
 _MODULE_NAMES = {
@@ -47,6 +47,7 @@ def describe(old: Case, new: Case) -> list[str]:
         *_freezes(old.freezes, new.freezes),
         *fields(old.optimizer, new.optimizer, "", skip=("kind",)),
         *fields(old.fsdp1, new.fsdp1, ""),
+        *fields(old.ddp, new.ddp, ""),
         *_scalars(old, new),
         *_model(old, new),
         *_inputs(old, new),

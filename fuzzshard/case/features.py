@@ -17,6 +17,7 @@ from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.graph_features import graph_features
 from fuzzshard.case.model_features import dim_features, edge_features, leaf_features, reuse_features
 from fuzzshard.case.plan_features import (
+    ddp_features,
     freezing_features,
     fsdp1_features,
     group_features,
@@ -47,6 +48,7 @@ def features(case: Case) -> frozenset[str]:
             *mesh_features(case),
             *group_features(case, found),
             *fsdp1_features(case),
+            *ddp_features(case),
             *tensor_parallel_features(case, found),
             *schedule_features(case),
             *op_features(case),

@@ -15,6 +15,10 @@ def needs_cuda(case: Case) -> str | None:
         return "pinned memory needs CUDA"
     if "fsdp1" in case.engines and case.fsdp1.offload:
         return "FSDP1's CPU offload needs CUDA"
+    if "fsdp1" in case.engines and case.fsdp1.initial == "first_rank":
+        return "FSDP1's sync_module_states needs parameters on CUDA devices"
+    if "fsdp1" in case.engines and case.fsdp1.summon == "on_host":
+        return "summon_full_params(offload_to_cpu=True) needs CUDA to offload from"
     if case.inputs.on_host:
         return "inputs on the host need CUDA to be moved to"
     if case.compile == "inductor":

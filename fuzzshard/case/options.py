@@ -76,6 +76,14 @@ class FSDP1(Part, frozen=True, kw_only=True):
 
     ``wrapping``: each unit by itself bottom-up, or by an auto-wrap policy. ``precision`` with
     ``buffer`` following ``param``. ``debug="detail"`` sets ``torch.distributed``'s debug level.
+
+    - ``initial``: how the units come to the case's values: they have them; only the first rank has
+      (``sync_module_states``); by ``apply()`` of what doubles halves; by ``param_init_fn``.
+    - ``hook``: torch's communication hook, or one that divides after the sum.
+    - ``summon``: after every step, ``summon_full_params()``: doubles everything and halves the shards;
+      with ``writeback=False``, zeroes everything; reads it on the host, on the first rank, with
+      gradients, or in the root's unit alone.
+    - ``device_mesh``: in place of the process group.
     """
 
     strategy: Literal["full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"] = (
@@ -89,6 +97,47 @@ class FSDP1(Part, frozen=True, kw_only=True):
     offload: bool = False
     precision: Precision | None = None
     debug: Literal["off", "detail"] = "off"
+    initial: Literal["equal", "first_rank", "applied", "meta"] = "equal"
+    hook: Literal["torch", "average"] | None = None
+    summon: Literal["written", "discarded", "on_host", "first_rank", "gradients", "root"] | None = None
+    device_mesh: bool = False
+
+
+class DDP(Part, frozen=True, kw_only=True):
+    """Options of the engines ``ddp`` and ``replicate`` (``DistributedDataParallel``).
+
+    Fields with the names of its arguments are these.
+
+    - ``buckets``: torch's own size, a few parameters each, one each, or sizes one by one.
+    - ``buffers``: the first rank's before every forward or everyone's own, by ``broadcast_buffers`` or
+      by ``forward_sync_buffers``.
+    - ``initial``: before ``init_sync`` only the first rank has the case's values; or that is off.
+    - ``hook``: torch's ``allreduce_hook``, or one that divides after the sum.
+    - ``join``: trains within ``ddp.join()``, which divides by the ranks there were at first or by those
+      left, raises where a rank is done, or is off. ``replicate`` has none.
+    - ``manual_finalization``: ``finalize_backward()`` after every synchronised backward.
+    - ``ignored_modules``: ``replicate`` is given the modules that the case ignores.
+    """
+
+    find_unused_parameters: bool = True
+    static_graph: bool = False
+    gradient_as_bucket_view: bool = False
+    skip_all_reduce_unused_params: bool = False
+    batched_grad_copy: bool = False
+    lazy_bucket_allocation: bool = False
+    buckets: Literal["default", "few_each", "one_each", "listed"] = "default"
+    buffers: Literal["local", "forward_local", "broadcast", "forward_broadcast"] = "local"
+    initial: Literal["equal", "first_rank", "unsynced"] = "equal"
+    device_mesh: bool = False
+    hook: Literal["allreduce", "average"] | None = None
+    join: Literal["initial", "effective", "throwing", "off"] | None = None
+    manual_finalization: bool = False
+    ignored_modules: bool = False
+
+    @property
+    def broadcasts_buffers(self) -> bool:
+        """Whether every forward begins with the buffers of the first rank."""
+        return self.buffers in ("broadcast", "forward_broadcast")
 
 
 DelaySite = Literal[

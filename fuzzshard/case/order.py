@@ -123,7 +123,7 @@ def size_order(case: Case) -> Size:
     )
 
 
-SCALARS = ("dtype", "values", "loss", "init", "finalize", "compile", "relation", "observe", "fsdp1")
+SCALARS = ("dtype", "values", "loss", "init", "finalize", "compile", "relation", "observe", "fsdp1", "ddp")
 """The fields of a case that are one option each."""
 
 
@@ -206,6 +206,7 @@ def _count_options(case: Case) -> int:
         case.optimizer,
         case.inputs,
         case.fsdp1,
+        case.ddp,
         *case.inputs.tensors,
         *case.inputs.rank_batches,
         *case.schedule,

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.facts import Facts
+from fuzzshard.case.facts import Facts, has_batch_norm
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import FSDP1, LOW_PRECISION, Precision
+from fuzzshard.case.order import off_default
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.placements import goes_to_smaller_mesh, shard_dim
 from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.case.tensor_parallel import tensor_dims
+from fuzzshard.case.units import fsdp1_shards
 
 
 def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
@@ -147,7 +150,7 @@ def fsdp1_features(case: Case) -> Iterator[str]:
     yield f"fsdp1:{'orig_params' if options.use_orig_params else 'flat_params'}"
     yield f"fsdp1:backward_prefetch_{options.backward_prefetch or 'none'}"
     for name, present in (
-        ("unsharded", _is_unsharded(case)),
+        ("unsharded", not fsdp1_shards(case)),
         ("hybrid", options.strategy.startswith("hybrid")),
         ("policy", options.wrapping == "policy"),
         ("forward_prefetch", options.forward_prefetch),
@@ -155,18 +158,39 @@ def fsdp1_features(case: Case) -> Iterator[str]:
         ("offload", options.offload),
         ("precision", options.precision is not None),
         ("detail", options.debug == "detail"),
+        ("device_mesh", options.device_mesh or "hybrid" in options.strategy),
+        (f"initial_{options.initial}", options.initial != "equal"),
+        (f"hook_{options.hook}", options.hook is not None),
+        (f"summon_{options.summon}", options.summon is not None),
     ):
         if present:
             yield f"fsdp1:{name}"
 
 
-def _is_unsharded(case: Case) -> bool:
-    """Whether FSDP1 holds whole parameters: it shards over all ranks, over one axis only if told so.
+def ddp_features(case: Case) -> Iterator[str]:
+    """Options of DDP, where that runs or ``replicate`` does."""
+    if not {"ddp", "replicate"} & set(case.engines):
+        return
+    for name in off_default(case.ddp):
+        value = getattr(case.ddp, name)
+        if name in _DDP_ALONE and "ddp" not in case.engines:
+            continue
+        if name == "ignored_modules" and not replicate_ignores(case):
+            continue
+        yield (
+            f"ddp:{name}" if value is True else f"ddp:no_{name}" if value is False else f"ddp:{name}_{value}"
+        )
+    if case.ddp.broadcasts_buffers and has_batch_norm(case, ""):
+        yield "ddp:broadcasts"
 
-    It takes ``NO_SHARD`` for every strategy where these are one rank (``_init_core_state``).
-    """
-    num_shards = case.mesh.shard if case.fsdp1.strategy.startswith("hybrid") else case.mesh.size
-    return case.fsdp1.strategy == "no_shard" or num_shards == 1
+
+_DDP_ALONE = ("buffers", "join", "manual_finalization")
+"""Options that ``replicate`` does not have."""
+
+
+def replicate_ignores(case: Case) -> bool:
+    """Whether ``replicate`` runs and is told to ignore modules."""
+    return "replicate" in case.engines and bool(ignored_modules(case, by_replicate=True))
 
 
 def tensor_parallel_features(case: Case, found: Facts) -> Iterator[str]:

@@ -68,9 +68,9 @@ VIEWS_ARE_WARNED_OF = Contract(
     name="views-are-warned-of",
     says="A wrapped module that returns a view warns: the view must not be changed in place.",
     quote=(
-        "FSDP2-wrapped module [...] returned a view tensor. An in-place op on this view (e.g., `x += y`) "
-        "will silently drop the pre-backward hook and skip the all-gather, which can cause backward to fail or "
-        "produce wrong gradients."
+        "FSDP2-wrapped module [...] returned a view tensor. An in-place op on this view "
+        "(e.g., `x += y`) will silently drop the pre-backward hook and skip the all-gather, which can "
+        "cause backward to fail or produce wrong gradients."
     ),
     source=f"FSDPState._register_pre_backward_hook ({_STATE})",
     since="2.13",

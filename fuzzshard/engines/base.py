@@ -90,6 +90,9 @@ class Engine(abc.ABC):
     def after_step(self) -> None:  # noqa: B027
         """Called after every optimizer step."""
 
+    def finish(self) -> None:  # noqa: B027
+        """Called after the last op."""
+
     def before_change(self) -> None:  # noqa: B027
         """Called before parameters change although a forward ran after the last backward."""
 

@@ -33,6 +33,7 @@ from fuzzshard.case.schedule import (
     ZeroGrad,
 )
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.engines import ddp_options
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.no_sync import NoSyncEngine
 
@@ -102,9 +103,9 @@ MISSED_ROOT = Exclusion(
 def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion | None:
     """Why DDP's documented contract does not cover a case, or None.
 
-    Buffers are not broadcast: the other engines do not. ``built_by_forward``: construction is put off until
-    the first forward. What runs under ``torch.no_grad()`` alone synchronises nothing, so it may go around the
-    wrapper; so may backwards of forwards within ``no_sync()`` come one by one.
+    ``built_by_forward``: construction is put off until the first forward. What runs under
+    ``torch.no_grad()`` alone synchronises nothing, so it may go around the wrapper; so may backwards of
+    forwards within ``no_sync()`` come one by one.
     """
     if has_precision(case):
         return PRECISION
@@ -113,6 +114,8 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
         for fqn in facts(case).parameters
         if any(is_within(fqn, f.target) and (built_by_forward or not f.after_wrap) for f in case.freezes)
     }
+    if (reason := ddp_options.not_covered(case, replicate=built_by_forward)) is not None:
+        return reason
     built = not built_by_forward
     if any(isinstance(op, SetDivideFactor) for op in case.schedule):
         return DIVIDE_FACTOR
@@ -179,21 +182,35 @@ def misses_a_root(case: Case, unreduced: Collection[int]) -> bool:
 
 
 class DDP(NoSyncEngine):
-    """Finds unused parameters by itself."""
+    """Finds unused parameters by itself and leaves buffers alone, unless the case's options say otherwise."""
 
     name: ClassVar[str] = "ddp"
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         device_ids = None if self.mesh.device.type == "cpu" else [self.mesh.device]
+        ddp_options.spoil(self.case, self.mesh, model, buffers=self.case.ddp.buffers != "local")
         self.ddp = DistributedDataParallel(
-            model,
-            device_ids=device_ids,
-            process_group=self.mesh.group,
-            find_unused_parameters=True,
-            broadcast_buffers=False,
+            model, device_ids=device_ids, **ddp_options.arguments(self.case, self.mesh)
         )
+        ddp_options.register_hook(self.case, self.mesh, self.ddp)
+        if self.case.ddp.manual_finalization:
+            setattr(self.ddp, "require_manual_backward_finalization", True)  # noqa: B010, a property
+        self._join = ddp_options.join(self.case, self.ddp)
         return self.ddp
+
+    @override
+    def after_backward(self) -> None:
+        super().after_backward()
+        if self.case.ddp.manual_finalization and not self.unsynced:
+            ddp_options.finalize(self.ddp)
+
+    @override
+    def finish(self) -> None:
+        """Leaves the join context: all ranks are done, and synchronise the final model."""
+        if self._join is not None:
+            with self._join:
+                pass
 
     @override
     def moves_inputs(self, target: str) -> bool:

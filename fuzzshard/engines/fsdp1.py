@@ -23,9 +23,11 @@ from fuzzshard.case.graph import Block, join
 from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import ClipGradNorm
-from fuzzshard.case.units import unit_modules
+from fuzzshard.case.units import fsdp1_shards, unit_modules
+from fuzzshard.engines import fsdp1_options
 from fuzzshard.engines.base import DTYPES, plain_name
 from fuzzshard.engines.no_sync import NoSyncEngine
+from fuzzshard.model.build import build_model
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp._flat_param import FlatParamHandle
@@ -92,6 +94,12 @@ class FSDP1(NoSyncEngine):
     state_dict_aliases: ClassVar[bool] = False
 
     @override
+    def build(self) -> nn.Module:
+        if self.case.fsdp1.initial == "meta":
+            return build_model(self.case, torch.device("meta"), self.dtype)
+        return super().build()
+
+    @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         names = {
             module: f"{path}.{below}".strip(".")
@@ -99,7 +107,14 @@ class FSDP1(NoSyncEngine):
             if not isinstance(part, Block)  # which may have others under second names
             for below, module in model.get_submodule(path).named_modules()
         }
+        spec = self.case.fsdp1
         options = self._options()
+        if spec.initial == "meta":
+            options["param_init_fn"] = fsdp1_options.initializer(model, super().build())
+        elif spec.initial == "applied":
+            fsdp1_options.scale(model.parameters(), 0.5)
+        elif spec.initial == "first_rank" and self.mesh.rank != 0:
+            fsdp1_options.scale((*model.parameters(), *model.buffers()), 0)
         if self.case.fsdp1.wrapping == "policy":
             wanted = [model.get_submodule(path) for path in unit_modules(self.case)]
             options["auto_wrap_policy"] = _policy(model, wanted)
@@ -108,6 +123,10 @@ class FSDP1(NoSyncEngine):
                 module = model.get_submodule(path)
                 _replace(model, module, FullyShardedDataParallel(module, **options))
         self.fsdp = FullyShardedDataParallel(model, **options)
+        if spec.initial == "applied":
+            fsdp1_options.apply_twice_as_much(self.fsdp)
+        if spec.hook is not None:
+            fsdp1_options.register_hook(self.fsdp, spec.hook, self.mesh, shards=fsdp1_shards(self.case))
         units = FullyShardedDataParallel.fsdp_modules(self.fsdp)
         self.slices = {
             plain_name(join(names[info.module], info.param_name)): found
@@ -122,8 +141,9 @@ class FSDP1(NoSyncEngine):
         spec = self.case.fsdp1
         hybrid = "hybrid" in spec.strategy
         return {
-            "process_group": None if hybrid else self.mesh.group,
-            "device_mesh": self.mesh.data_mesh if hybrid else None,
+            "process_group": None if hybrid or spec.device_mesh else self.mesh.group,
+            "device_mesh": self.mesh.data_mesh if hybrid or spec.device_mesh else None,
+            "sync_module_states": spec.initial == "first_rank",
             "sharding_strategy": _STRATEGIES[spec.strategy],
             "cpu_offload": CPUOffload(offload_params=spec.offload),
             "backward_prefetch": _PREFETCH[spec.backward_prefetch],
@@ -133,6 +153,11 @@ class FSDP1(NoSyncEngine):
             "use_orig_params": spec.use_orig_params,
             "device_id": self.mesh.device,
         }
+
+    @override
+    def after_step(self) -> None:
+        if (kind := self.case.fsdp1.summon) is not None:
+            fsdp1_options.summon(self.fsdp, kind, self.trained.values(), shards=fsdp1_shards(self.case))
 
     @override
     def take_parameters(self) -> None:

@@ -30,7 +30,14 @@ from fuzzshard.case.schedule import (
     ZeroGrad,
 )
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
-from fuzzshard.case.units import aliased_units, parameter_units, splits_a_unit, unit_modules, units
+from fuzzshard.case.units import (
+    aliased_units,
+    fsdp1_shards,
+    parameter_units,
+    splits_a_unit,
+    unit_modules,
+    units,
+)
 from fuzzshard.engines.exclusion import Exclusion
 
 _SYNC_FLAGS = ("requires_gradient_sync", "requires_all_reduce")
@@ -98,6 +105,7 @@ def _options(case: Case) -> Iterator[Exclusion]:
         yield Exclusion("mixed precision of a root that the case does not wrap", _OURS)
     if case.fsdp1.precision is not None and case.ignored:
         yield Exclusion("mixed precision of parameters that fully_shard ignores, and so the reference", _OURS)
+    yield from _further_options(case)
     unsynced = any(
         isinstance(op, SetFlag) and op.flag in _SYNC_FLAGS and not op.value for op in case.schedule
     )
@@ -122,6 +130,39 @@ def _options(case: Case) -> Iterator[Exclusion]:
             "a norm of float64 gradients, which FSDP1 computes in float32 (_get_grad_norm)",
             "fully_sharded_data_parallel.py, _get_grad_norm: 'The returned norm is in FP32 even if "
             "parameters/gradients are in a low precision.'",
+        )
+
+
+def _further_options(case: Case) -> Iterator[Exclusion]:
+    """Communication hooks, meshes, full parameters and initial values."""
+    spec = case.fsdp1
+    if spec.hook is not None and "hybrid" in spec.strategy:
+        yield Exclusion(
+            "a communication hook of a hybrid strategy",
+            "fully_sharded_data_parallel.py, register_comm_hook: 'Communication hook is not supported for "
+            "hybrid strategies'",
+        )
+    if spec.device_mesh and case.mesh.replicate is not None and "hybrid" not in spec.strategy:
+        yield Exclusion(
+            "a mesh of two axes for a strategy that has one",
+            f"{_CLASS}, device_mesh: 'For hybrid sharding strategies such as HYBRID_SHARD, users can pass in "
+            "a 2D DeviceMesh'",
+        )
+    if spec.summon == "gradients" and not spec.use_orig_params:
+        yield Exclusion(
+            "summon_full_params(with_grads=True) of flat parameters",
+            "fully_sharded_data_parallel.py, summon_full_params: 'only supported when passing "
+            "use_orig_params=True to the FSDP constructor'",
+        )
+    if spec.summon == "on_host" and not fsdp1_shards(case):
+        yield Exclusion(
+            "summon_full_params(offload_to_cpu=True) of parameters that are not sharded",
+            "fully_sharded_data_parallel.py, summon_full_params: 'this offloading currently only occurs if the "
+            "parameter is sharded'",
+        )
+    if spec.initial == "meta" and case.ties:
+        yield Exclusion(
+            "a tie on the meta device", "torch/nn/modules/module.py, to_empty: a parameter for each name"
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from typing_extensions import override
 
@@ -39,6 +40,7 @@ class Reference(Engine):
         super().__init__(case, mesh, dtype)
         self.flags = SyncFlags(case)
         self.sync = self.make_sync()
+        self._broadcasts = case.ddp.broadcasts_buffers
 
     def make_sync(self) -> ExplicitSync:
         """How gradients are averaged; the noise twin overrides it."""
@@ -131,10 +133,25 @@ class Reference(Engine):
         target = super().call_target(path)
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            self._broadcast_buffers()
             with self.master_weights.computing():
                 return target(*args, **kwargs)
 
         return call
+
+    def _broadcast_buffers(self) -> None:
+        """Takes the first rank's buffers "at beginning of the forward function", where the case says so.
+
+        A forward without gradients, or without their synchronisation, puts it off for the next one
+        (``_post_forward`` in torch/nn/parallel/distributed.py). Within ``join()`` they are the last rank's,
+        "since rank 0 may already have been joined" (``_sync_buffers``).
+        """
+        if self._broadcasts:
+            source = self.mesh.size - 1 if self.case.ddp.join not in (None, "off") else 0
+            for buffer in self.model.buffers():
+                dist.broadcast(buffer, group=self.mesh.group, group_src=source)
+        synced = torch.is_grad_enabled() and self.flags.synced(UNMANAGED)
+        self._broadcasts = synced and self.case.ddp.broadcasts_buffers
 
     @override
     def before_backward(self) -> None:

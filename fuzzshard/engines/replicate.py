@@ -6,11 +6,19 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 from torch.distributed._composable.replicate import replicate
 from typing_extensions import override
 
+from fuzzshard.case.arrivals import ignored_modules, ignored_parameters
+from fuzzshard.case.case import Case
+from fuzzshard.case.sync_flags import UNMANAGED
+from fuzzshard.engines import ddp_options
 from fuzzshard.engines.ddp import DDP
+from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.no_sync import NoSyncEngine
+from fuzzshard.engines.sync import ExplicitSync
 
 
 class Replicate(DDP):
@@ -18,15 +26,48 @@ class Replicate(DDP):
 
     name: ClassVar[str] = "replicate"
 
+    def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
+        super().__init__(case, mesh, dtype)
+        ignored = sorted(ignored_parameters(case, by_replicate=True))
+        self.sync = ExplicitSync(mesh, dict.fromkeys(ignored, UNMANAGED), self._flags)
+
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
-        return replicate(
+        paths = ignored_modules(self.case, by_replicate=True)
+        ddp_options.spoil(self.case, self.mesh, model, buffers=False)
+        module = replicate(
             model,
+            ignored_modules=[model.get_submodule(path) for path in paths] or None,
             device_id=self.mesh.device,
-            process_group=self.mesh.group,
-            find_unused_parameters=True,
-            broadcast_buffers=False,
+            **ddp_options.arguments(self.case, self.mesh),
         )
+        ddp_options.register_hook(self.case, self.mesh, module)
+        return module
+
+    @override
+    def finish(self) -> None:
+        """There is nothing to leave."""
+
+    @override
+    def before_backward(self) -> None:
+        self.sync.before_backward(self.trained)
+
+    @override
+    def after_backward(self) -> None:
+        """Averages by hand what ``replicate`` was told to ignore."""
+        NoSyncEngine.after_backward(self)
+        self.sync.after_backward(self.trained, set())
+
+    @override
+    def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
+        held = super().gradients()
+        return {
+            oracle: {
+                fqn: self.sync.with_local(fqn, gradient) if fqn in self.sync.owners else gradient
+                for fqn, gradient in gradients.items()
+            }
+            for oracle, gradients in held.items()
+        }
 
     @override
     @contextlib.contextmanager

@@ -167,19 +167,32 @@ def _freeze_plan(case: Case) -> RenderableType:
 
 
 _SHOWN_ELSEWHERE = frozenset(
-    ("ties", "checkpoints", "freezes", "wrap", "engines", "optimizer", "dtype", "values", "loss")
+    (
+        "ties",
+        "checkpoints",
+        "freezes",
+        "wrap",
+        "engines",
+        "optimizer",
+        "dtype",
+        "values",
+        "loss",
+        "fsdp1",
+        "ddp",
+    )
 )
 
 
 def _options(case: Case) -> dict[str, str]:
     """Everything else that is not at its default, as it is spelled in the case."""
     options = {f"inputs.{name}": str(getattr(case.inputs, name)) for name in off_default(case.inputs)}
-    options |= {f"fsdp1.{name}": str(getattr(case.fsdp1, name)) for name in off_default(case.fsdp1)}
+    for engine, spec in (("fsdp1", case.fsdp1), ("ddp", case.ddp)):
+        options |= {f"{engine}.{name}": str(getattr(spec, name)) for name in off_default(spec)}
     options.pop("inputs.seq", None)
     if case.inputs.rank_batches:
         options["inputs.rank_batches"] = "\n".join(map(_brief, case.inputs.rank_batches))
     for name in off_default(case):
-        if name not in _SHOWN_ELSEWHERE and name != "fsdp1":
+        if name not in _SHOWN_ELSEWHERE:
             value = getattr(case, name)
             options[name] = "\n".join(map(_brief, value)) if isinstance(value, tuple) else str(value)
     for index, group in enumerate(case.wrap):

@@ -51,7 +51,8 @@ class BackwardLines:
                 loss = f"({' + '.join(taken)})"
             if stops:
                 return [f"{loss}.backward()", *self._finalize()]
-            lines = [*self._differentiate(index, loss), *self.scope.wait("after_backward")]
+            lines = [*self._differentiate(index, loss), *self._finalize_ddp()]
+            lines += self.scope.wait("after_backward")
             self._unsynced = self.scope.aim.engine != "fully_shard" and not self.flags.synced
         gradient = "local_gradient" if self._unsynced else "gradient"
         if self._leaves_waiting and self.scope.aim.watches("gradient", index):
@@ -85,6 +86,14 @@ class BackwardLines:
             return [f"{loss}.backward()", *self._finalize(), *lines]
         self.scope.uses.add("backward")
         return list(self._backward_call(index, loss))
+
+    def _finalize_ddp(self) -> list[str]:
+        """Waits for the reductions of DDP, where the case leaves that to the user."""
+        manual = self.scope.engine == "ddp" and self.case.ddp.manual_finalization
+        if not manual or not self.flags.synced:
+            return []
+        call = f"{self.scope.called}.finalize_backward()"
+        return ["if model is not reference:", f"    {call}"] if self.scope.aim.trains_reference else [call]
 
     def _clear(self, index: int) -> list[str]:
         if self.sync.clears != index:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
+from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.relations import variant
 from fuzzshard.errors import UsageError
 from fuzzshard.reproducer import helpers
@@ -29,6 +31,10 @@ class Compare(Writer):
             raise UsageError("no script emulates mixed precision on a plain model", "replay the case")
         if case.tensor_parallel and "unreduced_gradient" in aim.oracles:
             raise UsageError("no script knows the layout of an unreduced DTensor", "replay the case")
+        if self.case.ddp.broadcasts_buffers and has_batch_norm(self.case, ""):
+            raise UsageError("no script broadcasts the buffers of a plain model", "replay the case")
+        if ignored_modules(self.case, by_replicate=self.aim.engine == "replicate"):
+            raise UsageError("no script averages what replicate() ignores", "replay the case")
         if self.program.rebuilds:
             raise UsageError("no script builds both models anew", "replay the case")
         if aim.op is not None and not any(line.lstrip().startswith("return ") for line in self.program.lines):

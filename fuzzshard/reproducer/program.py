@@ -28,6 +28,7 @@ from fuzzshard.case.schedule import (
     Unshard,
     ZeroGrad,
 )
+from fuzzshard.case.units import fsdp1_shards
 from fuzzshard.model.names import seed_of
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
@@ -37,7 +38,8 @@ from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.losses import losses
 from fuzzshard.reproducer.optimizer import optimizer_lines, uses_parameters
-from fuzzshard.reproducer.scope import Scope, at, merged
+from fuzzshard.reproducer.options import fsdp1_summon_lines
+from fuzzshard.reproducer.scope import Scope, at, indented, merged
 from fuzzshard.reproducer.setup import freeze_lines
 from fuzzshard.reproducer.state_ops import States
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
@@ -170,7 +172,8 @@ class Program:
                 return self.backwards.lines(index, stops=stops)
             case Step():
                 lines = [*self._reshard(), *self.scope.wait("before_step"), "optimizer.step()"]
-                lines += [*module_ops.event_lines(self.scope), *self.scope.wait("after_step")]
+                lines += [*module_ops.event_lines(self.scope), *self._summon()]
+                lines += self.scope.wait("after_step")
                 return [*lines, *self.watch.lines(index, ("parameter", *self._taken_oracle))]
             case ZeroGrad(set_to_none=to_none):
                 return [f"optimizer.zero_grad({'' if to_none else 'set_to_none=False'})"]
@@ -183,6 +186,15 @@ class Program:
                 return self._state(index, op)
             case op:
                 return self._setting(op)
+
+    def _summon(self) -> list[str]:
+        """What a case does with the full parameters of FSDP1 after a step."""
+        if self.aim.engine != "fsdp1":
+            return []
+        lines = fsdp1_summon_lines(self.case.fsdp1, self.scope.called, shards=fsdp1_shards(self.case))
+        if lines and self.aim.trains_reference:
+            return [f"if isinstance({self.scope.called}, FullyShardedDataParallel):", *indented(lines)]
+        return lines
 
     def _setting(self, op: Op) -> list[str]:
         """An op that sets something."""

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.communication import CUSTOM
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import MLP, Alias, Attention, BatchNorm, Block, walk
-from fuzzshard.case.units import unit_modules
+from fuzzshard.case.units import fsdp1_shards, unit_modules
 from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.reproducer.mesh import MeshNames
-from fuzzshard.reproducer.options import fsdp1_arguments, group_arguments, parallel_style
+from fuzzshard.reproducer.options import (
+    ddp_arguments,
+    ddp_hook_lines,
+    ddp_method_lines,
+    fsdp1_arguments,
+    fsdp1_hook_lines,
+    group_arguments,
+    parallel_style,
+)
 from fuzzshard.reproducer.scope import ENGINE_CLASSES, at
 from fuzzshard.reproducer.setup import assignment, call_lines, checkpoint_lines, freeze_lines
 
@@ -27,7 +36,11 @@ def engine_lines(
             *checkpoint_lines(case, model, reference=False),
         ]
         if engine == "replicate":
-            lines += call_lines("replicate", [model, *_ddp_arguments(case)])
+            ignored = [at(model, path) for path in ignored_modules(case, by_replicate=True)]
+            told = [f"ignored_modules=[{', '.join(ignored)}]"] if ignored else []
+            lines += _initial_lines(case, model, buffers=False)
+            lines += call_lines("replicate", [model, *told, *_ddp_arguments(case)])
+            lines += ddp_hook_lines(case.ddp, model, _group(case))
         return lines
     meta = case.init == "meta"
     lines = list(made or [f"{model} = {build_call(case, meta=meta, seeds=seeds)}"])
@@ -144,15 +157,70 @@ def around_lines(case: Case, engine: str, model: str, variable: str) -> list[str
     if engine not in ENGINE_CLASSES:
         return []
     if engine == "ddp":
-        return call_lines(f"{variable} = DistributedDataParallel", [model, *_ddp_arguments(case)])
-    return _fsdp1_lines(case, model, variable)
+        return [
+            *_initial_lines(case, model, buffers=case.ddp.buffers != "local"),
+            *call_lines(f"{variable} = DistributedDataParallel", [model, *_ddp_arguments(case)]),
+            *ddp_hook_lines(case.ddp, variable, _group(case)),
+            *ddp_method_lines(case.ddp, variable),
+        ]
+    lines = _fsdp1_initial_lines(case, model)
+    lines += _fsdp1_lines(case, model, variable)
+    lines += _DOUBLE if case.fsdp1.initial == "applied" else []
+    lines += [f"{variable}.apply(double)"] if case.fsdp1.initial == "applied" else []
+    group = "dist.group.WORLD" if MeshNames(case).flat else "group"
+    return lines + fsdp1_hook_lines(case.fsdp1, variable, group, shards=fsdp1_shards(case))
+
+
+_DOUBLE = [
+    "doubled = set()",
+    "def double(module):",
+    "    for p in set(module.parameters(recurse=False)) - doubled:",
+    "        doubled.add(p)",
+    "        p.data *= 2",
+]
+
+
+def _fsdp1_initial_lines(case: Case, model: str) -> list[str]:
+    """Takes their values from parameters, before FSDP1 gives them back."""
+    match case.fsdp1.initial:
+        case "applied":
+            return ["with torch.no_grad():", f"    torch._foreach_mul_(list({model}.parameters()), 0.5)"]
+        case "first_rank":
+            tensors = f"(*{model}.parameters(), *{model}.buffers())"
+            return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
+        case "meta":
+            return [
+                f"plain = dict(zip({model}.modules(), copy.deepcopy({model}).modules()))",
+                f'{model}.to("meta")',
+                "def initialize(module):",
+                "    module.to_empty(device=device, recurse=False)",
+                "    for kind in (nn.Module.parameters, nn.Module.buffers):",
+                "        for tensor, value in zip(kind(module, False), kind(plain[module], False)):",
+                "            tensor.data.copy_(value)",
+            ]
+        case _:
+            return []
+
+
+def _initial_lines(case: Case, model: str, *, buffers: bool) -> list[str]:
+    """Takes their values from all ranks but the first, before DDP synchronises them."""
+    if case.ddp.initial != "first_rank":
+        return []
+    tensors = f"(*{model}.parameters(), *{model}.buffers())" if buffers else f"{model}.parameters()"
+    return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
+
+
+def _group(case: Case) -> str:
+    return "None" if MeshNames(case).flat else "group"
 
 
 def _ddp_arguments(case: Case) -> list[str]:
-    """Unused parameters are found, and buffers, if there are any, left alone, as the other engines do."""
+    """Buffers, if there are any, are left alone as the other engines do, unless the case says otherwise."""
     has_buffers = any(isinstance(module, BatchNorm) for module in facts(case).modules.values())
-    arguments = ["find_unused_parameters=True", *["broadcast_buffers=False"] * has_buffers]
-    if not (names := MeshNames(case)).flat:
+    arguments = ddp_arguments(case.ddp, has_buffers=has_buffers)
+    if case.ddp.device_mesh:
+        arguments.append("device_mesh=mesh")
+    elif not (names := MeshNames(case)).flat:
         arguments.append(names.process_group)
     if case.inputs.on_host:
         arguments.append('device_ids=None if device == "cpu" else [torch.cuda.current_device()]')
@@ -163,11 +231,12 @@ def _fsdp1_lines(case: Case, model: str, variable: str) -> list[str]:
     """Units bottom-up, or by a policy; a module that is registered twice is replaced twice."""
     arguments = ["device_id=torch.device(device)"]
     names = MeshNames(case)
-    if "hybrid" in case.fsdp1.strategy:
+    if "hybrid" in case.fsdp1.strategy or case.fsdp1.device_mesh:
         arguments.append("device_mesh=mesh")
     elif not names.flat:
         arguments.append(names.process_group)
     arguments += fsdp1_arguments(case.fsdp1)
+    arguments += ["param_init_fn=initialize"] if case.fsdp1.initial == "meta" else []
     units = unit_modules(case)
     if not units:
         return call_lines(f"{variable} = FullyShardedDataParallel", [model, *arguments])

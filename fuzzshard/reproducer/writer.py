@@ -70,8 +70,9 @@ class Writer:
     def start(self) -> list[str]:
         """Joins the process group; making a mesh joins it too."""
         case = self.case
-        hybrid = self.aim.engine == "fsdp1" and "hybrid" in case.fsdp1.strategy
-        has_mesh = (bool(case.wrap) and self.shards) or hybrid or not self.mesh.flat
+        hybrid = self.aim.engine == "fsdp1" and ("hybrid" in case.fsdp1.strategy or case.fsdp1.device_mesh)
+        ddp_has_mesh = self.aim.engine in ("ddp", "replicate") and case.ddp.device_mesh
+        has_mesh = (bool(case.wrap) and self.shards) or hybrid or ddp_has_mesh or not self.mesh.flat
         limit = f", timeout=timedelta(seconds={DESYNC_SECONDS})" if self.aim.kind == "desync" else ""
         lines = [f'device = "cuda" if torch.cuda.device_count() >= {case.mesh.size} else "cpu"']
         if limit or not has_mesh:

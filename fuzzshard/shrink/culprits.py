@@ -94,7 +94,7 @@ def _options(case: Case) -> Iterator[Edit]:
         if (precision := group.precision) is not None:
             for name, value in _other_values(precision):
                 yield change_item("wrap", index, precision=replace(precision, **{name: value}))
-    for field in ("fsdp1", "optimizer", "inputs"):
+    for field in ("fsdp1", "ddp", "optimizer", "inputs"):
         part = getattr(case, field)
         for name, value in _other_values(part):
             yield put(**{field: replace(part, **{name: value})})

@@ -86,7 +86,8 @@ def _named_values(annotation: Any) -> Iterator[object]:
 
 def _parts(case: Case) -> Iterator[tuple[Part, Callable[..., Edit]]]:
     """Everything that has options, but for the optimizer, and what changes some of them."""
-    yield case.fsdp1, _change_fsdp1
+    yield case.fsdp1, functools.partial(_change_engine, "fsdp1")
+    yield case.ddp, functools.partial(_change_engine, "ddp")
     if case.fsdp1.precision is not None:
         yield case.fsdp1.precision, _change_fsdp1_precision
     for field in ("schedule", "wrap", "checkpoints", "freezes", "tensor_parallel", "delays"):
@@ -97,8 +98,8 @@ def _parts(case: Case) -> Iterator[tuple[Part, Callable[..., Edit]]]:
             yield group.precision, functools.partial(_change_precision, index)
 
 
-def _change_fsdp1(**fields: object) -> Edit:
-    return lambda case: replace(case, fsdp1=replace(case.fsdp1, **fields))
+def _change_engine(name: str, **fields: object) -> Edit:
+    return lambda case: replace(case, **{name: replace(getattr(case, name), **fields)})
 
 
 def _change_fsdp1_precision(**fields: object) -> Edit:

@@ -88,6 +88,7 @@ class Trainer:
                 self.progress.advance(skipped=skipped)
                 if self.observer is not None:
                     self.observer.observe(index, op)
+            self.engine.finish()
             if self.observer is not None:
                 self.observer.observe_remains()
         finally:

@@ -28,7 +28,7 @@ from cases import (
 
 from fuzzshard.case.case import Case, EngineName, Freeze, Mesh, Optimizer, RankBatch, WrapGroup
 from fuzzshard.case.graph import BatchNorm, LayerNorm, Linear
-from fuzzshard.case.options import FSDP1, Precision, TensorParallel
+from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
 from fuzzshard.case.schedule import (
     ClipGradNorm,
     CorruptState,
@@ -206,6 +206,23 @@ DIVERGENCES = {
         2,
         "a.bias",
     ),
+    "ddp_one_bucket_reduced": Planted(
+        make_case(ddp=DDP(buckets="one_each")), "divergence/ddp/gradient", BACKWARD_AT, "a.bias"
+    ),
+    "ddp_keeps_initial_values": Planted(
+        make_case(ddp=DDP(initial="first_rank")), "divergence/ddp/output", 0, "output 0 of the root"
+    ),
+    "ddp_keeps_buffers": Planted(
+        make_case(
+            chain(n=BatchNorm(), a=Linear(out=3)),
+            schedule=(*TWO_STEPS, FORWARD),
+            engines=("ddp",),
+            ddp=DDP(buffers="broadcast"),
+        ),
+        "divergence/ddp/buffer",
+        4,
+        "n.running_mean",
+    ),
     "accumulates_with_fewer_bits": Planted(
         in_precision(
             Precision(param="bfloat16", reduce="float32"),
@@ -382,7 +399,7 @@ def faulty_world(fault: str, case: Case) -> Iterator[World]:
 def healthy(case: Case, culprit: str) -> Case:
     """The same case for the engine that the fault is not in."""
     other: EngineName = "ddp" if culprit == "fully_shard" else "fully_shard"
-    return msgspec.structs.replace(case, engines=(other,))
+    return msgspec.structs.replace(case, engines=(other,), ddp=DDP())
 
 
 def assert_found(verdict: Verdict, planted: Planted) -> None:
@@ -416,6 +433,13 @@ def test_a_planted_crash_is_found_and_the_world_works_again(
         assert world.run(healthy(planted.case, verdict.findings[0].engine)).status is Status.PASS
         assert not set(world.pids) & set(before)
     assert four_ranks.run(planted.case).status is Status.PASS
+
+
+@pytest.mark.parametrize("fault", ["ddp_one_bucket_reduced", "ddp_keeps_initial_values", "ddp_keeps_buffers"])
+def test_a_fault_of_an_option_shows_where_a_case_has_that_option_only(fault: str) -> None:
+    case = DIVERGENCES[fault].case
+    with faulty_world(fault, case) as world:
+        assert world.run(msgspec.structs.replace(case, ddp=DDP())).status is Status.PASS
 
 
 def test_a_rank_that_raises_is_named_and_its_peer_shows_where_it_waits() -> None:

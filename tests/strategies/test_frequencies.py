@@ -15,7 +15,7 @@ from fuzzshard.strategies import draw_cases
 EXTENSIONS = frozenset(
     (
         *("op", "precision", "passing", "option", "compile", "tensor", "fsdp1", "delay", "relation"),
-        *("offload", "shard", "prefetch", "expect", "communication"),
+        *("offload", "shard", "prefetch", "expect", "communication", "ddp"),
     )
 )
 """Dimensions of which most cases have nothing."""
@@ -33,7 +33,12 @@ EXTENSION_FEATURES = frozenset(
 """More features that most cases do not have."""
 TOO_RARE = frozenset(("checkpoint:strides_of_one",))
 """What one case in tens of thousands has."""
-ON_CUDA = frozenset(("offload:pinned", "input:on_host", "fsdp1:offload", "compile:inductor", "option:memory"))
+ON_CUDA = frozenset(
+    (
+        *("offload:pinned", "input:on_host", "compile:inductor", "option:memory"),
+        *("fsdp1:offload", "fsdp1:initial_first_rank", "fsdp1:summon_on_host"),
+    )
+)
 
 
 def is_extension(feature):

@@ -30,7 +30,17 @@ def splice_plan(rng: Random, case: Case, other: Case) -> Case | None:
     there = _named_as_in(rng, case, other)
     taken = {
         name: getattr(there, name)
-        for name in ("checkpoints", "freezes", "mesh", "ignored", "engines", "init", "relation", "fsdp1")
+        for name in (
+            "checkpoints",
+            "freezes",
+            "mesh",
+            "ignored",
+            "engines",
+            "init",
+            "relation",
+            "fsdp1",
+            "ddp",
+        )
         if rng.random() < 0.4
     }
     if rng.random() < 0.4:

@@ -1,0 +1,96 @@
+"""What the options of DDP ask about: which parameters every backward comes to, and by what graph."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Mapping
+
+from fuzzshard.case.autograd import Node, Tape, Value, reached
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import modules_below
+from fuzzshard.case.paths import is_within
+from fuzzshard.case.progress import Progress
+from fuzzshard.case.schedule import Backward, Forward, SetMode
+
+
+class _Nobody:
+    """Watches nothing."""
+
+    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
+        return args
+
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
+        pass
+
+
+@functools.lru_cache(maxsize=64)
+def arrivals(case: Case) -> Mapping[int, frozenset[str]]:
+    """The parameters that each backward brings a gradient, by the index of its op."""
+    return {index: arrived for index, (arrived, _) in _backwards(case).items()}
+
+
+def replicated(case: Case, *, by_replicate: bool) -> frozenset[str]:
+    """The parameters that DDP synchronises: those not ignored that require a gradient at construction.
+
+    ``replicate`` is constructed by the first forward.
+    """
+    progress = Progress(case)
+    frozen = {
+        fqn for f in case.freezes if not f.after_wrap for fqn in progress.frozen if is_within(fqn, f.target)
+    }
+    if by_replicate:
+        for op in case.schedule:
+            if isinstance(op, Forward):
+                break
+            progress.advance()
+        frozen = progress.frozen
+    return frozenset(facts(case).parameters) - frozen - ignored_parameters(case, by_replicate=by_replicate)
+
+
+def ignored_modules(case: Case, *, by_replicate: bool) -> tuple[str, ...]:
+    """The modules that ``replicate`` is to ignore; DDP itself has no such argument."""
+    asked = by_replicate and case.ddp.ignored_modules
+    return tuple(path for path in case.ignored if asked and path in facts(case).modules)
+
+
+def ignored_parameters(case: Case, *, by_replicate: bool) -> frozenset[str]:
+    """The parameters of these modules, which nobody synchronises but the user."""
+    ignored = ignored_modules(case, by_replicate=by_replicate)
+    modules = {module for path in ignored for module in modules_below(case.model, path)}
+    names = {tie.parameter: tie.source for tie in case.ties}
+    named = {
+        names.get(fqn, fqn) for fqn in (*facts(case).parameters, *names) if fqn.rpartition(".")[0] in modules
+    }
+    return frozenset(named)
+
+
+def graph_is_static(case: Case) -> bool:
+    """Whether every backward is of as many forwards, through the same calls to the same parameters."""
+    return len(set(_backwards(case).values())) <= 1
+
+
+@functools.lru_cache(maxsize=64)
+def _backwards(case: Case) -> Mapping[int, tuple[frozenset[str], Hashable]]:
+    tape, progress, training = Tape(case, facts(case), _Nobody()), Progress(case), True
+    losses: dict[int, list[Node]] = {}
+    found: dict[int, tuple[frozenset[str], Hashable]] = {}
+    for index, op in enumerate(case.schedule):
+        match op:
+            case SetMode():
+                training = op.train
+            case Forward():
+                losses[index] = tape.loss(op, progress, training=training)
+            case Backward():
+                taken = progress.taken_by(op)
+                nodes = reached(node for i, _, _ in taken for node in losses.pop(i))
+                arrived = frozenset(fqn for node in nodes for fqn in node.parameters) - progress.frozen
+                how = (
+                    tuple((f.target, f.outputs, calls) for _, f, calls in taken),
+                    frozenset(progress.frozen),
+                )
+                found[index] = (arrived, how)
+            case _:
+                pass
+        progress.advance()
+    return found

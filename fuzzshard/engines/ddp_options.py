@@ -1,0 +1,154 @@
+"""What a Case's options of DDP mean: arguments, methods, and what their documentation covers.
+
+Sources are in torch/nn/parallel/distributed.py unless they are named.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+from fuzzshard.case.arrivals import arrivals, graph_is_static, replicated
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import has_batch_norm
+from fuzzshard.case.options import DDP
+from fuzzshard.case.schedule import CorruptState, Forward, SetFlag, SetMode, SetPath
+from fuzzshard.engines.mesh import RankMesh
+
+_FLAGS = (
+    *("static_graph", "gradient_as_bucket_view", "skip_all_reduce_unused_params"),
+    *("batched_grad_copy", "lazy_bucket_allocation"),
+)
+"""Arguments of the constructor that the options have under their own names, and that are off by default."""
+
+_BUCKETS: Mapping[str, dict[str, Any]] = {
+    "default": {},
+    "few_each": {"bucket_cap_mb": 2e-4},
+    "one_each": {"bucket_cap_mb": 1e-6},
+    "listed": {"bucket_cap_mb_list": [1e-4, 2e-5, 3e-4]},
+}
+"""In MiB: some 200 bytes, or 1. Torch's own tests have such fractions as well."""
+
+_BUFFERS: Mapping[str, dict[str, Any]] = {
+    "local": {"broadcast_buffers": False},
+    "forward_local": {"forward_sync_buffers": False},
+    "broadcast": {"broadcast_buffers": True},
+    "forward_broadcast": {"forward_sync_buffers": True},
+}
+
+_JOIN: Mapping[str, dict[str, Any]] = {
+    "initial": {},
+    "effective": {"divide_by_initial_world_size": False},
+    "throwing": {"throw_on_early_termination": True},
+    "off": {"enable": False},
+}
+
+
+def _named(spec: DDP) -> dict[str, Any]:
+    """The keyword arguments of the constructor that are not about ranks and devices."""
+    flags = {name: True for name in _FLAGS if getattr(spec, name)}
+    unsynced = {"init_sync": False} if spec.initial == "unsynced" else {}
+    found = {"find_unused_parameters": spec.find_unused_parameters, **flags, **unsynced}
+    return found | _BUCKETS[spec.buckets] | _BUFFERS[spec.buffers]
+
+
+def arguments(case: Case, mesh: RankMesh) -> dict[str, Any]:
+    """The keyword arguments of the constructor, which ``replicate`` takes as well."""
+    ranks = {"device_mesh": mesh.data_mesh} if case.ddp.device_mesh else {"process_group": mesh.group}
+    return ranks | _named(case.ddp)
+
+
+def spoil(case: Case, mesh: RankMesh, model: nn.Module, *, buffers: bool) -> None:
+    """Zeroes what ``init_sync`` takes from the first rank, if the case says so.
+
+    "the deprecated broadcast_buffers=False excludes buffers from this init sync".
+    """
+    if case.ddp.initial == "first_rank" and mesh.rank != 0:
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *(model.buffers() if buffers else ())):
+                tensor.zero_()
+
+
+def register_hook(case: Case, mesh: RankMesh, module: Any) -> None:
+    """Registers the communication hook of the case, if it has one."""
+    if case.ddp.hook is not None:
+        module.register_comm_hook(mesh.group, _HOOKS[case.ddp.hook])
+
+
+def _average(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """The sum over the ranks, divided afterwards."""
+    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+    assert work is not None
+    future: torch.futures.Future[list[torch.Tensor]] = work.get_future()
+    return future.then(lambda summed: summed.value()[0] / group.size())
+
+
+_HOOKS: Mapping[str, Any] = {
+    "allreduce": allreduce_hook,
+    "average": lambda group, bucket: _average(group, bucket),  # DDP wants no strings for annotations
+}
+
+
+def join(case: Case, ddp: DistributedDataParallel) -> Join | None:
+    """The context that the case trains in, if it does."""
+    return None if case.ddp.join is None else ddp.join(**_JOIN[case.ddp.join])
+
+
+def finalize(ddp: Any) -> None:
+    """Waits for the reductions of a backward: "call this after backward returns" is always right."""
+    ddp.finalize_backward()
+
+
+def not_covered(case: Case, *, replicate: bool) -> str | None:
+    """Why the documentation of an option does not cover a case, or None."""
+    return next(_reasons(case, case.ddp, replicate=replicate), None)
+
+
+def _reasons(case: Case, spec: DDP, *, replicate: bool) -> Iterator[str]:
+    yield from (f"this version of torch has no argument {name} of DDP" for name in _lacking(spec))
+    if spec.manual_finalization and not hasattr(DistributedDataParallel, "finalize_backward"):
+        yield "this version of torch has no finalize_backward() of DDP"
+    if replicate:
+        yield from _of_replicate(case, spec)
+    if spec.device_mesh and (case.mesh.replicate is not None or case.mesh.tensor is not None):
+        yield "a mesh of two axes: DDP supports a 1D device mesh only"
+    if spec.static_graph and not graph_is_static(case):
+        yield "a graph that changes: static_graph=True says that it does not"
+    trained = replicated(case, by_replicate=replicate)
+    if replicate and spec.ignored_modules and not trained:
+        yield "replicate() is to ignore all that is trained"
+    arrived = [some & trained for some in arrivals(case).values()]
+    if spec.skip_all_reduce_unused_params and len(set(arrived)) > 1:
+        yield "unused parameters change, which skip_all_reduce_unused_params excludes"
+    if not spec.find_unused_parameters and not spec.static_graph and any(some < trained for some in arrived):
+        yield "a backward misses a parameter, and find_unused_parameters is off"
+
+
+def _lacking(spec: DDP) -> list[str]:
+    """The arguments that the case needs and that this version of torch does not have."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        return []  # somebody has wrapped the constructor
+    return [name for name in _named(spec) if name not in known]
+
+
+def _of_replicate(case: Case, spec: DDP) -> Iterator[str]:
+    """``replicate`` hands DDP a list of parameters, and that by the first forward."""
+    if spec.broadcasts_buffers and has_batch_norm(case, ""):
+        yield "replicate() gives DDP the parameters alone, and so no buffers to broadcast"
+    if spec.join is not None or spec.manual_finalization:
+        yield "replicate() has no join() and no finalize_backward()"
+    if spec.initial == "first_rank":
+        first = next((i for i, op in enumerate(case.schedule) if isinstance(op, Forward)), 0)
+        if not all(isinstance(op, SetFlag | SetMode | SetPath) for op in case.schedule[:first]):
+            yield "parameters are used before the first forward, which synchronises them"
+        if any(isinstance(op, CorruptState) and op.how == "rebuild" for op in case.schedule):
+            yield "a model that is built anew is used before its first forward, which synchronises it"

@@ -1,0 +1,108 @@
+"""Options of FSDP1 beyond the flags of its constructor: initial values, communication hooks, full parameters.
+
+Sources are in torch/distributed/fsdp/fully_sharded_data_parallel.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms._comm_hooks.default_hooks import (
+    DefaultState,
+    allreduce_hook,
+    reduce_scatter_hook,
+)
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from fuzzshard.engines.mesh import RankMesh
+
+
+@torch.no_grad()
+def scale(tensors: Iterable[torch.Tensor], factor: float) -> None:
+    """Multiplies every tensor once; a power of two, so that nothing is rounded."""
+    for tensor in {id(tensor): tensor for tensor in tensors}.values():
+        tensor.mul_(factor)
+
+
+def initializer(model: nn.Module, plain: nn.Module) -> Callable[[nn.Module], None]:
+    """A ``param_init_fn`` that gives the modules of ``model``, on the meta device, the values of ``plain``.
+
+    "the implementation should *only* initialize the parameters/buffers of the module, not those of its
+    submodules".
+    """
+    paths = {module: path for path, module in model.named_modules()}
+
+    @torch.no_grad()
+    def initialize(module: nn.Module) -> None:
+        source = plain.get_submodule(paths[module])
+        module.to_empty(device=next(plain.parameters()).device, recurse=False)
+        for tensors in ("named_parameters", "named_buffers"):
+            values = dict(getattr(source, tensors)(recurse=False))
+            for name, tensor in getattr(module, tensors)(recurse=False):
+                tensor.copy_(values[name])
+
+    return initialize
+
+
+def apply_twice_as_much(fsdp: FullyShardedDataParallel) -> None:
+    """Doubles every parameter once, module by module."""
+    seen: list[torch.Tensor] = []
+
+    def double(module: nn.Module) -> None:
+        for parameter in module.parameters(recurse=False):
+            if not any(parameter is other for other in seen):
+                seen.append(parameter)
+                scale([parameter], 2)
+
+    fsdp.apply(double)
+
+
+def register_hook(fsdp: FullyShardedDataParallel, kind: str, mesh: RankMesh, *, shards: bool) -> None:
+    """Registers torch's hook or a user's own."""
+    hook: Any = _average
+    if kind == "torch":
+        hook = reduce_scatter_hook if shards else allreduce_hook
+    fsdp.register_comm_hook(DefaultState(mesh.group) if kind == "torch" else mesh.group, hook)
+
+
+def _average(group: dist.ProcessGroup, gradient: torch.Tensor, shard: torch.Tensor | None = None) -> None:
+    """The sum over the ranks, into the ``shard`` where FSDP1 shards; sums of float16 overflow undivided."""
+    divided_first = gradient.dtype == torch.float16
+    if divided_first:
+        gradient.div_(group.size())
+    if shard is None:
+        dist.all_reduce(gradient, group=group)
+    else:
+        dist.reduce_scatter_tensor(shard, gradient, group=group)
+    if not divided_first:
+        (gradient if shard is None else shard).div_(group.size())
+
+
+_SUMMON: Mapping[str, dict[str, Any]] = {
+    "written": {},
+    "discarded": {"writeback": False},
+    "on_host": {"writeback": False, "offload_to_cpu": True},
+    "first_rank": {"writeback": False, "rank0_only": True},
+    "gradients": {"with_grads": True},
+    "root": {"recurse": False},
+}
+
+
+def summon(
+    fsdp: FullyShardedDataParallel, kind: str, sharded: Iterable[torch.Tensor], *, shards: bool
+) -> None:
+    """Changes full parameters such that nothing is changed afterwards.
+
+    "the modification is persisted regardless of writeback" where FSDP1 does not shard.
+    """
+    with FullyShardedDataParallel.summon_full_params(fsdp, **_SUMMON[kind]):
+        if kind == "written":
+            scale(fsdp.parameters(), 2)
+        elif kind == "discarded" and shards:
+            scale(fsdp.parameters(), 0)
+    if kind == "written":
+        scale(sharded, 0.5)

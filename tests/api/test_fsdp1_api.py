@@ -1,0 +1,30 @@
+"""Every public name of ``FullyShardedDataParallel`` is drawn, or excused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from surface import Table, names_of_class, names_of_values
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffload,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ShardingStrategy,
+)
+
+TABLE = Table.load("fsdp1")
+
+
+def public() -> Iterator[str]:
+    yield from names_of_class(FullyShardedDataParallel)
+    for values in (ShardingStrategy, BackwardPrefetch, CPUOffload, MixedPrecision):
+        yield from names_of_values(values)
+
+
+def test_every_name_is_drawn_or_excused() -> None:
+    assert TABLE.faults(public()) == []
+
+
+def test_what_is_drawn_is_drawn() -> None:
+    assert TABLE.undrawn() == []

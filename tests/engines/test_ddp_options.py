@@ -1,0 +1,152 @@
+"""Options of DDP: each trains as the plain module does where its documentation covers the case."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cases import AGAIN, BACKWARD, FORWARD, STEP, TWO_STEPS, ZERO, call, chain, children, make_case
+
+from fuzzshard.case.case import Case, Mesh, Optimizer
+from fuzzshard.case.graph import BatchNorm, Block, Linear
+from fuzzshard.case.options import DDP
+from fuzzshard.case.schedule import Forward, Op, SetFlag, SetMode, SetRequiresGrad, ZeroGrad
+from fuzzshard.case.validate import validate
+from fuzzshard.engines.ddp_options import arguments
+from fuzzshard.engines.registry import not_applicable
+from fuzzshard.errors import InvalidCase
+from fuzzshard.verdict import Status
+from fuzzshard.world import World
+
+NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+ACCUMULATING = (NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)
+THREE_STEPS: tuple[Op, ...] = (*TWO_STEPS, ZeroGrad(set_to_none=False), FORWARD, BACKWARD, STEP)
+UNUSED = Block(
+    children=children(a=Linear(out=5), unused=Linear(out=5)), nodes=(call("h", "a", "x"),), outputs=("h",)
+)
+BUFFERS = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
+FREEZE = SetRequiresGrad(target="a", value=False)
+
+
+def ddp(schedule: Any = THREE_STEPS, model: Block | None = None, *, case: Any = None, **options: Any) -> Case:
+    """A case of DDP and ``replicate`` with these options."""
+    engines = ("ddp", "replicate")
+    more = {"engines": engines, "optimizer": Optimizer(momentum=0.5), **(case or {})}
+    return make_case(model, schedule, ddp=DDP(**options), **more)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "no search for unused parameters": {"find_unused_parameters": False},
+    "a static graph": {"static_graph": True},
+    "a static graph and nothing else": {"static_graph": True, "find_unused_parameters": False},
+    "gradients that are views": {"gradient_as_bucket_view": True},
+    "unused parameters skipped": {"skip_all_reduce_unused_params": True},
+    "a batched copy": {"batched_grad_copy": True},
+    "buckets on demand": {"lazy_bucket_allocation": True},
+    "buckets of one parameter": {"buckets": "one_each"},
+    "buckets that are rebuilt": {"buckets": "one_each", "find_unused_parameters": False},
+    "buckets of a few": {"buckets": "few_each"},
+    "listed buckets": {"buckets": "listed"},
+    "buffers left alone in forward": {"buffers": "forward_local"},
+    "values of the first rank": {"initial": "first_rank"},
+    "values that nobody synchronises": {"initial": "unsynced"},
+    "a device mesh": {"device_mesh": True},
+    "torch's hook": {"hook": "allreduce"},
+    "a user's hook": {"hook": "average"},
+    "a join context": {"join": "initial"},
+    "a join context that divides by those left": {"join": "effective"},
+    "a join context that throws": {"join": "throwing"},
+    "a join context that is off": {"join": "off"},
+    "manual finalization": {"manual_finalization": True},
+}
+LACKED = ("this version of torch has no", "replicate() has no")
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_it_trains_as_the_plain_module_does(two_ranks: World, options: dict[str, Any]) -> None:
+    schedules = [THREE_STEPS] if options.get("static_graph") else [THREE_STEPS, ACCUMULATING]
+    for schedule in schedules:
+        verdict = two_ranks.run(ddp(schedule, **options))
+        assert verdict.status is Status.PASS, (verdict.findings[:2], verdict.message)
+        assert all(
+            note.removeprefix("not applicable: ").startswith(LACKED) for note in verdict.notes.values()
+        )
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "forward_broadcast"])
+@pytest.mark.parametrize("join", [None, "initial"])
+def test_buffers_are_those_of_the_first_rank_or_of_the_last_within_join(
+    two_ranks: World, kind: str, join: str | None
+) -> None:
+    schedule = (*ACCUMULATING, SetMode(train=False), FORWARD)
+    case = ddp(schedule, BUFFERS, case={"engines": ("ddp",)}, buffers=kind, join=join)
+    verdict = two_ranks.run(case)
+    assert verdict.status is Status.PASS, verdict.findings[:2]
+
+
+def test_buffers_that_one_engine_broadcasts_have_no_common_reference() -> None:
+    with pytest.raises(InvalidCase, match="DDP broadcasts buffers"):
+        validate(ddp(model=BUFFERS, buffers="broadcast"))
+
+
+def test_what_replicate_is_told_to_ignore_is_averaged_by_hand(two_ranks: World) -> None:
+    more = {"engines": ("replicate",), "ignored": ("a",)}
+    verdict = two_ranks.run(ddp(ACCUMULATING, case=more, ignored_modules=True))
+    assert (verdict.status, verdict.notes) == (Status.PASS, {}), verdict.findings[:2]
+
+
+EXCLUDED = {
+    "a backward misses a parameter": ddp(model=UNUSED, find_unused_parameters=False),
+    "a graph that changes": ddp((*TWO_STEPS, FREEZE, FORWARD, BACKWARD), static_graph=True),
+    "unused parameters change": ddp(
+        (*TWO_STEPS, FREEZE, FORWARD, BACKWARD), skip_all_reduce_unused_params=True
+    ),
+    "a mesh of two axes": ddp(case={"mesh": Mesh(replicate=2, shard=1)}, device_mesh=True),
+    "used before the first forward": ddp((STEP, *TWO_STEPS), initial="first_rank"),
+}
+
+
+@pytest.mark.parametrize("why", EXCLUDED)
+def test_what_the_documentation_excludes_is_not_judged(why: str) -> None:
+    reasons = [not_applicable(EXCLUDED[why], engine) or "" for engine in ("ddp", "replicate")]
+    assert any(why in reason for reason in reasons), reasons
+
+
+ARGUMENTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    *(({name: True}, {name: True}) for name in ("static_graph", "gradient_as_bucket_view")),
+    *(({name: True}, {name: True}) for name in ("skip_all_reduce_unused_params", "batched_grad_copy")),
+    ({"lazy_bucket_allocation": True}, {"lazy_bucket_allocation": True}),
+    ({"find_unused_parameters": False}, {"find_unused_parameters": False}),
+    ({"buckets": "one_each"}, {"bucket_cap_mb": 1e-6}),
+    ({"buckets": "listed"}, {"bucket_cap_mb_list": [1e-4, 2e-5, 3e-4]}),
+    ({"buffers": "broadcast"}, {"broadcast_buffers": True}),
+    ({"buffers": "forward_local"}, {"forward_sync_buffers": False}),
+    ({"initial": "unsynced"}, {"init_sync": False}),
+    ({"device_mesh": True}, {"device_mesh": "the mesh"}),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), ARGUMENTS, ids=lambda value: str(value))
+def test_an_option_is_an_argument_of_the_constructor(
+    options: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    ranks: Any = SimpleNamespace(group="the group", data_mesh="the mesh")
+    given = arguments(ddp(**options), ranks)
+    assert expected.items() <= given.items()
+    assert ("process_group" in given) != ("device_mesh" in given)
+    assert arguments(ddp(), ranks) == {
+        "find_unused_parameters": True,
+        "broadcast_buffers": False,
+        "process_group": "the group",
+    }
+
+
+def test_a_static_graph_may_have_unused_parameters(two_ranks: World) -> None:
+    verdict = two_ranks.run(ddp(model=UNUSED, static_graph=True, find_unused_parameters=False))
+    assert (verdict.status, verdict.notes) == (Status.PASS, {}), verdict.findings[:2]
+
+
+def test_a_forward_without_gradients_is_no_part_of_the_graph() -> None:
+    evaluated = (Forward(grad=False), *TWO_STEPS)
+    assert not_applicable(ddp(evaluated, static_graph=True), "ddp") is None
