@@ -5,23 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable, Mapping
 
-from fuzzshard.case.autograd import Node, Tape, Value, reached
+from fuzzshard.case.autograd import Node, Tape, Unwatched, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Backward, Forward, SetMode
-
-
-class _Nobody:
-    """Watches nothing."""
-
-    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
-        return args
-
-    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
-        pass
 
 
 @functools.lru_cache(maxsize=64)
@@ -72,7 +62,7 @@ def graph_is_static(case: Case) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _backwards(case: Case) -> Mapping[int, tuple[frozenset[str], Hashable]]:
-    tape, progress, training = Tape(case, facts(case), _Nobody()), Progress(case), True
+    tape, progress, training = Tape(case, facts(case), Unwatched()), Progress(case), True
     losses: dict[int, list[Node]] = {}
     found: dict[int, tuple[frozenset[str], Hashable]] = {}
     for index, op in enumerate(case.schedule):

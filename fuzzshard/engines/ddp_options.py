@@ -21,6 +21,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.options import DDP
 from fuzzshard.case.schedule import CorruptState, Forward, SetFlag, SetMode, SetPath
+from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.mesh import RankMesh
 
 _FLAGS = (
@@ -107,29 +108,49 @@ def finalize(ddp: Any) -> None:
     ddp.finalize_backward()
 
 
-def not_covered(case: Case, *, replicate: bool) -> str | None:
+def not_covered(case: Case, *, replicate: bool) -> Exclusion | None:
     """Why the documentation of an option does not cover a case, or None."""
-    return next(_reasons(case, case.ddp, replicate=replicate), None)
+    return next(_exclusions(case, case.ddp, replicate=replicate), None)
 
 
-def _reasons(case: Case, spec: DDP, *, replicate: bool) -> Iterator[str]:
-    yield from (f"this version of torch has no argument {name} of DDP" for name in _lacking(spec))
+_CLASS = "distributed.py, class docstring"
+_LATE = (
+    "torch/distributed/_composable/replicate.py: DDP is made of a list of parameters, by the first forward"
+)
+
+
+def _exclusions(case: Case, spec: DDP, *, replicate: bool) -> Iterator[Exclusion]:
+    lacking = _lacking(spec)
     if spec.manual_finalization and not hasattr(DistributedDataParallel, "finalize_backward"):
-        yield "this version of torch has no finalize_backward() of DDP"
+        lacking.append("finalize_backward")
+    for name in lacking:
+        yield Exclusion(
+            f"this version of torch has no {name} of DDP", "fuzzshard: asked of the torch at hand"
+        )
     if replicate:
         yield from _of_replicate(case, spec)
     if spec.device_mesh and (case.mesh.replicate is not None or case.mesh.tensor is not None):
-        yield "a mesh of two axes: DDP supports a 1D device mesh only"
+        yield Exclusion("a mesh of two axes", "distributed.py, __init__: 'Only 1D device mesh is supported'")
     if spec.static_graph and not graph_is_static(case):
-        yield "a graph that changes: static_graph=True says that it does not"
+        yield Exclusion(
+            "a graph that changes",
+            f"{_CLASS}, static_graph: 'The set of used and unused parameters will not change ... How the "
+            "graph is trained will not change during the whole training loop'",
+        )
     trained = replicated(case, by_replicate=replicate)
-    if replicate and spec.ignored_modules and not trained:
-        yield "replicate() is to ignore all that is trained"
     arrived = [some & trained for some in arrivals(case).values()]
     if spec.skip_all_reduce_unused_params and len(set(arrived)) > 1:
-        yield "unused parameters change, which skip_all_reduce_unused_params excludes"
+        yield Exclusion(
+            "unused parameters change",
+            f"{_CLASS}, skip_all_reduce_unused_params: 'This requires that unused parameters remain the same "
+            "across all ranks throughout the entire training process.'",
+        )
     if not spec.find_unused_parameters and not spec.static_graph and any(some < trained for some in arrived):
-        yield "a backward misses a parameter, and find_unused_parameters is off"
+        yield Exclusion(
+            "a backward misses a parameter, and find_unused_parameters is off",
+            f"{_CLASS}, find_unused_parameters: 'Parameters that don't receive gradients as part of this "
+            "graph are preemptively marked as being ready to be reduced'",
+        )
 
 
 def _lacking(spec: DDP) -> list[str]:
@@ -140,15 +161,14 @@ def _lacking(spec: DDP) -> list[str]:
     return [name for name in _named(spec) if name not in known]
 
 
-def _of_replicate(case: Case, spec: DDP) -> Iterator[str]:
-    """``replicate`` hands DDP a list of parameters, and that by the first forward."""
+def _of_replicate(case: Case, spec: DDP) -> Iterator[Exclusion]:
     if spec.broadcasts_buffers and has_batch_norm(case, ""):
-        yield "replicate() gives DDP the parameters alone, and so no buffers to broadcast"
+        yield Exclusion("replicate() gives DDP no buffers to broadcast", _LATE)
     if spec.join is not None or spec.manual_finalization:
-        yield "replicate() has no join() and no finalize_backward()"
+        yield Exclusion("replicate() has no join() and no finalize_backward()", _LATE)
     if spec.initial == "first_rank":
         first = next((i for i, op in enumerate(case.schedule) if isinstance(op, Forward)), 0)
         if not all(isinstance(op, SetFlag | SetMode | SetPath) for op in case.schedule[:first]):
-            yield "parameters are used before the first forward, which synchronises them"
+            yield Exclusion("parameters are used before the first forward, which synchronises them", _LATE)
         if any(isinstance(op, CorruptState) and op.how == "rebuild" for op in case.schedule):
-            yield "a model that is built anew is used before its first forward, which synchronises it"
+            yield Exclusion("a model that is built anew is used before its first forward", _LATE)

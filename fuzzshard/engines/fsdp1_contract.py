@@ -157,8 +157,8 @@ def _further_options(case: Case) -> Iterator[Exclusion]:
     if spec.summon == "on_host" and not fsdp1_shards(case):
         yield Exclusion(
             "summon_full_params(offload_to_cpu=True) of parameters that are not sharded",
-            "fully_sharded_data_parallel.py, summon_full_params: 'this offloading currently only occurs if the "
-            "parameter is sharded'",
+            "fully_sharded_data_parallel.py, summon_full_params: 'this offloading currently only occurs if "
+            "the parameter is sharded'",
         )
     if spec.initial == "meta" and case.ties:
         yield Exclusion(

@@ -13,6 +13,7 @@ import enum
 import functools
 from collections.abc import Iterator
 
+from fuzzshard.case.arrivals import ignored_parameters
 from fuzzshard.case.autograd import Node, Tape, Unwatched, Value, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
@@ -33,10 +34,27 @@ class Complaint(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ReducerOptions:
-    """What the reducer is constructed with. ``built_by_forward``: ``replicate`` does so in a forward."""
+    """What the reducer is constructed with. ``built_by_forward``: ``replicate`` does so in a forward.
+
+    With ``static_graph`` it finds out in the first iteration what every backward comes to, and a case whose
+    graph changes is not run. ``ignored`` are parameters that it does not get.
+    """
 
     built_by_forward: bool = False
     find_unused_parameters: bool = True
+    static_graph: bool = False
+    ignored: frozenset[str] = frozenset()
+
+
+def reducer_options(case: Case, engine: str) -> ReducerOptions:
+    """What an engine constructs the reducer of a case with."""
+    by_replicate = engine == "replicate"
+    return ReducerOptions(
+        built_by_forward=by_replicate,
+        find_unused_parameters=case.ddp.find_unused_parameters,
+        static_graph=case.ddp.static_graph,
+        ignored=ignored_parameters(case, by_replicate=by_replicate),
+    )
 
 
 @functools.lru_cache(maxsize=8)
@@ -103,7 +121,7 @@ class _Reducer:
         return frozenset(f for f in self.found.parameters if any(is_within(f, t) for t in targets))
 
     def _construct(self, index: int, frozen: frozenset[str]) -> Iterator[tuple[Complaint, int]]:
-        self.parameters = frozenset(self.found.parameters) - frozen
+        self.parameters = frozenset(self.found.parameters) - frozen - self.options.ignored
         if not self.parameters:
             yield Complaint.NOTHING_TO_REDUCE, index
 
@@ -141,7 +159,7 @@ class _Reducer:
     def _backward(self, index: int, losses: list[Node]) -> Iterator[tuple[Complaint, int]]:
         parameters = self.parameters or frozenset()
         came = _leaves(losses) & parameters
-        if not came or not self.expects:
+        if not came or not self.expects or self.options.static_graph:
             return
         if came & (self.unused | self.ready):
             yield Complaint.READY_TWICE, index

@@ -21,7 +21,7 @@ from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED, VIEWS_ARE_WARNED
 from fuzzshard.engines.fsdp1_contract import frozen_at_construction, mixed_units
 from fuzzshard.engines.lazy_roots import Flaw, flaw
 from fuzzshard.engines.optimizer_state import Lack, lacks
-from fuzzshard.engines.reducer import Complaint, ReducerOptions, complaint
+from fuzzshard.engines.reducer import Complaint, complaint, reducer_options
 
 
 class Due(NamedTuple):
@@ -54,7 +54,7 @@ class Refusal:
 
 def _complains(of: Complaint) -> Callable[[Case, str], Iterator[Due]]:
     def due(case: Case, engine: str) -> Iterator[Due]:
-        found = complaint(case, ReducerOptions(built_by_forward=engine == "replicate"))
+        found = complaint(case, reducer_options(case, engine))
         if found is not None and found[0] is of:
             yield Due(found[1])
 

@@ -76,6 +76,8 @@ def test_two_ranks_train_bitwise_as_the_reference(
 
 
 ORIGINALS = FSDP1(use_orig_params=True)
+BUFFERS = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
+
 HELD = {
     "uneven shards on three ranks": fsdp1(mesh=3),
     "more ranks than elements": fsdp1(chain(a=Linear(out=1, bias=False)), mesh=4, inputs=float_inputs(3)),
@@ -111,7 +113,7 @@ HELD = {
     "a policy that picks one module of a class": fsdp1(
         TWO_BLOCKS, wrap=groups("p.a", ROOT), options=FSDP1(wrapping="policy")
     ),
-    "buffers": fsdp1(chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))),
+    "buffers": fsdp1(BUFFERS),
     "a checkpointed unit": fsdp1(checkpoints=(Checkpoint(module="a", implementation="wrapper"),)),
     "a part of a unit below a checkpoint wrapper that is unfrozen": fsdp1(
         schedule=(SetRequiresGrad(target="a.weight", value=True), *TWO_STEPS),
@@ -122,6 +124,20 @@ HELD = {
     "clipped gradients": fsdp1(schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.01), STEP)),
     "parameters without a gradient": fsdp1(UNUSED, wrap=groups(ROOT)),
     "a root that the case does not wrap": fsdp1(wrap=groups("a")),
+    **{f"{name} values": fsdp1(BUFFERS, options=FSDP1(initial=name)) for name in ("applied", "meta")},
+    **{
+        f"the hook {name}, {strategy}": fsdp1(
+            schedule=ACCUMULATING, options=FSDP1(hook=name, strategy=strategy)
+        )
+        for name in ("torch", "average")
+        for strategy in ("full_shard", "shard_grad_op", "no_shard")
+    },
+    **{
+        f"full parameters, {name}": fsdp1(options=FSDP1(summon=name, use_orig_params=name == "gradients"))
+        for name in ("written", "discarded", "first_rank", "gradients", "root")
+    },
+    "full parameters of what is not sharded": fsdp1(options=FSDP1(summon="discarded", strategy="no_shard")),
+    "a device mesh": fsdp1(options=FSDP1(device_mesh=True)),
     "debug level DETAIL": fsdp1(options=FSDP1(debug="detail")),
 }
 
@@ -198,6 +214,19 @@ EXCLUDED = {
     "a divide factor": (fsdp1(schedule=(SetDivideFactor(factor=3.0), FORWARD)), "a divide factor"),
     "a cast": (fsdp1(schedule=(Cast(dtype="float64"), FORWARD)), "a cast after wrapping"),
     "a model on the meta device": (fsdp1(init="meta"), "meta device"),
+    "a hook of a hybrid strategy": (
+        fsdp1(mesh=Mesh(replicate=2, shard=2), options=FSDP1(strategy="hybrid_shard", hook="torch")),
+        "a communication hook of a hybrid strategy",
+    ),
+    "a mesh of two axes": (
+        fsdp1(mesh=Mesh(replicate=2, shard=2), options=FSDP1(device_mesh=True)),
+        "a mesh of two axes",
+    ),
+    "gradients of flat parameters": (fsdp1(options=FSDP1(summon="gradients")), "of flat parameters"),
+    "a tie on the meta device": (
+        fsdp1(EQUAL, ties=TIE, wrap=groups(ROOT), options=FSDP1(initial="meta")),
+        "a tie on the meta device",
+    ),
     "an output dtype": (
         fsdp1(options=FSDP1(precision=Precision(param="bfloat16", output="float32"))),
         "an output dtype",

@@ -16,7 +16,7 @@ from fuzzshard.case.case import (
     WrapGroup,
 )
 from fuzzshard.case.graph import Block, Call, Child, Linear
-from fuzzshard.case.options import FSDP1, Delay, Expect, ParameterDtype, Precision, TensorParallel
+from fuzzshard.case.options import DDP, FSDP1, Delay, Expect, ParameterDtype, Precision, TensorParallel
 from fuzzshard.case.schedule import (
     Abort,
     Backward,
@@ -166,6 +166,43 @@ FSDP1_CASE = replace(
     freezes=(Freeze(target="linear0", after_wrap=True),),
 )
 REPLICATE = replace(FSDP1_CASE, engines=("replicate",), freezes=())
+DDP_CASE = replace(
+    REPLICATE,
+    engines=("ddp",),
+    ddp=DDP(
+        gradient_as_bucket_view=True,
+        buckets="one_each",
+        buffers="broadcast",
+        initial="first_rank",
+        device_mesh=True,
+        hook="average",
+        join="effective",
+    ),
+)
+STATIC = replace(
+    REPLICATE,
+    schedule=STEP,
+    ignored=("linear1",),
+    ddp=DDP(
+        find_unused_parameters=False,
+        static_graph=True,
+        skip_all_reduce_unused_params=True,
+        buckets="listed",
+        initial="unsynced",
+        hook="allreduce",
+        ignored_modules=True,
+    ),
+)
+HOOKED = replace(
+    FSDP1_CASE,
+    freezes=(),
+    fsdp1=FSDP1(initial="meta", hook="average", summon="written", device_mesh=True, use_orig_params=True),
+)
+APPLIED = replace(
+    FSDP1_CASE,
+    freezes=(),
+    fsdp1=FSDP1(initial="applied", hook="torch", summon="discarded", strategy="shard_grad_op"),
+)
 EXPECTED = replace(
     FSDP1_CASE,
     expect=(Expect(kind="error", engine="fsdp1", pattern="planted", op=6, ranks="others"),),
@@ -203,4 +240,8 @@ ALL: dict[str, Case] = {
     "cast": CAST,
     "fsdp1": FSDP1_CASE,
     "replicate": REPLICATE,
+    "ddp": DDP_CASE,
+    "static graph": STATIC,
+    "fsdp1 on the meta device": HOOKED,
+    "fsdp1 with apply": APPLIED,
 }

@@ -33,6 +33,14 @@ def test_a_script_of_a_crash_runs_the_whole_schedule_and_passes_on_stock_torch(
     assert not passing.fails, f"{text}\n{passing.output}"
 
 
+@pytest.mark.parametrize("name", ["ddp", "fsdp1 on the meta device", "fsdp1 with apply"])
+def test_a_script_that_compares_has_the_options_too_and_passes_on_stock_torch(run_script, name: str) -> None:
+    case = ALL[name]
+    text = script(case, finding=finding(case, "parameter", op=len(case.schedule) - 1, name="linear0.weight"))
+    passing = run_script(text, case.mesh.size)
+    assert not passing.fails, f"{text}\n{passing.output}"
+
+
 DIVIDED = finding(OPTIONS, "gradient", op=4, name="inner.right.weight")
 LOADED = finding(STATES, "parameter", op=7, name="linear0.weight")
 PARALLEL = finding(TENSOR_PARALLEL, "parameter", op=2, name="linear0.weight", rung="bounded", bound=1e-6)
