@@ -56,8 +56,20 @@ def precision(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
             replace(group, precision=policy) for group, policy in zip(case.wrap, policies, strict=True)
         )
         if computes(replace(case, wrap=groups), found, forwards):
-            return replace(case, wrap=groups)
+            return _keeping(tape, swarm, replace(case, wrap=groups), found, forwards)
     return case
+
+
+def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Facts, forwards: Iterable[Op]) -> Case:
+    """Often with policies that spare parameters of one dimension, where the model computes with that."""
+    if "cast" in swarm or not tape.chance(30):
+        return case
+    groups = tuple(
+        replace(g, precision=replace(g.precision, keep="vectors")) if g.precision and g.precision.param else g
+        for g in case.wrap
+    )
+    kept = replace(case, wrap=groups)
+    return kept if groups != case.wrap and computes(kept, found, forwards) else case
 
 
 def _varied(tape: Tape, base: Precision, case: Case) -> Precision | None:

@@ -20,7 +20,7 @@ from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.placements import shard_dim
-from fuzzshard.case.schedule import Forward
+from fuzzshard.case.schedule import Cast, Forward
 from fuzzshard.case.tensor_parallel import check_plan
 from fuzzshard.case.units import parameter_groups
 from fuzzshard.errors import InvalidCase
@@ -40,6 +40,13 @@ def check_options(case: Case, found: Facts) -> None:
     _check_names(case, found)
     _check_expectations(case)
     check_dtypes(case, found)
+    keeps = [group.precision.keep for group in case.wrap if group.precision is not None]
+    if any(keeps) and any(isinstance(op, Cast) for op in case.schedule):
+        raise InvalidCase(
+            "param_dtype_override_fn names a dtype once, and the model is cast later", "remove one of the two"
+        )
+    if case.fsdp1.precision is not None and case.fsdp1.precision.keep is not None:
+        raise InvalidCase("FSDP1 has no param_dtype_override_fn", "remove keep from its precision")
     if uses_fsdp1_policy(case) and any(group.precision is not None for group in case.wrap):
         raise InvalidCase(
             "both FSDP1 and wrap groups have mixed precision, and there is one reference",

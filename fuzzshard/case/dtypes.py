@@ -67,7 +67,14 @@ def computing_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> D
     """The dtype that a parameter has in a forward."""
     owner = found.owners[fqn]
     policy = None if owner is None else policies(case)[owner]
-    return (policy and policy.param) or stored_dtype(case, fqn, cast)
+    if policy is None or policy.param is None or keeps_dtype(policy, found, fqn):
+        return stored_dtype(case, fqn, cast)
+    return policy.param
+
+
+def keeps_dtype(policy: Precision, found: Facts, fqn: str) -> bool:
+    """Whether a parameter is computed with in its own dtype (``param_dtype_override_fn``)."""
+    return policy.keep == "vectors" and len(found.parameters[fqn]) == 1
 
 
 def reduction_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> Dtype:

@@ -93,6 +93,7 @@ FEATURES: dict[str, str] = {
     "precision:reduce_only": "a dtype for reduced gradients only",
     "precision:output": "a dtype for outputs",
     "precision:no_cast": "mixed precision that does not cast inputs",
+    "precision:kept": "mixed precision that leaves parameters of one dimension as they are",
     "precision:mixed": "groups with different policies of mixed precision",
     "precision:frozen_at_lookup": "a group with no dtypes for its gradients, as it looked while frozen",
     "precision:parameter_dtype": "a parameter with a dtype of its own",

@@ -12,12 +12,16 @@ LOW_PRECISION: tuple[Dtype, ...] = ("bfloat16", "float16")
 
 
 class Precision(Part, frozen=True, kw_only=True):
-    """``MixedPrecisionPolicy``: dtypes of parameters in forward, of reduced gradients, of outputs."""
+    """``MixedPrecisionPolicy``: dtypes of parameters in forward, of reduced gradients, of outputs.
+
+    ``keep="vectors"`` is a ``param_dtype_override_fn`` by which parameters of one dimension keep their own.
+    """
 
     param: Dtype | None = None
     reduce: Dtype | None = None
     output: Dtype | None = None
     cast_inputs: bool = True
+    keep: Literal["vectors"] | None = None
 
 
 class ParameterDtype(Part, frozen=True, kw_only=True):

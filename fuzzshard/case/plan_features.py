@@ -128,6 +128,8 @@ def _reshards_another_dim(case: Case, found: Facts) -> bool:
 def _precision(precision: Precision | None) -> Iterator[str]:
     if precision is None:
         return
+    if precision.keep is not None:
+        yield "precision:kept"
     if precision.param is not None:
         yield "precision:param"
         if precision.param in LOW_PRECISION:  # a case that is judged again in finer dtypes has others

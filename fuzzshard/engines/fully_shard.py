@@ -73,7 +73,7 @@ def not_applicable(case: Case) -> Exclusion | None:
         return FSDP1_POLICY
     if (name := options.lacking(case)) is not None:
         return Exclusion(
-            f"this version of torch has no FSDPModule.{name}", f"_fully_shard.py: FSDPModule has no {name}"
+            f"this version of torch has no {name}", f"torch/distributed/fsdp/_fully_shard: there is no {name}"
         )
     if _changes_outputs(case) and len(rows := all_rows(case)) > 1 and 0 in rows:
         return VIEW_ON_ONE_RANK

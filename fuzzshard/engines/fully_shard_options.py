@@ -52,12 +52,18 @@ def _placement(group: WrapGroup, parameter: nn.Parameter) -> Shard | None:
 
 
 def _policy(precision: Precision) -> MixedPrecisionPolicy:
+    override: dict[str, Any] = {"param_dtype_override_fn": _keep_vectors} if precision.keep else {}
     return MixedPrecisionPolicy(
+        **override,
         param_dtype=precision.param and DTYPES[precision.param],
         reduce_dtype=precision.reduce and DTYPES[precision.reduce],
         output_dtype=precision.output and DTYPES[precision.output],
         cast_forward_inputs=precision.cast_inputs,
     )
+
+
+def _keep_vectors(parameter: nn.Parameter) -> torch.dtype | None:
+    return parameter.dtype if parameter.dim() == 1 else None
 
 
 def wrapped(model: nn.Module, path: str) -> FSDPModule:
@@ -174,9 +180,12 @@ def lacking(case: Case) -> str | None:
     """A method that the case needs and that this version of torch does not have, if there is one."""
     options = (option for group in case.wrap for option in group.communication)
     names = (COMMUNICATION[option].method for option in options if option in COMMUNICATION)
+    keeps = any(group.precision is not None and group.precision.keep for group in case.wrap)
+    if keeps and "param_dtype_override_fn" not in MixedPrecisionPolicy.__dataclass_fields__:
+        return "MixedPrecisionPolicy.param_dtype_override_fn"
     called = [_METHODS[type(op)] for op in case.schedule if type(op) in _METHODS]
     called += ["finalize_backward"] if case.finalize is not None else []
-    return next((name for name in (*names, *called) if not hasattr(FSDPModule, name)), None)
+    return next((f"FSDPModule.{n}" for n in (*names, *called) if not hasattr(FSDPModule, n)), None)
 
 
 _METHODS: Mapping[type[Op], str] = {Abort: "reset_iter_state"}

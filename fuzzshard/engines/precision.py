@@ -19,6 +19,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import (
     Casts,
     casts,
+    keeps_dtype,
     policies,
     reductions_follow_parameters,
     uses_fsdp1_policy,
@@ -46,7 +47,11 @@ def parameter_dtypes(case: Case, found: Facts) -> ParameterDtypes:
     """Return what the policies of ``case`` say."""
     owned = {fqn: policies(case)[owner] for fqn, owner in found.owners.items() if owner is not None}
     return ParameterDtypes(
-        {fqn: DTYPES[policy.param] for fqn, policy in owned.items() if policy and policy.param},
+        {
+            fqn: DTYPES[policy.param]
+            for fqn, policy in owned.items()
+            if policy and policy.param and not keeps_dtype(policy, found, fqn)
+        },
         {fqn: DTYPES[policy.reduce] for fqn, policy in owned.items() if policy and policy.reduce},
         reductions_follow_parameters(case),
     )

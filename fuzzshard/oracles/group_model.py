@@ -200,7 +200,8 @@ class Group:
     @property
     def _sizes_known(self) -> bool:
         """Parameters of several dtypes travel as bytes, those of tensor-parallel modules in parts."""
-        return not self.case.dtypes and not self.case.tensor_parallel
+        keeps = self.spec.precision is not None and self.spec.precision.keep is not None
+        return not self.case.dtypes and not self.case.tensor_parallel and not keeps
 
     def _sum(self, fqns: Collection[str]) -> int:
         """The elements of one rank's shards, padded to equal sizes."""

@@ -38,7 +38,11 @@ def group_arguments(group: WrapGroup) -> list[str]:
 def _policy(precision: Precision) -> str:
     dtypes = {name: getattr(precision, name) for name in ("param", "reduce", "output")}
     named = [f"{name}_dtype=torch.{dtype}" for name, dtype in dtypes.items() if dtype]
-    return ", ".join([*named, *([] if precision.cast_inputs else ["cast_forward_inputs=False"])])
+    if not precision.cast_inputs:
+        named.append("cast_forward_inputs=False")
+    if precision.keep:
+        named.append("param_dtype_override_fn=lambda p: p.dtype if p.dim() == 1 else None")
+    return ", ".join(named)
 
 
 _BUCKETS = {

@@ -18,7 +18,7 @@ def public_names() -> list[str]:
     """What ``torch.distributed.fsdp`` has of ``fully_shard``, and the classes that users derive from."""
     names = [name for f in FUNCTIONS for name in names_of_function(f, getattr(fsdp, f))]
     names += list(FUNCTIONS)
-    for exported in (*_fully_shard.__all__, "AllGather", "ReduceScatter"):
+    for exported in (*_fully_shard.__all__, "Comm", "AllGather", "ReduceScatter"):
         if exported in FUNCTIONS:
             continue
         cls = getattr(_fully_shard, exported, None) or getattr(_fsdp_api, exported)
