@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections.abc import Iterator
 
 from typing_extensions import override
 
 from fuzzshard.case.autograd import Tape, Unwatched, Value
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Alias, Block, join, resolve
+from fuzzshard.case.graph import Block, join, modules_below, resolve
 from fuzzshard.case.groups import groups_within
+from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Abort, CorruptState, Forward
-from fuzzshard.case.units import parameter_groups
 from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED
 
 
@@ -54,9 +55,9 @@ class _Roots(Unwatched):
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.of_module = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
-        checked = parameter_groups(case).values() if TIES_ACROSS_GROUPS_ARE_REFUSED.holds() else ()
-        self.shared = [groups for groups in checked if len(groups) > 1]
+        self.hooked = [_hooked(case, group) for group in case.wrap]
+        self.of_module = {m: i for i, modules in enumerate(self.hooked) for m in modules}
+        self.shared = list(_shared(case)) if TIES_ACROSS_GROUPS_ARE_REFUSED.holds() else []
         self.initialised: set[int] = set()
         self.flaw: Flaw | None = None
 
@@ -69,7 +70,7 @@ class _Roots(Unwatched):
 
     def _initialise(self, root: int) -> None:
         within = set(groups_within(self.case, root))
-        if len(self.case.wrap[root].modules) > 1:
+        if len(self.hooked[root]) > 1:
             found = Flaw.LIST_GROUP_AS_ROOT
         elif within & self.initialised:
             found = Flaw.ROOT_RUNS_LATER
@@ -81,10 +82,43 @@ class _Roots(Unwatched):
         self.flaw = self.flaw or found
 
 
+def _hooked(case: Case, group: WrapGroup) -> list[str]:
+    """The modules of a group that no other one of it contains, under whatever name: torch drops the rest.
+
+    ``_get_root_modules`` in torch/distributed/utils.py.
+    """
+    below = {module: modules_below(case.model, module) for module in group.modules}
+    return [m for m in group.modules if not any(m in below[other] for other in group.modules if other != m)]
+
+
+def _shared(case: Case) -> Iterator[frozenset[int]]:
+    """The groups of every parameter that several modules register, where one of them shards it first.
+
+    Each group meets the original parameter there; a module that is itself in several groups has been given
+    the sharded one.
+    """
+    owners, within = facts(case).owners, _groups_of_leaves(case)
+    for source in {tie.source for tie in case.ties}:
+        names = [source, *(tie.parameter for tie in case.ties if tie.source == source)]
+        groups = [min(found) for leaf, found in within.items() if any(is_within(n, leaf) for n in names)]
+        if owners[source] is not None:
+            yield frozenset(groups)
+
+
 def _sharded_twice(case: Case) -> bool:
-    """Whether a group comes upon parameters that another one has sharded, in a module that is in both."""
-    found, group_of = facts(case), {m: i for i, group in enumerate(case.wrap) for m in group.modules}
-    groups: dict[str, set[int | None]] = {}
+    """Whether a group comes upon parameters that another one has sharded, in a module that is in both.
+
+    Meshes of one rank overlap with nothing.
+    """
+    owned = [fqn for fqn, owner in facts(case).owners.items() if owner is not None]
+    several = [leaf for leaf, groups in _groups_of_leaves(case).items() if len(groups) > 1]
+    return case.mesh.data_size > 1 and any(is_within(fqn, leaf) for fqn in owned for leaf in several)
+
+
+def _groups_of_leaves(case: Case) -> dict[str, set[int]]:
+    """The groups that each leaf is in, under whatever name: of the nearest wrapped modules around it."""
+    group_of = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
+    groups: dict[str, set[int]] = {}
 
     def visit(path: str, group: int | None) -> None:
         target = resolve(case.model, path)
@@ -94,9 +128,8 @@ def _sharded_twice(case: Case) -> bool:
         if isinstance(module, Block):
             for child in module.children:
                 visit(join(path, child.name), group)
-        elif not isinstance(module, Alias):
+        elif group is not None:
             groups.setdefault(path, set()).add(group)
 
     visit("", None)
-    owned = {fqn.rpartition(".")[0] for fqn, owner in found.owners.items() if owner is not None}
-    return any(len(among - {None}) > 1 and path in owned for path, among in groups.items())
+    return groups

@@ -1,0 +1,145 @@
+"""Where documented errors are announced, and where they are not: what needs no ranks to be seen."""
+
+from __future__ import annotations
+
+import pytest
+from cases import BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, make_case, two_linears
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, Freeze, Optimizer
+from fuzzshard.case.graph import Alias, Block, Linear
+from fuzzshard.case.schedule import (
+    Backward,
+    Cast,
+    CorruptState,
+    Forward,
+    LoadState,
+    SaveState,
+    SetFlag,
+    SetRequiresGrad,
+    ZeroGrad,
+)
+from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.lazy_roots import Flaw, flaw
+from fuzzshard.engines.optimizer_state import Lack, lacks
+from fuzzshard.engines.reducer import Complaint, ReducerOptions, complaint
+from fuzzshard.engines.refusals import REFUSALS
+from fuzzshard.engines.registry import not_applicable
+
+NO_SYNC = SetFlag(flag="requires_gradient_sync", value=False)
+CONTAINS_ALIAS = Block(
+    children=children(
+        block=Block(children=children(again=Alias(target="a")), nodes=(), outputs=("x",)), a=Linear(out=5)
+    ),
+    nodes=(call("h0", "a", "x"), call("h1", "block", "h0")),
+    outputs=("h1",),
+)
+
+
+def test_a_list_group_of_which_one_module_contains_the_other_has_one_root() -> None:
+    assert flaw(make_case(CONTAINS_ALIAS, wrap=groups(("block", "a")))) is None
+    apart = make_case(two_linears(), (Forward(grad=False), FORWARD), wrap=groups(("a", "b")))
+    assert flaw(apart) == (Flaw.LIST_GROUP_AS_ROOT, 0)
+
+
+def test_meshes_of_one_rank_overlap_with_nothing() -> None:
+    wrap = groups("block", ROOT)
+    assert flaw(make_case(CONTAINS_ALIAS, wrap=wrap)) == (Flaw.SHARDED_TWICE, -1)
+    assert flaw(make_case(CONTAINS_ALIAS, wrap=wrap, mesh=1)) is None
+
+
+def test_a_rebuilt_model_has_roots_that_have_not_run() -> None:
+    whole_first = (FORWARD, BACKWARD, Forward(target="b"), BACKWARD)
+    assert flaw(make_case(schedule=whole_first)) is None
+    rebuilt = (*whole_first, SaveState(), CorruptState(how="rebuild"), LoadState(), *whole_first[2:], FORWARD)
+    assert flaw(make_case(schedule=rebuilt)) == (Flaw.ROOT_RUNS_LATER, len(rebuilt) - 1)
+
+
+UNUSED = Block(
+    children=children(a=Linear(out=5), u=Linear(out=2)), nodes=(call("h0", "a", "x"),), outputs=("h0",)
+)
+
+
+@pytest.mark.parametrize(
+    ("find_unused", "expected"),
+    [(True, None), (False, (Complaint.UNFINISHED, 2))],
+    ids=["found", "not looked for"],
+)
+def test_without_the_search_for_unused_parameters_the_next_forward_complains(
+    find_unused: bool, expected: tuple[Complaint, int] | None
+) -> None:
+    case = make_case(UNUSED, (FORWARD, BACKWARD, FORWARD, BACKWARD))
+    assert complaint(case, ReducerOptions(find_unused_parameters=find_unused)) == expected
+
+
+def test_within_no_sync_the_reducer_expects_nothing() -> None:
+    case = make_case(UNUSED, (NO_SYNC, FORWARD, BACKWARD, FORWARD, BACKWARD))
+    assert complaint(case, ReducerOptions(find_unused_parameters=False)) is None
+
+
+def test_a_gradient_of_a_parameter_frozen_since_comes_where_it_is_taken_for_unused() -> None:
+    freeze = SetRequiresGrad(target="a", value=False)
+    case = make_case(schedule=(FORWARD, freeze, FORWARD, BACKWARD))
+    assert complaint(case, ReducerOptions()) == (Complaint.READY_TWICE, 3)
+
+
+ADAM = Optimizer(kind="adam")
+TRAIN = (FORWARD, BACKWARD, STEP)
+RESUME = (SaveState(), CorruptState(how="rebuild"), LoadState())
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (make_case(UNUSED, (*TRAIN, *RESUME), optimizer=ADAM), ((Lack.SAVED_STATE, 5, True),)),
+        (make_case(UNUSED, (*TRAIN, *RESUME)), ()),
+        (make_case(UNUSED, (*RESUME, *TRAIN), optimizer=ADAM), ()),
+        (make_case(UNUSED, (*TRAIN, *RESUME), optimizer=ADAM, freezes=(Freeze(target="u"),)), ()),
+        (make_case(UNUSED, (*TRAIN, *RESUME), optimizer=Optimizer(kind="adam", exclude=("u",))), ()),
+    ],
+    ids=["after a step", "without states", "before a step", "frozen", "excluded"],
+)
+def test_a_checkpoint_lacks_the_states_that_its_optimizer_did_not_have(
+    case: Case, expected: tuple[tuple[Lack, int, bool], ...]
+) -> None:
+    assert lacks(case, "fully_shard") == expected
+
+
+def test_a_plain_gradient_of_one_element_is_no_other_kind() -> None:
+    ops = (FORWARD, BACKWARD, ZeroGrad(set_to_none=False))
+    model = chain(a=Linear(out=5), b=Linear(out=1, bias=False))
+    large = make_case(model, ops, wrap=groups("a"), optimizer=Optimizer(foreach=True))
+    assert lacks(large, "fully_shard") == ((Lack.ONE_KIND_OF_GRADIENT, 2, True),)
+    narrow = chain(a=Linear(out=1), b=Linear(out=1, bias=False))
+    assert lacks(replace(large, model=narrow), "fully_shard") == ()
+
+
+def test_every_refusal_says_where_it_is_documented() -> None:
+    for refusal in REFUSALS:
+        assert refusal.quote
+        assert "torch/" in refusal.source
+
+
+EXCLUDED = {
+    "ddp": (FORWARD, BACKWARD, Cast(dtype="float64"), FORWARD),
+    "fsdp1": (Forward(target="a"), BACKWARD),
+}
+
+
+@pytest.mark.parametrize("engine", EXCLUDED)
+def test_an_exclusion_quotes_its_source(engine: str) -> None:
+    excluded = not_applicable(make_case(schedule=EXCLUDED[engine]), engine)
+    assert isinstance(excluded, Exclusion)
+    assert "class docstring: '" in excluded.source
+
+
+ONE_BY_ONE = (FORWARD, FORWARD, Backward(which="oldest"), Backward(which="newest"))
+SYNC = SetFlag(flag="requires_gradient_sync", value=True)
+
+
+def test_ddp_covers_what_synchronises_nothing() -> None:
+    """Backwards one by one within ``no_sync()``, and a part of the model under ``torch.no_grad()``."""
+    for schedule in ((NO_SYNC, *ONE_BY_ONE, SYNC, *TRAIN), (Forward(target="b", grad=False), *TRAIN)):
+        assert not_applicable(make_case(schedule=schedule), "ddp") is None
+    for schedule in (ONE_BY_ONE, (Forward(target="b"), BACKWARD)):
+        assert not_applicable(make_case(schedule=schedule), "ddp") is not None
