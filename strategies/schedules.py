@@ -284,7 +284,8 @@ class _Run:
         Where only losses are compared, engines freeze something before the last one of training.
         """
         case = self.subject.case
-        if "losses_only" in self.swarm and not case.checkpoints and not case.dtypes:
+        bound = case.checkpoints or case.dtypes or looks_at_unsharded(case)
+        if "losses_only" in self.swarm and not bound:
             last = max(i for i, op in enumerate(self.ops) if isinstance(op, Forward))
             frozen = [f.target for f in case.freezes]
             target = self.tape.pick(frozen) if frozen else ""
