@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fuzzshard.case.check_options import count_paths
+from fuzzshard.case.communication import looks_at_unsharded
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import calls_of, reached_roots, root_is_wrapped
 from fuzzshard.case.paths import is_within
@@ -209,7 +210,8 @@ class _Run:
 
         Nothing of this while a checkpointed forward is pending: recomputation must see what it saw.
         """
-        if not self.toggles or (self.pending and self.subject.case.checkpoints) or not self.tape.chance(60):
+        bound = self.subject.case.checkpoints or looks_at_unsharded(self.subject.case)
+        if not self.toggles or (self.pending and bound) or not self.tape.chance(60):
             return
         self.toggles -= 1
         found = self.subject.found
@@ -282,7 +284,8 @@ class _Run:
         Where only losses are compared, engines freeze something before the last one of training.
         """
         case = self.subject.case
-        if "losses_only" in self.swarm and not case.checkpoints and not case.dtypes:
+        bound = case.checkpoints or case.dtypes or looks_at_unsharded(case)
+        if "losses_only" in self.swarm and not bound:
             last = max(i for i, op in enumerate(self.ops) if isinstance(op, Forward))
             frozen = [f.target for f in case.freezes]
             target = self.tape.pick(frozen) if frozen else ""

@@ -51,6 +51,15 @@ def _backward_needs_parameters(case: Case, found: Facts, index: int) -> bool:
     )
 
 
+def looks_at_unsharded(case: Case) -> bool:
+    """Return whether a group goes by what its unsharded parameters require, in a backward that makes none.
+
+    What ``requires_grad_`` says of sharded ones between a forward and its backward is not documented there.
+    """
+    told = {option for group in case.wrap for option in group.communication}
+    return not told.isdisjoint(("zeros_for_unused", "no_backward_unshard"))
+
+
 def is_kept(case: Case, index: int) -> bool:
     """Return whether the group at ``index`` keeps its unsharded memory after resharding."""
     return "keep_storage" in case.wrap[index].communication

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Mesh, WrapGroup
 from fuzzshard.case.check_dtypes import called_dtypes
+from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import BatchNorm, Block, Call, join, resolve
 from fuzzshard.case.groups import calls_of, root_groups, root_is_wrapped
@@ -151,6 +152,8 @@ def _root_only(case: Case) -> Case | None:
         return None
     kinds = {(g.precision, g.offload, g.shard_dim) for g in case.wrap}
     ops = [op for op in case.schedule if isinstance(op, SetFlag | SetDivideFactor | Unshard | Reshard)]
+    if any(fills_unused(case, index) for index in range(len(case.wrap))):
+        return None  # another group is another set of parameters that have run
     if len(kinds) > 1 or any(op.target or not op.recurse for op in ops):
         return None
     root = next(g for g in case.wrap if "" in g.modules)

@@ -10,6 +10,7 @@ from fuzzshard.case.batches import check_batches
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_options import check_options, count_paths
 from fuzzshard.case.check_states import check_states
+from fuzzshard.case.communication import looks_at_unsharded
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, BatchNorm, Block, resolve, walk
 from fuzzshard.case.groups import (
@@ -189,6 +190,11 @@ def _check_schedule(case: Case, found: Facts) -> None:
             raise InvalidCase(
                 "a divide factor changes while gradients are reduced over one axis of the mesh only",
                 "part of a sum is divided already: move the op",
+            )
+        if pending and isinstance(op, SetRequiresGrad) and looks_at_unsharded(case):
+            raise InvalidCase(
+                "requires_grad changes between a forward and its backward, which goes by that of before",
+                "zeros_for_unused and no_backward_unshard do not say what then: move the op",
             )
         if pending and case.checkpoints and isinstance(op, SetMode | SetRequiresGrad | SetPath):
             raise InvalidCase(

@@ -211,11 +211,15 @@ class HookModel:
             if group.parameters and group.phase is not Phase.POST_BACKWARD:
                 group.post_backward()
             group.phase = group.called = Phase.IDLE
-            if root.last_backward:
+            if self._ends(root):
                 group.ahead = Ahead.NONE
                 group.places.clear()
-        if root.last_backward:
+        if self._ends(root):
             root.order.clear()
+
+    def _ends(self, root: Root) -> bool:
+        """Whether a backward is the last one: "manual finalization supersedes set_is_last_backward"."""
+        return root.last_backward or self.case.finalize is not None
 
 
 def _casts_before_prefetch(group: Group) -> bool:

@@ -24,9 +24,12 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
-from fuzzshard.case.graph import MLP, Activation, BatchNorm, Block, Conv2d, Embedding, Linear
-from fuzzshard.case.options import CommunicationOption, Delay, DelaySite
+from fuzzshard.case.graph import MLP, Activation, BatchNorm, Block, Conv2d, Embedding, Linear, RawParameter
+from fuzzshard.case.options import CommunicationOption, Delay, DelaySite, Precision
 from fuzzshard.case.schedule import (
+    Abort,
+    Backward,
+    Cast,
     ClipGradNorm,
     Forward,
     Op,
@@ -141,8 +144,43 @@ TOLD: dict[str, Case] = {
     ),
 }  # fmt: skip
 
+WITHOUT_SYNC = (
+    *(flag("requires_gradient_sync", False), FORWARD, BACKWARD),
+    *(flag("requires_gradient_sync", True), AGAIN, BACKWARD, STEP),
+)
+FINALIZED: dict[str, Case] = {
+    f"backward finalized by hand, {how}, {where}": make_case(schedule=schedule, finalize=how, mesh=mesh)
+    for how in ("wait", "async")
+    for where, schedule, mesh in (
+        ("every time", TWO_STEPS, 2),
+        ("after a backward without gradient sync", WITHOUT_SYNC, 2),
+        ("on an hsdp mesh", WITHOUT_SYNC, HSDP),
+    )
+}
+ABORTED: dict[str, Case] = {
+    f"an exception in the {during}, {when}": make_case(schedule=(*before, op, AGAIN, BACKWARD, STEP))
+    for during, op in (
+        ("forward", Abort(target="b")),
+        ("backward", Abort(target="a", during="backward")),
+    )
+    for when, before in (("at first", ()), ("after a step", (*ONCE, ZERO)))
+}
+KEPT = make_case(
+    chain(a=Linear(out=5, bias=False), s=RawParameter(), b=Linear(out=3, bias=False)),
+    wrap=configured(
+        *("a", "s", "b", ROOT), precision=Precision(param="bfloat16", keep="vectors", output="float32")
+    ),
+)
+"""A scale stays in float32, and is multiplied with what is in bfloat16."""
+
 OPTIONS: dict[str, Case] = {
     **TOLD,
+    **FINALIZED,
+    **ABORTED,
+    "vectors that keep their dtype": KEPT,
+    "an unshard whose handle is waited for": make_case(
+        schedule=(Unshard(async_op=True, wait=True), *TWO_STEPS)
+    ),
     "offloaded parameters": make_case(wrap=configured("a", "b", ROOT, offload="unpinned")),
     "offloaded parameters on an hsdp mesh": make_case(
         wrap=configured("a", "b", ROOT, offload="unpinned"), mesh=HSDP, optimizer=Optimizer(kind="adam")
@@ -215,7 +253,7 @@ def test_stock_torch_passes_with(four_ranks: World, case: Case) -> None:
         assert verdict.notes["fully_shard"].startswith("not applicable: this version of torch has no")
         return
     assert "fully_shard" not in verdict.notes
-    if case.mesh.size <= 2:
+    if case.mesh.size <= 2 and case is not KEPT:
         assert verdict.rung == "bitwise"
 
 
@@ -433,6 +471,21 @@ def test_what_needs_cuda_is_told_in_one_line(four_ranks: World, reason: str, cas
 
 
 NO_EXPERIMENTS = {
+    "cannot be used together": make_case(wrap=configured(ROOT, communication=("custom_gather", "allocate"))),
+    "should only be set if not using native HSDP": make_case(
+        wrap=configured(ROOT, communication=("hook_stream",)), mesh=HSDP
+    ),
+    "for parameters that backward does not need": make_case(
+        wrap=configured("a", communication=("no_backward_unshard",))
+    ),
+    "aborted while a forward is pending": make_case(schedule=(FORWARD, Abort(target="a"), BACKWARD)),
+    "Do not call it between forward and backward": make_case(
+        schedule=(FORWARD, AGAIN, Backward(which="oldest"), BACKWARD), finalize="wait"
+    ),
+    "Partial gradient reduction": make_case(
+        schedule=(flag("requires_all_reduce", False), *TWO_STEPS), mesh=HSDP, finalize="async"
+    ),
+    "param_dtype_override_fn names a dtype once": replace(KEPT, schedule=(Cast(dtype="float64"), *TWO_STEPS)),
     "cannot be sharded evenly over 2 ranks on dim 1": make_case(wrap=configured(ROOT, shard_dim="last")),
     "engines do not move tensors inside a dataclass": make_case(
         replace(chain(a=Linear(out=4)), passing="dataclass"), inputs=replace(float_inputs(), on_host=True)

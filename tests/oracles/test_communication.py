@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, make_case
 
-from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Tie, WrapGroup
-from fuzzshard.case.graph import MLP, Block, Linear, TensorOp
+from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.graph import MLP, Block, Embedding, Linear, TensorOp
 from fuzzshard.case.options import Precision
 from fuzzshard.case.schedule import Backward, Flag, Forward, Op, Reshard, SetFlag, SetRequiresGrad, Unshard
 from fuzzshard.oracles.communication import communication_findings, expected_communication
@@ -43,6 +43,21 @@ def sizes(case: Case, op: int) -> list[int | None]:
 def test_backward_gathers_again_what_forward_did_not_keep(reshard: bool | int | None, again: int) -> None:
     case = make_case(schedule=ONCE, mesh=4, wrap=groups("a", ROOT, reshard=reshard))
     assert counts(case) == [(2, 0, 0), (again, 2, 0)]
+
+
+def test_what_backward_does_not_need_is_not_gathered_again() -> None:
+    model = chain(e=Embedding(vocab=8, dim=4), b=Linear(out=3))
+    ids = Inputs(batch=2, seq=3, tensors=(TensorSpec(kind="ids", size=8),))
+    embedding = WrapGroup(modules=("e",), communication=("no_backward_unshard",))
+    case = make_case(model, ONCE, wrap=(embedding, *groups("b", ROOT, reshard=True)), inputs=ids)
+    assert counts(case) == [(2, 0, 0), (1, 2, 0)]
+
+
+def test_zeros_are_reduced_for_parameters_without_a_gradient() -> None:
+    model = chain(a=Linear(out=5), b=Linear(out=3))
+    wrap = (*groups("a"), WrapGroup(modules=("b",), communication=("zeros_for_unused",)), *groups(ROOT))
+    ran = make_case(model, (FORWARD, BACKWARD, Forward(target="a"), BACKWARD), wrap=wrap)
+    assert [c[1] for c in counts(ran)] == [0, 2, 0, 2]
 
 
 def test_one_shard_issues_no_collective() -> None:

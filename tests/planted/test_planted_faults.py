@@ -18,7 +18,9 @@ from cases import (
     STEP,
     TWO_STEPS,
     ZERO,
+    call,
     chain,
+    children,
     colwise,
     float_inputs,
     groups,
@@ -27,11 +29,13 @@ from cases import (
 )
 
 from fuzzshard.case.case import Case, EngineName, Freeze, Mesh, Optimizer, RankBatch, WrapGroup
-from fuzzshard.case.graph import BatchNorm, LayerNorm, Linear
+from fuzzshard.case.graph import BatchNorm, Block, LayerNorm, Linear
 from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
 from fuzzshard.case.schedule import (
+    Abort,
     ClipGradNorm,
     CorruptState,
+    Forward,
     LoadState,
     Op,
     Reshard,
@@ -72,6 +76,12 @@ EXACT = make_case(
     mesh=4,
     values="dyadic",
     inputs=float_inputs(4),
+)
+PARTLY_USED = Block(
+    children=children(a=Linear(out=5), c=Linear(out=3)),
+    nodes=(call("h", "a", "x"), call("z", "c", "h")),
+    outputs=("h", "z"),
+    returns="tuple",
 )
 NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
 DIVERGED = "divergence/fully_shard"
@@ -120,6 +130,32 @@ DIVERGENCES = {
         make_case(wrap=(WrapGroup(modules=("a",), communication=("sum",)), *groups("b", ROOT))),
         f"{DIVERGED}/gradient",
         BACKWARD_AT,
+        "a.bias",
+    ),
+    "doubles_what_a_custom_collective_scatters": Planted(
+        make_case(wrap=(WrapGroup(modules=("a",), communication=("custom_scatter",)), *groups("b", ROOT))),
+        f"{DIVERGED}/gradient",
+        BACKWARD_AT,
+        "a.bias",
+    ),
+    "leaves_unused_without_zeros": Planted(
+        make_case(
+            PARTLY_USED,
+            (Forward(outputs=(0,)), BACKWARD, STEP),
+            wrap=(
+                *groups("a"),
+                WrapGroup(modules=("c",), communication=("zeros_for_unused",)),
+                *groups(ROOT),
+            ),
+        ),
+        f"{DIVERGED}/gradient/missing",
+        BACKWARD_AT,
+        "c.bias",
+    ),
+    "resets_nothing": Planted(
+        make_case(schedule=(NO_SYNC, FORWARD, BACKWARD, Abort(target="a"), SYNC, AGAIN, BACKWARD, STEP)),
+        f"{DIVERGED}/unreduced_gradient/unexpected",
+        3,
         "a.bias",
     ),
     "one_unit_wrong_gradient": Planted(EXACT, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias", "exact"),

@@ -23,6 +23,7 @@ from fuzzshard.case.graph import (
 )
 from fuzzshard.case.options import FSDP1, Delay, Precision, TensorParallel
 from fuzzshard.case.schedule import (
+    Abort,
     Backward,
     Cast,
     ClipGradNorm,
@@ -281,6 +282,9 @@ def test_the_options_of_a_group_are_seen(options, feature):
         (LoadState(assign=True), {"load_assign"}),
         (SetDivideFactor(factor=2.0), {"divide_factor"}),
         (Unshard(async_op=True), {"unshard_async"}),
+        (Unshard(async_op=True, wait=True), {"unshard_wait"}),
+        (Abort(target="a"), {"abort_forward"}),
+        (Abort(target="a", during="backward"), {"abort_backward"}),
         (Reshard(), {"reshard"}),
         (ClipGradNorm(max_norm=1.0), {"clip"}),
         (SetPath(path=1, ranks="others"), {"set_path_on_some_ranks"}),
