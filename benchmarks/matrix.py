@@ -73,55 +73,75 @@ class Interrupted(Exception):
         self.cell = cell
 
 
+class InterruptedOnce:
+    """Within it Ctrl-C raises nothing here: it is handed on to a process, which has a session of its own."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> InterruptedOnce:
+        self._before = signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def hand_on_to(self, process: subprocess.Popen[str]) -> None:
+        """``process`` gets it, at once if Ctrl-C came before there was one."""
+        self._process = process
+        if self.pressed:
+            process.send_signal(signal.SIGINT)
+
+    def _press(self, *_: object) -> None:
+        self.pressed = True
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+
+
+def _listen(stream: IO[str], said: list[str], console: Console, label: str) -> None:
+    for line in filter(str.strip, stream):
+        said.append(line.strip())
+        console.print(f"{label}: {line.rstrip()}")
+
+
 def run_step(step: Step, python: Path, console: Console, label: str) -> Cell:
     """Runs ``step`` with ``python``, its progress on ``console``; raises :class:`Interrupted`.
 
-    The step has a session of its own, so that Ctrl-C reaches it once: it ends with what it has then.
+    After Ctrl-C a step ends by itself, with what it has then.
     """
     cell, began = Cell(step.arguments), time.monotonic()
-    environ = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        [str(python), *step.arguments],
-        cwd=REPOSITORY,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    said: list[str] = []
-    interrupted = False
-
-    def listen(stream: IO[str]) -> None:
-        for line in filter(str.strip, stream):
-            said.append(line.strip())
-            console.print(f"{label}: {line.rstrip()}")
-
-    listener = threading.Thread(target=listen, args=(process.stderr,))
-    listener.start()
     lines: list[str] = []
-    while True:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                lines.append(line)
-                if len(lines) % 50 == 0:
-                    console.print(f"{label}: {len(lines)} entries")
-            code = process.wait()
-            break
-        except KeyboardInterrupt:
-            interrupted = True
-            process.send_signal(signal.SIGINT)
-    listener.join()
+    said: list[str] = []
+    with InterruptedOnce() as ctrl_c:
+        process = subprocess.Popen(
+            [str(python), *step.arguments],
+            cwd=REPOSITORY,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        ctrl_c.hand_on_to(process)
+        listener = threading.Thread(target=_listen, args=(process.stderr, said, console, label))
+        listener.start()
+        for line in process.stdout:
+            lines.append(line)
+            if len(lines) % 50 == 0:
+                console.print(f"{label}: {len(lines)} entries")
+        code = process.wait()
+        listener.join()
     cell.seconds = time.monotonic() - began
     try:
         step.read(read_answers("".join(lines)), cell)
         answered = code in ANSWERED
     except (ValueError, KeyError):
         answered = False
-    if interrupted:
+    if ctrl_c.pressed:
         cell.failed = "interrupted"
         raise Interrupted(step.name, cell)
     if not answered:

@@ -103,8 +103,8 @@ def replay_entry(
 ) -> Replayed:
     """Runs the case of ``entry``; a flaky finding gets as many runs as it had when it was found.
 
-    Ranks that wait for each other where nothing is expected get a second run: those of a machine that is busy
-    with something else do when a timeout of torch's store, five minutes, has passed.
+    Ranks that wait for each other where nothing or something else is expected get a second run: those of a
+    machine that is busy do when a timeout of torch's store, five minutes, or the deadline has passed.
 
     Without a ``deadline`` entries with a finding get the one that the world learned, and those without
     get :data:`UNHURRIED`.
@@ -119,7 +119,7 @@ def replay_entry(
         if replayed.verdict is not None and replayed.verdict.status.is_finding:
             break
     desync = replayed.verdict is not None and replayed.verdict.signature.startswith("desync/")
-    if desync and not entry.signature:
+    if desync and not entry.signature.startswith("desync/"):
         replayed = _judge(world, entry, device, deadline)
     if entry.flaky and entry.confirmed is not None:
         rate = f"run {number} of {runs}; recorded as {entry.confirmed.text()}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from fuzzshard import cli
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.causes import CAUSES_FILE, by_cause, causes_table, read_causes
+from fuzzshard.corpus.causes import CAUSES_FILE, by_cause, causes_table, read_causes, releases_table
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP, CorpusEntry, make_entry
 from fuzzshard.corpus.gather import load
@@ -129,3 +130,11 @@ def test_the_table_of_our_own_findings_is_up_to_date(corpus: Path) -> None:
     """``fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md`` writes it anew."""
     table = causes_table(by_cause(load([ROOT / corpus])[0]), corpus)
     assert (ROOT / corpus / "FINDINGS.md").read_text() == table
+
+
+@pytest.mark.parametrize("corpus", CORPORA, ids=str)
+def test_the_releases_of_our_own_findings_are_up_to_date(corpus: Path) -> None:
+    """The command that is in the page writes it anew."""
+    page = (ROOT / corpus / "RELEASES.md").read_text()
+    (releases,) = re.findall(r"--torch (\S+)", page)
+    assert page == releases_table(by_cause(load([ROOT / corpus])[0]), corpus, releases.split(","))

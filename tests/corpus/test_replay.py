@@ -184,6 +184,15 @@ def test_ranks_that_waited_for_each_other_once_may_have_been_kept_from_running(
     assert (result.outcome, len(world.cases)) == (outcome, 2)
 
 
+def test_ranks_that_wait_are_asked_again_unless_that_is_the_finding(tmp_path: Path) -> None:
+    world = FakeWorld(HUNG, divergence())
+    (result,) = run(world, save(tmp_path / "a"))
+    assert (result.outcome, len(world.cases)) == (Outcome.SAME, 2)
+    world = FakeWorld(HUNG)
+    (result,) = run(world, save(tmp_path / "b", verdict=HUNG))
+    assert (result.outcome, len(world.cases)) == (Outcome.SAME, 1)
+
+
 def marked(path: Path, **changes: object) -> Path:
     """An entry that somebody has looked at since it was found with torch 2.13.0."""
     file = save(path)

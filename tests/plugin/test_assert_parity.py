@@ -129,7 +129,10 @@ def test_a_finding_that_a_corpus_explains_does_not_fail_a_test_unless_it_is_fixe
 @pytest.mark.parametrize(
     "changes",
     [
-        {"signature": "divergence/fully_shard/loss"},
+        {
+            "signature": "divergence/fully_shard/loss",
+            "findings": (replace(DIVERGENCE.findings[0], oracle="loss"),),
+        },
         {"case": make_case(loss="mean_square")},
         {"preload": ("/fault.py",)},
         {"status": Status.INCONCLUSIVE},
