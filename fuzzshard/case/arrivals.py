@@ -49,10 +49,8 @@ def ignored_parameters(case: Case, *, by_replicate: bool) -> frozenset[str]:
     ignored = ignored_modules(case, by_replicate=by_replicate)
     modules = {module for path in ignored for module in modules_below(case.model, path)}
     names = {tie.parameter: tie.source for tie in case.ties}
-    named = {
-        names.get(fqn, fqn) for fqn in (*facts(case).parameters, *names) if fqn.rpartition(".")[0] in modules
-    }
-    return frozenset(named)
+    within = (fqn for fqn in (*facts(case).parameters, *names) if any(is_within(fqn, m) for m in modules))
+    return frozenset(names.get(fqn, fqn) for fqn in within)
 
 
 def graph_is_static(case: Case) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import _CHECKPOINT_WRAPPED_MODULE
 from torch.distributed.algorithms._comm_hooks.default_hooks import (
     DefaultState,
     allreduce_hook,
@@ -34,7 +35,10 @@ def initializer(model: nn.Module, plain: nn.Module) -> Callable[[nn.Module], Non
     "the implementation should *only* initialize the parameters/buffers of the module, not those of its
     submodules".
     """
-    paths = {module: path for path, module in model.named_modules()}
+    paths = {
+        module: ".".join(name for name in path.split(".") if name != _CHECKPOINT_WRAPPED_MODULE)
+        for path, module in model.named_modules()
+    }
 
     @torch.no_grad()
     def initialize(module: nn.Module) -> None:

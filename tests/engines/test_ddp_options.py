@@ -9,7 +9,7 @@ import pytest
 from cases import AGAIN, BACKWARD, FORWARD, STEP, TWO_STEPS, ZERO, call, chain, children, make_case
 
 from fuzzshard.case.case import Case, Mesh, Optimizer
-from fuzzshard.case.graph import BatchNorm, Block, Linear
+from fuzzshard.case.graph import MLP, BatchNorm, Block, Linear
 from fuzzshard.case.options import DDP
 from fuzzshard.case.schedule import Forward, Op, SetFlag, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.case.validate import validate
@@ -90,9 +90,10 @@ def test_buffers_that_one_engine_broadcasts_have_no_common_reference() -> None:
         validate(ddp(model=BUFFERS, buffers="broadcast"))
 
 
-def test_what_replicate_is_told_to_ignore_is_averaged_by_hand(two_ranks: World) -> None:
+@pytest.mark.parametrize("model", [None, chain(a=MLP(hidden=4), b=Linear(out=3))], ids=["linear", "mlp"])
+def test_what_replicate_is_told_to_ignore_is_averaged_by_hand(two_ranks: World, model: Block | None) -> None:
     more = {"engines": ("replicate",), "ignored": ("a",)}
-    verdict = two_ranks.run(ddp(ACCUMULATING, case=more, ignored_modules=True))
+    verdict = two_ranks.run(ddp(ACCUMULATING, model, case=more, ignored_modules=True))
     assert (verdict.status, verdict.notes) == (Status.PASS, {}), verdict.findings[:2]
 
 

@@ -125,6 +125,9 @@ HELD = {
     "parameters without a gradient": fsdp1(UNUSED, wrap=groups(ROOT)),
     "a root that the case does not wrap": fsdp1(wrap=groups("a")),
     **{f"{name} values": fsdp1(BUFFERS, options=FSDP1(initial=name)) for name in ("applied", "meta")},
+    "values of a checkpointed unit on the meta device": fsdp1(
+        checkpoints=(Checkpoint(module="a", implementation="wrapper"),), options=FSDP1(initial="meta")
+    ),
     **{
         f"the hook {name}, {strategy}": fsdp1(
             schedule=ACCUMULATING, options=FSDP1(hook=name, strategy=strategy)

@@ -75,6 +75,7 @@ SELDOM = {
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("delay:")), 0.004),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("relation:")), 0.002),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("communication:")), 0.01),
+    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:")), 0.008),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith(("ddp:join_", "ddp:broadcasts"))), 0.003),
     **dict.fromkeys(("ddp:lazy_bucket_allocation", "ddp:manual_finalization"), 0.005),
     "ddp:ignored_modules": 0.0008,
