@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from typing_extensions import override
 
@@ -116,20 +116,27 @@ def _sharded_twice(case: Case) -> bool:
 
 
 def _groups_of_leaves(case: Case) -> dict[str, set[int]]:
-    """The groups that each leaf is in, under whatever name: of the nearest wrapped modules around it."""
-    group_of = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
-    groups: dict[str, set[int]] = {}
+    """The groups that each leaf is in, under whatever name: those made before what is in between was.
 
-    def visit(path: str, group: int | None) -> None:
+    ``_get_managed_modules`` in torch/distributed/fsdp/_fully_shard/_fsdp_init.py leaves out what is wrapped.
+    """
+    groups: dict[str, set[int]] = {}
+    wrapped: set[str] = set()
+
+    def visit(path: str, group: int, roots: Collection[str]) -> None:
         target = resolve(case.model, path)
         assert target is not None
         path, module = target
-        group = group_of.get(path, group)
+        if path in wrapped and path not in roots:
+            return
         if isinstance(module, Block):
             for child in module.children:
-                visit(join(path, child.name), group)
-        elif group is not None:
+                visit(join(path, child.name), group, roots)
+        else:
             groups.setdefault(path, set()).add(group)
 
-    visit("", None)
+    for index, group in enumerate(case.wrap):
+        for module in group.modules:
+            visit(module, index, group.modules)
+        wrapped.update(group.modules)
     return groups

@@ -6,13 +6,15 @@ excludes in ``engines/*.not_applicable``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 from fuzzshard.case.case import ALL_ENGINES, TRACED_BACKWARD, Case
 from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.graph import modules_below
-from fuzzshard.case.schedule import Forward, SetMode
+from fuzzshard.case.progress import Progress
+from fuzzshard.case.schedule import Backward, Forward, SetMode
 from fuzzshard.case.units import parameter_units
 from fuzzshard.oracles.compare import Difference
 
@@ -49,16 +51,30 @@ def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:
 
 
 def _recomputed_statistics(case: Case, difference: Difference, *holders: str) -> bool:
-    """Those of batch norms in checkpoints, in ``holders``, and what an evaluation computes from them."""
+    """Those of batch norms in checkpoints, in ``holders``, and what an evaluation computes from them.
+
+    From a backward through an evaluation on, that is everything.
+    """
     key = difference.key
+    if not any(has_batch_norm(case, checkpoint.module) for checkpoint in case.checkpoints):
+        return False
+    if key.op >= _trained_by_evaluation(case):
+        return True
     if key.oracle in holders:
         recomputed = {p for c in case.checkpoints for p in modules_below(case.model, c.module)}
         return key.name.rpartition(".")[0] in recomputed
-    return (
-        key.oracle in ("output", "loss")
-        and not _trains(case, key.op)
-        and any(has_batch_norm(case, checkpoint.module) for checkpoint in case.checkpoints)
-    )
+    return key.oracle in ("output", "loss") and not _trains(case, key.op)
+
+
+@functools.lru_cache(maxsize=64)  # asked for every tensor that differs
+def _trained_by_evaluation(case: Case) -> int:
+    """The first backward of a forward in evaluation mode; else the end."""
+    progress = Progress(case)
+    for index, op in enumerate(case.schedule):
+        if isinstance(op, Backward) and any(not _trains(case, start) for start, *_ in progress.taken_by(op)):
+            return index
+        progress.advance()
+    return len(case.schedule)
 
 
 def _trains(case: Case, index: int) -> bool:
