@@ -22,6 +22,12 @@ of time meanwhile.
 COMPILING_SECONDS = 20.0
 """At least, for a case that compiles: ranks import Dynamo for their first one, seconds on a busy machine."""
 
+CUDA_SECONDS = 30.0
+"""At least, for the first :data:`CUDA_CASES` cases of fresh ranks on CUDA: each new mesh makes communicators, and
+each new operator loads its kernels. Two of the first fifteen cases of a campaign took longer than 5 s.
+"""
+
+CUDA_CASES = 20
 LEAST_SECONDS = 1.0
 MOST_SECONDS = 60.0
 FACTOR = 25.0
@@ -50,11 +56,12 @@ class Deadline:
     """Keeps a slowly forgetting maximum of case times; the deadline is a multiple of it.
 
     The limits that it starts with and keeps to are ``patience`` times those of ranks with devices of their
-    own.
+    own, and at least ``warm_up`` seconds on fresh ranks.
     """
 
-    def __init__(self, patience: int = 1) -> None:
+    def __init__(self, patience: int = 1, warm_up: float = 0.0) -> None:
         self._patience = patience
+        self._warm_up = warm_up
         self._slowest = 0.0
 
     def observe(self, seconds: float) -> None:
@@ -63,7 +70,7 @@ class Deadline:
 
     def seconds(self, fresh: bool, compiles: bool = False) -> float:
         """After how long a case is suspect, on ``fresh`` ranks or on others."""
-        learned = self._learned(fresh)
+        learned = max(self._learned(fresh), self._warm_up * fresh)
         return max(learned, COMPILING_SECONDS) if compiles else learned
 
     def _learned(self, fresh: bool) -> float:

@@ -14,7 +14,7 @@ from fuzzshard.case.validate import validate
 from fuzzshard.errors import UsageError
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.deadline import Deadline
+from fuzzshard.world.deadline import CUDA_CASES, CUDA_SECONDS, Deadline
 from fuzzshard.world.exchange import ask_positions, exchange
 from fuzzshard.world.merge import Outcome, merge
 from fuzzshard.world.messages import Point, Points, RunCase
@@ -45,7 +45,9 @@ class World:
         """Without ``spares`` fresh ranks start when they are needed."""
         self.config = config
         self.info: dict[str, str] = {}
-        self.deadline = Deadline(config.ranks_per_device)
+        on_cuda = config.device == "cuda"
+        self.deadline = Deadline(config.ranks_per_device, CUDA_SECONDS if on_cuda else 0.0)
+        self._fresh_cases = CUDA_CASES if on_cuda else 1
         self._start_ranks = start_ranks if spares is None else spares.take
         self._ranks: list[RankProcess] = []
         self._ending: list[threading.Thread] = []
@@ -113,7 +115,7 @@ class World:
         if self._served >= RANK_CASES:
             self.restart()
         self.start()
-        fresh = self._served == 0
+        fresh = self._served < self._fresh_cases
         self._served += 1
         if deadline is None:
             deadline = self.deadline.seconds(fresh, compiles=case.compile is not None)

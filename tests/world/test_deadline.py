@@ -41,6 +41,16 @@ def test_ranks_that_share_devices_get_as_much_more_time() -> None:
     assert patient.seconds(fresh=False) == 4 * MOST_SECONDS
 
 
+def test_fresh_ranks_that_warm_up_get_at_least_as_long() -> None:
+    deadline = Deadline(warm_up=30.0)
+    assert deadline.seconds(fresh=True) == 30.0
+    deadline.observe(0.1)
+    assert deadline.seconds(fresh=True) == 30.0
+    assert deadline.seconds(fresh=False) == pytest.approx(0.1 * FACTOR)
+    deadline.observe(1.0)
+    assert deadline.seconds(fresh=True) == 2 * FACTOR
+
+
 def test_a_case_that_compiles_has_the_time_to_import_the_compiler() -> None:
     calibrated = Deadline()
     calibrated.observe(0.1)
