@@ -23,8 +23,8 @@ COMPILING_SECONDS = 20.0
 """At least, for a case that compiles: ranks import Dynamo for their first one, seconds on a busy machine."""
 
 CUDA_SECONDS = 30.0
-"""At least, for the first :data:`CUDA_CASES` cases of fresh ranks on CUDA: each new mesh makes communicators, and
-each new operator loads its kernels. Two of the first fifteen cases of a campaign took longer than 5 s.
+"""At least, for the first :data:`CUDA_CASES` cases of fresh ranks on CUDA: each new mesh makes
+communicators, and each new operator loads its kernels. Two of the first fifteen cases of a campaign took longer than 5 s.
 """
 
 CUDA_CASES = 20
