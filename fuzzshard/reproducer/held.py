@@ -28,7 +28,7 @@ UNREDUCED = """
 def unreduced(model, module, name):  # what backwards have left of a gradient for a later reduction
     parts = [p for group in groups(model) for p in group.fsdp_params]
     part = next(p for p in parts if (p._module_info.module, p._module_info.param_name) == (module, name))
-    grads = [part.unsharded_accumulated_grad, part._unsharded_param.grad]
+    grads = {part.unsharded_accumulated_grad, part._unsharded_param.grad}  # one tensor since torch 2.15
     return sum(grad for grad in grads if grad is not None)
 """
 

@@ -1,14 +1,15 @@
 """A gradient that waits for its reduction is doubled whenever a backward is over."""
 
-from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 
 def apply() -> None:
-    begin = FSDPParam.to_accumulated_grad_if_needed
+    post_backward = FSDPParamGroup.post_backward
 
-    def wrong(self):
-        begin(self)
-        if self._unsharded_param.grad is not None:
-            self._unsharded_param.grad.mul_(2)
+    def wrong(self, *unused):
+        post_backward(self, *unused)
+        for param in [] if self.reduce_grads else self.fsdp_params:
+            if param._unsharded_param.grad is not None:
+                param._unsharded_param.grad.mul_(2)
 
-    FSDPParam.to_accumulated_grad_if_needed = wrong
+    FSDPParamGroup.post_backward = wrong
