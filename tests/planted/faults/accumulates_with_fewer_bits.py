@@ -1,15 +1,16 @@
 """Gradients that wait for their reduction are rounded to bfloat16 whenever one is added."""
 
-from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 
 def apply() -> None:
-    accumulate = FSDPParam.accumulate_unsharded_grad_if_needed
+    post_backward = FSDPParamGroup.post_backward
 
-    def wrong(self):
-        accumulate(self)
-        if self.unsharded_accumulated_grad is not None:
-            held = self.unsharded_accumulated_grad
-            held.copy_(held.bfloat16())
+    def wrong(self, *unused):
+        post_backward(self, *unused)
+        for param in self.fsdp_params:
+            held = param.unsharded_accumulated_grad
+            if held is not None:
+                held.copy_(held.bfloat16())
 
-    FSDPParam.accumulate_unsharded_grad_if_needed = wrong
+    FSDPParamGroup.post_backward = wrong

@@ -15,13 +15,13 @@ def apply() -> None:
         rows[0] = tensors[0].shape[0] if tensors else 1
         return root_pre_forward(self, module, args, kwargs)
 
-    def weighting(params, gradients, group, *args):
+    def weighting(params, gradients, group, *args, **kwargs):
         if group is not None:
             total = torch.tensor([rows[0]])
             group.allreduce([total]).wait()
             for gradient in gradients:
                 gradient.mul_(rows[0] * dist.get_world_size(group) / max(total.item(), 1))
-        return foreach_reduce(params, gradients, group, *args)
+        return foreach_reduce(params, gradients, group, *args, **kwargs)
 
     FSDPState._root_pre_forward = noting
     _fsdp_param_group.foreach_reduce = weighting
