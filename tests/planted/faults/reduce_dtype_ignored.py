@@ -8,6 +8,6 @@ def apply() -> None:
 
     def wrong(self, mp_policy):
         init_dtype_attrs(self, mp_policy)
-        self.reduce_dtype = None
+        self.reduce_dtype = self.param_dtype
 
     FSDPParam.init_dtype_attrs = wrong

@@ -7,10 +7,11 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 def apply() -> None:
     foreach_reduce = group_file.foreach_reduce
 
-    def wrong(params, gradients, *args):
+    def wrong(params, gradients, *args, **kwargs):
         group = params[0]._fault_group()
         unused = [p for p in group.fsdp_params if p not in params]
-        result = foreach_reduce([*params, *unused], [*gradients, *map(_zeros, unused)], *args)
+        zeros = map(_zeros, unused)
+        result = foreach_reduce([*params, *unused], [*gradients, *zeros], *args, **kwargs)
         for param in unused:
             param.sharded_param.grad = None
         return result
