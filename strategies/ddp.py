@@ -9,9 +9,13 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.options import DDP
+from fuzzshard.case.order import off_default
 from fuzzshard.case.schedule import Cast, Forward, Op, SetDivideFactor, SetFlag
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
+
+_ALONE = 50
+"""Percent of the cases with options that have one of them."""
 
 
 def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
@@ -49,8 +53,9 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
         else tape.weighted((("local", 6), ("broadcast", 3), ("forward_broadcast", 3), ("forward_local", 2))),
         ignored_modules=case.ddp.ignored_modules,
     )
-    if by_replicate:
-        options = replace(options, join=None, manual_finalization=False, buffers="local")
+    if (told := [name for name in off_default(options) if name != "ignored_modules"]) and tape.chance(_ALONE):
+        name = tape.pick(told)
+        options = replace(case.ddp, **{name: getattr(options, name)})
     if not (options.broadcasts_buffers and has_batch_norm(case, "")):
         return replace(case, ddp=options)
     return replace(case, ddp=options, engines=("ddp",), relation=None)

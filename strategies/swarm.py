@@ -138,7 +138,7 @@ EXTENSIONS: dict[str, int] = {
     "communication": 10,
     "abort": 7,
     "finalize": 4,
-    "ddp_options": 40,
+    "ddp_options": 30,
 }
 """Percent of the cases that have any."""
 _EXTENDED = 67

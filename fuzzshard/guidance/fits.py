@@ -9,7 +9,7 @@ from __future__ import annotations
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.flow import Flow
-from fuzzshard.case.graph import Alias, Block, Dropout, TensorOp, walk
+from fuzzshard.case.graph import Block, Dropout, TensorOp, walk
 from fuzzshard.case.needs import unfit_for
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress
@@ -39,7 +39,7 @@ def fits(case: Case, world_size: int, *, cuda: bool) -> bool:
         and bool(found.parameters)
         and unfit_for(case, "cuda" if cuda else "cpu") is None
         and len(case.schedule) <= MAX_OPS
-        and sum(not isinstance(m, Block | Alias) for _, m in walk(case.model)) <= MAX_LEAVES
+        and sum(not isinstance(m, Block) for _, m in walk(case.model)) <= MAX_LEAVES
         and (case.relation is None or ("fully_shard" in case.engines and variant(case) is not None))
         and _options_meet(case, found)
         and _trains(case, found)

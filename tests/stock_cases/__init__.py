@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from stock_cases.batches import BATCHES
 from stock_cases.calls import CALLS
+from stock_cases.ddp import DDP_OPTIONS
 from stock_cases.engines import ENGINES, NEEDS_CUDA, TENSOR
-from stock_cases.groups import PRECISIONS, RELATIONS, SHARDING
+from stock_cases.groups import ABORTED, COMMUNICATION, FINALIZED, PRECISIONS, RELATIONS, SHARDING
 from stock_cases.models import GRAPHS, LEAVES, REUSE
 from stock_cases.plans import FREEZES, MESHES, WRAPS
 from stock_cases.states import STATES
@@ -27,10 +28,14 @@ STOCK: dict[str, Stock] = {
         "schedule": SCHEDULES,
         "option": OPTIONS,
         "sharding": SHARDING,
+        "communication": COMMUNICATION,
+        "finalize": FINALIZED,
+        "abort": ABORTED,
         "precision": PRECISIONS,
         "relation": RELATIONS,
         "state": STATES,
         "engine": ENGINES,
+        "ddp": DDP_OPTIONS,
         "tensor": TENSOR,
         "batches": BATCHES,
     }.items()

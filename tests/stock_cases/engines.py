@@ -98,6 +98,17 @@ ENGINES = {
     "fsdp1, mixed precision": imprecise(
         engines=("fsdp1",), fsdp1=FSDP1(precision=Precision(param="bfloat16"))
     ),
+    "fsdp1, other values by apply(), and torch's hook": fsdp1(
+        FSDP1(initial="applied", hook="torch", use_orig_params=True)
+    ),
+    "fsdp1, built on the meta device on a device mesh, with a user's hook": fsdp1(
+        FSDP1(initial="meta", hook="average", device_mesh=True)
+    ),
+    "fsdp1, full parameters that are written": fsdp1(FSDP1(summon="written")),
+    "fsdp1, full parameters that are discarded": fsdp1(FSDP1(summon="discarded")),
+    "fsdp1, full parameters on the first rank": fsdp1(FSDP1(summon="first_rank")),
+    "fsdp1, full parameters with gradients": fsdp1(FSDP1(summon="gradients", use_orig_params=True)),
+    "fsdp1, full parameters of the root's unit": fsdp1(FSDP1(summon="root")),
     "fsdp1, an error where ranks differ": two_paths(
         (*_FLIP, FORWARD),
         Expect(kind="error", engine="fsdp1", pattern="^Forward order differs across ranks", op=3),
@@ -133,6 +144,8 @@ TENSOR = {
 NEEDS_CUDA = {
     "pinned memory": make_case(wrap=configured("a", "b", ROOT, offload="pinned")),
     "offloaded by fsdp1": make_case(engines=("fsdp1",), fsdp1=FSDP1(offload=True)),
+    "values of fsdp1's first rank": make_case(engines=("fsdp1",), fsdp1=FSDP1(initial="first_rank")),
+    "full parameters of fsdp1 on the host": make_case(engines=("fsdp1",), fsdp1=FSDP1(summon="on_host")),
     "inputs on the host": make_case(inputs=msgspec.structs.replace(float_inputs(), on_host=True)),
     "Inductor": make_case(compile="inductor", wrap=groups(ROOT)),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from cases import (
     AGAIN,
@@ -12,18 +12,24 @@ from cases import (
     STEP,
     TWO_STEPS,
     ZERO,
+    call,
     chain,
+    children,
     float_inputs,
     groups,
+    two_linears,
 )
 
-from fuzzshard.case.case import Checkpoint, Mesh, WrapGroup
+from fuzzshard.case.case import Checkpoint, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
 from fuzzshard.case.graph import (
     Activation,
+    Block,
+    Embedding,
     Linear,
     RawParameter,
 )
 from fuzzshard.case.options import (
+    CommunicationOption,
     Delay,
     DelaySite,
     ParameterDtype,
@@ -31,6 +37,8 @@ from fuzzshard.case.options import (
     Relation,
 )
 from fuzzshard.case.schedule import (
+    Abort,
+    Forward,
     Op,
     Reshard,
     Unshard,
@@ -50,6 +58,18 @@ _HSDP = Mesh(replicate=2, shard=2)
 _EVEN = chain(a=Linear(out=8), r=Activation(), b=Linear(out=4))
 """With inputs of width 4 every dimension of every parameter is a multiple of 4."""
 
+_LINEAR = Linear(out=3)
+_PARTIAL: tuple[Op, ...] = (Forward(outputs=(0,)), BACKWARD, STEP, ZERO)
+_FINALIZE: tuple[Literal["wait", "async"], ...] = ("wait", "async")
+
+
+def told(option: CommunicationOption, **options: Any) -> Stock:
+    """Every group has been told the same."""
+    model = options.get("model") or two_linears()
+    paths = (*(child.name for child in model.children), ROOT)
+    return bitwise(wrap=configured(*paths, communication=(option,)), **options)
+
+
 SHARDING = {
     "offloaded, with every delay": bounded(
         mesh=_HSDP,
@@ -64,6 +84,17 @@ SHARDING = {
             *groups(ROOT),
         )
     ),
+    "sharded along the last dimension and the largest": bitwise(
+        _EVEN,
+        wrap=(WrapGroup(modules=("a",), shard_dim="last"), WrapGroup(modules=(ROOT,), shard_dim="largest")),
+        inputs=float_inputs(4),
+    ),
+    "ignored, and built on the meta device": bitwise(ignored=("b",), init="meta"),
+    "compiled": bounded(compile="eager", wrap=groups(ROOT)),
+    "compiled through autograd": bounded(compile="aot_eager", wrap=groups(ROOT)),
+}
+
+COMMUNICATION = {
     "collectives with every option": bitwise(
         wrap=(
             WrapGroup(modules=("a",), communication=("sum", "allocate", "two_buffers", "hook")),
@@ -74,14 +105,49 @@ SHARDING = {
     "collectives of replicas with every option": bounded(
         mesh=_HSDP, wrap=configured("a", ROOT, communication=("sum", "allocate", "two_buffers", "hook"))
     ),
-    "sharded along the last dimension and the largest": bitwise(
-        _EVEN,
-        wrap=(WrapGroup(modules=("a",), shard_dim="last"), WrapGroup(modules=(ROOT,), shard_dim="largest")),
-        inputs=float_inputs(4),
+    "all-gathers and reduce-scatters of the user's, on a mesh of replicas": bounded(
+        mesh=_HSDP, wrap=configured("a", "b", ROOT, communication=("custom_gather", "custom_scatter"))
     ),
-    "ignored, and built on the meta device": bitwise(ignored=("b",), init="meta"),
-    "compiled": bounded(compile="eager", wrap=groups(ROOT)),
-    "compiled through autograd": bounded(compile="aot_eager", wrap=groups(ROOT)),
+    "a stream for the all-reduce hook": told("hook_stream"),
+    "reduce-scatters in a group of their own": told("separate_group"),
+    "unsharded memory that is kept": told("keep_storage"),
+    "zeros for parameters without a gradient": told(
+        "zeros_for_unused",
+        model=Block(
+            children=children(a=_LINEAR, b=_LINEAR, c=_LINEAR),
+            nodes=(call("h", "a", "x"), call("y", "b", "h"), call("z", "c", "h")),
+            outputs=("y", "z"),
+            returns="tuple",
+        ),
+        schedule=(*_PARTIAL, Forward(batch=1, outputs=(1,)), BACKWARD, STEP),
+        optimizer=Optimizer(kind="adamw", lr=0.01, weight_decay=0.1),
+        ddp="not applicable: zeros for parameters without a gradient, which DDP leaves without",
+    ),
+    "an embedding that is not unsharded in backward": bitwise(
+        chain(e=Embedding(vocab=8, dim=4), r=Activation(), b=_LINEAR),
+        inputs=Inputs(batch=2, seq=3, tensors=(TensorSpec(kind="ids", size=6),)),
+        wrap=(WrapGroup(modules=("e",), communication=("no_backward_unshard",)), *groups("b", ROOT)),
+    ),
+    "streams that two roots share": bitwise(wrap=configured("a", "b", communication=("share_streams",))),
+}
+
+FINALIZED = {
+    f"backward finalized by hand, {how}": bounded(
+        schedule=(
+            *(flag("requires_gradient_sync", False), FORWARD, BACKWARD),
+            *(flag("requires_gradient_sync", True), AGAIN, BACKWARD, STEP),
+        ),
+        finalize=how,
+    )
+    for how in _FINALIZE
+}
+_ONCE: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)
+_ON = "not applicable: an iteration ends with an exception, after which DDP does not say how to go on"
+ABORTED = {
+    "an exception in forward": bitwise(schedule=(*_ONCE, Abort(target="b"), AGAIN, BACKWARD, STEP), ddp=_ON),
+    "an exception in backward": bitwise(
+        schedule=(*_ONCE, Abort(target="a", during="backward"), AGAIN, BACKWARD, STEP), ddp=_ON
+    ),
 }
 
 _POLICY = "not applicable: the wrap groups have a policy of mixed precision, which DDP does not know"
@@ -105,6 +171,13 @@ PRECISIONS = {
         ),
         ddp=_POLICY,
     ),
+    "vectors that keep their dtype": imprecise(
+        chain(a=Linear(out=5, bias=False), s=RawParameter(), b=Linear(out=3, bias=False)),
+        wrap=configured(
+            *("a", "s", "b", ROOT), precision=Precision(param="bfloat16", keep="vectors", output="float32")
+        ),
+        ddp=_POLICY,
+    ),
     "a parameter in bfloat16": imprecise(
         chain(a=Linear(out=4), v=RawParameter(), b=Linear(out=3)),
         dtypes=(ParameterDtype(target="v", dtype="bfloat16"),),
@@ -119,7 +192,8 @@ def related(relation: Relation, **options: Any) -> Stock:
 
 _UNSHARDING: tuple[Op, ...] = (
     *(Unshard(), FORWARD, Reshard(), BACKWARD, STEP, ZERO),
-    *(Unshard(target="a", async_op=True), AGAIN, BACKWARD, STEP),
+    *(Unshard(target="a", async_op=True), AGAIN, BACKWARD, STEP, ZERO),
+    *(Unshard(async_op=True, wait=True), FORWARD, BACKWARD, STEP),
 )
 
 RELATIONS = {

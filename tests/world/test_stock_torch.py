@@ -6,7 +6,7 @@ from stock_cases import NEEDS_CUDA, STOCK, Stock
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.case.needs import needs_cuda
-from fuzzshard.verdict import Status
+from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 
 NOT_HERE = {
@@ -20,13 +20,20 @@ NOT_HERE = {
 """More ranks than a test machine has cores for; what torch refuses (test_refusals.py); what known findings
 need (corpus/findings)."""
 
+LACKED = "not applicable: this version of torch has no "
+
 
 @pytest.mark.parametrize("stock", STOCK.values(), ids=STOCK.keys())
 def test_stock_torch_passes(four_ranks: World, stock: Stock) -> None:
     verdict = four_ranks.run(stock.case)
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
-    assert verdict.notes == stock.notes
+    assert _other_notes(verdict) == stock.notes
     assert verdict.rung in stock.rungs
+
+
+def _other_notes(verdict: Verdict) -> dict[str, str]:
+    """What a release lacks, it cannot do wrong; the rest is the same on every release."""
+    return {who: note for who, note in verdict.notes.items() if LACKED not in note}
 
 
 def test_the_hand_written_cases_have_every_feature() -> None:

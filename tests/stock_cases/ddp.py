@@ -1,0 +1,54 @@
+"""Options of DDP and of composable DDP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cases import BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, chain, groups, make_case
+
+from fuzzshard.case.case import Optimizer
+from fuzzshard.case.graph import BatchNorm, Linear
+from fuzzshard.case.options import DDP
+from stock_cases.stock import Stock
+
+_THREE_STEPS = (*TWO_STEPS, ZERO, FORWARD, BACKWARD, STEP)
+_NORM = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
+
+
+def ddp(options: DDP, **rest: Any) -> Stock:
+    """DDP alone, with momentum; buckets are rebuilt after the first step."""
+    more = {"engines": ("ddp",), "optimizer": Optimizer(momentum=0.5), **rest}
+    return Stock(make_case(schedule=_THREE_STEPS, ddp=options, **more), ("bitwise", "bounded"))
+
+
+DDP_OPTIONS = {
+    "gradients that are views of small buckets, all of them used, on a device mesh": ddp(
+        DDP(
+            find_unused_parameters=False,
+            gradient_as_bucket_view=True,
+            buckets="few_each",
+            device_mesh=True,
+        )
+    ),
+    "a static graph, buckets of one parameter": ddp(
+        DDP(static_graph=True, find_unused_parameters=False, buckets="one_each")
+    ),
+    "listed buckets": ddp(DDP(buckets="listed")),
+    "unused parameters skipped": ddp(DDP(skip_all_reduce_unused_params=True)),
+    "a batched copy": ddp(DDP(batched_grad_copy=True)),
+    "buckets on demand": ddp(DDP(lazy_bucket_allocation=True)),
+    "torch's hook, values of the first rank, within join": ddp(
+        DDP(hook="allreduce", initial="first_rank", join="initial")
+    ),
+    "a user's hook, values that nobody synchronises": ddp(DDP(hook="average", initial="unsynced")),
+    "within join, divided by the ranks that are left": ddp(DDP(join="effective")),
+    "within join, which throws": ddp(DDP(join="throwing")),
+    "within join, which is off": ddp(DDP(join="off")),
+    "finalized by hand": ddp(DDP(manual_finalization=True)),
+    "buffers of the first rank": ddp(DDP(buffers="broadcast"), model=_NORM),
+    "buffers of the first rank, synchronised in forward": ddp(DDP(buffers="forward_broadcast"), model=_NORM),
+    "buffers left alone in forward": ddp(DDP(buffers="forward_local"), model=_NORM),
+    "composable, with an ignored module": ddp(
+        DDP(ignored_modules=True), engines=("replicate",), ignored=("a",), wrap=groups("b", ROOT)
+    ),
+}
