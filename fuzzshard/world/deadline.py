@@ -24,7 +24,8 @@ COMPILING_SECONDS = 20.0
 
 CUDA_SECONDS = 30.0
 """At least, for the first :data:`CUDA_CASES` cases of fresh ranks on CUDA: each new mesh makes
-communicators, and each new operator loads its kernels. Two of the first fifteen cases of a campaign took longer than 5 s.
+communicators, and each new operator loads its kernels. Two of the first fifteen cases of a campaign
+took longer than 5 s.
 """
 
 CUDA_CASES = 20
