@@ -40,17 +40,17 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
         static_graph=tape.chance(25 if graph_is_static(case) else 2),
         hook=tape.weighted(((None, 6), ("allreduce", 2), ("average", 2))),
         skip_all_reduce_unused_params=tape.chance(25 if len(arrived) <= 1 else 2),
-        batched_grad_copy=tape.chance(20),
-        lazy_bucket_allocation=tape.chance(10),
+        batched_grad_copy=tape.chance(30),
+        lazy_bucket_allocation=tape.chance(25),
         initial=tape.weighted((("equal", 8), ("first_rank", 3), ("unsynced", 2))),
-        device_mesh=case.mesh.replicate is None and case.mesh.tensor is None and tape.chance(25),
+        device_mesh=case.mesh.replicate is None and case.mesh.tensor is None and tape.chance(40),
         join=None
         if by_replicate
-        else tape.weighted(((None, 12), ("initial", 2), ("effective", 2), ("throwing", 1), ("off", 1))),
-        manual_finalization=not by_replicate and tape.chance(12),
+        else tape.weighted(((None, 6), ("initial", 2), ("effective", 2), ("throwing", 2), ("off", 2))),
+        manual_finalization=not by_replicate and tape.chance(30),
         buffers="local"
         if by_replicate
-        else tape.weighted((("local", 6), ("broadcast", 3), ("forward_broadcast", 3), ("forward_local", 2))),
+        else tape.weighted((("local", 6), ("broadcast", 3), ("forward_broadcast", 3), ("forward_local", 3))),
         ignored_modules=case.ddp.ignored_modules,
     )
     if (told := [name for name in off_default(options) if name != "ignored_modules"]) and tape.chance(_ALONE):

@@ -45,13 +45,13 @@ _ANYWHERE: tuple[CommunicationOption, ...] = (
 
 def _communication(tape: Tape) -> tuple[CommunicationOption, ...]:
     """One option, or any of them."""
-    return tuple(tape.some(_ANYWHERE, 30)) if tape.chance(60) else (tape.pick(_ANYWHERE),)
+    return tuple(tape.some(_ANYWHERE, 30)) if tape.chance(50) else (tape.pick(_ANYWHERE),)
 
 
 def _with_roots_that_share(tape: Tape, case: Case, groups: list[WrapGroup]) -> list[WrapGroup]:
     """Several FSDP roots may share their streams: ``share_comm_ctx`` is for them."""
     roots = set(root_groups(case))
-    if len(roots) < 2 or not tape.chance(40):
+    if len(roots) < 2 or not tape.chance(70):
         return groups
     return [
         replace(g, communication=(*g.communication, "share_streams")) if index in roots else g
@@ -62,7 +62,7 @@ def _with_roots_that_share(tape: Tape, case: Case, groups: list[WrapGroup]) -> l
 def _fitting(tape: Tape, case: Case, found: Facts, index: int) -> WrapGroup:
     """The group at ``index`` without what does not fit it, and often with what few groups can have."""
     group = case.wrap[index]
-    if misfit(case, found, index, "no_backward_unshard") is None and tape.chance(70):
+    if misfit(case, found, index, "no_backward_unshard") is None and tape.chance(90):
         group = replace(group, communication=(*group.communication, "no_backward_unshard"))
     kept: tuple[CommunicationOption, ...] = ()
     for option in group.communication:

@@ -30,6 +30,9 @@ _MILLISECONDS = (1.0, 2.0, 5.0)
 _RELATIONS: tuple[Relation, ...] = ("unshard", "delay", "prefetch", "checkpoint", "plan", "mesh")
 """Those that some cases have nothing for; ``reshard`` can be asked of nearly every case."""
 
+_IGNORED_BY_REPLICATE = 10
+"""Percent of its cases that ignore something, beyond those of the extension: it alone is told so itself."""
+
 
 def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[EngineName, ...]:
     """Engines among those that the caller allows; ``replicate`` often takes the place of ``ddp``."""
@@ -41,7 +44,7 @@ def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[
 
 def ignored(tape: Tape, swarm: Swarm, found: Facts) -> tuple[str, ...]:
     """A parameter or a module, of which the groups have others; ``replicate`` ignores modules only."""
-    if "ignored" not in swarm:
+    if "ignored" not in swarm and not ("replicate" in swarm and tape.chance(_IGNORED_BY_REPLICATE)):
         return ()
     everything = frozenset(found.parameters)
     target = pick_target(tape, found, everything, module=tape.chance(80 if "replicate" in swarm else 35))

@@ -138,7 +138,7 @@ EXTENSIONS: dict[str, int] = {
     "communication": 10,
     "abort": 7,
     "finalize": 4,
-    "ddp_options": 30,
+    "ddp_options": 25,
 }
 """Percent of the cases that have any."""
 _EXTENDED = 67
