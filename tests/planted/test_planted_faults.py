@@ -85,6 +85,7 @@ PARTLY_USED = Block(
     returns="tuple",
 )
 NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+KEEP, ALL_REDUCE = (SetFlag(flag="requires_all_reduce", value=value) for value in (False, True))
 DIVERGED = "divergence/fully_shard"
 
 ADAM = Optimizer(kind="adam")
@@ -154,10 +155,14 @@ DIVERGENCES = {
         "c.bias",
     ),
     "resets_nothing": Planted(
-        make_case(schedule=(NO_SYNC, FORWARD, BACKWARD, Abort(target="a"), SYNC, AGAIN, BACKWARD, STEP)),
-        f"{DIVERGED}/unreduced_gradient/unexpected",
-        3,
+        make_case(
+            schedule=(KEEP, FORWARD, BACKWARD, Abort(target="a"), ALL_REDUCE, AGAIN, BACKWARD, STEP),
+            mesh=Mesh(replicate=2, shard=1),
+        ),
+        f"{DIVERGED}/gradient",
+        6,
         "a.bias",
+        "bounded",
     ),
     "one_unit_wrong_gradient": Planted(EXACT, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias", "exact"),
     "missing_gradient": Planted(
