@@ -68,7 +68,7 @@ def _further(tape: Tape, case: Case, options: FSDP1, *, cuda: bool) -> FSDP1:
             *((None, 6), ("written", 3), ("discarded", 3), ("root", 2), ("first_rank", 2)),
             # in float64 it overruns a buffer of float32, and spoils the ranks for whatever comes next
             # (unshard_grad in torch/distributed/fsdp/_flat_param.py; corpus/findings has it)
-            *((("gradients", 2),) if options.use_orig_params and case.dtype == "float32" else ()),
+            *((("gradients", 3),) if options.use_orig_params and case.dtype == "float32" else ()),
             *((("on_host", 2),) if cuda and fsdp1_shards(replace(case, fsdp1=options)) else ()),
         )
     )
