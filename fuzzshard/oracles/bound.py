@@ -9,8 +9,9 @@ from typing import Self
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import policies
+from fuzzshard.case.dtypes import policies, reduction_dtype
 from fuzzshard.case.facts import facts
+from fuzzshard.case.options import Dtype
 from fuzzshard.case.progress import engines_train_more_from
 from fuzzshard.case.schedule import Backward, Step
 from fuzzshard.case.strides import strides_are_free
@@ -82,7 +83,7 @@ def gradient_unit(case: Case, key: Key, dtype: torch.dtype, engine: str) -> floa
     policy = None if owner is None else policies(case)[owner]
     if policy is None:
         return torch.finfo(dtype).eps
-    used = [policy.reduce or policy.param]
+    used: list[Dtype | None] = [reduction_dtype(case, facts(case), key.name, None)]
     if key.op >= reorders_from(case, engine):
         used.append(policy.param)
     return max(torch.finfo(dtype).eps, *(torch.finfo(getattr(torch, d)).eps for d in used if d), 0.0)
