@@ -53,10 +53,17 @@ def initializer(model: nn.Module, plain: nn.Module) -> Callable[[nn.Module], Non
 
 
 def apply_twice_as_much(fsdp: FullyShardedDataParallel) -> None:
-    """Doubles every parameter once, module by module."""
+    """Doubles every parameter once, module by module.
+
+    A module with two names is visited twice, and its parameters may be other tensors by then.
+    """
     seen: list[torch.Tensor] = []
+    visited: set[nn.Module] = set()
 
     def double(module: nn.Module) -> None:
+        if module in visited:
+            return
+        visited.add(module)
         for parameter in module.parameters(recurse=False):
             if not any(parameter is other for other in seen):
                 seen.append(parameter)
