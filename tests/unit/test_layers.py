@@ -68,3 +68,8 @@ def test_what_a_layer_knows_nothing_of(package: str, unknown: str) -> None:
     names = {n for module, names in MODULES.items() if module.startswith(f"{package}/") for n in names}
     assert names
     assert not any(n.partition(".")[0] in (unknown, "multiprocessing") for n in names)
+
+
+def test_nothing_but_contracts_goes_by_the_version_of_torch() -> None:
+    reading = [file for file in ROOT.rglob("*.py") if "torch.__version__" in file.read_text()]
+    assert [file.relative_to(ROOT).as_posix() for file in reading] == ["world/join.py"]  # says which it is
