@@ -25,7 +25,7 @@ def case_under(precision: Precision, **options: object) -> Case:
     return make_case(wrap=wrap, mesh=4, **options)
 
 
-CASE = case_under(Precision(param="bfloat16"))
+CASE = case_under(Precision(param="bfloat16", reduce="bfloat16"))
 
 
 def test_a_gradient_may_round_in_the_dtype_of_the_reduction() -> None:
