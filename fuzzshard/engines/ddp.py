@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -200,10 +200,11 @@ class DDP(NoSyncEngine):
         return self.ddp
 
     @override
-    def after_backward(self) -> None:
-        super().after_backward()
-        if self.case.ddp.manual_finalization and not self.unsynced:
-            ddp_options.finalize(self.ddp)
+    def finalize_backward(self) -> None:
+        """Waits for the reductions: "call this after backward returns" is always right."""
+        if self.case.ddp.manual_finalization and not self._is_within:
+            ddp: Any = self.ddp  # the method is new in torch 2.15
+            ddp.finalize_backward()
 
     @override
     def finish(self) -> None:

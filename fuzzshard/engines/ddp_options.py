@@ -103,11 +103,6 @@ def join(case: Case, ddp: DistributedDataParallel) -> Join | None:
     return None if case.ddp.join is None else ddp.join(**_JOIN[case.ddp.join])
 
 
-def finalize(ddp: Any) -> None:
-    """Waits for the reductions of a backward: "call this after backward returns" is always right."""
-    ddp.finalize_backward()
-
-
 def not_covered(case: Case, *, replicate: bool) -> Exclusion | None:
     """Why the documentation of an option does not cover a case, or None."""
     return next(_exclusions(case, case.ddp, replicate=replicate), None)

@@ -77,7 +77,7 @@ def not_applicable(case: Case) -> Exclusion | None:
         )
     if _changes_outputs(case) and len(rows := all_rows(case)) > 1 and 0 in rows:
         return VIEW_ON_ONE_RANK
-    if _modifies_awaited(case) and not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds():
+    if not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds() and _modifies_awaited(case):
         return MODIFIED_MEANWHILE
     initialized = False
     cast: Dtype | None = None

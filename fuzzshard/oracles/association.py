@@ -232,7 +232,9 @@ def _reduces_twice(case: Case, seen: _Boundaries) -> bool:
     """Whether some parameter is used in two calls of a module of its group."""
     again = [max(seen.called[module] for module in group.modules) > 1 for group in case.wrap]
     owners = seen.found.owners
-    return any((owner := owners[fqn]) is not None and again[owner] for fqn in _used_again(case, seen))
+    return any(
+        (owner := owners[fqn]) is not None and again[owner] for fqn, count in _uses(seen).items() if count > 1
+    )
 
 
 def _casts_terms(case: Case, seen: _Boundaries) -> bool:
@@ -241,19 +243,26 @@ def _casts_terms(case: Case, seen: _Boundaries) -> bool:
     ``reduce_dtype`` and ``grad_dtype`` are documented to be that of the accumulation
     (``MixedPrecisionPolicy``): whether a term is cast before it is added, nothing says.
     """
-    return reductions_follow_parameters(case) and any(
+    if not reductions_follow_parameters(case):
+        return False
+    tied = _tied_in_a_leaf(case, seen.found)
+    return any(
         computing_dtype(case, seen.found, fqn, seen.cast) != reduction_dtype(case, seen.found, fqn, seen.cast)
-        for fqn in _used_again(case, seen)
+        for fqn, count in _uses(seen).items()
+        if count > 1 or fqn in tied
     )
 
 
-def _used_again(case: Case, seen: _Boundaries) -> list[str]:
-    """The parameters that are used more than once in a forward, or twice in a module that is one node."""
-    reads = Counter(fqn for node in seen.tape.nodes for fqn in node.parameters)
-    leaves = [path for path, module in seen.found.modules.items() if not isinstance(module, Block)]
-    twice = {
+def _uses(seen: _Boundaries) -> Counter[str]:
+    """How many nodes of a forward use each parameter."""
+    return Counter(fqn for node in seen.tape.nodes for fqn in node.parameters)
+
+
+def _tied_in_a_leaf(case: Case, found: Facts) -> set[str]:
+    """The parameters that one module, which is one node, uses under two names."""
+    leaves = [path for path, module in found.modules.items() if not isinstance(module, Block)]
+    return {
         tie.source
         for tie in case.ties
         if any(is_within(tie.source, leaf) and is_within(tie.parameter, leaf) for leaf in leaves)
     }
-    return [fqn for fqn, count in reads.items() if count > 1 or fqn in twice]
