@@ -4,7 +4,7 @@ Whoever predicts, refuses, allows or prints something that depends on the releas
 :class:`Contract` of this package. Nothing else compares versions of torch.
 """
 
-from fuzzshard.contracts.contract import Contract, installed_torch
+from fuzzshard.contracts.contract import Contract, Releases, installed_torch
 from fuzzshard.contracts.rules import (
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
     CONTRACTS,
@@ -22,5 +22,6 @@ __all__ = [
     "TIES_ACROSS_GROUPS_ARE_REFUSED",
     "VIEWS_ARE_WARNED_OF",
     "Contract",
+    "Releases",
     "installed_torch",
 ]

@@ -22,12 +22,37 @@ def _release(torch: str) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
+class Releases:
+    """The releases of torch from ``since`` up to, but without, ``until``.
+
+    An empty ``since`` means every supported release before ``until``; an empty ``until`` means every release
+    since.
+    """
+
+    since: str = ""
+    until: str = ""
+
+    def include(self, torch: str | None = None) -> bool:
+        """Return whether version ``torch``, by default the installed one, is among them."""
+        now = _release(installed_torch() if torch is None else torch)
+        after = not self.since or now >= _release(self.since)
+        return after and (not self.until or now < _release(self.until))
+
+    def text(self) -> str:
+        """Return the range in words, such as ``"2.11 and later"`` or ``"2.13 to before 2.15"``."""
+        if self.since and self.until:
+            return f"{self.since} to before {self.until}"
+        if self.since or self.until:
+            return f"{self.since} and later" if self.since else f"before {self.until}"
+        return "every release"
+
+
+@dataclasses.dataclass(frozen=True)
 class Contract:
     """One rule that holds in the releases of torch from ``since`` up to, but without, ``until``.
 
     ``says`` is the rule in our words, ``quote`` torch's own, ``source`` the docstring, release note or file
-    that has them. An empty ``since`` means every supported release before ``until``; an empty ``until``
-    means every release since.
+    that has them. ``since`` and ``until`` are those of :class:`Releases`.
     """
 
     name: str
@@ -39,6 +64,4 @@ class Contract:
 
     def holds(self, torch: str | None = None) -> bool:
         """Return whether the rule holds in version ``torch``, by default the installed one."""
-        now = _release(installed_torch() if torch is None else torch)
-        after = not self.since or now >= _release(self.since)
-        return after and (not self.until or now < _release(self.until))
+        return Releases(self.since, self.until).include(torch)

@@ -11,7 +11,17 @@ from fuzzshard.world.blame import oom_kills
 from fuzzshard.world.deadline import WATCH_SECONDS, IdleWatch
 from fuzzshard.world.inbox import Inbox
 from fuzzshard.world.merge import Outcome
-from fuzzshard.world.messages import Ask, Failure, Message, Position, Progress, RankReport, RunCase, send
+from fuzzshard.world.messages import (
+    Ask,
+    Failure,
+    Message,
+    Position,
+    Progress,
+    RankReport,
+    RunCase,
+    Tripped,
+    send,
+)
 from fuzzshard.world.processes import RankProcess
 
 GRACE_SECONDS = 1.0
@@ -79,6 +89,9 @@ def _heard(rank: int, message: Message | None, outcome: Outcome) -> bool:
     match message:
         case Progress():
             outcome.engines[rank] = message.engine
+            return False
+        case Tripped():
+            outcome.tripped.add(message.cause)
             return False
         case RankReport():
             outcome.reports[rank] = message

@@ -22,7 +22,7 @@ MOST_FINDINGS = 24
 class Outcome:
     """Everything heard of the ranks of a world in one case.
 
-    ``stopped`` are ranks that a signal or a debugger holds, ``positions`` are of ranks that wait, and
+    ``tripped`` are causes that tripwires told of. ``stopped`` are ranks that a signal or a debugger holds, ``positions`` are of ranks that wait, and
     ``out_of_memory`` says that the kernel has killed processes for want of memory meanwhile.
     """
 
@@ -34,6 +34,7 @@ class Outcome:
     engines: dict[int, str] = dataclasses.field(default_factory=dict)
     stacks: dict[int, str] = dataclasses.field(default_factory=dict)
     positions: dict[int, Position] = dataclasses.field(default_factory=dict)
+    tripped: set[str] = dataclasses.field(default_factory=set)
     stopped: frozenset[int] = frozenset()
     out_of_memory: bool = False
     first_loss: float = 0.0
@@ -64,7 +65,8 @@ class Outcome:
 def merge(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict:
     """The verdict; ``limit`` is the deadline that applied, in seconds."""
     recordings = {f"rank{rank}": p.recording for rank, p in sorted(outcome.positions.items()) if p.recording}
-    return msgspec.structs.replace(_judged(case, outcome, seconds, limit), recordings=recordings)
+    verdict = _judged(case, outcome, seconds, limit)
+    return msgspec.structs.replace(verdict, recordings=recordings, tripped=tuple(sorted(outcome.tripped)))
 
 
 def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict:

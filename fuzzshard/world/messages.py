@@ -28,10 +28,14 @@ class _Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class RunCase(_Message, frozen=True, kw_only=True, tag="run"):
-    """Coordinator to every rank. ``bare`` trains without observing or judging (for benchmarks)."""
+    """Coordinator to every rank. ``bare`` trains without observing or judging (for benchmarks).
+
+    ``mends`` are the names of those that torch is to have meanwhile.
+    """
 
     case: Case
     bare: bool = False
+    mends: tuple[str, ...] = ()
 
 
 class Port(_Message, frozen=True, kw_only=True, tag="port"):
@@ -50,6 +54,12 @@ class Progress(_Message, frozen=True, kw_only=True, tag="progress"):
     """A rank enters an engine; what runs when a rank hangs or dies."""
 
     engine: str
+
+
+class Tripped(_Message, frozen=True, kw_only=True, tag="tripped"):
+    """A tripwire of a rank says that its cause has occurred; sent at once, as the rank may die of it."""
+
+    cause: str
 
 
 class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
@@ -121,7 +131,7 @@ class Position(_Message, frozen=True, kw_only=True, tag="position"):
     recording: str = ""
 
 
-Message = RunCase | Port | Ready | Progress | Failure | RankReport | Ask | Position
+Message = RunCase | Port | Ready | Progress | Tripped | Failure | RankReport | Ask | Position
 _decoder = msgspec.json.Decoder(Message)
 _encoder = msgspec.json.Encoder()
 

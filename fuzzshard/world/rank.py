@@ -23,6 +23,7 @@ from fuzzshard.world.messages import (
     Progress,
     RankReport,
     RunCase,
+    Tripped,
     receive,
     send,
 )
@@ -54,13 +55,18 @@ def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO,
     except Exception as error:
         send(channel, _failure("setup", "", error))
         return
+    from fuzzshard.mending.patch import Mended
+    from fuzzshard.mending.trips import forget_trips, listen
     from fuzzshard.training.housekeeping import Housekeeping
     from fuzzshard.training.torch_coverage import new_points
 
     threading.Thread(target=_answer, args=(side,), name="fuzzshard-side", daemon=True).start()
-    housekeeping = Housekeeping()
+    housekeeping, mended = Housekeeping(), Mended()
+    listen(lambda cause: send(channel, Tripped(cause=cause)))
     while (message := receive(channel)) is not None:
         assert isinstance(message, RunCase)
+        forget_trips()
+        mended.switch(message.mends, compiles=message.case.compile is not None)
         reply = msgspec.structs.replace(_run(channel, message, device), points=new_points())
         send(channel, reply)
         if isinstance(reply, Failure):

@@ -106,10 +106,18 @@ class World:
         if (reason := unfit_for(case, self.config.device)) is not None:
             raise UsageError(reason, f"use --device {'cuda' if self.config.device == 'cpu' else 'cpu'}")
 
-    def run(self, case: Case, *, deadline: float | None = None, bare: bool = False) -> Verdict:
+    def run(
+        self,
+        case: Case,
+        *,
+        deadline: float | None = None,
+        bare: bool = False,
+        mends: tuple[str, ...] = (),
+    ) -> Verdict:
         """Runs one case and judges it; ``deadline`` in seconds, by default calibrated from earlier cases.
 
-        Raises what :meth:`check` raises. ``bare`` trains the engines and judges nothing.
+        Raises what :meth:`check` raises. ``bare`` trains the engines and judges nothing. torch has ``mends``
+        meanwhile, and no others (:func:`fuzzshard.mending.mend.mends_for`).
         """
         self.check(case)
         if self._served >= RANK_CASES:
@@ -120,7 +128,7 @@ class World:
         if deadline is None:
             deadline = self.deadline.seconds(fresh, compiles=case.compile is not None)
         began = time.monotonic()
-        outcome = exchange(self._ranks, RunCase(case=case, bare=bare), began + deadline)
+        outcome = exchange(self._ranks, RunCase(case=case, bare=bare, mends=mends), began + deadline)
         seconds = time.monotonic() - began
         for report in outcome.reports.values():
             self._note_points(report.points)

@@ -1,0 +1,201 @@
+"""What a mend is: a known bug of torch, as the smallest change of torch that makes its behaviour right.
+
+A mend is a Python file: its docstring is the diagnosis, its names are those of :class:`Mend` in capitals. It
+imports torch in functions only, for the coordinator reads it, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, Protocol
+
+from fuzzshard.contracts import Releases
+from fuzzshard.errors import UsageError
+
+Component = Literal["fully_shard", "FSDP1", "DDP", "replicate", "DTensor", "checkpoint", "compile", "other"]
+COMPONENTS: tuple[Component, ...] = (
+    "fully_shard",
+    "FSDP1",
+    "DDP",
+    "replicate",
+    "DTensor",
+    "checkpoint",
+    "compile",
+    "other",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Promise:
+    """What torch says and does not keep: its words, and the docstring, note or file that has them."""
+
+    quote: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Public:
+    """One look for the bug in public: an issue or pull request ``link``, empty where none was found.
+
+    ``says`` is what became of it, or what comes near; ``query`` was searched for on ``date`` (ISO).
+    """
+
+    link: str = ""
+    says: str = ""
+    query: str = ""
+    date: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    """Lines of one function of torch that are replaced, in the releases of ``releases``.
+
+    ``target`` is ``"module:qualified.name"``. ``old`` are whole lines that the function has exactly once, by
+    their own indentation; ``new`` takes their place at the same depth. Both are dedented. A function that
+    does not have them is not what the mend knows, and is left alone.
+    """
+
+    target: str
+    old: str
+    new: str
+    releases: Releases = Releases()
+
+    @property
+    def old_lines(self) -> list[str]:
+        """The lines to replace."""
+        return _lines(self.old)
+
+    @property
+    def new_lines(self) -> list[str]:
+        """The lines in their place."""
+        return _lines(self.new)
+
+
+def _lines(text: str) -> list[str]:
+    return textwrap.dedent(text).strip("\n").splitlines()
+
+
+class Patch(Protocol):
+    """Sets ``owner.name`` to ``value`` until the mend is taken off; what ``apply`` of a mend is given."""
+
+    def __call__(self, owner: Any, name: str, value: Any) -> None: ...
+
+
+Kind = Literal["mend", "tripwire", "signature"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mend:
+    """One root cause, as a file says it.
+
+    ``contract`` is what it breaks, ``torch`` the releases that have it, as measured, ``public`` where it is
+    known. It is mended by ``edits``, and by ``apply(patch)`` where what is wrong is no Python function of torch
+    that can be edited. A *tripwire* mends nothing and calls :func:`fuzzshard.mending.trip` where the cause
+    occurs. A *signature* has neither: any finding with one of ``signatures`` (patterns of
+    :mod:`fnmatch`) is taken for it.
+    """
+
+    slug: str
+    title: str
+    component: Component
+    contract: Promise
+    torch: Releases
+    public: tuple[Public, ...]
+    diagnosis: str
+    file: Path
+    kind: Kind = "mend"
+    edits: tuple[Edit, ...] = ()
+    apply: Callable[[Patch], None] | None = None
+    signatures: tuple[str, ...] = ()
+
+    def edits_here(self, torch: str | None = None) -> tuple[Edit, ...]:
+        """The edits for version ``torch``, by default the installed one."""
+        return tuple(edit for edit in self.edits if edit.releases.include(torch))
+
+
+def mend_of(module: ModuleType, file: Path) -> Mend:
+    """The mend that a module says. Raises :class:`UsageError` for one that lacks something."""
+    names = {name: getattr(module, name, None) for name in ("TITLE", "COMPONENT", "CONTRACT", "TORCH")}
+    if missing := [name for name, value in names.items() if value is None]:
+        raise UsageError(f"{file} has no {', '.join(missing)}", "see fuzzshard/mending/mend.py")
+    if names["COMPONENT"] not in COMPONENTS:
+        raise UsageError(f"{file}: COMPONENT is none of {', '.join(COMPONENTS)}", "name one of them")
+    mend = Mend(
+        slug=file.stem,
+        title=str(names["TITLE"]),
+        component=names["COMPONENT"],
+        contract=module.CONTRACT,
+        torch=module.TORCH,
+        public=tuple(getattr(module, "PUBLIC", ())),
+        diagnosis=inspect.cleandoc(module.__doc__ or ""),
+        file=file,
+        kind=getattr(module, "KIND", "mend"),
+        edits=tuple(getattr(module, "EDITS", ())),
+        apply=getattr(module, "apply", None),
+        signatures=tuple(getattr(module, "SIGNATURES", ())),
+    )
+    acts = bool(mend.edits) or mend.apply is not None
+    if acts == (mend.kind == "signature") or bool(mend.signatures) != (mend.kind == "signature"):
+        raise UsageError(
+            f"{file}: a {mend.kind} has {'SIGNATURES' if mend.kind == 'signature' else 'EDITS or apply()'}",
+            "see fuzzshard/mending/mend.py",
+        )
+    return mend
+
+
+@functools.cache
+def own_mends() -> dict[str, Mend]:
+    """The mends that fuzzshard has, by their slugs, for every release of torch."""
+    from fuzzshard import mends
+
+    found = {}
+    for info in pkgutil.iter_modules(mends.__path__):
+        module = importlib.import_module(f"{mends.__name__}.{info.name}")
+        assert module.__file__ is not None
+        found[info.name] = mend_of(module, Path(module.__file__))
+    return found
+
+
+@functools.cache
+def mend_from(file: Path) -> Mend:
+    """The mend in a file of somebody else. Raises :class:`UsageError` for one that cannot be imported."""
+    name = f"fuzzshard_mend_{file.stem}"
+    try:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(
+            f"{file} raised {type(error).__name__}: {error}", "mend it or leave it out"
+        ) from None
+    return mend_of(module, file)
+
+
+def find_mend(name: str) -> Mend:
+    """The mend with this slug, or in this file."""
+    return mend_from(Path(name)) if name.endswith(".py") else own_mends()[name]
+
+
+def mends_for(torch: str | None = None, extra: Iterable[Path] = ()) -> tuple[str, ...]:
+    """The names by which ranks find the mends of version ``torch``: slugs, and files below ``extra``.
+
+    Raises :class:`UsageError` for a folder that is not there or has no mend.
+    """
+    names = [slug for slug, mend in sorted(own_mends().items()) if mend.torch.include(torch)]
+    for folder in extra:
+        files = sorted(folder.resolve().glob("[!_]*.py"))
+        if not files:
+            raise UsageError(f"{folder} has no mend", "give a folder with one Python file for each mend")
+        names += [str(file) for file in files if mend_from(file).torch.include(torch)]
+    return tuple(names)

@@ -1,0 +1,92 @@
+"""Puts mends on this process's torch, and takes them off.
+
+An edited function keeps its identity: its code object is exchanged, so whoever has imported it by name, and
+every hook that is bound to it, runs the edited lines.
+"""
+
+from __future__ import annotations
+import __future__
+
+import functools
+import importlib
+import inspect
+import textwrap
+import types
+from collections.abc import Callable
+from typing import Any
+
+from fuzzshard.mending.mend import find_mend
+from fuzzshard.mending.source import Function, edited_functions, why_not
+
+
+class Mended:
+    """Which mends torch has in this process, changed from one case to the next."""
+
+    def __init__(self) -> None:
+        self._on: tuple[tuple[str, ...], bool] = ((), False)
+        self._undo: list[Callable[[], None]] = []
+
+    def switch(self, names: tuple[str, ...], *, compiles: bool) -> None:
+        """Makes ``names`` (:func:`fuzzshard.mending.mend.find_mend`) the mends that torch has, and no others.
+
+        Those of the compilers, whose import takes a second, are left out unless the case ``compiles``. So is
+        one whose target is not as it knows it; the coordinator says so.
+        """
+        if (names, compiles) == self._on:
+            return
+        while self._undo:
+            self._undo.pop()()
+        mends = [mend for mend in map(find_mend, names) if compiles or mend.component != "compile"]
+        mends = [mend for mend in mends if not why_not(mend)]
+        edits = [edit for mend in mends for edit in mend.edits_here()]
+        for target, (before, after) in edited_functions(edits).items():
+            function = _find(target)
+            self._undo.append(functools.partial(setattr, function, "__code__", function.__code__))
+            function.__code__ = _compiled(target, before, after)
+        for mend in mends:
+            if mend.apply is not None:
+                mend.apply(self._patch)
+        self._on = names, compiles
+
+    def _patch(self, owner: Any, name: str, value: Any) -> None:
+        if name in vars(owner):
+            self._undo.append(functools.partial(setattr, owner, name, vars(owner)[name]))
+        else:
+            self._undo.append(functools.partial(delattr, owner, name))
+        setattr(owner, name, value)
+
+
+def _find(target: str) -> types.FunctionType:
+    """The function itself, below its decorators."""
+    module, _, qualified = target.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in qualified.split("."):
+        found = inspect.getattr_static(found, name)
+        if isinstance(found, (staticmethod, classmethod)):
+            found = found.__func__
+        elif isinstance(found, property):
+            found = found.fget
+    function = inspect.unwrap(found)
+    assert isinstance(function, types.FunctionType), target
+    return function
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(target: str, before: Function, after: tuple[str, ...]) -> types.CodeType:
+    """The code of ``after``, as if it stood where ``before`` stands: same file, names and closures."""
+    function = _find(target)
+    *classes, name = target.partition(":")[2].split(".")
+    source = textwrap.dedent("\n".join(after))
+    # Within classes of the same names, so that super() and private names mean what they meant.
+    for owner in reversed(classes):
+        source = f"class {owner}:\n" + textwrap.indent(source, " ")
+    source = "\n" * (before.first_line - 1 - len(classes)) + source
+    flags = function.__code__.co_flags & __future__.annotations.compiler_flag
+    code = compile(source, function.__code__.co_filename, "exec", flags=flags, dont_inherit=True)
+    for inner in (*classes, name):
+        code = next(
+            constant
+            for constant in code.co_consts
+            if isinstance(constant, types.CodeType) and constant.co_name == inner
+        )
+    return code

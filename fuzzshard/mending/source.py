@@ -1,0 +1,127 @@
+"""The source of torch's functions, before and after an edit, without importing torch."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import functools
+import importlib.util
+from collections.abc import Iterable
+from pathlib import Path
+
+from fuzzshard.mending.mend import Edit, Mend
+
+
+class NotAsKnown(Exception):
+    """A function of torch is not what a mend knows: it is gone, or lacks the lines to be replaced."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function as its file has it: its lines with decorators left out, and the number of the first one."""
+
+    file: Path
+    first_line: int
+    lines: tuple[str, ...]
+
+
+@functools.cache
+def _torch_folder() -> Path:
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(file: Path) -> tuple[tuple[str, ...], ast.Module]:
+    text = file.read_text()
+    return tuple(text.splitlines()), ast.parse(text)
+
+
+@functools.cache
+def find_function(target: str) -> Function:
+    """The function ``"module:qualified.name"``. Raises :class:`NotAsKnown` where there is none."""
+    module, _, qualified = target.partition(":")
+    path = _torch_folder().joinpath(*module.split(".")[1:])
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    if not file.exists():
+        raise NotAsKnown(f"there is no module {module}")
+    lines, node = _parsed(file)
+    found: ast.AST = node
+    for name in qualified.split("."):
+        matching = [child for child in _definitions(found) if child.name == name]
+        if len(matching) != 1:
+            raise NotAsKnown(f"{module} has {len(matching)} of {qualified}")
+        found = matching[0]
+    if not isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)) or found.end_lineno is None:
+        raise NotAsKnown(f"{target} is no function")
+    return Function(file, found.lineno, lines[found.lineno - 1 : found.end_lineno])
+
+
+def _definitions(node: ast.AST) -> Iterable[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """What ``node`` defines: at its own level, and below conditions such as ``if TYPE_CHECKING``."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield child
+        elif isinstance(child, (ast.If, ast.Try)):
+            yield from _definitions(child)
+
+
+def edited(lines: Iterable[str], edit: Edit) -> tuple[str, ...]:
+    """``lines`` with ``edit`` made. Raises :class:`NotAsKnown` unless they have its old lines once."""
+    lines, old = list(lines), edit.old_lines
+    starts = [n for n in range(len(lines) - len(old) + 1) if _depth(lines[n : n + len(old)], old) is not None]
+    if len(starts) != 1:
+        raise NotAsKnown(f"{edit.target} has {len(starts)} times {old[0].strip()!r}")
+    (start,) = starts
+    depth = _depth(lines[start : start + len(old)], old)
+    new = [depth + line if line else line for line in edit.new_lines]
+    return (*lines[:start], *new, *lines[start + len(old) :])
+
+
+def _depth(lines: list[str], old: list[str]) -> str | None:
+    """The indentation at which ``lines`` are ``old``, None where they are not."""
+    first = lines[0]
+    if not first.endswith(old[0]):
+        return None
+    depth = first[: len(first) - len(old[0])]
+    return depth if not depth.strip() and lines == [depth + x if x else x for x in old] else None
+
+
+def edited_functions(edits: Iterable[Edit]) -> dict[str, tuple[Function, tuple[str, ...]]]:
+    """Each function that ``edits`` are about, and its lines after all of them.
+
+    Raises :class:`NotAsKnown` for one that is not what they know.
+    """
+    functions: dict[str, tuple[Function, tuple[str, ...]]] = {}
+    for edit in edits:
+        before, after = functions.get(edit.target) or ((f := find_function(edit.target)), f.lines)
+        functions[edit.target] = before, edited(after, edit)
+    return functions
+
+
+def why_not(mend: Mend) -> str:
+    """Why ``mend`` cannot be applied to the installed torch; empty where it can."""
+    try:
+        edited_functions(mend.edits_here())
+    except NotAsKnown as error:
+        return str(error)
+    return ""
+
+
+def as_diff(mend: Mend) -> str:
+    """The edits of ``mend`` as a unified diff against the source of the installed torch."""
+    changed: dict[Path, list[tuple[Function, tuple[str, ...]]]] = {}
+    for before, after in edited_functions(mend.edits_here()).values():
+        changed.setdefault(before.file, []).append((before, after))
+    parts = []
+    for file, functions in changed.items():
+        old, _ = _parsed(file)
+        new = list(old)
+        for before, after in sorted(functions, key=lambda pair: -pair[0].first_line):
+            start = before.first_line - 1
+            new[start : start + len(before.lines)] = after
+        name = file.relative_to(_torch_folder().parent).as_posix()
+        parts += difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm="")
+    return "".join(f"{line}\n" for line in parts)

@@ -1,0 +1,26 @@
+"""Which tripwires a case has tripped. No torch import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_tripped: set[str] = set()
+_tell: Callable[[str], None] = lambda slug: None
+
+
+def trip(slug: str) -> None:
+    """Says that the cause ``slug`` has occurred in this case; called by tripwires, as often as they like."""
+    if slug not in _tripped:
+        _tripped.add(slug)
+        _tell(slug)
+
+
+def listen(tell: Callable[[str], None]) -> None:
+    """Has ``tell`` called with every cause that occurs, once in each case."""
+    global _tell
+    _tell = tell
+
+
+def forget_trips() -> None:
+    """A new case begins."""
+    _tripped.clear()

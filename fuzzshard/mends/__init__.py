@@ -1,0 +1,1 @@
+"""Known bugs of torch, one file for each root cause (:mod:`fuzzshard.mending.mend`)."""
