@@ -161,8 +161,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     ``notes`` say per engine why it was not judged (a refusal with torch's text, or not applicable).
     ``stacks`` hold the Python stack of every rank, for a hang or a death, and ``recordings`` what torch's
     flight recorder says on the ranks that hung, a JSON text each.
-    ``rung`` is the strictest rung of the ladder by which tensors were judged. ``tripped`` are the known causes
-    whose tripwires said that they occurred.
+    ``rung`` is the strictest rung of the ladder by which tensors were judged. ``tripped`` are the
+    known causes whose tripwires said that they occurred.
     """
 
     status: Status

@@ -34,6 +34,9 @@ COMPONENTS: tuple[Component, ...] = (
 )
 
 
+ALL_RELEASES = Releases()
+
+
 @dataclasses.dataclass(frozen=True)
 class Promise:
     """What torch says and does not keep: its words, and the docstring, note or file that has them."""
@@ -67,7 +70,7 @@ class Edit:
     target: str
     old: str
     new: str
-    releases: Releases = Releases()
+    releases: Releases = ALL_RELEASES
 
     @property
     def old_lines(self) -> list[str]:
@@ -87,7 +90,8 @@ def _lines(text: str) -> list[str]:
 class Patch(Protocol):
     """Sets ``owner.name`` to ``value`` until the mend is taken off; what ``apply`` of a mend is given."""
 
-    def __call__(self, owner: Any, name: str, value: Any) -> None: ...
+    def __call__(self, owner: Any, name: str, value: Any) -> None:
+        """Sets it."""
 
 
 Kind = Literal["mend", "tripwire", "signature"]
@@ -98,8 +102,8 @@ class Mend:
     """One root cause, as a file says it.
 
     ``contract`` is what it breaks, ``torch`` the releases that have it, as measured, ``public`` where it is
-    known. It is mended by ``edits``, and by ``apply(patch)`` where what is wrong is no Python function of torch
-    that can be edited. A *tripwire* mends nothing and calls :func:`fuzzshard.mending.trip` where the cause
+    known. It is mended by ``edits``, and by ``apply(patch)`` where what is wrong is no Python function of
+    torch that can be edited. A *tripwire* mends nothing and calls :func:`fuzzshard.mending.trip` where the cause
     occurs. A *signature* has neither: any finding with one of ``signatures`` (patterns of
     :mod:`fnmatch`) is taken for it.
     """
@@ -171,14 +175,13 @@ def mend_from(file: Path) -> Mend:
     name = f"fuzzshard_mend_{file.stem}"
     try:
         spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
     except Exception as error:
-        raise UsageError(
-            f"{file} raised {type(error).__name__}: {error}", "mend it or leave it out"
-        ) from None
+        raise UsageError(f"{file}: {type(error).__name__}: {error}", "mend it or leave it out") from None
     return mend_of(module, file)
 
 

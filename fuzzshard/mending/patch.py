@@ -84,9 +84,11 @@ def _compiled(target: str, before: Function, after: tuple[str, ...]) -> types.Co
     flags = function.__code__.co_flags & __future__.annotations.compiler_flag
     code = compile(source, function.__code__.co_filename, "exec", flags=flags, dont_inherit=True)
     for inner in (*classes, name):
-        code = next(
-            constant
-            for constant in code.co_consts
-            if isinstance(constant, types.CodeType) and constant.co_name == inner
-        )
+        code = _inner(code, inner)
     return code
+
+
+def _inner(code: types.CodeType, name: str) -> types.CodeType:
+    """The code of the class or function ``name`` that ``code`` defines."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return next(constant for constant in inner if constant.co_name == name)

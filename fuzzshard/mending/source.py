@@ -29,7 +29,8 @@ class Function:
 @functools.cache
 def _torch_folder() -> Path:
     spec = importlib.util.find_spec("torch")
-    assert spec is not None and spec.submodule_search_locations
+    assert spec is not None
+    assert spec.submodule_search_locations
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -71,11 +72,14 @@ def _definitions(node: ast.AST) -> Iterable[ast.FunctionDef | ast.AsyncFunctionD
 def edited(lines: Iterable[str], edit: Edit) -> tuple[str, ...]:
     """``lines`` with ``edit`` made. Raises :class:`NotAsKnown` unless they have its old lines once."""
     lines, old = list(lines), edit.old_lines
-    starts = [n for n in range(len(lines) - len(old) + 1) if _depth(lines[n : n + len(old)], old) is not None]
-    if len(starts) != 1:
-        raise NotAsKnown(f"{edit.target} has {len(starts)} times {old[0].strip()!r}")
-    (start,) = starts
-    depth = _depth(lines[start : start + len(old)], old)
+    places = [
+        (start, depth)
+        for start in range(len(lines) - len(old) + 1)
+        if (depth := _depth(lines[start : start + len(old)], old)) is not None
+    ]
+    if len(places) != 1:
+        raise NotAsKnown(f"{edit.target} has {len(places)} times {old[0].strip()!r}")
+    ((start, depth),) = places
     new = [depth + line if line else line for line in edit.new_lines]
     return (*lines[:start], *new, *lines[start + len(old) :])
 
@@ -115,7 +119,7 @@ def as_diff(mend: Mend) -> str:
     changed: dict[Path, list[tuple[Function, tuple[str, ...]]]] = {}
     for before, after in edited_functions(mend.edits_here()).values():
         changed.setdefault(before.file, []).append((before, after))
-    parts = []
+    parts: list[str] = []
     for file, functions in changed.items():
         old, _ = _parsed(file)
         new = list(old)

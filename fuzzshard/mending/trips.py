@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _tripped: set[str] = set()
-_tell: Callable[[str], None] = lambda slug: None
+_tell: Callable[[str], None] | None = None
 
 
 def trip(slug: str) -> None:
     """Says that the cause ``slug`` has occurred in this case; called by tripwires, as often as they like."""
     if slug not in _tripped:
         _tripped.add(slug)
-        _tell(slug)
+        if _tell is not None:
+            _tell(slug)
 
 
 def listen(tell: Callable[[str], None]) -> None:

@@ -20,7 +20,7 @@ PUBLIC = (
     Public("https://github.com/pytorch/pytorch/issues/183702", "open"),
     Public(
         says="near: pytorch PR 180428, which supports partial forwards and leaves this one",
-        query="fully_shard list of modules group partial forward gradients None not reduced pre-backward hook",
+        query="fully_shard list of modules partial forward gradients None not reduced pre-backward hook",
         date="2026-11-22",
     ),
 )

@@ -22,8 +22,8 @@ MOST_FINDINGS = 24
 class Outcome:
     """Everything heard of the ranks of a world in one case.
 
-    ``tripped`` are causes that tripwires told of. ``stopped`` are ranks that a signal or a debugger holds, ``positions`` are of ranks that wait, and
-    ``out_of_memory`` says that the kernel has killed processes for want of memory meanwhile.
+    ``tripped`` are causes that tripwires told of, ``stopped`` ranks that a signal or a debugger holds,
+    ``positions`` are of ranks that wait, and ``out_of_memory`` says that the kernel has killed processes for want of memory meanwhile.
     """
 
     size: int
