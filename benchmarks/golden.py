@@ -63,7 +63,9 @@ def main() -> int:
     parser.add_argument("what", choices=("write", "compare"), help="write the file, or compare with it")
     parser.add_argument("file", type=Path, help="where the verdicts are, as JSON")
     parser.add_argument("--cases", type=int, default=2000, help="cases to draw")
-    parser.add_argument("--corpora", type=Path, nargs="+", default=[Path("corpus/findings")], help="saved cases")
+    parser.add_argument(
+        "--corpora", type=Path, nargs="+", default=[Path("corpus/findings")], help="saved cases"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="worlds that run cases at the same time")
     args = parser.parse_args()
     console = make_console(args)

@@ -14,6 +14,7 @@ from fuzzshard import __version__
 from fuzzshard.commands.bisect import bisect
 from fuzzshard.commands.corpus import corpus_app
 from fuzzshard.commands.doctor import doctor
+from fuzzshard.commands.explain import explain
 from fuzzshard.commands.html import html
 from fuzzshard.commands.merge import merge
 from fuzzshard.commands.profiles import apply_profile
@@ -40,6 +41,7 @@ Examples:
   fuzzshard run --max-time 10m           fuzz for ten minutes
   fuzzshard status corpus                how far is it, what has it found?
   fuzzshard replay corpus                are the saved findings still there?
+  fuzzshard explain corpus               which known bugs of torch cause them?
   fuzzshard corpus list                  what is saved
   fuzzshard show corpus/findings/NAME    the experiment, drawn
   fuzzshard repro corpus/findings/NAME   a script that needs nothing but torch
@@ -75,6 +77,7 @@ _COMMANDS: tuple[Callable[..., int], ...] = (
     html,
     merge,
     replay,
+    explain,
     show,
     shrink,
     repro,

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from fuzzshard.campaign.judge import Runner, Stopped
+from fuzzshard.campaign.explain import MendableWorld
+from fuzzshard.campaign.judge import Stopped
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.scripts import ScriptOutcome
 from fuzzshard.errors import InfraError
@@ -119,7 +120,7 @@ class Control:
 class ControlledWorld:
     """A world that raises :class:`Stopped` in place of runs that its campaign no longer wants."""
 
-    def __init__(self, world: Runner, control: Control) -> None:
+    def __init__(self, world: MendableWorld, control: Control) -> None:
         self._world = world
         self._control = control
 
@@ -128,11 +129,11 @@ class ControlledWorld:
         """As :attr:`Runner.info`."""
         return self._world.info
 
-    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
-        """As :meth:`Runner.run`."""
+    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+        """As :meth:`MendableWorld.run`."""
         if not self._control.running():
             raise Stopped
-        verdict = self._world.run(case, deadline=deadline)
+        verdict = self._world.run(case, deadline=deadline, mends=mends)
         if self._control.abandoned:
             raise Stopped
         return verdict

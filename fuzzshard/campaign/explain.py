@@ -1,0 +1,175 @@
+"""What causes a finding: the mends of torch that make it go away. Used wherever cases are run."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+from fuzzshard.campaign.judge import Runner, judge, same_finding
+from fuzzshard.case.case import Case
+from fuzzshard.mending.mend import find_mend
+from fuzzshard.verdict import Status, Verdict
+
+
+class MendableWorld(Runner, Protocol):
+    """What explaining needs of a :class:`fuzzshard.world.World`."""
+
+    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+        """Runs ``case`` on live ranks, up to ``deadline`` seconds, with torch that has ``mends``."""
+
+
+class Origin(enum.StrEnum):
+    """Where a finding comes from.
+
+    ``KNOWN``: torch as it is shows it, and not with mends; or what cannot be mended said that it occurred.
+    ``NEW``: it shows in spite of all mends. ``MEND``: only mended torch shows it, so a mend is wrong. ``NONE``:
+    there is no finding.
+    """
+
+    KNOWN = "known"
+    NEW = "new"
+    MEND = "mend"
+    NONE = "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """A case on torch as it is (``stock``) and with all mends (``mended``), and what follows.
+
+    ``causes`` are the smallest set of mends that cures a known finding, or the tripwires and signatures that
+    tell of it; of a finding that only mended torch shows, the mends that it takes. ``mended`` is None where
+    nothing shows on torch as it is and nobody asked about mends.
+    """
+
+    origin: Origin
+    stock: Verdict
+    mended: Verdict | None = None
+    causes: tuple[str, ...] = ()
+
+    @property
+    def shown_by_stock(self) -> bool:
+        """Whether torch as it is shows what mended torch shows, and no known bug in its place."""
+        return self.mended is None or same_finding(self.stock, self.mended)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The one to report: that of torch as it is, unless a known bug hides the finding there."""
+        hidden = self.origin is Origin.NEW and not self.shown_by_stock
+        return self.mended if hidden and self.mended is not None else self.stock
+
+
+class OnMends:
+    """A runner whose torch has ``mends``."""
+
+    def __init__(self, world: MendableWorld, mends: tuple[str, ...]) -> None:
+        self._world = world
+        self._mends = mends
+
+    @property
+    def info(self) -> Mapping[str, str]:
+        """As :attr:`Runner.info`."""
+        return self._world.info
+
+    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+        """As :meth:`Runner.run`."""
+        return self._world.run(case, deadline=deadline, mends=self._mends)
+
+    def restart(self) -> None:
+        """As :meth:`Runner.restart`."""
+        self._world.restart()
+
+
+class OnBoth(OnMends):
+    """A runner that shows what fails on torch as it is and on mended torch: no bug that is known.
+
+    ``strict``: both have to show the same. Otherwise a known bug may hide on torch as it is what mended torch
+    shows, whose verdict counts then.
+    """
+
+    def __init__(self, world: MendableWorld, mends: tuple[str, ...], *, strict: bool) -> None:
+        super().__init__(world, mends)
+        self._strict = strict
+
+    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+        """As :meth:`Runner.run`; what is known or only mended torch shows counts as passed."""
+        mended = super().run(case, deadline=deadline)
+        if not mended.status.is_finding:
+            return mended
+        if told(mended, self._mends):
+            return Verdict(status=Status.PASS, message="known")
+        stock = self._world.run(case, deadline=deadline)
+        if same_finding(stock, mended) or not stock.status.is_finding:
+            return stock
+        if self._strict:
+            return Verdict(
+                status=Status.PASS, message=f"{stock.signature}, and {mended.signature} with mends"
+            )
+        return mended
+
+
+def told(mended: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
+    """The causes that tell of a finding of mended torch without mending it."""
+    by_signature = (
+        name
+        for name in mends
+        if any(fnmatchcase(mended.signature, pattern) for pattern in find_mend(name).signatures)
+    )
+    return mended.tripped or tuple(by_signature)
+
+
+def explain(
+    world: MendableWorld,
+    case: Case,
+    mends: tuple[str, ...],
+    *,
+    stock: Verdict | None = None,
+    mended: Verdict | None = None,
+    likely: Sequence[tuple[str, ...]] = (),
+) -> Explanation:
+    """Runs ``case`` on torch as it is and with ``mends``, unless their verdicts are given, and compares.
+
+    What is cured is run with ``likely`` sets of mends first, then with ever smaller ones: some ten runs for
+    one cause out of sixty.
+    """
+    if stock is None:
+        stock = judge(world, case)
+    if not stock.status.is_finding:
+        if mended is None or not mended.status.is_finding or told(mended, mends):
+            return Explanation(Origin.NONE, stock, mended)
+        return Explanation(Origin.MEND, stock, mended, _fewest(world, case, mends, shows=True))
+    if mended is None:
+        mended = judge(OnMends(world, mends), case)
+    if mended.status in (Status.PASS, Status.REJECTED, Status.INCONCLUSIVE):
+        for few in likely:
+            if not _shows(world, case, few):
+                return Explanation(Origin.KNOWN, stock, mended, few)
+        return Explanation(Origin.KNOWN, stock, mended, _fewest(world, case, mends, shows=False))
+    if causes := told(mended, mends):
+        return Explanation(Origin.KNOWN, stock, mended, causes)
+    return Explanation(Origin.NEW, stock, mended)
+
+
+def _shows(world: MendableWorld, case: Case, mends: tuple[str, ...]) -> bool:
+    return judge(OnMends(world, mends), case).status.is_finding
+
+
+def _fewest(world: MendableWorld, case: Case, mends: tuple[str, ...], *, shows: bool) -> tuple[str, ...]:
+    """The smallest set that bisection finds with which the finding ``shows``, or does not; ``mends`` is one.
+
+    The last mend of the shortest beginning that suffices belongs to it; with that one, the next is looked for.
+    """
+    needed: tuple[str, ...] = ()
+    others = mends
+    while _shows(world, case, needed) is not shows and others:
+        least, most = 0, len(others)  # too few, enough
+        while most - least > 1:
+            middle = (least + most) // 2
+            if _shows(world, case, (*needed, *others[:middle])) is shows:
+                most = middle
+            else:
+                least = middle
+        needed, others = (*needed, others[most - 1]), others[: most - 1]
+    return tuple(sorted(needed))

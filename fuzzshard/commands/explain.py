@@ -1,0 +1,141 @@
+"""``fuzzshard explain``: which known bugs of torch cause a finding."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from fuzzshard.commands.options import (
+    DEFAULT_CORPUS,
+    Device,
+    ExtraMends,
+    Json,
+    Preload,
+    RanksPerDevice,
+    world_config,
+)
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.outcome import most_ranks, obstacle
+from fuzzshard.corpus.replay import shown_path
+from fuzzshard.corpus.store import entry_files
+from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INFRA, UsageError
+from fuzzshard.mending.mend import find_mend, mends_for
+from fuzzshard.verdict import Status
+
+
+def explain(
+    *paths: Path,
+    device: Device = "auto",
+    world_size: int | None = None,
+    ranks_per_device: RanksPerDevice = 1,
+    extra_mends: ExtraMends = (),
+    preload: Preload = (),
+    as_json: Json = False,
+) -> int:
+    """Say which known bugs of torch cause the findings of cases.
+
+    Each case runs on torch as it is, and on torch with all mends: the changes, in this process only, that
+    make known bugs right. What goes away is known, and the smallest set of mends that cures it is its cause.
+
+    KNOWN    mends cure it, or what cannot be mended says that it occurred
+    NEW      it shows in spite of all mends
+    MEND     only mended torch shows it: a mend is wrong
+    NONE     torch as it is shows nothing
+    SKIPPED  this machine cannot run the case
+    INFRA    the ranks failed
+
+    Exit code 0: no finding, or all are known; 1: at least one is NEW; 4: MEND or INFRA.
+
+    For example:
+      fuzzshard explain corpus/findings/NAME
+      fuzzshard explain corpus --extra-mends my_mends --json
+
+    Parameters
+    ----------
+    paths
+        Entries, case files, or folders to search for them; by default ./corpus.
+    device
+        auto is CUDA with NCCL where there is any, else the CPU with gloo.
+    world_size
+        Ranks to start. By default as many as the largest mesh among the cases needs.
+    ranks_per_device
+        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower by far.
+    extra_mends
+        A folder with mends of your own, one Python file each; repeat it for several.
+    preload
+        A Python file that every rank runs first; repeat it for several.
+    as_json
+        Print one JSON object for each case.
+    """
+    from fuzzshard.campaign.explain import Origin
+    from fuzzshard.campaign.explain import explain as explain_case
+    from fuzzshard.world import World, resolve_device
+
+    kind, num_devices = resolve_device(device)
+    mends = mends_for(extra=extra_mends)
+    entries = [(file, read_entry(file)) for file in entry_files(paths or (DEFAULT_CORPUS,))]
+    if not entries:
+        raise UsageError("no cases found", "give an entry of a corpus, a case file or a folder of them")
+    largest = most_ranks(kind, num_devices, ranks_per_device) if world_size is None else world_size
+    sizes = [entry.case.mesh.size for _, entry in entries if not obstacle(entry, kind, largest)]
+    config = world_config(
+        kind,
+        num_devices,
+        preload,
+        asked=world_size,
+        default=max(sizes, default=1),
+        ranks_per_device=ranks_per_device,
+    )
+    seen = set()
+    with World(config) as world:
+        for file, entry in entries:
+            path, began = shown_path(file), time.monotonic()
+            if reason := obstacle(entry, kind, config.size):
+                _tell(as_json, "SKIPPED", path, message=reason)
+                continue
+            explained = explain_case(world, entry.case, mends)
+            verdict = explained.verdict
+            infra = verdict.status is Status.INFRA
+            origin = "INFRA" if infra else explained.origin.upper()
+            seen.add(origin)
+            _tell(
+                as_json,
+                origin,
+                path,
+                signature=verdict.signature,
+                causes=explained.causes,
+                seconds=time.monotonic() - began,
+                message=verdict.message if infra else "",
+            )
+    if seen & {"INFRA", Origin.MEND.upper()}:
+        return EXIT_INFRA
+    return EXIT_FINDING if Origin.NEW.upper() in seen else EXIT_CLEAN
+
+
+def _tell(
+    as_json: bool,
+    origin: str,
+    path: Path,
+    *,
+    signature: str = "",
+    causes: Sequence[str] = (),
+    seconds: float = 0.0,
+    message: str = "",
+) -> None:
+    if as_json:
+        line = {
+            "path": str(path),
+            "origin": origin,
+            "signature": signature,
+            "causes": causes,
+            "seconds": round(seconds, 3),
+            "message": message,
+        }
+        print(msgspec.json.encode(line).decode(), flush=True)
+        return
+    print("  ".join(filter(None, (f"{origin:<7}", str(path), signature, message))), flush=True)
+    for cause in causes:
+        print(f"         {cause}: {find_mend(cause).title}", flush=True)
