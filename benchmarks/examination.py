@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fuzzshard.campaign.control import Control, ControlledWorld
-from fuzzshard.campaign.judge import Runner, Stopped, judge, judge_clearly
-from fuzzshard.campaign.known import Found, Registry, cause_of
+from fuzzshard.campaign.explain import Explanation, MendableWorld, OnMends, judge_explained, unknown_only
+from fuzzshard.campaign.judge import Stopped, judge
+from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.reduce import SHRINK_BUDGET, Judged, confirm_and_shrink
 from fuzzshard.case import codec
@@ -27,7 +28,7 @@ from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 
 INTERNAL = ", internal"
-PASSED, REFUSED, KNOWN, UNEXPLAINED = "pass", "documented refusal", "known finding", "UNEXPLAINED"
+PASSED, REFUSED, KNOWN, UNEXPLAINED = "pass", "documented refusal", "known cause", "UNEXPLAINED"
 
 
 @dataclasses.dataclass
@@ -52,15 +53,15 @@ class Unexplained:
         return f"{self.status} {self.signature}".strip() + (INTERNAL if self.internal else "")
 
 
-def explain(found: Found, registry: Registry) -> str:
-    """Why the verdict is what it is; a hit of a known finding is counted in ``registry``."""
-    status = found.verdict.status
-    if status is Status.PASS:
-        return PASSED
-    if status is Status.REJECTED:
-        return REFUSED
-    if status.is_finding and registry.hit(found):
+def explain(explained: Explanation) -> str:
+    """Why the verdict is what it is."""
+    if explained.known:
         return KNOWN
+    match explained.verdict.status:
+        case Status.PASS:
+            return PASSED
+        case Status.REJECTED:
+            return REFUSED
     return UNEXPLAINED
 
 
@@ -88,19 +89,23 @@ def shorten(text: str, limit: int = 200) -> str:
 class Examination:
     """Judges the cases of a stream and keeps the counts; any number of threads may do so at once.
 
-    ``on_case`` is called after every case, under a lock, with what it adds to the list of the unexplained.
-    A finding that no cause covers is shrunk within ``budget``.
+    Cases run on torch with ``mends``, or as it is; what fails is explained by them. ``on_case`` is called after
+    every case, under a lock, with what it adds to the list of the unexplained. A new finding is shrunk within
+    ``budget``.
     """
 
     def __init__(
         self,
-        registry: Registry,
+        mends: tuple[str, ...],
         keep: Path,
         on_case: Callable[[Unexplained | None], None],
         *,
+        on_mended: bool = False,
         budget: Budget = SHRINK_BUDGET,
     ) -> None:
-        self.registry = registry
+        self.mends = mends
+        self.on_mended = on_mended
+        self.registry = Registry()
         self.keep = keep
         self.on_case = on_case
         self.budget = budget
@@ -121,16 +126,20 @@ class Examination:
         except Stopped:
             pass
 
-    def take(self, runner: Runner, info: Mapping[str, str], index: int, case: Case) -> Verdict:
+    def take(self, runner: MendableWorld, info: Mapping[str, str], index: int, case: Case) -> Verdict:
         """Judges and counts one case."""
-        case, verdict = judge_clearly(runner, case)
-        found = Found(index, case, verdict)
-        explanation, shrunk = explain(found, self.registry), None
-        if explanation == UNEXPLAINED and verdict.status.is_finding:
-            explanation, shrunk = self._explain_shrunk(runner, found)
+        case, explained = judge_explained(
+            runner, case, self.mends, on_mended=self.on_mended, likely=self.registry.likely
+        )
+        verdict, explanation, shrunk = explained.verdict, explain(explained), None
+        if explained.known:
+            self.registry.count_causes(verdict.signature, explained.known)
+        elif verdict.status.is_finding and self.budget.max_seconds > 0:
+            only = unknown_only(runner, case, verdict, self.mends)
+            shrunk = confirm_and_shrink([only(runner)], case, verdict, budget=self.budget)
         entry = None
         if explanation == UNEXPLAINED:
-            again = judge(runner, case, fresh=True)
+            again = judge(OnMends(runner, self.mends) if self.on_mended else runner, case, fresh=True)
             entry = Unexplained(
                 index=index,
                 status=verdict.status,
@@ -138,7 +147,7 @@ class Examination:
                 rung=verdict.findings[0].rung if verdict.findings else verdict.rung,
                 what=shorten(summarise(verdict)),
                 repeats=again.status is verdict.status and again.signature == verdict.signature,
-                path=str(self._save(found, shrunk, info)),
+                path=str(self._save(Found(index, case, verdict), shrunk, info)),
                 internal=verdict.internal,
             )
         with self._lock:
@@ -154,15 +163,6 @@ class Examination:
         self.rungs[f"{verdict.status} {verdict.rung}".strip()] += 1
         self.explanations[explanation] += 1
 
-    def _explain_shrunk(self, runner: Runner, found: Found) -> tuple[str, Judged]:
-        """Shrinks a finding that no cause covers; one that ends at a known one teaches what its cause is."""
-        judged = confirm_and_shrink([runner], found.case, found.verdict, budget=self.budget)
-        known = self.registry.hit(Found(found.index, judged.case, judged.verdict))
-        if known is None:
-            return UNEXPLAINED, judged
-        self.registry.learn(known, cause_of(judged.case, found.case))
-        return KNOWN, judged
-
     def _save(self, found: Found, shrunk: Judged | None, info: Mapping[str, str]) -> Path:
         """Saves a case as the corpus does: in its smallest form, with the case as found beside it."""
         folder = self.keep / f"{found.index:06d}"
@@ -174,8 +174,7 @@ class Examination:
         return folder
 
     def result(self) -> dict[str, Any]:
-        """The counts, as plain values; findings that no user can see come last, and are named again."""
-        known = sorted((k for k in self.registry.known if k.hits), key=lambda known: known.internal)
+        """The counts, as plain values; findings that no user can see come last."""
         unexplained = sorted(self.unexplained, key=lambda each: each.internal)
         names = Counter(each.name for each in unexplained).most_common()
         return {
@@ -184,8 +183,7 @@ class Examination:
             "rungs": dict(self.rungs.most_common()),
             "explanations": dict(self.explanations.most_common()),
             "notes": dict(self.notes.most_common()),
-            "known": {str(k.path): k.hits for k in known},
-            "internal": [str(k.path) for k in known if k.internal],
+            "known": dict(self.registry.causes.most_common()),
             "signatures": dict(sorted(names, key=lambda counted: counted[0].endswith(INTERNAL))),
             "unexplained": [dataclasses.asdict(u) for u in unexplained],
         }

@@ -1,7 +1,8 @@
-"""Runs cases on torch as it is and asks for an explanation of every verdict that is not PASS.
+"""Runs cases and asks for an explanation of every verdict that is not PASS.
 
-An explanation is a documented refusal of torch, or a saved finding with the same signature whose cause the
-case has. Whatever has none is listed, and its case saved; then the exit code is 1.
+An explanation is a documented refusal of torch, or a known bug of torch: with mends the case passes. Whatever
+has none is listed, and its case saved; then the exit code is 1. With ``--on mended`` cases run on torch with all
+mends, and what fails there counts if it fails on torch as it is.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from common import (
     run_main,
     shrink_budget,
 )
-from examination import INTERNAL, Examination, Unexplained, shorten
+from examination import Examination, Unexplained, shorten
 from rich.console import Console
 from rich.table import Table
 
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.prefetch import Prefetch
-from fuzzshard.campaign.saved import load_known
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INTERRUPTED
 from fuzzshard.guidance import Guidance, guided
 from fuzzshard.instruments import off_lines
+from fuzzshard.mending.mend import mends_for
 from fuzzshard.strategies import case_stream
 from fuzzshard.world import World, WorldConfig
 
@@ -48,7 +49,7 @@ def make_tables(result: dict[str, Any]) -> list[Table]:
         "rungs": "Verdicts by status and rung",
         "explanations": "Explanations",
         "notes": "Refused or not applicable",
-        "known": "Hits of known findings",
+        "known": "Known causes",
         "signatures": "Unexplained by signature",
     }
     for key, title in titles.items():
@@ -56,8 +57,7 @@ def make_tables(result: dict[str, Any]) -> list[Table]:
         table.add_column(key)
         table.add_column("cases", justify="right")
         for name, count in result[key].items():
-            word = INTERNAL if key == "known" and name in result["internal"] else ""
-            table.add_row(shorten(name, 140) + word, str(count))
+            table.add_row(shorten(name, 140), str(count))
         if result[key]:
             tables.append(table)
     return tables
@@ -112,8 +112,8 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--cases", type=int, default=2000, help="cases to run")
     parser.add_argument("--jobs", type=int, default=1, help="worlds that run cases at the same time")
-    corpora = [Path("corpus/findings")]
-    parser.add_argument("--known", type=Path, nargs="+", default=corpora, help="folders of saved findings")
+    parser.add_argument("--on", choices=("stock", "mended"), default="stock", help="the torch of first runs")
+    parser.add_argument("--extra-mends", type=Path, nargs="+", default=[], help="folders of more mends")
     parser.add_argument("--guidance", choices=get_args(Guidance), default="none", help="what chooses cases")
     add_shrink_seconds(parser)
     parser.add_argument("--keep", type=Path, help="folder for unexplained cases; None: a temporary one")
@@ -130,9 +130,10 @@ def main() -> int:
         console.print(line)
     console.print(f"unexplained cases are saved in {keep}")
     examination = Examination(
-        load_known(*args.known),
+        mends_for(extra=args.extra_mends),
         keep,
         Progress(console, args.cases).add,
+        on_mended=args.on == "mended",
         budget=shrink_budget(args),
     )
     on_cuda = config.device == "cuda"

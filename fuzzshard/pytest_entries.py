@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 from collections.abc import Iterator, Sequence
@@ -12,16 +13,17 @@ import msgspec
 import pytest
 
 from fuzzshard import __version__
-from fuzzshard.campaign.saved import known_from
+from fuzzshard.campaign.explain import known_causes
 from fuzzshard.commands.options import parse_duration, world_config
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.outcome import Outcome, Replayed, most_ranks, obstacle, replay_entry
-from fuzzshard.corpus.replay import shown_path, unless_known
+from fuzzshard.corpus.replay import Explain, shown_path, unless_known
 from fuzzshard.corpus.store import is_entry_below
 from fuzzshard.errors import FuzzshardError, InvalidEntry, UsageError
+from fuzzshard.mending.mend import mends_for
 from fuzzshard.verdict import Verdict
 from fuzzshard.world import resolve_device
 from fuzzshard.world.shared import SharedWorld
@@ -67,8 +69,8 @@ class CorpusRun:
         self.world = SharedWorld(
             world_config(self.device, num_devices, preload, asked=1, default=1, ranks_per_device=shared)
         )
-        known = [config.invocation_params.dir / path for path in config.getoption("--fuzzshard-known")]
-        self.explain = known_from(known, self.world.config.preload)
+        known = config.getoption("--fuzzshard-known")
+        self.explain: Explain = functools.partial(known_causes, mends_for() if known else ())
 
     def header(self) -> str:
         """Versions, the device, the corpora, what else is loaded, and where seeds come from."""
@@ -138,7 +140,7 @@ class EntryItem(pytest.Item):
         state = self.corpus_run
         world = state.world.with_ranks(self.entry.case.mesh.size)
         replayed = replay_entry(world, self.entry, state.device, state.deadline)
-        replayed = unless_known(replayed, self.entry, state.explain)
+        replayed = unless_known(world, replayed, self.entry, state.explain)
         match replayed.outcome:
             case Outcome.PASS:
                 return

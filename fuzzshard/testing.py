@@ -16,21 +16,20 @@ tests of this process, and end with it.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from fuzzshard.campaign.explain import known_causes
 from fuzzshard.campaign.judge import judge, same_finding
-from fuzzshard.campaign.saved import known_from
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.commands.options import world_config
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.outcome import most_ranks
-from fuzzshard.corpus.replay import Explain
 from fuzzshard.errors import InfraError
+from fuzzshard.mending.mend import mends_for
 from fuzzshard.report.text import drawn
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig, resolve_device
@@ -48,7 +47,8 @@ def assert_parity(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     deadline: float | None = None,
     preload: Sequence[Path] = (),
-    known: Path | None = None,
+    known: bool = False,
+    extra_mends: Sequence[Path] = (),
     ranks_per_device: int = 1,
 ) -> Verdict:
     """Runs ``case`` and raises ``AssertionError`` if sharding changes what is trained.
@@ -61,9 +61,8 @@ def assert_parity(
     what differs, or the finding did not come back. None of the three is a reason to fail a test. A test that
     wants cases that trained to the end only says ``assume(verdict.status is Status.PASS)``.
 
-    A finding that the corpus ``known`` explains is returned too, as a campaign with that corpus does not
-    report it: a confirmed entry there that this torch has has its signature, and the case has all features
-    that make that entry's finding (:func:`fuzzshard.campaign.saved.known_from`).
+    With ``known``, a finding that known bugs of torch cause is returned too: mends cure it, fuzzshard's own
+    (:mod:`fuzzshard.mends`) or those in the folders ``extra_mends``.
 
     ``deadline`` in seconds is how long a case may take before it is a hang; by default it is learned. The
     files in ``preload`` are run by every rank first. At most ``ranks_per_device`` ranks share a CUDA device,
@@ -83,15 +82,18 @@ def assert_parity(
         world.check(case)
         try:
             verdict = _judged(world, case, deadline)
+            is_known = (
+                known
+                and verdict.status.is_finding
+                and bool(known_causes(mends_for(extra=extra_mends), world, case, verdict))
+            )
         except BaseException:  # Ctrl-C: what the ranks still answer belongs to no later case
             shared.close()
             raise
     if verdict.status is Status.INFRA:
         raise InfraError(verdict.message, "run fuzzshard doctor")
-    if verdict.status.is_finding:
-        explained = known and _known(known.resolve(), config.preload)(case, verdict)
-        if not explained:
-            raise AssertionError(_explained(case, verdict, world))
+    if verdict.status.is_finding and not is_known:
+        raise AssertionError(_explained(case, verdict, world))
     return verdict
 
 
@@ -102,12 +104,6 @@ def _judged(world: World, case: Case, deadline: float | None) -> Verdict:
         return verdict
     gone = f"{verdict.signature} did not come back on fresh ranks"
     return Verdict(status=Status.INCONCLUSIVE, message=gone)
-
-
-@functools.cache
-def _known(corpus: Path, preload: tuple[str, ...]) -> Explain:
-    """What a campaign with this corpus would not report either."""
-    return known_from((corpus,), preload)
 
 
 def _explained(case: Case, verdict: Verdict, world: World) -> str:

@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from fuzzshard.campaign.control import Control, ControlledWorld
-from fuzzshard.campaign.judge import Runner
-from fuzzshard.campaign.reduce import StartCpu
+from fuzzshard.campaign.explain import MendableWorld
 from fuzzshard.world.config import WorldConfig
+
+StartCpu = Callable[[int], AbstractContextManager[Sequence[MendableWorld]]]
+"""Starts worlds of so many CPU ranks."""
 
 
 def cpu_ranks(
     config: WorldConfig,
-    make_world: Callable[[WorldConfig], AbstractContextManager[Runner]],
+    make_world: Callable[[WorldConfig], AbstractContextManager[MendableWorld]],
     control: Control,
     *,
     worlds: int = 1,
@@ -25,7 +27,7 @@ def cpu_ranks(
         return None
 
     @contextlib.contextmanager
-    def start(size: int) -> Iterator[Sequence[Runner]]:
+    def start(size: int) -> Iterator[Sequence[MendableWorld]]:
         on_cpu = dataclasses.replace(config, device="cpu", size=size, devices=(), coverage=0)
         with contextlib.ExitStack() as stack:
             started = [stack.enter_context(make_world(on_cpu)) for _ in range(worlds)]

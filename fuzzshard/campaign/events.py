@@ -11,7 +11,7 @@ import msgspec
 
 from fuzzshard.verdict import Status
 
-Phase = Literal["starting", "running", "confirming", "shrinking", "verifying", "revisiting", "stopped"]
+Phase = Literal["starting", "running", "confirming", "shrinking", "verifying", "stopped"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -24,8 +24,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 class Continued(msgspec.Struct, frozen=True, kw_only=True):
     """What a campaign goes on with: so many ``sessions``, the last of which ended as ``ended`` says.
 
-    ``cases``, with those that were held back, and ``elapsed`` count towards its limits. ``counts`` are judged
-    cases by status, ``findings`` distinct ones that it made; ``unfinished`` ones are confirmed first.
+    ``cases`` and ``elapsed`` count towards its limits. ``counts`` are judged cases by status, ``findings``
+    distinct ones that it made; ``unfinished`` ones are confirmed first.
     """
 
     sessions: int
@@ -40,8 +40,9 @@ class Continued(msgspec.Struct, frozen=True, kw_only=True):
 class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
     """Always the first event: the seed, the limits, and what it ``continues``.
 
-    ``devices`` are the CUDA devices of each world. ``note`` says why a campaign in the same directory that
-    did not end is not continued.
+    ``devices`` are the CUDA devices of each world. ``mends`` says which cases run on mended torch (both, on
+    or off), ``mends_unfit`` which mends cannot be put on this torch, and why. ``note`` says why a campaign in
+    the same directory that did not end is not continued.
     """
 
     version: str
@@ -53,6 +54,8 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
     engines: tuple[str, ...]
     devices: tuple[tuple[int, ...], ...] = ()
     preload: tuple[str, ...] = ()
+    mends: str = "off"
+    mends_unfit: dict[str, str] = {}
     max_cases: int | None = None
     max_time: float | None = None
     max_findings: int | None = None
@@ -132,6 +135,14 @@ class FindingHit(Event, frozen=True, kw_only=True, tag="finding_hit"):
     hits: int
 
 
+class KnownCause(Event, frozen=True, kw_only=True, tag="known_cause"):
+    """A finding that mends cure: the names of the ``causes`` (:mod:`fuzzshard.mends`)."""
+
+    index: int
+    signature: str
+    causes: tuple[str, ...]
+
+
 class FindingConfirmed(Event, frozen=True, kw_only=True, tag="finding_confirmed"):
     """Fresh ranks show the same finding again, in ``reproduced`` of ``runs`` runs."""
 
@@ -187,42 +198,6 @@ class CorpusLoaded(Event, frozen=True, kw_only=True, tag="corpus_loaded"):
     known: int
 
 
-class FindingQuarantined(Event, frozen=True, kw_only=True, tag="finding_quarantined"):
-    """From now on cases with all features of ``cause`` run rarely; ``share`` of the stream has them."""
-
-    signature: str
-    path: str
-    cause: tuple[str, ...]
-    share: float
-
-
-class QuarantineRefused(Event, frozen=True, kw_only=True, tag="quarantine_refused"):
-    """Cases with the cause of a finding go on to run like any other, for a ``reason``."""
-
-    signature: str
-    path: str
-    reason: str
-
-
-class CaseHeldBack(Event, frozen=True, kw_only=True, tag="case_held_back"):
-    """A case of the stream was not run: it has the cause of the quarantined finding at ``path``."""
-
-    index: int
-    path: str
-
-
-class FindingGone(Event, frozen=True, kw_only=True, tag="finding_gone"):
-    """A known finding does not show any more: its own case was run again, ``runs`` times on fresh ranks.
-
-    It is fixed, or it is flaky. ``observed`` is what was seen instead.
-    """
-
-    signature: str
-    path: str
-    runs: int
-    observed: tuple[str, ...]
-
-
 class SaveFailed(Event, frozen=True, kw_only=True, tag="save_failed"):
     """A finding that could not be written to disk, whole, so that it is not lost."""
 
@@ -242,27 +217,24 @@ class InfraTrouble(Event, frozen=True, kw_only=True, tag="infra_trouble"):
 class KnownFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the summary: a distinct finding and the cases that it explains.
 
-    ``new``: this campaign made it. ``gone``: its own case did not show it any more. ``internal``: no user can
-    see it. ``rate`` says how often a flaky one came back. Its quarantine held ``held_back`` cases back and
-    let ``let_through`` run.
+    ``new``: this campaign made it. ``internal``: no user can see it. ``rate`` says how often a flaky one came
+    back.
     """
 
     signature: str
     path: str
     hits: int
     new: bool = True
-    gone: bool = False
     internal: bool = False
     rate: str = ""
-    held_back: int = 0
-    let_through: int = 0
 
 
 class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"):
     """Always the last event, also after Ctrl-C and after an error.
 
-    ``counts`` are cases by status; ``refusals`` are notes and rejections by message, most frequent
-    first; ``overhead`` is the mean time per case, in seconds, that a world stood idle between two cases.
+    ``counts`` are cases by status, ``causes`` those that mends cure by the name of the mend;
+    ``refusals`` are notes and rejections by message, most frequent first; ``overhead`` is the mean time per
+    case, in seconds, that a world stood idle between two cases.
     ``points_reached`` counts lines and branches of torch's own Python, with guidance by coverage.
     It is ``complete`` when it ended by itself; if not, the same command goes on with it.
     """
@@ -275,6 +247,7 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     overhead: float
     counts: dict[str, int]
     findings: tuple[KnownFinding, ...]
+    causes: dict[str, int] = {}
     unresolved: tuple[str, ...]
     refusals: tuple[tuple[str, int], ...]
     features_seen: int
@@ -293,15 +266,12 @@ AnyEvent = (
     | CaseJudged
     | FindingFound
     | FindingHit
+    | KnownCause
     | FindingConfirmed
     | FindingFlaky
     | ShrinkProgress
     | FindingSaved
     | CorpusLoaded
-    | FindingQuarantined
-    | QuarantineRefused
-    | CaseHeldBack
-    | FindingGone
     | SaveFailed
     | InfraTrouble
     | CampaignFinished

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from fuzzshard.campaign.judge import Runner, judge, same_finding
+from fuzzshard.campaign.judge import Runner, judge, judge_clearly, same_finding
 from fuzzshard.case.case import Case
 from fuzzshard.mending.mend import find_mend
 from fuzzshard.verdict import Status, Verdict
@@ -25,8 +25,8 @@ class Origin(enum.StrEnum):
     """Where a finding comes from.
 
     ``KNOWN``: torch as it is shows it, and not with mends; or what cannot be mended said that it occurred.
-    ``NEW``: it shows in spite of all mends. ``MEND``: only mended torch shows it, so a mend is wrong. ``NONE``:
-    there is no finding.
+    ``NEW``: it shows in spite of all mends. ``MEND``: only mended torch shows it, so a mend is wrong.
+    ``NONE``: there is no finding.
     """
 
     KNOWN = "known"
@@ -50,13 +50,25 @@ class Explanation:
     causes: tuple[str, ...] = ()
 
     @property
+    def known(self) -> tuple[str, ...]:
+        """The causes of a known finding."""
+        return self.causes if self.origin is Origin.KNOWN else ()
+
+    @property
     def shown_by_stock(self) -> bool:
         """Whether torch as it is shows what mended torch shows, and no known bug in its place."""
         return self.mended is None or same_finding(self.stock, self.mended)
 
     @property
     def verdict(self) -> Verdict:
-        """The one to report: that of torch as it is, unless a known bug hides the finding there."""
+        """The one to report: that of torch as it is, unless a known bug hides the finding there.
+
+        What a mend breaks is INFRA.
+        """
+        if self.origin is Origin.MEND and self.mended is not None:
+            blamed = ", ".join(self.causes) or "all of them"
+            said = f"{self.mended.signature} shows with mends only ({blamed}): a mend is wrong"
+            return Verdict(status=Status.INFRA, message=said)
         hidden = self.origin is Origin.NEW and not self.shown_by_stock
         return self.mended if hidden and self.mended is not None else self.stock
 
@@ -120,6 +132,19 @@ def told(mended: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
     return mended.tripped or tuple(by_signature)
 
 
+def unknown_only(
+    world: MendableWorld, case: Case, expected: Verdict, mends: tuple[str, ...]
+) -> Callable[[MendableWorld], Runner]:
+    """How to run what is made of ``case``, so that its finding ``expected`` never becomes a known bug.
+
+    Whatever fails has to fail on torch as it is and on mended torch; without ``mends`` on torch as it is.
+    """
+    if not mends:
+        return lambda other: other
+    strict = same_finding(judge(world, case), expected)
+    return lambda other: OnBoth(other, mends, strict=strict)
+
+
 def explain(
     world: MendableWorld,
     case: Case,
@@ -159,7 +184,8 @@ def _shows(world: MendableWorld, case: Case, mends: tuple[str, ...]) -> bool:
 def _fewest(world: MendableWorld, case: Case, mends: tuple[str, ...], *, shows: bool) -> tuple[str, ...]:
     """The smallest set that bisection finds with which the finding ``shows``, or does not; ``mends`` is one.
 
-    The last mend of the shortest beginning that suffices belongs to it; with that one, the next is looked for.
+    The last mend of the shortest beginning that suffices belongs to it; with that one, the next is looked
+    for.
     """
     needed: tuple[str, ...] = ()
     others = mends
@@ -173,3 +199,33 @@ def _fewest(world: MendableWorld, case: Case, mends: tuple[str, ...], *, shows: 
                 least = middle
         needed, others = (*needed, others[most - 1]), others[: most - 1]
     return tuple(sorted(needed))
+
+
+def judge_explained(
+    world: MendableWorld,
+    case: Case,
+    mends: tuple[str, ...],
+    *,
+    on_mended: bool,
+    likely: Callable[[str], Sequence[tuple[str, ...]]] = lambda signature: (),
+) -> tuple[Case, Explanation]:
+    """The case, or the one that shows its finding more clearly, and where that finding comes from.
+
+    The first run is on torch with ``mends``, or as it is. ``likely`` gives sets of causes for a signature.
+    """
+    case, verdict = judge_clearly(OnMends(world, mends) if on_mended else world, case)
+    if not verdict.status.is_finding:
+        return case, Explanation(Origin.NONE, verdict)
+    return case, explain(
+        world,
+        case,
+        mends,
+        stock=None if on_mended else verdict,
+        mended=verdict if on_mended else None,
+        likely=likely(verdict.signature),
+    )
+
+
+def known_causes(mends: tuple[str, ...], world: MendableWorld, case: Case, stock: Verdict) -> tuple[str, ...]:
+    """The causes of what torch as it is showed, of those that ``mends`` know; empty where it is new."""
+    return explain(world, case, mends, stock=stock).known

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from fuzzshard.campaign.control import ControlledWorld
+from fuzzshard.campaign.cpu_ranks import StartCpu
 from fuzzshard.campaign.events import Event, FindingHit, PhaseChanged, SaveFailed
+from fuzzshard.campaign.explain import MendableWorld, known_causes, unknown_only
 from fuzzshard.campaign.finding_events import finding_flaky, finding_found, finding_saved
-from fuzzshard.campaign.judge import Stopped, judge_clearly
+from fuzzshard.campaign.judge import Runner, Stopped, judge_clearly
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Known, cause_of
 from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
 from fuzzshard.campaign.shared import Shared
@@ -73,9 +76,14 @@ class FollowUp:
         case, verdict = judge_clearly(self._world, drawn)
         if verdict.status is Status.INFRA:
             return
-        if verdict.status.is_finding:
+        if verdict.status.is_finding and not self._is_known(case, verdict):
             self.pursue(self.first_look(Found(CUT_OFF, case, verdict)))
         self._shared.keeper.remove_half(half_saved)
+
+    def _is_known(self, case: Case, stock: Verdict) -> bool:
+        """Whether mends know what torch as it is shows."""
+        mends = self._shared.mends
+        return bool(known_causes(mends, self._world, case, stock))
 
     def _resolve_all(self, first: Found) -> None:
         todo = deque([first])
@@ -158,12 +166,15 @@ class FollowUp:
         return Known(signature, path, cause, confirmed=judged.confirmation, internal=internal)
 
     def _confirm_and_shrink(self, case: Case, expected: Verdict, path: Path) -> Judged:
+        """What torch as it is and mended torch show, unless the campaign has no mends."""
         shared = self._shared
+        runner = unknown_only(self._world, case, expected, shared.mends)
+        on_cpu = shared.on_cpu and functools.partial(_started, shared.on_cpu, runner)
         return confirm_and_shrink(
-            [self._world],
+            [runner(self._world)],
             case,
             expected,
-            on_cpu=shared.on_cpu,
+            on_cpu=on_cpu,
             emit=self._emit,
             keep=functools.partial(shared.keeper.save_smaller, path),
             runs=shared.confirm,
@@ -190,3 +201,11 @@ class FollowUp:
         except Stopped:
             return None
         return fails if self._shared.control.running() else None
+
+
+@contextlib.contextmanager
+def _started(
+    start: StartCpu, runner: Callable[[MendableWorld], Runner], size: int
+) -> Iterator[Sequence[Runner]]:
+    with start(size) as worlds:
+        yield [runner(world) for world in worlds]

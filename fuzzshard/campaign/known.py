@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from fnmatch import fnmatchcase
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from fuzzshard.case.case import ALL_ENGINES, Case, Inputs, Mesh, TensorSpec, WrapGroup
@@ -17,6 +18,9 @@ from fuzzshard.verdict import Finding, Status, Verdict
 
 MAX_PARKED = 8
 """Cases per signature kept aside while another world works on that signature; more are only counted."""
+
+MAX_LIKELY = 3
+"""Sets of causes that are tried before a finding with the same signature is bisected."""
 
 CUT_OFF = -1
 """The index of a case whose finding is on disk, and whose verdict did not reach the journal."""
@@ -70,9 +74,9 @@ def cause_of(minimal: Case, found: Case) -> frozenset[str]:
 class Known:
     """A distinct finding, of this campaign or saved before it, and the number of cases it explains.
 
-    ``cause`` are the features (:func:`cause_of`) that all cases which were shrunk to it share. It is ``gone``
-    when its own case was run again and did not show it, ``internal`` when no user can see it. ``elsewhere``
-    has what its entry recorded under another release of torch than this one.
+    ``cause`` are the features (:func:`cause_of`) that all cases which were shrunk to it share. It is
+    ``internal`` when no user can see it. ``elsewhere`` has what its entry recorded under another release of
+    torch than this one.
     """
 
     signature: str
@@ -81,7 +85,6 @@ class Known:
     hits: int = 1
     confirmed: Confirmation = dataclasses.field(default_factory=Confirmation)
     saved_before: bool = False
-    gone: bool = False
     internal: bool = False
     elsewhere: tuple[Finding, ...] = ()
 
@@ -90,40 +93,44 @@ class Known:
         return shows(verdict, self.signature, self.elsewhere)
 
 
-@dataclasses.dataclass(frozen=True)
-class Symptoms:
-    """Patterns of the signatures that a cause may have in a case with its features, beside those of entries.
-
-    ``known`` is the entry that stands for it.
-    """
-
-    patterns: tuple[str, ...]
-    cause: frozenset[str]
-    known: Known
-
-    def explain(self, signature: str, present: frozenset[str]) -> bool:
-        """Whether a finding in a case with the features ``present`` is one of them."""
-        return self.cause <= present and any(fnmatchcase(signature, pattern) for pattern in self.patterns)
-
-
 class Registry:
     """Decides what a finding is; may be used from any thread.
 
     ``unresolved`` are the folders of findings that could not be confirmed before the campaign ended.
 
-    A finding is a *hit* of a known one that its verdict shows (:mod:`fuzzshard.identity`) if its case has all
+    What mends of torch cure is counted by its causes, and is nothing else's hit. Any other
+    finding is a *hit* of a known one that its verdict shows (:mod:`fuzzshard.identity`) if its case has all
     the features of its cause: nothing says that it is another. While a world works on a signature, further
     cases with it are parked, and looked at again afterwards.
     """
 
     def __init__(self) -> None:
         self.known: list[Known] = []
-        self.symptoms: list[Symptoms] = []
         self.unresolved: list[Path] = []
         self.num_flaky = 0
-        self._gone: list[Known] = []
+        self._causes: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
         self._busy: dict[str, list[Found]] = {}
         self._lock = threading.Lock()
+
+    def count_causes(self, signature: str, causes: Sequence[str]) -> None:
+        """One more case with this signature has ``causes`` that mends know."""
+        with self._lock:
+            self._causes[signature][tuple(causes)] += 1
+
+    def likely(self, signature: str) -> list[tuple[str, ...]]:
+        """The sets of causes that findings with this signature had most often."""
+        with self._lock:
+            return [causes for causes, _ in self._causes[signature].most_common(MAX_LIKELY)]
+
+    @property
+    def causes(self) -> Counter[str]:
+        """How many cases each cause explains that mends know."""
+        with self._lock:
+            counts: Counter[str] = Counter()
+            for sets in self._causes.values():
+                for causes, cases in sets.items():
+                    counts.update(dict.fromkeys(causes, cases))
+            return counts
 
     def hit(self, found: Found) -> Known | None:
         """The known finding that explains ``found``, with the hit counted."""
@@ -144,9 +151,6 @@ class Registry:
         for known in self.known:
             if known.cause <= present and known.is_shown_by(found.verdict):
                 return known
-        for symptoms in self.symptoms:
-            if not symptoms.known.gone and symptoms.explain(found.verdict.signature, present):
-                return symptoms.known
         return None
 
     def learn(self, known: Known, cause: frozenset[str]) -> None:
@@ -176,20 +180,12 @@ class Registry:
             return self._busy.pop(found.verdict.signature)
 
     def _add(self, known: Known) -> None:
-        for other in (*self.known, *self._gone):
+        for other in self.known:
             if other.path == known.path:
                 other.cause &= known.cause
                 other.hits += known.hits
-                self._bring_back(other)
                 return
         self.known.append(known)
-
-    def _bring_back(self, known: Known) -> None:
-        """It shows again: what had it seem gone is that it is flaky."""
-        if known.gone:
-            known.gone = False
-            self._gone.remove(known)
-            self.known.append(known)
 
     def leave_unresolved(self, found: Found) -> None:
         """The campaign ended before ``found`` could be confirmed; it stays saved as it was found."""
@@ -210,19 +206,12 @@ class Registry:
                     known.hits += 1
                     known.saved_before = False
 
-    def all(self, *, gone: bool = False) -> tuple[Known, ...]:
-        """Every distinct finding, in the order in which they were settled; with ``gone`` those as well."""
+    def all(self) -> tuple[Known, ...]:
+        """Every distinct finding, in the order in which they were settled."""
         with self._lock:
-            return (*self.known, *(self._gone if gone else ()))
+            return tuple(self.known)
 
     @property
     def num_new(self) -> int:
         """The number of distinct findings that this campaign made."""
-        return sum(not known.saved_before for known in self.all(gone=True))
-
-    def forget(self, known: Known) -> None:
-        """``known`` is gone: it explains no more cases, so whatever looks like it is a finding again."""
-        with self._lock:
-            known.gone = True
-            self.known.remove(known)
-            self._gone.append(known)
+        return sum(not known.saved_before for known in self.all())

@@ -15,6 +15,8 @@ from fuzzshard.guidance import Guidance
 from fuzzshard.world.config import SAMPLED_COVERAGE, WorldConfig
 from fuzzshard.world.placement import Worlds, available_cores, place_on_cpu, place_on_devices
 
+MendsMode = Literal["both", "on", "off"]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CampaignOptions:
@@ -24,7 +26,8 @@ class CampaignOptions:
     corpus did not have. ``stop_after_no_new`` is for how many seconds there may be no new pair of features,
     point of torch or finding. ``fresh`` begins a new campaign where an earlier one could be continued.
     ``confirm`` is how often a finding is run again, as found and when it is shrunk.
-    ``quarantine`` says whether cases with the cause of a known finding are held back.
+    ``mends`` says on which torch cases run: mended, as it is, or three of four mended and the others not;
+    ``extra_mends`` are folders with more mends than fuzzshard's own.
     ``seed=None`` draws a fresh one; 0 is a seed like any other. ``worlds`` sets of ``world_size`` ranks
     run cases at the same time, ``"auto"`` as many as this node takes; at most ``ranks_per_device`` ranks of a
     world share a CUDA device. ``preload`` are Python files that every rank imports before torch is used.
@@ -46,7 +49,8 @@ class CampaignOptions:
     preload: tuple[Path, ...] = ()
     shrink: bool = True
     confirm: int = CONFIRM_RUNS
-    quarantine: bool = True
+    mends: MendsMode = "both"
+    extra_mends: tuple[Path, ...] = ()
     guidance: Guidance = "none"
 
     def __post_init__(self) -> None:

@@ -11,13 +11,10 @@ import msgspec
 from fuzzshard.campaign.events import (
     FindingFlaky,
     FindingFound,
-    FindingGone,
-    FindingQuarantined,
     FindingSaved,
-    QuarantineRefused,
+    KnownCause,
 )
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Registry
-from fuzzshard.campaign.quarantine import Quarantine
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
@@ -32,7 +29,7 @@ from fuzzshard.world.config import WorldConfig
 
 
 def restore_counts(history: History, campaign: int, tally: Tally, reached: Reached) -> int:
-    """Takes over what was counted; returns the number of cases that were judged or held back."""
+    """Takes over what was counted; returns the number of cases that were judged."""
     tally.counts = history.counts(campaign)
     tally.refusals = history.refusals(campaign)
     tally.features = history.features(campaign)
@@ -40,39 +37,30 @@ def restore_counts(history: History, campaign: int, tally: Tally, reached: Reach
         tally.pairs.add(pair)
     tally.idle_seconds = sum(session.idle for session in history.sessions(campaign))
     reached.add(history.points(campaign))
-    return tally.cases + history.count_by_folder(campaign, "case_held_back").total()
+    return tally.cases
 
 
-def restore_findings(history: History, campaign: int, registry: Registry, quarantine: Quarantine) -> None:
+def restore_findings(history: History, campaign: int, registry: Registry) -> None:
     """Takes over, for the findings that were loaded from the corpus, what this campaign knows of them."""
     hits = history.count_by_folder(campaign, "finding_hit")
-    held_back = history.count_by_folder(campaign, "case_held_back")
-    saved, made, gone = Counter[str](), set[str](), set[str]()
-    latest: dict[str, FindingQuarantined | QuarantineRefused] = {}
-    kinds = ("finding_saved", "finding_gone", "finding_flaky", "finding_quarantined", "quarantine_refused")
-    for told in history.events(campaign, *kinds):
+    saved, made = Counter[str](), set[str]()
+    for told in history.events(campaign, "finding_saved", "finding_flaky", "known_cause"):
         match event := told.event:
             case FindingSaved():
                 name = Path(event.path).name
                 saved[name] += 1
-                gone.discard(name)
                 if not event.duplicate:
                     made.add(name)
-            case FindingGone():
-                gone.add(Path(event.path).name)
             case FindingFlaky():
                 registry.count_flaky()
-            case FindingQuarantined() | QuarantineRefused():
-                latest[Path(event.path).name] = event
+            case KnownCause():
+                registry.count_causes(event.signature, event.causes)
             case _:
                 pass
     for known in registry.all():
         name = known.path.name
         known.hits = hits[name] + saved[name]
         known.saved_before = name not in made
-        quarantine.restore(known, held_back[name], latest.get(name))
-        if name in gone:
-            registry.forget(known)
 
 
 def unfinished(history: History, campaign: int, corpus: Path, config: WorldConfig) -> list[Found]:

@@ -96,6 +96,8 @@ def _stream(options: CampaignOptions, config: WorldConfig) -> dict[str, Any]:
         "engines": list(options.engines),
         "guidance": options.guidance,
         "preload": list(config.preload),
+        "mends": options.mends,
+        "extra_mends": [str(folder.resolve()) for folder in options.extra_mends],
         "torch": importlib.metadata.version("torch"),
     }
 

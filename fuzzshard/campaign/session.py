@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
+from fuzzshard.campaign.cpu_ranks import StartCpu
 from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, Continued, CorpusLoaded, Event
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.prefetch import Prefetch
-from fuzzshard.campaign.quarantine import Quarantine
-from fuzzshard.campaign.reduce import StartCpu
 from fuzzshard.campaign.restore import restore_counts, restore_findings, unfinished
 from fuzzshard.campaign.resume import Plan
 from fuzzshard.campaign.saved import load_known
@@ -26,6 +25,8 @@ from fuzzshard.guidance import guided
 from fuzzshard.guidance.novelty import Indices, guiding
 from fuzzshard.guidance.reached import Reached
 from fuzzshard.journal.history import History
+from fuzzshard.mending.mend import find_mend, mends_for
+from fuzzshard.mending.source import why_not
 from fuzzshard.world.config import WorldConfig
 
 REMEMBERED_CASES = 20_000
@@ -51,7 +52,7 @@ class Session:
         )
         self.tally = Tally()
         self.registry = Registry()
-        self._quarantine = Quarantine(self.registry, plan.stream_seed, enabled=options.quarantine)
+        self.mends = mends_for(extra=options.extra_mends) if options.mends != "off" else ()
         self._reached = Reached()
         self._cases_before = 0
         self._unfinished: deque[Found] = deque()
@@ -60,12 +61,15 @@ class Session:
     def restore(self, history: History) -> None:
         """What the corpus has already needs no shrinking again, nor what this campaign did before."""
         saved = load_known(
-            self.options.corpus / FINDINGS_FOLDER, preload=self.config.preload, unconfirmed=False
+            self.options.corpus / FINDINGS_FOLDER,
+            preload=self.config.preload,
+            unconfirmed=False,
+            mends=self.mends,
         )
         self.registry.known.extend(saved.known)
         if (campaign := self.plan.campaign) is not None:
             self._cases_before = restore_counts(history, campaign, self.tally, self._reached)
-            restore_findings(history, campaign, self.registry, self._quarantine)
+            restore_findings(history, campaign, self.registry)
             if self.options.guidance != "none":
                 latest = history.latest_features(campaign, REMEMBERED_CASES)
                 self._guiding_before.extend(map(guiding, latest))
@@ -107,7 +111,8 @@ class Session:
             tally=self.tally,
             registry=self.registry,
             keeper=keeper,
-            quarantine=self._quarantine,
+            mends=self.mends,
+            stock_too=self.options.mends == "both",
             confirm=self.options.confirm,
             reached=self._reached,
             unfinished=self._unfinished,
@@ -130,6 +135,8 @@ class Session:
             devices=tuple(config.devices for config in self.configs if config.devices),
             engines=options.engines,
             preload=self.config.preload,
+            mends=options.mends,
+            mends_unfit={name: why for name in self.mends if (why := why_not(find_mend(name)))},
             max_cases=options.max_cases,
             max_time=options.max_time,
             max_findings=options.max_findings,
@@ -137,7 +144,7 @@ class Session:
             continues=self._continued() if self.plan.earlier else None,
             note=self.plan.note,
         )
-        if known := sum(known.saved_before for known in self.registry.all(gone=True)):
+        if known := sum(known.saved_before for known in self.registry.all()):
             yield CorpusLoaded(known=known, elapsed=self.control.elapsed())
 
     def _continued(self) -> Continued:
@@ -161,7 +168,6 @@ class Session:
         return summarize(
             self.tally,
             self.registry,
-            self._quarantine,
             seed=self.plan.seed,
             elapsed=self.control.elapsed(),
             points_reached=len(self._reached.points),

@@ -7,17 +7,17 @@ from collections import deque
 from typing import Protocol
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.judge import CONFIRM_RUNS, Runner
+from fuzzshard.campaign.cpu_ranks import StartCpu
+from fuzzshard.campaign.explain import MendableWorld
+from fuzzshard.campaign.judge import CONFIRM_RUNS
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.prefetch import Prefetch
-from fuzzshard.campaign.quarantine import Quarantine
-from fuzzshard.campaign.reduce import StartCpu
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.guidance.reached import Point, Reached
 
 
-class WorldHandle(Runner, Protocol):
+class WorldHandle(MendableWorld, Protocol):
     """What a campaign needs of a :class:`fuzzshard.world.World`."""
 
     @property
@@ -35,7 +35,8 @@ class WorldHandle(Runner, Protocol):
 class Shared:
     """What the worlds of a campaign have in common; every part may be used from any thread.
 
-    ``unfinished`` is what earlier sessions found and did not get done.
+    ``unfinished`` is what earlier sessions found and did not get done. Torch has ``mends``, with
+    ``stock_too`` in three cases of four.
     """
 
     cases: Prefetch
@@ -43,9 +44,10 @@ class Shared:
     tally: Tally
     registry: Registry
     keeper: Keeper
-    quarantine: Quarantine
     reached: Reached
     unfinished: deque[Found] = dataclasses.field(default_factory=deque)
+    mends: tuple[str, ...] = ()
+    stock_too: bool = True
     confirm: int = CONFIRM_RUNS
     shrinking: bool = True
     max_findings: int | None = None

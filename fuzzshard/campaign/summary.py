@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fuzzshard.campaign.events import CampaignFinished
-from fuzzshard.campaign.known import Registry
-from fuzzshard.campaign.quarantine import Quarantine
+from fuzzshard.campaign.events import CampaignFinished, KnownFinding
+from fuzzshard.campaign.known import Known, Registry
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, EXIT_INFRA
@@ -16,7 +15,6 @@ NUM_REFUSALS_SHOWN = 20
 def summarize(
     tally: Tally,
     registry: Registry,
-    quarantine: Quarantine,
     *,
     seed: int,
     elapsed: float,
@@ -36,7 +34,8 @@ def summarize(
         cases_per_second=cases / elapsed,
         overhead=tally.idle_seconds / max(cases, 1),
         counts=dict(tally.counts),
-        findings=quarantine.summary(),
+        findings=tuple(_line(known) for known in _listed(registry)),
+        causes=dict(registry.causes.most_common()),
         unresolved=tuple(map(str, registry.unresolved)),
         refusals=tuple(tally.refusals.most_common(NUM_REFUSALS_SHOWN)),
         features_seen=len(tally.features),
@@ -45,6 +44,23 @@ def summarize(
         pairs_seen=len(tally.pairs),
         points_reached=points_reached,
         complete=complete,
+    )
+
+
+def _listed(registry: Registry) -> list[Known]:
+    """What this campaign has met of the findings; internal ones come last."""
+    met = [known for known in registry.all() if known.hits or not known.saved_before]
+    return sorted(met, key=lambda known: known.internal)
+
+
+def _line(known: Known) -> KnownFinding:
+    return KnownFinding(
+        signature=known.signature,
+        path=str(known.path),
+        hits=known.hits,
+        new=not known.saved_before,
+        internal=known.internal,
+        rate=known.confirmed.text() if known.confirmed.flaky else "",
     )
 
 

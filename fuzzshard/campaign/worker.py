@@ -8,26 +8,28 @@ from collections.abc import Callable
 
 from fuzzshard.campaign.control import ControlledWorld
 from fuzzshard.campaign.events import (
-    CaseHeldBack,
     CaseStarted,
     Event,
     InfraTrouble,
+    KnownCause,
     PhaseChanged,
     WorldStarted,
 )
+from fuzzshard.campaign.explain import judge_explained
 from fuzzshard.campaign.follow_up import FollowUp
 from fuzzshard.campaign.judge import Stopped, judge_clearly
-from fuzzshard.campaign.known import Found, Known
-from fuzzshard.campaign.revisit import revisit
+from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.shared import Shared, WorldHandle
 from fuzzshard.case.case import Case
-from fuzzshard.corpus.entry import device_kind
-from fuzzshard.errors import InfraError, InvalidEntry
+from fuzzshard.errors import InfraError
 from fuzzshard.guidance import Feedback
-from fuzzshard.verdict import Status
+from fuzzshard.verdict import Status, Verdict
 
 START_ATTEMPTS = 3
 """How often ranks are started before a campaign that cannot begin gives up."""
+
+STOCK_ONE_IN = 4
+"""One case in so many runs on torch as it is; the others do with mends, where known bugs hide nothing."""
 
 
 class Worker:
@@ -76,39 +78,36 @@ class Worker:
         shared = self._shared
         while shared.control.accepting() and (taken := shared.cases.take()):
             index, drawn = taken
-            if (known := shared.quarantine.holds_back(index, drawn)) is not None:
-                self._emit(CaseHeldBack(index=index, path=str(known.path)))
-                continue
-            found = self._judge(index, drawn)
+            found, known = self._judge(index, drawn)
             verdict = found.verdict
             if verdict.status is Status.INFRA:
                 count = shared.control.count_infra(verdict)
                 self._emit(InfraTrouble(index=index, message=verdict.message, in_a_row=count))
                 continue
             shared.control.count_judged()
-            for event in shared.quarantine.judged(found.case, verdict):
-                self._emit(event)
-            if verdict.status.is_finding:
+            if known:
+                self._emit(KnownCause(index=index, signature=verdict.signature, causes=known))
+            elif verdict.status.is_finding:
                 self._follow_up.pursue(found)
                 self._idle_since = None
-            elif (known := shared.quarantine.due()) is not None:
-                self._revisit(known)
-                self._idle_since = None
 
-    def _judge(self, index: int, drawn: Case) -> Found:
-        """Runs a case, counts it and tells it; whatever it shows that is not known is saved by then."""
+    def _judge(self, index: int, drawn: Case) -> tuple[Found, tuple[str, ...]]:
+        """Runs a case, counts it and tells it; whatever it shows that is not known is saved by then.
+
+        With it come the causes by which mends know it.
+        """
         shared = self._shared
         idle = time.perf_counter() - self._idle_since if self._idle_since is not None else 0.0
         self._emit(CaseStarted(index=index))
         # Points that were reached by what was run to confirm and to shrink.
         others = shared.reached.add(self._handle.take_points())
-        case, verdict = judge_clearly(self._world, drawn)
+        case, verdict, known = self._explained(index, drawn)
         self._idle_since = time.perf_counter()
         points = shared.reached.add(self._handle.take_points())
         shared.cases.tell(Feedback(drawn, verdict.status is Status.PASS, len(points)))
         found = Found(index, case, verdict)
         try:
-            if verdict.status.is_finding:
+            if verdict.status.is_finding and not known:
                 found = self._follow_up.first_look(found)
         finally:
             detail, judged = shared.tally.add(
@@ -118,19 +117,24 @@ class Worker:
             self._emit(judged)
         if detail.new_pairs or points:
             shared.control.note_new()
-        return found
+        return found, known
 
-    def _revisit(self, known: Known) -> None:
-        """Asks whether a known finding is still there, if this kind of device can tell."""
+    def _explained(self, index: int, drawn: Case) -> tuple[Case, Verdict, tuple[str, ...]]:
+        """The verdict of a case, the case that it is about, and the causes by which mends know it.
+
+        A suspicion on mended torch counts where torch as it is fails, too; one that only mended torch has is
+        a defect of a mend.
+        """
         shared = self._shared
-        try:
-            entry = shared.keeper.entry(known.path)
-        except InvalidEntry:  # somebody moved it, in a campaign of weeks
-            entry = None
-        if entry is None or entry.device != device_kind(self._handle.info):
-            shared.quarantine.unclear(known)
-            return
-        self._emit(PhaseChanged(phase="revisiting"))
-        for event in revisit(self._world, known, entry, shared.registry, shared.quarantine):
-            self._emit(event)
-        self._emit(PhaseChanged(phase="running"))
+        if not shared.mends:
+            return *judge_clearly(self._world, drawn), ()
+        case, explained = judge_explained(
+            self._world,
+            drawn,
+            shared.mends,
+            on_mended=not (shared.stock_too and index % STOCK_ONE_IN == 0),
+            likely=shared.registry.likely,
+        )
+        if explained.known:
+            shared.registry.count_causes(explained.verdict.signature, explained.known)
+        return case, explained.verdict, explained.known

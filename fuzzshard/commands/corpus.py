@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.metadata
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,13 +21,14 @@ from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json
 from fuzzshard.corpus.causes import by_cause, causes_table, releases_table
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.gather import load
-from fuzzshard.corpus.outcome import most_ranks
+from fuzzshard.corpus.outcome import most_ranks, obstacle
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.verify import Condition, Verified
 from fuzzshard.corpus.verify import run_script as run_script_of
 from fuzzshard.corpus.verify import verify as verify_file
-from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_USAGE
+from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_USAGE, UsageError
+from fuzzshard.mending.mend import mends_for
 
 HELP = """\
 Lists, adds, prunes, verifies and merges saved cases.
@@ -61,10 +64,10 @@ def list_(*paths: Path, as_json: Json = False) -> int:
 def causes(
     *paths: Path, torch: Annotated[str, Parameter(show_default=False)] = "", as_json: Json = False
 ) -> int:
-    """Print the distinct findings of corpora as a table in Markdown, a row for each cause.
+    """Print the distinct findings of corpora as a table in Markdown, a row for each root cause.
 
-    The file causes.toml beside the entries says which of them have one cause; the contracts and issues are
-    what corpus mark has written into the entries, and the releases what replay --update and bisect have.
+    A root is the mend that an entry names as its cause: explain finds it, and corpus mark writes it down. The
+    releases are what replay --update and bisect have written into the entries.
 
     For example:
       fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md
@@ -90,21 +93,28 @@ def causes(
     return complain(broken)
 
 
-def verify(*paths: Path, run: Flag = False, device: Device = "auto") -> int:
+def verify(
+    *paths: Path, run: Flag = False, causes: Flag = False, device: Device = "auto", as_json: Json = False
+) -> int:
     """Check that each entry can be read and that its script is the one that its case stands for.
+
+    With --causes, check instead that entries have the cause that they name: each that this torch has fails
+    on torch as it is, and passes with exactly its mend (or trips it), and with all mends.
 
     OK          the entry is whole
     STALE       its script is not the one that this version writes
     UNSCRIPTED  no script can show it; replaying does
     MISSING     it has no script
     INVALID     a file cannot be read
-    UNSHOWN     with --run: the script does not show the finding, or shows one that is fixed
+    UNSHOWN     with --run: the script does not show the finding, or shows one that is fixed;
+                with --causes: the case does not fail as recorded, or its mend does not cure it
 
     Exit code 0: nothing is INVALID, MISSING or UNSHOWN; 2: something is INVALID or MISSING; 3: UNSHOWN.
 
     For example:
       fuzzshard corpus verify
       fuzzshard corpus verify corpus/findings --run
+      fuzzshard corpus verify corpus/findings --causes
 
     Parameters
     ----------
@@ -112,9 +122,19 @@ def verify(*paths: Path, run: Flag = False, device: Device = "auto") -> int:
         Corpora, entries or case files; by default ./corpus.
     run
         Run the scripts too, on the ranks that they need.
+    causes
+        Check causes, on ranks.
     device
-        With --run: auto is CUDA with NCCL where there is any, else the CPU with gloo.
+        With --run or --causes: auto is CUDA with NCCL where there is any, else the CPU with gloo.
+    as_json
+        With --causes: print one JSON object for each entry.
     """
+    if causes and run:
+        raise UsageError("--causes checks no scripts", "use --run in a command of its own")
+    if as_json and not causes:
+        raise UsageError("--json is for --causes", "add --causes or leave it out")
+    if causes:
+        return _verify_causes(paths or (DEFAULT_CORPUS,), device, as_json=as_json)
     from fuzzshard import reproducer
     from fuzzshard.world import resolve_device
 
@@ -137,6 +157,35 @@ def verify(*paths: Path, run: Flag = False, device: Device = "auto") -> int:
     if set(seen) & {Condition.INVALID, Condition.MISSING}:
         return EXIT_USAGE
     return EXIT_INCONCLUSIVE if Condition.UNSHOWN in seen else EXIT_CLEAN
+
+
+def _verify_causes(paths: Sequence[Path], device: Device, *, as_json: bool) -> int:
+    from fuzzshard.corpus.verify_causes import verify_cause
+    from fuzzshard.world import World, WorldConfig, resolve_device
+
+    kind, num_devices = resolve_device(device)
+    stored, broken = load(paths)
+    entries = [(shown_path(item.file), item.entry) for item in stored if item.entry.signature]
+    num_ranks = most_ranks(kind, num_devices)
+    size = max((e.case.mesh.size for _, e in entries if not obstacle(e, kind, num_ranks)), default=1)
+    seen, roots = Counter[str](), set[str]()
+    with World(WorldConfig(size=size, device=kind)) as world:
+        world.start()
+        for path, entry in entries:
+            verified = verify_cause(world, path, entry, kind, size, mends_for())
+            condition = "NOT RUN" if verified.message.startswith("not run") else str(verified.condition)
+            seen[condition] += 1
+            if condition == Condition.OK:
+                roots.add(verified.cause)
+            if as_json:
+                print(msgspec.json.encode({**dataclasses.asdict(verified), "path": str(path)}).decode())
+            else:
+                print("  ".join((f"{condition:<7}", str(path), verified.cause, verified.message)).rstrip())
+    if not as_json:
+        counts = ", ".join(f"{count} {condition}" for condition, count in seen.items())
+        print(f"verified {sum(seen.values())}: {counts or 'no findings found'}; {len(roots)} root causes")
+    code = complain(broken)
+    return code or (EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN)
 
 
 def corpus_app(sort_key: int) -> App:

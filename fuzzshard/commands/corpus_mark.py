@@ -14,6 +14,7 @@ from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.errors import UsageError
+from fuzzshard.mending.mend import own_mends
 
 
 def mark(
@@ -22,6 +23,7 @@ def mark(
     issue: str | None = None,
     contract: str | None = None,
     looked_up: str | None = None,
+    cause: str | None = None,
 ) -> int:
     """Write into entries what became of their finding.
 
@@ -41,9 +43,15 @@ def mark(
         What the documentation promises and the finding breaks, for fuzzshard report; empty removes it.
     looked_up
         When and how an issue was looked for, and what came near; empty removes it.
+    cause
+        The name of the mend that cures it, as explain says; empty removes it.
     """
-    if lifecycle is issue is contract is looked_up is None:
-        raise UsageError("there is nothing to write", "give --lifecycle, --issue, --contract or --looked-up")
+    if lifecycle is issue is contract is looked_up is cause is None:
+        raise UsageError(
+            "there is nothing to write", "give --lifecycle, --issue, --contract, --looked-up or --cause"
+        )
+    if cause and cause not in own_mends():
+        raise UsageError(f"there is no mend {cause}", "see fuzzshard explain")
     if issue and not issue.startswith(("https://", "http://")):
         raise UsageError(f"{issue} is no address", "write https://...")
     stored, broken = load(given(paths, "mark", "an entry"))
@@ -54,6 +62,7 @@ def mark(
             item.entry,
             lifecycle=lifecycle or item.entry.lifecycle,
             issue=item.entry.issue if issue is None else issue,
+            cause=item.entry.cause if cause is None else cause,
             notes=_with_note(_with_note(item.entry.notes, CONTRACT, contract), LOOKED_UP, looked_up),
         )
         write_atomic(item.file, encode_entry(after))

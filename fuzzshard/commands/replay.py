@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from fuzzshard.commands.options import (
     DEFAULT_CORPUS,
     Device,
     Duration,
+    ExtraMends,
     Json,
     Preload,
     RanksPerDevice,
@@ -28,6 +30,7 @@ from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.summary import summarise, summary_lines
 from fuzzshard.corpus.update import update as update_entry
 from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
+from fuzzshard.mending.mend import mends_for
 
 
 def replay(
@@ -36,7 +39,8 @@ def replay(
     world_size: int | None = None,
     ranks_per_device: RanksPerDevice = 1,
     deadline: Duration = None,
-    known: Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)] = (),
+    known: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    extra_mends: ExtraMends = (),
     preload: Preload = (),
     as_json: Json = False,
     summary: bool = False,
@@ -48,7 +52,7 @@ def replay(
     WONTFIX       the same, and the entry says that it will stay
     CHANGED       another finding is there, or one where none is expected
     FIXED         the recorded finding is gone
-    KNOWN         a finding where none is expected, which a --known corpus has
+    KNOWN         a finding where none is expected; with --known, mends cure it
     PASS          nothing is wrong, and nothing was known of this torch and device
     INCONCLUSIVE  a flaky finding stayed away, or noise could explain it
     SKIPPED       the case needs more ranks, or CUDA, or cannot be judged under this torch
@@ -60,7 +64,7 @@ def replay(
       fuzzshard replay corpus/findings/NAME
       fuzzshard replay corpus --device cpu --json
       fuzzshard replay corpus/upstream --summary
-      fuzzshard replay corpus/regressions --known corpus/findings
+      fuzzshard replay corpus/regressions --known
       fuzzshard replay --update
 
     Parameters
@@ -77,7 +81,9 @@ def replay(
         How long a case may take before it is a hang: 30s, 2m. By default learned from earlier cases, and 5m
         for one that is expected to pass.
     known
-        A corpus whose findings are no news, such as those of an older torch; repeat it for several.
+        Ask of each finding where none is expected whether known bugs of torch cause it (see explain).
+    extra_mends
+        With --known: a folder with mends of your own, one Python file each; repeat it for several.
     preload
         A Python file that every rank runs first; repeat it for several.
     as_json
@@ -89,13 +95,15 @@ def replay(
         recorded finding. Cases without one stay as they are.
     """
     from fuzzshard import reproducer
-    from fuzzshard.campaign.saved import known_from
+    from fuzzshard.campaign.explain import known_causes
     from fuzzshard.world import World, resolve_device
 
     if update and preload:
         raise UsageError(
             "--update records what torch does, and --preload changes that", "use one without the other"
         )
+    if extra_mends and not known:
+        raise UsageError("--extra-mends does nothing without --known", "add --known")
     files = entry_files(paths or (DEFAULT_CORPUS,))
     kind, num_devices = resolve_device(device)
     largest = most_ranks(kind, num_devices, ranks_per_device)
@@ -108,7 +116,7 @@ def replay(
         device=kind,
         num_ranks=config.size,
         deadline=deadline,
-        explain=known_from(known, config.preload),
+        **({"explain": functools.partial(known_causes, mends_for(extra=extra_mends))} if known else {}),
     )
     replayed: list[ReplayResult] = []
     interrupted = False

@@ -13,6 +13,7 @@ from fuzzshard.commands.options import (
     Confirm,
     Device,
     Duration,
+    ExtraMends,
     Guidance,
     Json,
     Preload,
@@ -38,7 +39,8 @@ def run(
     preload: Preload = (),
     shrink: bool = True,
     confirm: Confirm = 3,
-    quarantine: bool = True,
+    mends: Literal["both", "on", "off"] = "both",
+    extra_mends: ExtraMends = (),
     guidance: Guidance = "none",
     as_json: Json = False,
 ) -> int:
@@ -47,7 +49,8 @@ def run(
     Each finding is saved as soon as it is seen, confirmed on fresh ranks,
     reduced to a minimal case and saved again with a script that shows it.
     A campaign that was killed or interrupted goes on with the same command.
-    Findings that the corpus has already are listed, and fail nothing.
+    What known bugs of torch cause is counted by cause, and fails nothing; nor
+    do findings that the corpus has already.
 
     For example:
       fuzzshard run --max-time 10m
@@ -64,7 +67,7 @@ def run(
     max_time
         Stop after this long: 90s, 10m, 2h.
     max_cases
-        Stop after this many cases, with those that were held back.
+        Stop after this many cases.
     max_findings
         Stop after this many distinct findings that the corpus did not have.
     stop_after_no_new
@@ -93,8 +96,12 @@ def run(
     confirm
         How often a finding is run again on fresh ranks, as found and when it is shrunk. One that stays away
         in one of these runs is flaky: it gets at least ten, and keeps its rate.
-    quarantine
-        Whether cases that have the cause of a known finding are drawn rarely.
+    mends
+        On which torch cases run. on: with known bugs mended, which then neither show nor hide others; what
+        fails there counts if it fails on torch as it is. off: as it is, where every bug is news. both: three
+        cases of four mended, the others as it is.
+    extra_mends
+        A folder with mends of your own, one Python file each; repeat it for several.
     guidance
         What cases are chosen by: none, the features they combine, or also
         their coverage of torch's own Python.
@@ -123,7 +130,8 @@ def run(
         preload=preload,
         shrink=shrink,
         confirm=confirm,
-        quarantine=quarantine,
+        mends=mends,
+        extra_mends=extra_mends,
         guidance=guidance,
     )
     with make_sink(json=as_json) as sink:

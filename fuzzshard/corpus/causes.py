@@ -1,131 +1,105 @@
-"""What causes the findings of a corpus, and the table of them.
-
-``causes.toml`` beside the entries is written by people who have read torch: lists of the folders of entries,
-by what causes them. All else is in the entries. A cause that shows in more ways than entries can be made for
-is a table, with the signatures that it may have as patterns of :mod:`fnmatch`::
-
-    "a list group that never ends its forward" = { symptoms = ["*/fully_shard/*"], entries = ["..."] }
-"""
+"""What causes the findings of a corpus, and tables of them: a row for each mend that an entry names."""
 
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-
-import msgspec
 
 from fuzzshard.corpus.distinct import Stored
-from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP, CorpusEntry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import in_order
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import SCRIPT_FILE, saved_script
-from fuzzshard.errors import UsageError
-
-CAUSES_FILE = "causes.toml"
+from fuzzshard.mending.mend import COMPONENTS, Mend, Public, own_mends
 
 HEAD = """\
 # Distinct findings on unmodified torch
 
-{causes} causes of {entries} entries, written by
+{causes} root causes of {entries} entries, written by
 
     fuzzshard corpus causes {corpus} > {corpus}/FINDINGS.md
 
-A script counts as verified if it was run when the entry was saved and showed the finding;
-`fuzzshard corpus verify {corpus} --run` runs them again. `README.md` says how each cause works and
-what a user sees.
+Each root is a file of `fuzzshard/mends`, whose docstring is the diagnosis: the smallest change of torch that
+makes its entries pass, or a tripwire that says when it occurs. `fuzzshard corpus verify {corpus} --causes`
+proves it for the torch at hand. A script counts as verified if it was run when the entry was saved and showed
+the finding.
 
-| cause | signatures | culprit | entries | scripts verified | state | contract that it breaks | public issue |
-|---|---|---|---|---|---|---|---|
 """
+COLUMNS = (
+    "root",
+    "component",
+    "torch",
+    "kind",
+    "signatures",
+    "entries",
+    "scripts verified",
+    "contract that it breaks",
+    "in public",
+)
 
 
 RELEASES_HEAD = """\
 # Findings by release of torch
 
-{causes} causes of {entries} entries, written by
+{causes} root causes of {entries} entries, written by
 
     fuzzshard corpus causes {corpus} --torch {releases} > {corpus}/RELEASES.md
 
-How many entries of each cause show their finding under a release (bad), and how many do not (good). The
+How many entries of each root show their finding under a release (bad), and how many do not (good). The
 others (n/a) were not looked at under it, or say nothing of it: it lacks what the case uses, its documentation
 excludes the case, the case shows something else there, or it needs CUDA.
 
 """
 
 
-class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``causes.toml`` says of a cause: the folders of its entries, and patterns of other signatures."""
-
-    entries: tuple[str, ...]
-    symptoms: tuple[str, ...] = ()
-
-
-def read_causes(file: Path) -> dict[str, Named]:
-    """The causes by their names; none where ``file`` is not there. Raises :class:`UsageError`."""
-    if not file.exists():
-        return {}
-    try:
-        causes = msgspec.convert(tomllib.loads(file.read_text()), dict[str, tuple[str, ...] | Named])
-        return {n: cause if isinstance(cause, Named) else Named(cause) for n, cause in causes.items()}
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read: {error}", "mend it or remove it") from None
-
-
 @dataclasses.dataclass(frozen=True)
 class Cause:
     """Findings with one cause; ``verified`` of their scripts were run and showed the finding.
 
-    ``releases`` says of each release of torch how many entries are bad and how many good on it.
+    ``name`` is that of a mend, or ``"not known: FOLDER"`` for an entry without one. ``releases`` says of each
+    release of torch how many entries are bad and how many good on it.
     """
 
-    cause: str
+    name: str
+    title: str
+    component: str
+    kind: str
+    torch: str
     entries: tuple[str, ...]
     signatures: tuple[str, ...]
-    symptoms: tuple[str, ...]
-    culprits: tuple[str, ...]
     verified: int
-    state: tuple[str, ...]
     releases: dict[str, tuple[int, int]]
-    contract: tuple[str, ...]
-    issues: tuple[str, ...]
-    looked_up: tuple[str, ...]
+    contract: str
+    public: tuple[Public, ...]
 
 
 def by_cause(stored: Iterable[Stored]) -> list[Cause]:
-    """Findings by the cause that ``causes.toml`` beside them names; one without a cause is by itself."""
+    """Findings by the mend that their entries name, component by component; then those without one."""
     named: dict[str, list[Stored]] = {}
-    known: dict[Path, dict[str, str]] = {}
-    symptoms: dict[str, tuple[str, ...]] = {}
     for item in stored:
         if item.entry.signature:
-            path = shown_path(item.file)
-            corpus = path.parent
-            if corpus not in known:
-                causes = read_causes(corpus / CAUSES_FILE)
-                known[corpus] = {entry: cause for cause, of in causes.items() for entry in of.entries}
-                named |= {cause: [] for cause in causes if cause not in named}
-                symptoms |= {cause: of.symptoms for cause, of in causes.items()}
-            named.setdefault(known[corpus].get(path.name, f"not known: {path.name}"), []).append(item)
-    return [_cause(cause, items, symptoms.get(cause, ())) for cause, items in named.items() if items]
+            name = item.entry.cause if item.entry.cause in own_mends() else ""
+            named.setdefault(name or f"not known: {shown_path(item.file).name}", []).append(item)
+    causes = [_cause(name, items, own_mends().get(name)) for name, items in named.items()]
+    order = [*COMPONENTS, ""]
+    return sorted(causes, key=lambda cause: (order.index(cause.component), -len(cause.entries), cause.name))
 
 
-def _cause(name: str, items: Sequence[Stored], symptoms: tuple[str, ...]) -> Cause:
+def _cause(name: str, items: Sequence[Stored], mend: Mend | None) -> Cause:
     entries = [item.entry for item in items]
     return Cause(
-        cause=name,
+        name=name,
+        title=mend.title if mend else name,
+        component=mend.component if mend else "",
+        kind=mend.kind if mend else "",
+        torch=mend.torch.text() if mend else "",
         entries=tuple(sorted(shown_path(item.file).name for item in items)),
-        signatures=_distinct(entry.signature for entry in entries),
-        symptoms=symptoms,
-        culprits=_distinct(finding.engine for entry in entries for finding in entry.findings[:1]),
+        signatures=tuple(sorted({entry.signature for entry in entries})),
         verified=sum(SCRIPT_FILE not in i.entry.notes and saved_script(i.file) is not None for i in items),
-        state=_distinct(str(entry.lifecycle) for entry in entries),
         releases=_releases(entries),
-        contract=_distinct(entry.notes.get(CONTRACT, "") for entry in entries),
-        issues=_distinct(entry.issue for entry in entries),
-        looked_up=_distinct(entry.notes.get(LOOKED_UP, "") for entry in entries),
+        contract=f'"{mend.contract.quote}" ({mend.contract.source})' if mend else "",
+        public=mend.public if mend else (),
     )
 
 
@@ -135,28 +109,25 @@ def _releases(entries: Sequence[CorpusEntry]) -> dict[str, tuple[int, int]]:
     return {release: (bad[release], good[release]) for release in in_order(bad.keys() | good.keys())}
 
 
-def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({text for text in texts if text}))
-
-
-def causes_table(causes: Sequence[Cause], corpus: Path) -> str:
-    """A page of Markdown on ``corpus`` with a row for each cause, in the order of ``causes.toml``."""
+def causes_table(causes: Sequence[Cause], corpus: object) -> str:
+    """A page of Markdown on ``corpus`` with a row for each cause."""
     entries = sum(len(cause.entries) for cause in causes)
     page = HEAD.format(causes=len(causes), entries=entries, corpus=corpus)
-    return page + "".join(f"| {' | '.join(_cells(cause))} |\n" for cause in causes)
+    rows = [COLUMNS, ["---"] * len(COLUMNS), *map(_cells, causes)]
+    return page + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def releases_table(causes: Sequence[Cause], corpus: Path, releases: Sequence[str]) -> str:
+def releases_table(causes: Sequence[Cause], corpus: object, releases: Sequence[str]) -> str:
     """A page of Markdown on ``corpus``: a row for each cause, a column for each of ``releases``, the sum."""
     entries = sum(len(cause.entries) for cause in causes)
     page = RELEASES_HEAD.format(
         causes=len(causes), entries=entries, corpus=corpus, releases=",".join(releases)
     )
-    rows = [["cause", "entries", *releases], ["---"] * (2 + len(releases))]
+    rows = [["root", "entries", *releases], ["---"] * (2 + len(releases))]
     for cause in causes:
         counts = (cause.releases.get(release, (0, 0)) for release in releases)
         cells = (_of_release(bad, good, len(cause.entries)) for bad, good in counts)
-        rows.append([_escaped(cause.cause), str(len(cause.entries)), *cells])
+        rows.append([_escaped(cause.title), str(len(cause.entries)), *cells])
     sums = [
         [sum(cause.releases.get(release, (0, 0))[kind] for cause in causes) for kind in (0, 1)]
         for release in releases
@@ -172,15 +143,22 @@ def _of_release(bad: int, good: int, entries: int) -> str:
 
 
 def _cells(cause: Cause) -> Iterator[str]:
-    yield _escaped(cause.cause)
-    others = (f"any other `{pattern}`" for pattern in cause.symptoms)
-    yield "<br>".join((*(f"`{signature}`" for signature in cause.signatures), *others))
-    yield ", ".join(cause.culprits)
+    yield f"{_escaped(cause.title)} (`{cause.name}`)" if cause.component else _escaped(cause.title)
+    yield cause.component
+    yield cause.torch
+    yield cause.kind
+    yield "<br>".join(f"`{signature}`" for signature in cause.signatures)
     yield str(len(cause.entries))
     yield f"{cause.verified} of {len(cause.entries)}"
-    yield ", ".join(cause.state)
-    yield "<br>".join(map(_escaped, cause.contract))
-    yield "<br>".join(map(_escaped, (*map(_link, cause.issues), *cause.looked_up)))
+    yield _escaped(cause.contract)
+    yield "<br>".join(_escaped(_looked(public)) for public in cause.public)
+
+
+def _looked(public: Public) -> str:
+    """``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702), open``."""
+    where = _link(public.link) if public.link else "" if public.says else "none found"
+    found = ", ".join(filter(None, (where, public.says)))
+    return f"{found} ({public.date}: {public.query})" if public.query else found
 
 
 def _link(address: str) -> str:

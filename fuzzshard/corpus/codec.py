@@ -52,7 +52,7 @@ def _read_1(data: bytes) -> CorpusEntry:
 
 
 def _read_2(data: bytes) -> CorpusEntry:
-    """What was written by hand has no checksum."""
+    """What was written by hand has no checksum. Format 2 named no cause."""
     fields = msgspec.json.decode(data, type=dict[str, Any])
     stored = [fields.pop("checksum")] if "checksum" in fields else []
     entry = msgspec.convert(fields, CorpusEntry)
@@ -61,10 +61,15 @@ def _read_2(data: bytes) -> CorpusEntry:
             "the file was changed after it was saved",
             'restore it, or remove its "checksum" where that was on purpose',
         )
-    return entry
+    return msgspec.structs.replace(entry, format=FORMAT)
 
 
-READERS: dict[int | None, Callable[[bytes], CorpusEntry]] = {None: _read_bare, 1: _read_1, 2: _read_2}
+READERS: dict[int | None, Callable[[bytes], CorpusEntry]] = {
+    None: _read_bare,
+    1: _read_1,
+    2: _read_2,
+    3: _read_2,
+}
 """One reader for each format version; a reader of an older one returns today's struct."""
 
 

@@ -20,7 +20,7 @@ from fuzzshard.corpus.lifecycle import Lifecycle, release
 from fuzzshard.corpus.portable import portable_findings, portable_stacks
 from fuzzshard.verdict import Finding, Status, Verdict, is_internal
 
-FORMAT = 2
+FORMAT = 3
 """2 adds the lifecycle with versions and issue, ``culprits``, ``others`` in ``confirmed``, the checksum."""
 
 Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?$")]
@@ -90,6 +90,7 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     ``lifecycle`` is None where no finding is recorded. ``bad_on`` and ``good_on`` are the releases of torch
     that showed the finding on this kind of device, and did not; ``issue`` links to where it was reported.
+    ``cause`` is the name of the mend that cures it (:mod:`fuzzshard.mends`), empty where there is none yet.
     """
 
     format: int = FORMAT
@@ -99,6 +100,7 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     bad_on: tuple[str, ...] = ()
     good_on: tuple[str, ...] = ()
     issue: Link = ""
+    cause: str = ""
     rung: str = ""
     torch: str = ""
     device: Literal["", "cpu", "cuda"] = ""

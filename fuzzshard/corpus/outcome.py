@@ -47,7 +47,7 @@ class Outcome(enum.StrEnum):
     ``SAME``: the recorded finding is still there, in another release of torch perhaps in another function
     (:mod:`fuzzshard.identity`). ``WONTFIX``: it is, and is meant to stay. ``CHANGED``:
     another one is, or one where none is expected. ``FIXED``: the recorded finding is gone, on the kind of
-    device that it was seen on. ``KNOWN``: nothing is expected, and the finding is one of another corpus.
+    device that it was seen on. ``KNOWN``: nothing is expected, and mends cure the finding.
     ``PASS``: nothing is expected and nothing is wrong, or nobody knew whether
     the finding would be seen here, and it is not. ``SKIPPED``: this machine cannot run the case, or
     it says nothing of this torch, whose documentation excludes it or where what saw the finding is off.
@@ -72,8 +72,11 @@ class ReplayWorld(Protocol):
     def info(self) -> Mapping[str, str]:
         """Versions and devices of the ranks."""
 
-    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
-        """Runs ``case`` on live ranks, up to ``deadline`` seconds."""
+    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+        """Runs ``case`` on live ranks, up to ``deadline`` seconds, with torch that has ``mends``."""
+
+    def restart(self) -> None:
+        """Replaces the ranks by fresh ones."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,12 +20,12 @@ from fuzzshard.corpus.store import CASE_FILE
 from fuzzshard.errors import InvalidEntry
 from fuzzshard.verdict import Verdict
 
-Explain = Callable[[Case, Verdict], Path | None]
-"""The entry that a finding is known from, if it is."""
+Explain = Callable[[ReplayWorld, Case, Verdict], Sequence[str]]
+"""The known bugs of torch that cause a finding, by the names of their mends; none where it is not known."""
 
 
-def _nothing_is_known(_case: Case, _verdict: Verdict) -> None:
-    return None
+def _nothing_is_known(_world: ReplayWorld, _case: Case, _verdict: Verdict) -> tuple[()]:
+    return ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ def replay(
                 yield _without_world(file, entry, device, num_ranks)
                 continue
             start = time.monotonic()
-            replayed = unless_known(replay_entry(world, entry, device, deadline), entry, explain)
+            replayed = unless_known(world, replay_entry(world, entry, device, deadline), entry, explain)
             yield ReplayResult(
                 shown_path(file),
                 replayed.outcome,
@@ -83,17 +83,17 @@ def replay(
             )
 
 
-def unless_known(replayed: Replayed, entry: CorpusEntry, explain: Explain) -> Replayed:
-    """``KNOWN`` where nothing is expected and ``explain`` names an entry that has the finding.
+def unless_known(world: ReplayWorld, replayed: Replayed, entry: CorpusEntry, explain: Explain) -> Replayed:
+    """``KNOWN`` where nothing is expected and ``explain`` names what causes the finding.
 
     An entry that records a finding of its own, or had one, is about that one alone.
     """
     if replayed.outcome is not Outcome.CHANGED or entry.signature or replayed.verdict is None:
         return replayed
-    path = explain(entry.case, replayed.verdict)
-    if path is None:
+    causes = explain(world, entry.case, replayed.verdict)
+    if not causes:
         return replayed
-    said = f"{replayed.verdict.signature}, known from {path}"
+    said = f"{replayed.verdict.signature}, caused by {', '.join(causes)}"
     return dataclasses.replace(replayed, outcome=Outcome.KNOWN, message=said)
 
 

@@ -103,8 +103,8 @@ class Mend:
 
     ``contract`` is what it breaks, ``torch`` the releases that have it, as measured, ``public`` where it is
     known. It is mended by ``edits``, and by ``apply(patch)`` where what is wrong is no Python function of
-    torch that can be edited. A *tripwire* mends nothing and calls :func:`fuzzshard.mending.trip` where the cause
-    occurs. A *signature* has neither: any finding with one of ``signatures`` (patterns of
+    torch that can be edited. A *tripwire* mends nothing and calls :func:`fuzzshard.mending.trip` where the
+    cause occurs. A *signature* has neither: any finding with one of ``signatures`` (patterns of
     :mod:`fnmatch`) is taken for it.
     """
 

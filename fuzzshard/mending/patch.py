@@ -82,7 +82,9 @@ def _compiled(target: str, before: Function, after: tuple[str, ...]) -> types.Co
         source = f"class {owner}:\n" + textwrap.indent(source, " ")
     source = "\n" * (before.first_line - 1 - len(classes)) + source
     flags = function.__code__.co_flags & __future__.annotations.compiler_flag
-    code = compile(source, function.__code__.co_filename, "exec", flags=flags, dont_inherit=True)
+    code: types.CodeType = compile(
+        source, function.__code__.co_filename, "exec", flags=flags, dont_inherit=True
+    )
     for inner in (*classes, name):
         code = _inner(code, inner)
     return code

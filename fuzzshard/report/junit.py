@@ -29,7 +29,7 @@ _Element = ElementTree.Element
 def junit_xml(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]) -> bytes:
     """A test suite: a test for the campaign, which errs where it failed, and a failing one for each finding.
 
-    What did not come back, what is gone, what nobody will fix and what the corpus had before is skipped.
+    What did not come back, what nobody will fix and what the corpus had before is skipped.
     """
     first = nodes[0].sessions[0]
     cases = [_campaign(nodes, stats, findings), *map(_finding, findings)]
@@ -70,7 +70,7 @@ def _finding(finding: SeenFinding) -> _Element:
         name=_plain(finding.folder.name),
         time="0.000",
     )
-    if not finding.confirmed or finding.status in ("gone", Lifecycle.WONTFIX):
+    if not finding.confirmed or finding.status == Lifecycle.WONTFIX:
         ElementTree.SubElement(case, "skipped", message=finding.status)
         return case
     if not finding.new and finding.status != Lifecycle.FIXED:

@@ -12,12 +12,9 @@ from fuzzshard.campaign.events import (
     Event,
     FindingFlaky,
     FindingFound,
-    FindingGone,
-    FindingQuarantined,
     FindingSaved,
     InfraTrouble,
     KnownFinding,
-    QuarantineRefused,
     SaveFailed,
     WorldStarted,
 )
@@ -26,6 +23,13 @@ from fuzzshard.instruments import OFF, off_lines
 from fuzzshard.report.progress import Progress
 
 MAX_UNSEEN_SHOWN = 12
+
+
+_MENDS = {
+    "both": "three cases of four run on torch with known bugs mended, the others on torch as it is",
+    "on": "cases run on torch with known bugs mended; what fails there is run on torch as it is",
+    "off": "cases run on torch as it is, and no bug is known",
+}
 
 
 def event_lines(event: Event) -> Iterator[str]:
@@ -41,6 +45,9 @@ def event_lines(event: Event) -> Iterator[str]:
                 yield _continued(event.continues)
             if event.note:
                 yield event.note
+            yield _MENDS[event.mends]
+            for name, why in event.mends_unfit.items():
+                yield f"not mended: {name}, as torch is not what it knows ({why})"
             if event.preload:
                 yield f"preloaded in every rank: {', '.join(event.preload)}"
         case WorldStarted():
@@ -61,16 +68,6 @@ def event_lines(event: Event) -> Iterator[str]:
             yield from _saved(event)
         case CorpusLoaded():
             yield f"{event.known} findings are known from the corpus"
-        case FindingQuarantined():
-            cause = ", ".join(event.cause)
-            yield f"[{clock(event.elapsed)}] QUARANTINE of {event.signature}: {event.path}"
-            yield f"    cases with {cause} run rarely from now on ({event.share:.1%} of them all)"
-        case QuarantineRefused():
-            yield f"[{clock(event.elapsed)}] no quarantine of {event.signature}: {event.reason}"
-        case FindingGone():
-            seen = f"{', '.join(event.observed)} in {event.runs} runs of its own case"
-            yield f"[{clock(event.elapsed)}] GONE {event.signature}: {seen}"
-            yield f"    fixed, or flaky: {event.path}"
         case SaveFailed():
             yield f"[{clock(event.elapsed)}] NOT SAVED {event.signature}: {event.problem}"
             yield f"    the case: {bytes(event.case).decode()}"
@@ -156,6 +153,8 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
         yield f"          {event.points_reached} lines and branches of torch"
     for message, count in event.refusals:
         yield f"{count:6} x {message}"
+    for cause, cases in event.causes.items():
+        yield f"known cause {cause}, {_times(cases)}"
     for finding in event.findings:
         yield f"{_finding(finding)}: {finding.path}"
     for path in event.unresolved:
@@ -174,14 +173,11 @@ def _unseen(names: tuple[str, ...]) -> str:
 
 
 def _finding(finding: KnownFinding) -> str:
-    """``"known internal finding divergence/ddp/hooks (flaky, 3 of 10 runs), once, 20 cases held back"``."""
+    """``"known internal finding divergence/ddp/hooks (flaky, 3 of 10 runs), once"``."""
     kind = f"{'' if finding.new else 'known '}{'internal ' if finding.internal else ''}finding"
     words = f"{kind} {finding.signature}"
     words += f" ({finding.rate})" if finding.rate else ""
-    words += f", {_times(finding.hits)}"
-    if finding.held_back or finding.let_through:
-        words += f", {finding.held_back} cases held back and {finding.let_through} let through"
-    return words + (", gone" if finding.gone else "")
+    return f"{words}, {_times(finding.hits)}"
 
 
 def _times(count: int) -> str:

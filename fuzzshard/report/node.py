@@ -16,7 +16,6 @@ from fuzzshard.campaign.events import (
     FindingConfirmed,
     FindingFlaky,
     FindingFound,
-    FindingGone,
     FindingSaved,
 )
 from fuzzshard.corpus.entry import Confirmation
@@ -44,7 +43,6 @@ class Sighting:
     rate: Confirmation | None = None
     hits: int = 0
     flaky: bool = False
-    gone: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +160,7 @@ def _sightings(
         known.at = min(known.at, at)
         return known
 
-    kinds = ("finding_found", "finding_confirmed", "finding_saved", "finding_flaky", "finding_gone")
+    kinds = ("finding_found", "finding_confirmed", "finding_saved", "finding_flaky")
     for campaign in dict.fromkeys(session.campaign for session in sessions):
         for told in history.events(campaign, *kinds):
             at = begins[told.session] + told.elapsed
@@ -170,7 +168,7 @@ def _sightings(
                 case FindingFound() as event:
                     found = sighting(event.path, event.signature, at)
                     found.hits += not found.found
-                    found.found, found.summary, found.gone = True, event.summary, False
+                    found.found, found.summary = True, event.summary
                 case FindingConfirmed() as event:
                     confirmations.append(Confirmation(runs=event.runs, reproduced=event.reproduced))
                 case FindingSaved() as event:
@@ -183,8 +181,6 @@ def _sightings(
                     confirmations.append(Confirmation(runs=event.runs, reproduced=0))
                     found = sighting(event.path, event.signature, at)
                     found.flaky, found.folder = True, directory / INCONCLUSIVE_FOLDER / found.folder.name
-                case FindingGone() as event:
-                    sighting(event.path, event.signature, at).gone = True
     for path, signature, session, first, count in history.rows(
         "SELECT json_extract(body, '$.path') AS path, json_extract(body, '$.signature'), session, "
         "min(elapsed), count(*) FROM event WHERE kind = 'finding_hit' GROUP BY session, path ORDER BY session"
@@ -195,7 +191,7 @@ def _sightings(
 
 def _is_there(sighting: Sighting) -> bool:
     """A finding that was reduced to an entry that there was already left no more than a hit of that one."""
-    kept = sighting.rate is not None or sighting.flaky or sighting.gone
+    kept = sighting.rate is not None or sighting.flaky
     return kept or not sighting.found or sighting.folder.exists()
 
 

@@ -29,8 +29,7 @@ class CampaignPanel:
         limit = f" of {started.max_cases}" if started.max_cases is not None else ""
         rate = progress.cases / max(progress.elapsed, 1e-9)
         table.add_row("time", f"{elapsed}{budget}")
-        held = f", {progress.num_held_back} held back" if progress.num_held_back else ""
-        table.add_row("cases", f"{progress.cases}{limit}, {rate:.2f} per second{held}")
+        table.add_row("cases", f"{progress.cases}{limit}, {rate:.2f} per second")
         if before := started.continues:
             table.add_row("before", f"{before.cases} cases in {clock(before.elapsed)} ({before.ended})")
         table.add_row("verdicts", counts_text(progress.counts))

@@ -7,7 +7,6 @@ from collections import Counter
 
 from fuzzshard.campaign.events import (
     CampaignStarted,
-    CaseHeldBack,
     CaseJudged,
     Continued,
     Event,
@@ -15,6 +14,7 @@ from fuzzshard.campaign.events import (
     FindingFound,
     FindingHit,
     FindingSaved,
+    KnownCause,
     PhaseChanged,
     ShrinkProgress,
 )
@@ -32,7 +32,6 @@ class Progress:
         self.num_findings = 0
         self.num_hits = 0
         self.num_flaky = 0
-        self.num_held_back = 0
         self.last_finding = ""
         self._begin = time.monotonic()
 
@@ -49,7 +48,6 @@ class Progress:
     def _continue(self, before: Continued) -> None:
         self.counts.update(before.counts)
         self.num_findings = before.findings
-        self.num_held_back = before.cases - self.cases
         self._begin -= before.elapsed
 
     def update(self, event: Event) -> None:
@@ -67,9 +65,7 @@ class Progress:
                 self.coverage = event
             case FindingFound():
                 self.last_finding = f"{event.signature}  {event.path}"
-            case CaseHeldBack():
-                self.num_held_back += 1
-            case FindingHit():
+            case FindingHit() | KnownCause():
                 self.num_hits += 1
             case FindingSaved():
                 self.num_findings += not event.duplicate

@@ -75,11 +75,9 @@ class SeenFinding:
 
     @property
     def status(self) -> str:
-        """inconclusive, unconfirmed, gone, or what the entry says: open, fixed, wontfix, flaky."""
+        """inconclusive, unconfirmed, or what the entry says: open, fixed, wontfix, flaky."""
         if all(sighting.flaky for sighting in self.sightings):
             return "inconclusive"
-        if all(sighting.gone for sighting in self.sightings):
-            return "gone"
         if self.rate is None:
             return "unconfirmed"
         lifecycle = self.entry.lifecycle if self.entry is not None else None

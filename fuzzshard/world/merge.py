@@ -23,7 +23,8 @@ class Outcome:
     """Everything heard of the ranks of a world in one case.
 
     ``tripped`` are causes that tripwires told of, ``stopped`` ranks that a signal or a debugger holds,
-    ``positions`` are of ranks that wait, and ``out_of_memory`` says that the kernel has killed processes for want of memory meanwhile.
+    ``positions`` are of ranks that wait, and ``out_of_memory`` says that the kernel has killed processes for
+    want of memory meanwhile.
     """
 
     size: int
