@@ -89,9 +89,9 @@ def shorten(text: str, limit: int = 200) -> str:
 class Examination:
     """Judges the cases of a stream and keeps the counts; any number of threads may do so at once.
 
-    Cases run on torch with ``mends``, or as it is; what fails is explained by them. ``on_case`` is called after
-    every case, under a lock, with what it adds to the list of the unexplained. A new finding is shrunk within
-    ``budget``.
+    Cases run on torch with ``mends``, or as it is; what fails is explained by them. ``on_case`` is called
+    after every case, under a lock, with what it adds to the list of the unexplained. A new finding is shrunk
+    within ``budget``.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Runs cases and asks for an explanation of every verdict that is not PASS.
 
-An explanation is a documented refusal of torch, or a known bug of torch: with mends the case passes. Whatever
-has none is listed, and its case saved; then the exit code is 1. With ``--on mended`` cases run on torch with all
-mends, and what fails there counts if it fails on torch as it is.
+An explanation is a documented refusal of torch, or a known bug of torch: with mends the case passes.
+Whatever has none is listed, and its case saved; then the exit code is 1. With ``--on mended`` cases run on
+torch with all mends, and what fails there counts if it fails on torch as it is.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import IO
 
 import msgspec
 from common import add_shrink_seconds, make_console, make_parser, print_json, run_main
-from matrix_steps import CORPUS, REPOSITORY, Cell, Step, make_steps, matrix_table, read_answers
+from matrix_steps import REPOSITORY, Cell, Step, make_steps, matrix_table, read_answers
 from packaging.requirements import Requirement
 from rich.console import Console
 
@@ -202,7 +202,9 @@ def main() -> int:
     parser.add_argument("--planted", type=Path, help="folder with INDEX.json and mutants/ of planted bugs")
     parser.add_argument("--only", help="ids of the bugs to hunt, separated by commas")
     parser.add_argument("--max-cases", type=int, default=500, help="cases for each bug")
-    parser.add_argument("--corpus", type=Path, nargs="*", default=[CORPUS], help="saved findings to replay")
+    parser.add_argument(
+        "--corpus", type=Path, nargs="*", default=[Path("corpus/findings")], help="saved findings to replay"
+    )
     parser.add_argument("--keep", type=Path, help="folder for results and unexplained cases; None: temporary")
     add_shrink_seconds(parser)
     args = parser.parse_args()

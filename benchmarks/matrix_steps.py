@@ -18,8 +18,7 @@ from fuzzshard.corpus.outcome import Outcome
 from fuzzshard.errors import UsageError
 
 REPOSITORY = Path(__file__).parents[1]
-UPSTREAM, CORPUS = Path("corpus/upstream"), Path("corpus/findings")
-KNOWN = (CORPUS, Path("corpus/findings-2.11"))
+UPSTREAM = Path("corpus/upstream")
 
 
 class Cell(msgspec.Struct):
@@ -55,16 +54,14 @@ def make_steps(args: Any, keep: Path) -> list[Step]:
     """The steps that ``args`` ask for, in the order of the columns. Raises :class:`UsageError`."""
     common = ["--device", args.device, "--world-size", str(args.world_size)]
     common += ["--seed", str(args.seed), "--json", "--shrink-seconds", str(args.shrink_seconds)]
-    known = [str(path) for path in KNOWN]
     replay = ["-m", "fuzzshard", "replay", "--device", args.device, "--json"]
     steps = []
     if args.cases:
-        alarms = ["benchmarks/false_alarms.py", "--cases", str(args.cases), "--known", *known, *common]
+        alarms = ["benchmarks/false_alarms.py", "--cases", str(args.cases), *common]
         steps.append(Step("false alarms", [*alarms, "--keep", str(keep / "unexplained")], read_alarms))
     if args.upstream:
         cells = sample_cells(REPOSITORY / UPSTREAM, args.upstream, args.seed)
-        explained = [word for path in known for word in ("--known", path)]
-        steps.append(Step("upstream", [*replay, *explained, *map(str, cells)], read_replay))
+        steps.append(Step("upstream", [*replay, "--known", *map(str, cells)], read_replay))
     if args.planted is not None:
         hunt = ["benchmarks/recall.py", "--planted", str(args.planted.resolve()), "--no-script", *common]
         only = ["--only", args.only] if args.only else []

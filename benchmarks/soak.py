@@ -141,9 +141,11 @@ class Watched(World):
             self.starts += 1
         super().start()
 
-    def run(self, case: Case, *, deadline: float | None = None, bare: bool = False) -> Verdict:
+    def run(
+        self, case: Case, *, deadline: float | None = None, bare: bool = False, mends: tuple[str, ...] = ()
+    ) -> Verdict:
         """Runs a case; afterwards its ranks, if they live, wait for the next one."""
-        verdict = super().run(case, deadline=deadline, bare=bare)
+        verdict = super().run(case, deadline=deadline, bare=bare, mends=mends)
         self.age += 1
         if self.pids:
             self._between(self)

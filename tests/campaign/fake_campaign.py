@@ -84,7 +84,7 @@ class FakeWorld:
         }
         self.lock = threading.Lock()
 
-    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
         assert self.lock.acquire(blocking=False), "a world is used from one thread at a time"
         try:
             self.log.append(f"run {case.seed}")

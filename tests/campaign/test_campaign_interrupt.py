@@ -34,7 +34,7 @@ reduce.shrink = shrink_seed_and_norm
 corpus, hang_at, sys.argv = Path(sys.argv[1]), sys.argv[2], []
 
 class HangingWorld(FakeWorld):
-    def run(self, case, *, deadline=None):
+    def run(self, case, *, deadline=None, mends=()):
         verdict = super().run(case, deadline=deadline)
         small = case.seed == 0 and len(self.log) > 5
         if (hang_at == "case" and case.seed == 4) or (hang_at == "shrinking" and small):
@@ -140,7 +140,7 @@ def test_cpu_ranks_of_a_cuda_campaign_end_with_it(tmp_path, monkeypatch):
     ranks: list[subprocess.Popen[bytes]] = []
 
     class Hanging(FakeWorld):
-        def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+        def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
             rank = subprocess.Popen(["sleep", "1000"])
             self.pids = [rank.pid]
             ranks.append(rank)

@@ -47,7 +47,7 @@ class FakeWorld:
     ) -> None:
         self.closed = True
 
-    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
         self.cases.append(case)
         self.deadlines.append(deadline)
         verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]

@@ -50,7 +50,7 @@ class FakeWorld:
     def check(self, case: Case) -> None:
         pass
 
-    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
         verdict = self.verdicts.pop(0)
         if isinstance(verdict, BaseException):
             raise verdict

@@ -100,7 +100,7 @@ class FakeWorld:
         self.info = {"torch": TORCH, "device": "cpu", "backend": "gloo"}
         self.started.append(config.size)
 
-    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
         verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
         if isinstance(verdict, BaseException):
             raise verdict

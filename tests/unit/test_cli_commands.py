@@ -61,7 +61,9 @@ def judged_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], list[WorldCo
             def restart(self) -> None:
                 pass
 
-            def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+            def run(
+                self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+            ) -> Verdict:
                 return judge(self.config, case)
 
         monkeypatch.setattr("fuzzshard.world.World", FakeWorld)
