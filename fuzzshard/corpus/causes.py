@@ -98,7 +98,7 @@ def _cause(name: str, items: Sequence[Stored], mend: Mend | None) -> Cause:
         signatures=tuple(sorted({entry.signature for entry in entries})),
         verified=sum(SCRIPT_FILE not in i.entry.notes and saved_script(i.file) is not None for i in items),
         releases=_releases(entries),
-        contract=f'"{mend.contract.quote}" ({mend.contract.source})' if mend else "",
+        contract=mend.contract.text() if mend else "",
         public=mend.public if mend else (),
     )
 
@@ -151,11 +151,11 @@ def _cells(cause: Cause) -> Iterator[str]:
     yield str(len(cause.entries))
     yield f"{cause.verified} of {len(cause.entries)}"
     yield _escaped(cause.contract)
-    yield "<br>".join(_escaped(_looked(public)) for public in cause.public)
+    yield "<br>".join(_escaped(looked(public)) for public in cause.public)
 
 
-def _looked(public: Public) -> str:
-    """``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702), open``."""
+def looked(public: Public) -> str:
+    """One look in public: ``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702), open``."""
     where = _link(public.link) if public.link else "" if public.says else "none found"
     found = ", ".join(filter(None, (where, public.says)))
     return f"{found} ({public.date}: {public.query})" if public.query else found

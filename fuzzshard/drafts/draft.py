@@ -10,10 +10,13 @@ from pathlib import Path
 import jinja2
 
 from fuzzshard import __version__
+from fuzzshard.corpus.causes import looked
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.drafts.duplicates import Duplicate
 from fuzzshard.drafts.evidence import Evidence, versions_known
 from fuzzshard.drafts.words import reasons, summary, title
+from fuzzshard.mending.mend import own_mends
+from fuzzshard.mending.source import as_diff, why_not
 from fuzzshard.report.program import program
 from fuzzshard.verdict import Finding
 
@@ -57,11 +60,16 @@ def _render(
     cause: Collection[str],
     duplicates: list[Duplicate],
 ) -> str:
+    mend = own_mends().get(entry.cause)
     text = _TEMPLATES.get_template("report.md.j2").render(
         version=__version__,
         name=path.name,
         title=title(entry, cause),
         summary=summary(entry, cause),
+        mend=mend,
+        fix=as_diff(mend) if mend is not None and mend.edits and not why_not(mend) else "",
+        cured=evidence.cured,
+        looked=looked,
         culprits=[c for c in evidence.culprits if c.outcome == "PASS"],
         ran=evidence.repeats is not None,
         script=script,

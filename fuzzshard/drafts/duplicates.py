@@ -23,15 +23,12 @@ class Duplicate:
     """An entry, and why it may be the same."""
 
     name: str
-    signature: str
-    same_signature: bool
-    shared: int
-    of: int
+    why: str
 
 
 def duplicates(file: Path, entry: CorpusEntry, mine: Collection[str]) -> list[Duplicate]:
-    """Entries beside the one in ``file`` that share most of its cause, or some of it and its signature."""
-    found = []
+    """Entries beside the one in ``file`` with its cause, most of its features, or some and its signature."""
+    found: list[tuple[bool, bool, float, Duplicate]] = []
     for other_file in entry_files([file.parent.parent]):
         if other_file.name != CASE_FILE or other_file.parent == file.parent:
             continue
@@ -41,11 +38,16 @@ def duplicates(file: Path, entry: CorpusEntry, mine: Collection[str]) -> list[Du
             continue
         if not other.signature:
             continue
+        name, same_signature = other_file.parent.name, other.signature == entry.signature
+        if entry.cause and other.cause:
+            if entry.cause == other.cause:
+                found.append((False, not same_signature, 0.0, Duplicate(name, "same cause")))
+            continue
         theirs = saved_cause(other_file, other)
         shared, union = len(theirs & set(mine)), len(theirs | set(mine))
-        same = other.signature == entry.signature
-        if (same and (shared or not union)) or (union and shared / union >= LEAST_OVERLAP):
-            duplicate = Duplicate(other_file.parent.name, other.signature, same, shared, union)
-            found.append((shared / (union or 1), duplicate))
-    ranked = sorted(found, key=lambda pair: (not pair[1].same_signature, -pair[0], pair[1].name))
-    return [duplicate for _, duplicate in ranked[:MOST]]
+        if (same_signature and (shared or not union)) or (union and shared / union >= LEAST_OVERLAP):
+            kind = "same signature" if same_signature else other.signature
+            duplicate = Duplicate(name, f"{kind}; {shared} of {union} features in common")
+            found.append((True, not same_signature, -shared / (union or 1), duplicate))
+    ranked = sorted(found, key=lambda each: (*each[:3], each[3].name))
+    return [duplicate for *_, duplicate in ranked[:MOST]]

@@ -20,6 +20,7 @@ from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.scripts import shown_by
 from fuzzshard.drafts.changes import changes_that_help
 from fuzzshard.errors import FuzzshardError
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.reproducer.check import check
 from fuzzshard.reproducer.shown import Shown
 from fuzzshard.verdict import Finding, Status, Verdict
@@ -55,7 +56,7 @@ class Evidence:
     """Everything that was run. ``repeats``: whether the case still shows the finding, None if nobody ran it.
 
     ``peer`` is an engine that agrees with the reference on the same case, ``exactly`` the finding of the
-    case in higher precision.
+    case in higher precision. ``cured``: the case passes with the mend that the entry names.
     """
 
     script: ScriptRuns = ScriptRuns()
@@ -63,14 +64,15 @@ class Evidence:
     culprits: tuple[Culprit, ...] = ()
     peer: str = ""
     exactly: Finding | None = None
+    cured: bool = False
     environment: str = ""
 
 
 class Judge(Protocol):
     """What is needed of a :class:`fuzzshard.world.World`."""
 
-    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
-        """Runs ``case`` on live ranks."""
+    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+        """Runs ``case`` on live ranks, with torch that has ``mends``."""
 
 
 def run_script(text: str, entry: CorpusEntry, runs: int, *, preload: tuple[Path, ...] = ()) -> ScriptRuns:
@@ -140,7 +142,14 @@ def judged(world: Judge, num_ranks: int, entry: CorpusEntry) -> Evidence:
         culprits=changes_that_help(entry, status, num_ranks),
         peer=_agreeing_peer(world, entry, engine),
         exactly=_in_higher_precision(world, entry),
+        cured=entry.cause in own_mends()
+        and world.run(entry.case, mends=(entry.cause,)).status is Status.PASS,
     )
+
+
+def _is_cured(world: Judge, entry: CorpusEntry) -> bool:
+    known = entry.cause in own_mends()
+    return known and world.run(entry.case, mends=(entry.cause,)).status is Status.PASS
 
 
 def _agreeing_peer(world: Judge, entry: CorpusEntry, engine: str) -> str:

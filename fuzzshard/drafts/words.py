@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.entry import CONTRACT, CorpusEntry
 from fuzzshard.drafts.evidence import Evidence
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.report.program import program
 from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status
 
@@ -54,8 +55,10 @@ def conditions(entry: CorpusEntry, cause: Collection[str]) -> list[str]:
 
 
 def title(entry: CorpusEntry, cause: Collection[str]) -> str:
-    """What goes wrong, and under which condition."""
+    """What goes wrong, and under which condition; what is known of the cause says it better."""
     first = entry.findings[0]
+    if (mend := own_mends().get(entry.cause)) is not None:
+        return _cut(f"[{_TAGS.get(mend.component, mend.component)}] {mend.title}", _TITLE_LENGTH)
     tag = _TAGS.get(first.engine, first.engine)
     text = _cut(f"[{tag}] {_headline(entry, first)}", _TITLE_LENGTH)
     told = ""
@@ -156,7 +159,8 @@ def reasons(entry: CorpusEntry, evidence: Evidence) -> Iterator[str]:
     first = entry.findings[0]
     engine = engine_name(first.engine)
     yield f"{engine} is wrong: {_rule(entry, first)}"
-    if contract := entry.notes.get(CONTRACT):
+    mend = own_mends().get(entry.cause)
+    if contract := mend.contract.text() if mend is not None else entry.notes.get(CONTRACT):
         yield f"Documented: {contract}"
     if first.error is not None and first.bound:
         ratio = first.error / first.bound

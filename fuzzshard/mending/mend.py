@@ -44,6 +44,10 @@ class Promise:
     quote: str
     source: str
 
+    def text(self) -> str:
+        """The words in quotes, and where they are."""
+        return f'"{self.quote}" ({self.source})'
+
 
 @dataclasses.dataclass(frozen=True)
 class Public:
