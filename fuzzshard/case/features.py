@@ -11,10 +11,8 @@ from collections.abc import Iterator
 
 from fuzzshard.case.batches import all_rows, rows_of_batch, used_batches
 from fuzzshard.case.case import Case
-from fuzzshard.case.checkpoint_features import checkpoint_features
 from fuzzshard.case.facts import facts
 from fuzzshard.case.feature_names import FEATURES
-from fuzzshard.case.graph_features import graph_features
 from fuzzshard.case.model_features import dim_features, edge_features, leaf_features, reuse_features
 from fuzzshard.case.plan_features import (
     ddp_features,
@@ -42,11 +40,9 @@ def features(case: Case) -> frozenset[str]:
             *edge_features(case, found),
             *reuse_features(case),
             *wrapping_features(case, found),
-            *graph_features(case, found),
-            *checkpoint_features(case, found),
             *freezing_features(case, found),
             *mesh_features(case),
-            *group_features(case, found),
+            *group_features(case),
             *fsdp1_features(case),
             *ddp_features(case),
             *tensor_parallel_features(case, found),
@@ -60,6 +56,9 @@ def features(case: Case) -> frozenset[str]:
 
 
 def _options(case: Case) -> Iterator[str]:
+    for checkpoint in case.checkpoints:
+        yield "checkpoint:module"
+        yield f"checkpoint:{checkpoint.implementation}"
     yield from (f"engine:{engine}" for engine in case.engines)
     if case.ignored:
         yield "option:ignored"

@@ -13,7 +13,6 @@ from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import FSDP1, LOW_PRECISION, Precision
 from fuzzshard.case.order import off_default
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.placements import goes_to_smaller_mesh, shard_dim
 from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.case.tensor_parallel import tensor_dims
@@ -92,7 +91,7 @@ def mesh_features(case: Case) -> Iterator[str]:
         yield "mesh:pipeline"
 
 
-def group_features(case: Case, found: Facts) -> Iterator[str]:
+def group_features(case: Case) -> Iterator[str]:
     """Options of wrap groups."""
     for group in case.wrap:
         if group.offload is not None:
@@ -105,24 +104,10 @@ def group_features(case: Case, found: Facts) -> Iterator[str]:
             yield f"shard:{group.shard_dim}"
         yield from (f"communication:{option}" for option in group.communication)
         yield from _precision(group.precision)
-    if _reshards_another_dim(case, found):
-        yield "shard:other_dim_int"
     if len({group.precision for group in case.wrap}) > 1:
         yield "precision:mixed"
     if case.dtypes:
         yield "precision:parameter_dtype"
-
-
-def _reshards_another_dim(case: Case, found: Facts) -> bool:
-    """Whether forward leaves a parameter on a smaller mesh that is sharded along another dim than the first.
-
-    There ``FSDPParam.to_sharded_post_forward`` (torch/distributed/fsdp) shards it along the first.
-    """
-    groups = ((case.wrap[owner], fqn) for fqn, owner in found.owners.items() if owner is not None)
-    return any(
-        goes_to_smaller_mesh(group, case.mesh) and shard_dim(group, found.parameters[fqn]) != 0
-        for group, fqn in groups
-    )
 
 
 def _precision(precision: Precision | None) -> Iterator[str]:

@@ -107,8 +107,6 @@ def _op(case: Case, op: Op, *, forwarded: bool) -> Iterator[str]:
             yield "op:set_reshard_after_forward"
         case SetDivideFactor():
             yield "op:divide_factor"
-            if case.mesh.shard == 1:
-                yield "op:divide_factor_one_shard"
         case Unshard():
             yield "op:unshard_async" if not op.waits else "op:unshard_wait" if op.async_op else "op:unshard"
         case Reshard():

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import functools
 
-from fuzzshard.case.autograd import Node, Tape, Value
 from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import BatchNorm, Conv1d, Conv2d
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Forward, SetRequiresGrad
+from fuzzshard.case.schedule import SetRequiresGrad
 
 
 def leaves_with_free_strides(case: Case, found: Facts) -> frozenset[str]:
@@ -76,53 +74,3 @@ def folds_by_strides(case: Case) -> bool:
         isinstance(op, SetRequiresGrad) and not op.value for op in case.schedule
     )
     return freezes and bool(leaves_with_free_strides(case, facts(case)))
-
-
-def multiplies_by_recomputed_strides(case: Case, found: Facts) -> bool:
-    """Whether a recomputed wrapped module multiplies what such a leaf returned by a frozen matrix."""
-    sources = leaves_with_free_strides(case, found) if case.checkpoints else frozenset[str]()
-    if not sources:
-        return False
-    seen, progress = _Strides(case, found, sources), Progress(case)
-    for op in case.schedule:
-        if isinstance(op, Forward) and op.grad:
-            seen.tape.loss(op, progress, training=True)
-        progress.advance()
-    return seen.multiplied
-
-
-class _Strides:
-    """Follows values from ``sources`` to matrices in wrapped modules; other operations make strides anew."""
-
-    def __init__(self, case: Case, found: Facts, sources: frozenset[str]) -> None:
-        self.found, self.sources = found, sources
-        owners = set(found.owners.values())
-        self.wrapped = {m for i, group in enumerate(case.wrap) if i in owners for m in group.modules}
-        """Without those of groups that manage no parameter, which leave inputs as they are."""
-        self.multiplied = False
-        self.free: set[int] = set()
-        """Nodes whose values have such a stride, in the forward and in its recomputation."""
-        self.differs: set[int] = set()
-        """Nodes whose values have it in the recomputation only."""
-        self.tape = Tape(case, found, self)
-
-    def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
-        """A composable checkpoint keeps its module's inputs as the hooks of ``fully_shard`` left them."""
-        if grad and path in self.wrapped:
-            regions = len(self.tape.regions) - (self.tape.checkpoints.get(path) == "composable")
-            args = [arg if arg is None else self._viewed(arg, recomputed=regions > 0) for arg in args]
-        frozen = self.tape.leaves.get(path, frozenset()).intersection(self.tape.frozen)
-        if any(arg is not None and arg.number in self.differs for arg in args):
-            self.multiplied |= any(len(self.found.parameters[fqn]) == 2 for fqn in frozen)
-        return args
-
-    def _viewed(self, arg: Node, *, recomputed: bool) -> Node:
-        made = self.tape.node((arg,))
-        if arg.number in self.differs or (recomputed and arg.number in self.free):
-            self.differs.add(made.number)
-        return made
-
-    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
-        """What a source returns is transposed."""
-        if path in self.sources:
-            self.free.update(node.number for node in results if node is not None)

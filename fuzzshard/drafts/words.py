@@ -22,7 +22,6 @@ _NAMES = {
 
 _TELLING = (
     *(
-        "graph:",
         "op:",
         "schedule:no_",
         "schedule:partial_sync",

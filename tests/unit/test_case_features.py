@@ -10,7 +10,6 @@ from fuzzshard.case.dtypes import finer
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.case.graph import (
-    BatchNorm,
     Block,
     Call,
     Child,
@@ -111,33 +110,6 @@ HALF = Precision(param="float16")
 
 
 @pytest.mark.parametrize(
-    ("schedule", "policy", "in_vain"),
-    [
-        ((FREEZE, Forward(grad=False), THAW, *TRAIN), Precision(reduce="float16"), True),
-        ((FREEZE, THAW, *TRAIN), Precision(reduce="float16"), False),
-        ((FREEZE, Forward(grad=False), THAW, *TRAIN), Precision(output="float16"), False),
-        ((FREEZE, Unshard(), THAW, *TRAIN), HALF, False),
-        ((*TRAIN, FREEZE, Unshard(), THAW, *TRAIN), HALF, True),
-        ((*TRAIN, FREEZE, Unshard(target="", recurse=False), THAW, *TRAIN), HALF, False),
-        ((FREEZE, Forward(grad=False), THAW, Unshard(), *TRAIN), HALF, False),
-        ((FREEZE, *TRAIN), HALF, False),
-        ((OFF, *TRAIN, ON, FREEZE, Forward(), Unshard(), Backward()), HALF, True),
-        ((OFF, *TRAIN, ON, FREEZE, *TRAIN), HALF, False),
-        ((FREEZE, Forward(grad=False), CorruptState(how="rebuild"), THAW, *TRAIN), HALF, False),
-    ],
-    ids=[
-        *("in the first forward", "trained in the first", "no dtypes within", "before the first forward"),
-        *("in a later unshard", "of another group", "found later", "never trained"),
-        *("with gradients that wait", "not with gradients that wait", "of another model"),
-    ],
-)
-def test_a_group_that_looks_for_its_dtypes_while_it_is_frozen_is_told(schedule, policy, in_vain):
-    groups = tuple(WrapGroup(modules=(m,), precision=policy) for m in ("a", ""))
-    found = features(replace(CASE, wrap=groups, schedule=schedule))
-    assert ("precision:frozen_at_lookup" in found) == in_vain
-
-
-@pytest.mark.parametrize(
     ("changes", "feature"),
     [
         ({"mesh": Mesh(shard=3)}, {"dim:uneven", "mesh:3"}),
@@ -188,18 +160,6 @@ def test_a_group_that_looks_for_its_dtypes_while_it_is_frozen_is_told(schedule, 
 )
 def test_what_a_plan_adds_is_seen(changes, feature):
     assert gained(**changes) == feature
-
-
-@pytest.mark.parametrize(
-    ("reshard_after_forward", "dim", "seen"),
-    [(2, "last", True), (2, "first", False), (True, "last", False), (1, "last", False), (4, "last", False)],
-)
-def test_a_parameter_that_forward_leaves_sharded_along_another_dim_than_before_is_seen(
-    reshard_after_forward, dim, seen
-):
-    group = WrapGroup(modules=("",), reshard_after_forward=reshard_after_forward, shard_dim=dim)
-    case = replace(CASE, mesh=Mesh(shard=4), wrap=(group,))
-    assert ("shard:other_dim_int" in features(case)) is seen
 
 
 @pytest.mark.parametrize(
@@ -332,34 +292,6 @@ def test_a_node_that_nothing_reads_is_an_unused_value():
     assert added == {"edge:unused_value", "edge:relu", "edge:branch"}
 
 
-@pytest.mark.parametrize(
-    ("module", "outputs", "unreached"),
-    [("b", ("h2",), False), ("c", ("h2",), False), ("c", ("h1",), True), ("a", ("h2",), True)],
-    ids=["a unit before the end", "the last unit", "a unit that is not used", "a unit that is frozen"],
-)
-def test_a_recomputation_of_a_unit_that_the_backward_does_not_reach_is_seen(module, outputs, unreached):
-    case = replace(
-        CASE,
-        model=replace(ROOT, outputs=outputs),
-        wrap=(WrapGroup(modules=(module,)), WrapGroup(modules=("",))),
-        freezes=(Freeze(target="a"),),
-        checkpoints=(Checkpoint(module=""),),
-    )
-    assert ("checkpoint:unreached_unit" in features(case)) is unreached
-    assert "checkpoint:unreached_unit" not in features(replace(case, checkpoints=()))
-
-
-def test_of_several_backwards_one_that_reaches_no_unit_is_enough():
-    case = replace(
-        CASE,
-        model=replace(ROOT, outputs=("h2", "h0"), returns="tuple"),
-        checkpoints=(Checkpoint(module=""),),
-    )
-    assert "checkpoint:unreached_unit" not in features(case)
-    again = (*CASE.schedule, Forward(outputs=(1,)), Backward())
-    assert "checkpoint:unreached_unit" in features(replace(case, schedule=again))
-
-
 PATCHES, MATRIX = Conv2d(channels=1, kernel=2, out=3), RawParameter(matrix=True)
 BARE = Block(
     children=(Child(name="b", module=MATRIX),),
@@ -382,42 +314,6 @@ def multiplying(
         wrap=tuple(WrapGroup(modules=(module,)) for module in wrap),
         freezes=(Freeze(target=frozen),),
     )
-
-
-@pytest.mark.parametrize(
-    ("case", "seen"),
-    [
-        (multiplying(PATCHES, MATRIX), True),
-        (multiplying(PATCHES, MATRIX, size=16), False),
-        (multiplying(PATCHES, MATRIX, size=16, batch=1), True),
-        (multiplying(PATCHES, MATRIX, frozen="a"), False),
-        (multiplying(PATCHES, RMSNorm()), False),
-        (multiplying(PATCHES, MATRIX, wrap=("a",)), False),
-        (multiplying(PATCHES, MATRIX, by="wrapper"), False),
-        (multiplying(PATCHES, MATRIX, by="composable"), False),
-        (multiplying(PATCHES, MATRIX, by="composable", checkpoint=""), True),
-        (multiplying(PATCHES, OUTER, wrap=("b.b", "b"), frozen="b.b"), True),
-        (multiplying(PATCHES, OUTER, wrap=("b.b", "b"), frozen="b.b", checkpoint="b.b"), False),
-        (multiplying(PATCHES, BARE, wrap=("b.b", "b"), frozen="b.b", checkpoint="b.b"), True),
-        (multiplying(PATCHES, OUTER, wrap=("b.b",), frozen="b.b", checkpoint="b.b"), True),
-        (multiplying(Conv1d(out=4), MATRIX, seq=2, batch=1), True),
-        (multiplying(Conv1d(out=4), MATRIX, seq=2), False),
-        (multiplying(Conv1d(out=4), MATRIX, seq=1), False),
-        (multiplying(BatchNorm(), MATRIX, seq=1), True),
-        (multiplying(BatchNorm(), MATRIX), False),
-        (multiplying(Linear(out=4), MATRIX, seq=1), False),
-    ],
-    ids=[
-        *("one patch", "several patches", "one row", "not frozen", "no matrix", "not wrapped"),
-        *("hooks are not recomputed", "inputs are kept", "all is recomputed"),
-        *("two boundaries recomputed", "one of two boundaries", "an outer one of nothing"),
-        "the inner boundary alone",
-        *("one row of positions", "several rows", "one position", "one position normed", "no positions"),
-        "not transposed",
-    ],
-)
-def test_a_frozen_matrix_whose_recomputed_input_has_other_strides_is_told(case, seen):
-    assert ("checkpoint:strides_of_one" in features(case)) is seen
 
 
 @pytest.mark.parametrize(("width", "seen"), [(1, True), (4, False)])

@@ -10,12 +10,8 @@ from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 
 NOT_HERE = {
-    *("mesh:larger", "reuse:tied_across_groups", "graph:unit_returns_input"),
-    *("graph:list_group_in_part", "graph:list_group_late", "wrap:list_group_holds_member"),
-    *("graph:sync_missed", "graph:partial_reduction_differs", "graph:first_run_missed"),
-    *("graph:zeros_for_none", "graph:unshard_then_change", "graph:unit_missed", "graph:list_group_apart"),
-    *("wrap:list_group_leaves_root", "precision:frozen_at_lookup"),
-    *("tensor:empty_shard", "shard:other_dim_int", "checkpoint:strides_of_one"),
+    *("mesh:larger", "reuse:tied_across_groups", "tensor:empty_shard"),
+    *("wrap:list_group_holds_member", "wrap:list_group_leaves_root"),
 }
 """More ranks than a test machine has cores for; what torch refuses (test_refusals.py); what known findings
 need (corpus/findings)."""
