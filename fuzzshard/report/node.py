@@ -28,6 +28,12 @@ SILENT_SECONDS = 600.0
 """A session on another machine that has written nothing for as long counts as killed."""
 
 
+_CAUSES = (
+    "SELECT cause.value, count(*) FROM event, json_each(event.body, '$.causes') AS cause "
+    "WHERE kind = 'known_cause' GROUP BY cause.value"
+)
+
+
 @dataclasses.dataclass
 class Sighting:
     """What this directory's campaign saw of one finding, from the campaign time ``at`` on.
@@ -51,6 +57,7 @@ class Node:
 
     ``first_seen`` has the time of each feature ``(a,)`` and pair ``(a, b)``; times are in seconds during
     which the campaign ran. ``confirmations`` are the runs on fresh ranks of each finding as it was found.
+    ``causes`` counts the cases that known bugs of torch caused, by the name of the mend.
     """
 
     path: Path
@@ -60,6 +67,7 @@ class Node:
     sightings: tuple[Sighting, ...]
     confirmations: tuple[Confirmation, ...]
     gpu_seconds: float
+    causes: Counter[str]
 
     @property
     def seconds(self) -> float:
@@ -111,6 +119,7 @@ def node_of(directory: Path, history: History) -> Node:
         sightings=sightings,
         confirmations=confirmations,
         gpu_seconds=_gpu_seconds(history, sessions),
+        causes=Counter(dict(history.rows(_CAUSES))),
     )
 
 

@@ -39,7 +39,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
     ``seconds`` is how long the campaign ran, the longest of several; rates add up. ``hangs`` and ``crashes``
     count cases, ``findings`` distinct confirmed findings, of which the corpus did not have ``new_findings``,
-    ``inconclusive`` those that did not come back.
+    ``inconclusive`` those that did not come back. ``causes`` counts cases that known bugs of torch caused, by
+    the name of the mend.
     ``stability`` is the share of the runs that confirm findings, as they were found, that showed them again;
     ``flake_rate`` the share of findings that stayed away in at least one. What cannot be known is null.
     ``seconds_since_*`` is campaign time since a case last had a new feature, or a new pair of them.
@@ -58,6 +59,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     findings: int
     new_findings: int
     hits: int
+    causes: dict[str, int]
     inconclusive: int
     hangs: int
     crashes: int
@@ -94,6 +96,7 @@ def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
         findings=sum(finding.confirmed for finding in findings),
         new_findings=sum(finding.confirmed and finding.new for finding in findings),
         hits=sum(finding.hits for finding in findings),
+        causes=dict(sum((node.causes for node in nodes), Counter[str]()).most_common()),
         inconclusive=sum(finding.status == "inconclusive" for finding in findings),
         hangs=verdicts[Status.HANG],
         crashes=verdicts[Status.CRASH],

@@ -88,6 +88,9 @@ def status_lines(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFin
     )
     inconclusive = f"{stats.inconclusive} inconclusive{_rates(stats)}"
     yield f"findings  {stats.findings} distinct in {stats.hits} cases, {inconclusive}"
+    if stats.causes:
+        yield f"known     {len(stats.causes)} bugs of torch in {sum(stats.causes.values())} cases"
+        yield from (f"  {cases:>5} x {cause}" for cause, cases in stats.causes.items())
     width = max((len(finding.status) for finding in findings), default=0)
     for finding in findings:
         yield f"  {finding.status:<{width}}  {finding.signature}{_seen(finding)}: {finding.folder}"

@@ -18,6 +18,7 @@ from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.instruments import off_lines
 from fuzzshard.journal.history import SessionRow
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.report.html.cards import card
 from fuzzshard.report.html.plots import (
     NARROW,
@@ -82,6 +83,12 @@ def write_page(directories: Sequence[Path], output: Path) -> int:
     return len(data)
 
 
+def _title(cause: str) -> str:
+    """What a mend says of its cause; a mend of somebody else's may not be here."""
+    mend = own_mends().get(cause)
+    return mend.title if mend is not None else "a mend that is not fuzzshard's own"
+
+
 def page(nodes: Sequence[Node]) -> str:
     """The HTML for campaigns that ran in ``nodes``, side by side."""
     findings = seen_findings(nodes)
@@ -103,6 +110,7 @@ def page(nodes: Sequence[Node]) -> str:
         ],
         cards=[card(finding) for finding in findings],
         unseen=unseen_entries(nodes),
+        causes=[(cause, _title(cause), cases) for cause, cases in stats.causes.items()],
         sessions=[(node, session, _ending(session)) for node in nodes for session in node.sessions],
         started=lambda at: time.strftime("%Y-%m-%d %H:%M", time.gmtime(at)),
         missing=[(name, text) for name, text in FEATURES.items() if name not in seen],
