@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -44,12 +45,19 @@ def cancels_rows(module: nn.BatchNorm1d, x: torch.Tensor) -> bool:
 def cancelled_rows(
     module: nn.BatchNorm1d, x: torch.Tensor, output: torch.Tensor, generator: torch.Generator
 ) -> torch.Tensor:
-    """``output`` of ``x``; the gradient that ``x`` gets is off by the rounding of its terms, which cancel."""
+    """``output`` of ``x``; the gradient that ``x`` gets is off by the rounding of its terms, which cancel.
+
+    The first row is off by twice as much: so are the sum of both rows and their difference, which may be all
+    that another norm of two rows takes of them. Errors of one size would leave one of the two as it was.
+
+    The gradient of the weight is off as well. It is that of one row less that of the other, but for what the
+    mean of the rows was rounded by: nothing, or half a unit of theirs.
+    """
     scale = (x.detach().var(_rows(x), correction=0, keepdim=True) + module.eps).rsqrt()
     if module.weight is not None:
         scale = scale * column(module.weight.detach().abs(), x)
     sizes = centred_sizes(module, x)
-    result: torch.Tensor = _CancelledRows.apply(output, x, scale, sizes, generator)
+    result: torch.Tensor = _CancelledRows.apply(output, x, module.weight, scale, sizes, generator)
     return result
 
 
@@ -59,6 +67,7 @@ class _CancelledRows(torch.autograd.Function):
         ctx: Any,
         output: torch.Tensor,
         x: torch.Tensor,
+        weight: torch.Tensor | None,
         scale: torch.Tensor,
         sizes: torch.Tensor,
         generator: torch.Generator,
@@ -70,7 +79,20 @@ class _CancelledRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,), (scale, sizes) = gradients, ctx.saved_tensors
-        mean = gradient.abs().mean(_rows(gradient), keepdim=True)
-        size = scale * (gradient.abs() + mean + sizes * mean)
-        error = torch.finfo(gradient.dtype).eps * size * signs(size, ctx.generator)
-        return gradient, error, None, None, None
+        rows = _rows(gradient)
+        mean = gradient.abs().mean(rows, keepdim=True)
+        size = scale * (gradient.abs() + mean + sizes * mean) * _twice_the_first(gradient)
+        unit = torch.finfo(gradient.dtype).eps
+        error = unit * size * signs(size, ctx.generator)
+        of_weight = None
+        if ctx.needs_input_grad[2]:
+            size = (sizes * gradient.abs()).sum(rows)
+            of_weight = unit * size * signs(size, ctx.generator)
+        return gradient, error, of_weight, None, None, None
+
+
+def _twice_the_first(like: torch.Tensor) -> torch.Tensor:
+    """Two for the first row and one for the second, shaped to go with ``like``."""
+    shape = [1 if dim == 1 else size for dim, size in enumerate(like.shape)]
+    factors = torch.linspace(2.0, 1.0, math.prod(shape), dtype=like.dtype, device=like.device)
+    return factors.view(shape)

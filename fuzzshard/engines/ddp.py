@@ -189,7 +189,8 @@ class DDP(NoSyncEngine):
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         device_ids = None if self.mesh.device.type == "cpu" else [self.mesh.device]
-        ddp_options.spoil(self.case, self.mesh, model, buffers=self.case.ddp.buffers != "local")
+        buffers = model.buffers() if self.case.ddp.buffers != "local" else ()
+        ddp_options.spoil(self.case, self.mesh, (*model.parameters(), *buffers))
         self.ddp = DistributedDataParallel(
             model, device_ids=device_ids, **ddp_options.arguments(self.case, self.mesh)
         )

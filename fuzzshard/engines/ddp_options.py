@@ -6,12 +6,11 @@ Sources are in torch/nn/parallel/distributed.py unless they are named.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
@@ -67,14 +66,15 @@ def arguments(case: Case, mesh: RankMesh) -> dict[str, Any]:
     return ranks | _named(case.ddp)
 
 
-def spoil(case: Case, mesh: RankMesh, model: nn.Module, *, buffers: bool) -> None:
+def spoil(case: Case, mesh: RankMesh, synchronised: Iterable[torch.Tensor]) -> None:
     """Zeroes what ``init_sync`` takes from the first rank, if the case says so.
 
-    "the deprecated broadcast_buffers=False excludes buffers from this init sync".
+    "the deprecated broadcast_buffers=False excludes buffers from this init sync", and DDP knows nothing of
+    what ``replicate`` ignores (``_collect_params`` in torch/distributed/_composable/replicate.py).
     """
     if case.ddp.initial == "first_rank" and mesh.rank != 0:
         with torch.no_grad():
-            for tensor in (*model.parameters(), *(model.buffers() if buffers else ())):
+            for tensor in synchronised:
                 tensor.zero_()
 
 

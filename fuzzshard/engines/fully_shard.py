@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -109,20 +107,6 @@ def _modifies_awaited(case: Case) -> bool:
 def _changes_outputs(case: Case) -> bool:
     """Whether an output of a wrapped module is changed in place."""
     return not changed_outputs(case).isdisjoint(path for group in case.wrap for path in group.modules)
-
-
-@contextmanager
-def taking_warnings_seriously(case: Case) -> Iterator[None]:
-    """Makes an error of the warning that an output is a view, where a wrapped module's is changed in place.
-
-    That "will silently drop the pre-backward hook and skip the all-gather, which can cause backward to fail
-    or produce wrong gradients" (``_register_pre_backward_hook`` in
-    torch/distributed/fsdp/_fully_shard/_fsdp_state.py); whether an output is a view, only torch knows.
-    """
-    with warnings.catch_warnings():
-        if _changes_outputs(case):
-            warnings.filterwarnings("error", "FSDP2-wrapped module .* returned a view tensor")
-        yield
 
 
 class FullyShard(Engine):

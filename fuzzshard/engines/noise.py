@@ -120,9 +120,10 @@ class NoiseTwin(Reference):
     module contributes to the gradient of its inputs is off by two rounding units: an engine that puts
     autograd nodes at module boundaries makes autograd add the contributions in another order. What a norm of
     one or two features passes on is rounding alone, and is off by that of its terms; so is what a batch norm
-    of two rows passes on, what a softmax passes on where one score is far above the others, and what a batch
-    norm sums up where a trace has it in parts: its gradients come in with errors. What the twin's later
-    tensors differ by from the reference's is the scale by which rounding alone may move them.
+    of two rows passes on, and what it computes after a step, what a softmax passes on where one score is far
+    above the others, and what a batch norm sums up where a trace has it in parts: its gradients come in with
+    errors. What the twin's later tensors differ by from the reference's is the scale by which rounding alone
+    may move them.
 
     The twin of the negative seed has the opposite errors in its reductions: where terms cancel, one of the
     two gradients changes its sign, which is all that some optimizers look at.
@@ -131,11 +132,14 @@ class NoiseTwin(Reference):
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype, noise_seed: int) -> None:
         self.noise_seed = noise_seed
         self.generator = torch.Generator().manual_seed(noise_seed)
+        self.stepped = False
         super().__init__(case, mesh, dtype)
 
     @override
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
-        return type(self)(case, self.mesh, dtype, self.noise_seed)
+        twin = type(self)(case, self.mesh, dtype, self.noise_seed)
+        twin.stepped = self.stepped
+        return twin
 
     @override
     def make_sync(self) -> ExplicitSync:
@@ -187,6 +191,7 @@ class NoiseTwin(Reference):
     @override
     def after_step(self) -> None:
         """Moves every parameter that was stepped by a rounding unit of its largest element."""
+        self.stepped = True
         with torch.no_grad():
             for parameter in self.trained.values():
                 if parameter.grad is not None and parameter.numel():
@@ -206,16 +211,29 @@ class NoiseTwin(Reference):
         sizes, rows = centred_sizes(module, *args), output.numel() / max(output.shape[1], 1)
         units = max(1.0, rows / 2) * sizes
         if forward:
-            weight = 1.0 if module.weight is None else column(module.weight.detach().abs(), output)
-            error = torch.finfo(output.dtype).eps * units
-            output = output + error * weight * signs(error, self.generator)
+            output = self._off(module, output, units)
         return self._perturbed(output, units)
+
+    def _off(self, module: nn.BatchNorm1d, output: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
+        """``output``, off by so many rounding units of the weight."""
+        weight = 1.0 if module.weight is None else column(module.weight.detach().abs(), output)
+        error = torch.finfo(output.dtype).eps * units
+        return output + error * weight * signs(error, self.generator)
 
     def _round_rows(
         self, module: nn.BatchNorm1d, args: tuple[torch.Tensor], output: torch.Tensor
     ) -> torch.Tensor:
+        """By the rounding of two rows that cancel; after a step in forward, too.
+
+        Parameters are rounded otherwise then. Rows that are close to each other are few units apart: one unit
+        more decides much, and a twin in which no row happens to get one would show nothing of that.
+        """
         (x,) = args
-        return cancelled_rows(module, x, output, self.generator) if cancels_rows(module, x) else output
+        if not cancels_rows(module, x):
+            return output
+        if self.stepped:
+            output = self._off(module, output, centred_sizes(module, x))
+        return cancelled_rows(module, x, output, self.generator)
 
     def _perturbed(self, tensor: torch.Tensor, units: float | torch.Tensor = 1.0) -> torch.Tensor:
         """``tensor``, whose gradient will be off by so many rounding units."""

@@ -36,7 +36,8 @@ class Refusal:
     """One documented error: of which engines, its type, a pattern of its text, and where it is announced.
 
     ``due`` says at which ops of a case. ``quote`` is what the documentation says, ``source`` where it does.
-    ``doubt`` is why an error that is announced may not come.
+    ``doubt`` is why an error that is announced may not come. A ``UserWarning`` is made an error where it is
+    due, and stays a warning elsewhere.
     """
 
     engines: tuple[str, ...]
@@ -192,8 +193,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "returned a view tensor. An in-place op on this view",
         _changes_views,
         VIEWS_ARE_WARNED_OF.quote,
-        f"{VIEWS_ARE_WARNED_OF.source}: an error where an output is changed in place "
-        "(fuzzshard/engines/fully_shard.py, taking_warnings_seriously)",
+        f"{VIEWS_ARE_WARNED_OF.source}: an error where an output is changed in place",
         doubt="whether an output is a view, only torch knows",
     ),
     Refusal(
@@ -262,6 +262,11 @@ class Announcements:
     def announces(self, error: BaseException, op: int) -> bool:
         """Whether ``error``, raised by op ``op``, is a refusal that is announced there."""
         return any(due.op == op and refusal.says(error) for due, refusal in self._all)
+
+    def warnings(self, op: int) -> list[str]:
+        """The patterns of warnings that are to be errors of op ``op``."""
+        due = (refusal for due, refusal in self._all if due.op == op)
+        return [refusal.pattern for refusal in due if refusal.error == UserWarning.__name__]
 
     def overdue(self, op: int) -> tuple[Due, Refusal] | None:
         """The first refusal that had to come before op ``op`` began."""

@@ -64,6 +64,4 @@ def not_applicable(case: Case, engine: str) -> Exclusion | None:
 
 def surroundings(case: Case, engine: str) -> AbstractContextManager[None]:
     """What an engine is built and trained in."""
-    if engine == FSDP1.name:
-        return debug_level(case.fsdp1.debug)
-    return fully_shard.taking_warnings_seriously(case) if engine == FullyShard.name else nullcontext()
+    return debug_level(case.fsdp1.debug) if engine == FSDP1.name else nullcontext()

@@ -34,7 +34,8 @@ class Replicate(DDP):
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         paths = ignored_modules(self.case, by_replicate=True)
-        ddp_options.spoil(self.case, self.mesh, model, buffers=False)
+        ignored = {id(self.parameter(fqn)) for fqn in ignored_parameters(self.case, by_replicate=True)}
+        ddp_options.spoil(self.case, self.mesh, (p for p in model.parameters() if id(p) not in ignored))
         module = replicate(
             model,
             ignored_modules=[model.get_submodule(path) for path in paths] or None,

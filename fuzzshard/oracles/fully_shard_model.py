@@ -178,6 +178,8 @@ class FullyShardModel:
         losses = [node for index, _, _ in self.progress.taken_by(op) for node in self.losses.pop(index)]
         if losses:
             self.hooks.backward(reached(losses), self.progress.frozen)
+            if self.case.finalize is not None:
+                self.hooks.finalize()
         return bool(losses)
 
 

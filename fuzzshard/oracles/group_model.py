@@ -105,6 +105,8 @@ class Group:
         """What waits for its all-reduce and takes part in the next reduction of the group."""
         self.places: list[int] = []
         self.still_to_run: set[str] = set()
+        self.waits_to_finalize = False
+        """Whether ``finalize_backward`` of the root runs the post-backward, as it has not reduced yet."""
 
     @property
     def runs_in_part(self) -> bool:
@@ -166,6 +168,7 @@ class Group:
         self.shards, self.ahead = Shards.ALL, Ahead.NONE
         self.called = self.phase = Phase.IDLE
         self.gradients, self.partial, self.still_to_run = set(), set(), set()
+        self.waits_to_finalize = False
         self.places.clear()
         self.root.order.clear()
         self.root.forward = None
@@ -175,9 +178,22 @@ class Group:
         self.keeps_after_forward, self.few = not value, self.case.mesh.shard
         self.keeps_as_root = False
 
+    def finalize(self) -> None:
+        """What ``finalize_backward`` of the root does to the group.
+
+        It "completes pending gradient reduction and resharding according to their current settings"; pending
+        is the reduction of a group whose last post-backward waits for this, or did not synchronise.
+        """
+        if self.waits_to_finalize:
+            self.post_backward()
+        elif self.reshards_after_backward:
+            self.reshard()
+        self.phase = Phase.IDLE
+
     def post_backward(self) -> None:
         """Shards, and reduces the gradients that there are."""
         self.phase = Phase.POST_BACKWARD
+        self.waits_to_finalize = not self.reduces
         if self.reshards_after_backward:
             self.reshard()
         reduced = self.gradients | self.partial

@@ -202,24 +202,42 @@ class HookModel:
             group.reset()
 
     def _finish(self, root: Root) -> None:
-        """The end of a backward: what had no post-backward yet has it now."""
+        """The end of a backward: what had no post-backward yet has it now, or is left to be finalized."""
         root.forward = None
-        for group in self.groups:
-            if group.root is not root:
-                continue
+        by_hand = self.case.finalize is not None and root is self.of_module[""].root
+        for group in self._of_root(root):
             group.still_to_run.clear()
             if group.parameters and group.phase is not Phase.POST_BACKWARD:
-                group.post_backward()
+                if by_hand and group.reduces:
+                    group.waits_to_finalize = True
+                else:
+                    group.post_backward()
             group.phase = group.called = Phase.IDLE
-            if self._ends(root):
-                group.ahead = Ahead.NONE
-                group.places.clear()
-        if self._ends(root):
-            root.order.clear()
+        if root.last_backward and not by_hand:
+            self._end(root)
 
-    def _ends(self, root: Root) -> bool:
-        """Whether a backward is the last one: "manual finalization supersedes set_is_last_backward"."""
-        return root.last_backward or self.case.finalize is not None
+    def finalize(self) -> None:
+        """``finalize_backward`` of the root, "a no-op" before its first forward.
+
+        "Manual finalization supersedes set_is_last_backward" (``set_manual_backward_finalization``).
+        """
+        outermost = self.of_module[""]
+        if not outermost.claimed:
+            return
+        for group in self._of_root(outermost.root):
+            if group.parameters:
+                group.finalize()
+        self._end(outermost.root)
+
+    def _end(self, root: Root) -> None:
+        """Ends an iteration."""
+        for group in self._of_root(root):
+            group.ahead = Ahead.NONE
+            group.places.clear()
+        root.order.clear()
+
+    def _of_root(self, root: Root) -> list[Group]:
+        return [group for group in self.groups if group.root is root]
 
 
 def _casts_before_prefetch(group: Group) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import Expect
@@ -38,11 +38,12 @@ class Watch:
         self.raised = False
         self._heard: list[tuple[int, str]] = []
         self._log: list[warnings.WarningMessage] = []
+        self._of_op = ExitStack()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Hears every warning, also those that Python would only show once."""
-        with warnings.catch_warnings(record=True) as log:
+        with warnings.catch_warnings(record=True) as log, self._of_op:
             warnings.simplefilter("always")
             self._log = log
             yield
@@ -54,6 +55,10 @@ class Watch:
         if (self.error is not None and op > self.error.op) or self.announcements.overdue(op) is not None:
             raise ErrorMissing
         self.op = op
+        self._of_op.close()
+        self._of_op.enter_context(warnings.catch_warnings())
+        for pattern in self.announcements.warnings(op):
+            warnings.filterwarnings("error", f".*{pattern}")
 
     def expects(self, error: Exception) -> bool:
         """Whether this is the expected error, at its op."""

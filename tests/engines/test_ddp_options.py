@@ -90,10 +90,13 @@ def test_buffers_that_one_engine_broadcasts_have_no_common_reference() -> None:
         validate(ddp(model=BUFFERS, buffers="broadcast"))
 
 
+@pytest.mark.parametrize("initial", ["equal", "first_rank"])
 @pytest.mark.parametrize("model", [None, chain(a=MLP(hidden=4), b=Linear(out=3))], ids=["linear", "mlp"])
-def test_what_replicate_is_told_to_ignore_is_averaged_by_hand(two_ranks: World, model: Block | None) -> None:
+def test_what_replicate_is_told_to_ignore_is_averaged_by_hand(
+    two_ranks: World, model: Block | None, initial: str
+) -> None:
     more = {"engines": ("replicate",), "ignored": ("a",)}
-    verdict = two_ranks.run(ddp(ACCUMULATING, model, case=more, ignored_modules=True))
+    verdict = two_ranks.run(ddp(ACCUMULATING, model, case=more, ignored_modules=True, initial=initial))
     assert (verdict.status, verdict.notes) == (Status.PASS, {}), verdict.findings[:2]
 
 

@@ -214,6 +214,25 @@ def test_a_noise_twin_rounds_what_a_batch_norm_of_two_rows_passes_on() -> None:
     assert moved.max() < 1e-4
 
 
+def test_a_noise_twin_rounds_what_a_batch_norm_of_two_rows_computes_after_a_step() -> None:
+    model = Block(
+        children=children(n=BatchNorm(), a=Linear(out=4)),
+        nodes=(call("h", "n", "x"), call("k", "a", "h")),
+        outputs=("h", "k"),
+        returns="tuple",
+    )
+    case = one_rank(model, (FORWARD, BACKWARD, STEP, FORWARD), freezes=(Freeze(target="n"),))
+    reference, _ = train(case)
+    twin = Trace()
+    Trainer(case, NoiseTwin(case, ONE_RANK, torch.float32, 1), twin).run()
+    name = "output 0 of the root"
+    before, after = (
+        (tensor(twin, op, "output", name) - tensor(reference, op, "output", name)).abs() for op in (0, 3)
+    )
+    assert not before.any()
+    assert 0.0 < after.max() < 1e-4
+
+
 def test_a_noise_twin_records_how_far_its_reductions_may_round_since_gradients_were_zeroed() -> None:
     """On every element, whatever the other noise does to it; two reductions that add up round twice."""
     unit = torch.finfo(torch.float32).eps / 2

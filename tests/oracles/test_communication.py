@@ -6,7 +6,7 @@ import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, make_case
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
-from fuzzshard.case.graph import MLP, Block, Embedding, Linear, TensorOp
+from fuzzshard.case.graph import MLP, Activation, Block, Embedding, Linear, TensorOp
 from fuzzshard.case.options import Precision
 from fuzzshard.case.schedule import Backward, Flag, Forward, Op, Reshard, SetFlag, SetRequiresGrad, Unshard
 from fuzzshard.oracles.communication import communication_findings, expected_communication
@@ -189,6 +189,17 @@ def test_what_a_recomputation_may_not_have_come_to_maybe_is_prefetched_still(two
 def test_nothing_is_known_of_a_list_group_with_a_module_outside_its_root(outer: str, known: bool) -> None:
     case = make_case(chain(q=chain(a=MLP(hidden=3)), b=Linear(out=4)), ONCE, wrap=groups(("q.a", "b"), outer))
     assert [expected is not None for expected in expected_communication(case, 0)] == [known, known]
+
+
+def test_finalizing_reduces_what_an_earlier_backward_of_a_list_group_did_not(two_ranks: World) -> None:
+    model = chain(a=Linear(out=5, bias=False), r=Activation())
+    without, again = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+    schedule = (without, FORWARD, BACKWARD, again, Forward(target="a"), BACKWARD, STEP)
+    case = make_case(
+        model, schedule, wrap=groups(("a", "r"), ROOT), mesh=Mesh(replicate=2, shard=1), finalize="wait"
+    )
+    assert [reductions for *_, reductions in counts(case)] == [0, 0, 0, 0, 0, 1, 0]
+    assert two_ranks.run(case).status is Status.PASS
 
 
 def test_nothing_is_known_of_a_compiled_model() -> None:

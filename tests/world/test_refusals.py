@@ -26,7 +26,7 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, EngineName, Freeze, Optimizer, RankBatch, Tie, WrapGroup
-from fuzzshard.case.graph import Alias, Block, Call, Conv2d, Linear
+from fuzzshard.case.graph import Activation, Alias, Block, Call, Conv1d, Conv2d, Linear
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.case.schedule import CorruptState, Forward, LoadState, SaveState, SetPath, ZeroGrad
 from fuzzshard.case.validate import validate
@@ -270,6 +270,26 @@ def test_what_one_engine_refuses_is_judged_under_the_others(two_ranks: World) ->
 
 def test_an_output_that_is_no_view_may_be_changed_in_place(four_ranks: World) -> None:
     assert four_ranks.run(make_case(ADDS_IN_PLACE)).status is Status.PASS
+
+
+VIEW_ELSEWHERE = Block(
+    children=children(c=chain(a=Conv1d(out=2)), r=Activation()),
+    nodes=(call("h0", "c", "x"), call("h1", "r", "x"), tensor_op("h2", "iadd", "h1", "h0")),
+    outputs=("h2",),
+)
+"""The output of ``c`` is a view, that of ``r`` is changed in place."""
+
+
+def test_a_view_is_no_error_of_a_forward_that_changes_no_output_in_place(two_ranks: World) -> None:
+    case = make_case(
+        VIEW_ELSEWHERE,
+        (Forward(target="c"), BACKWARD),
+        wrap=groups("c", "r"),
+        inputs=float_inputs(2, seq=3),
+        engines=BY_FULLY_SHARD,
+    )
+    verdict = two_ranks.run(case)
+    assert (verdict.status, verdict.notes) == (Status.PASS, {}), verdict.findings
 
 
 def test_what_only_a_rank_without_rows_may_refuse_is_not_asked_for(four_ranks: World) -> None:
