@@ -71,7 +71,7 @@ class HookModel:
     def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
         """The forward hooks of a module; those of a list group run when all its modules have.
 
-        Backward gathers a group when it comes to an output of any of its modules.
+        The forward of a module that runs by itself ends with it. Backward gathers a group when it comes to an output of any of its modules.
         """
         group = self.of_module.get(path)
         if group is None:
@@ -81,6 +81,8 @@ class HookModel:
         if path not in group.still_to_run:
             return
         group.still_to_run.discard(path)
+        if group.root.forward == group.index:
+            group.still_to_run.clear()
         if group.still_to_run or group.called is Phase.PRE_BACKWARD:
             return
         self._complete(group)
