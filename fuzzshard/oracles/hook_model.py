@@ -71,7 +71,8 @@ class HookModel:
     def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
         """The forward hooks of a module; those of a list group run when all its modules have.
 
-        The forward of a module that runs by itself ends with it. Backward gathers a group when it comes to an output of any of its modules.
+        The forward of a module that runs by itself ends with it. Backward gathers a group when it comes to
+        an output of any of its modules.
         """
         group = self.of_module.get(path)
         if group is None:
