@@ -152,10 +152,12 @@ class Group:
             self.ahead = Ahead.MAYBE
 
     def reshard(self) -> None:
-        """``FSDPModule.reshard``, and what the hooks do."""
-        if self.phase is not Phase.FORWARD:
-            self.shards = Shards.ALL
-        elif not self.keeps_after_forward:
+        """``FSDPModule.reshard``: what was gathered is freed, and so is what was only issued."""
+        self.shards, self.ahead = Shards.ALL, Ahead.NONE
+
+    def reshard_after_forward(self) -> None:
+        """What ``reshard_after_forward`` says."""
+        if not self.keeps_after_forward:
             self.shards = Shards.FEW if self.few < self.case.mesh.shard else Shards.ALL
 
     @property
@@ -195,7 +197,7 @@ class Group:
         self.phase = Phase.POST_BACKWARD
         self.waits_to_finalize = not self.reduces
         if self.reshards_after_backward:
-            self.reshard()
+            self.shards = Shards.ALL
         reduced = self.gradients | self.partial
         if fills_unused(self.case, self.index) and self.was_unsharded:
             reduced |= {fqn for fqn in self.parameters if fqn not in self.frozen}

@@ -69,21 +69,30 @@ class HookModel:
         return [None if a is None else node for a in args]
 
     def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
-        """The forward hooks of a module; those of a list group run when all its modules have."""
+        """The forward hooks of a module; those of a list group run when all its modules have.
+
+        The forward of a module that runs by itself ends with it. Backward gathers a group when it comes to
+        an output of any of its modules.
+        """
         group = self.of_module.get(path)
         if group is None:
             return
+        if group.called is not Phase.PRE_BACKWARD:
+            self._hook(group, results, grad=grad)
         if path not in group.still_to_run:
             return
         group.still_to_run.discard(path)
+        if group.root.forward == group.index:
+            group.still_to_run.clear()
         if group.still_to_run or group.called is Phase.PRE_BACKWARD:
             return
-        self._complete(group, results, grad=grad)
+        self._complete(group)
         if group.root.forward == group.index:
             for other in reversed(self.groups):
                 if other.root is group.root and other is not group and other.runs_in_part:
                     self.certain &= self._is_within(other, path)
-                    self._complete(other, results, grad=grad)
+                    self._complete(other)
+                    self._hook(other, results, grad=grad)
                     other.still_to_run.clear()
             group.root.forward = None
 
@@ -95,14 +104,17 @@ class HookModel:
         """
         return set(group.spec.modules) <= modules_below(self.case.model, path)
 
-    def _complete(self, group: Group, results: list[Value], *, grad: bool) -> None:
+    def _complete(self, group: Group) -> None:
         if group.parameters:
             if not self.recomputing:
-                group.reshard()
+                group.reshard_after_forward()
                 group.places.append(len(group.root.order))
                 group.root.order.append(group.index)
             group.phase = Phase.IDLE
         group.called = Phase.IDLE
+
+    def _hook(self, group: Group, results: list[Value], *, grad: bool) -> None:
+        """Backward gathers ``group`` before it comes to ``results``."""
         for node in results if grad and not self.recomputing else ():
             if node is not None:
                 node.hooks.append(group.index)

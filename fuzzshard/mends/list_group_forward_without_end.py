@@ -1,0 +1,64 @@
+"""A list group of which one module runs by itself never ends its forward.
+
+Only the hook that finds every module of the group to have run calls ``FSDPState._post_forward``, or the end
+of the root's forward does it in its place (``_register_group_forward_hooks`` and
+``_force_complete_incomplete_states`` in torch/distributed/fsdp/_fully_shard/_fsdp_state.py). Neither comes
+where ``head(features)`` is what is called, or a module of the group outside of the FSDP root that the
+others are in. The group then stays unsharded and in its forward state, with itself as
+``iter_forward_root``, until a backward ends: the next forward of the root takes itself for an inner one, so
+its inputs are not moved to the GPU, and the output of the last all-gather is kept. A forward ends with the
+module that began it.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "A list group of which one module runs by itself never ends its forward"
+COMPONENT = "fully_shard"
+CONTRACT = Promise(
+    "If ``reshard_after_forward`` is ``True``, then FSDP frees the unsharded parameters after forward "
+    "and re-all-gathers them in backward before gradient computation.",
+    "fully_shard",
+)
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public(
+        link="https://github.com/pytorch/pytorch/pull/180428",
+        says="near: merged for 2.13; it clears iter_forward_root at the end of a backward only",
+        query=(
+            "fully_shard list of modules partial forward group stays unsharded iter_forward_root chunked loss"
+        ),
+        date="2026-11-23",
+    ),
+)
+EDITS = (
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_state:_register_group_forward_hooks",
+        """
+        if len(modules_to_run) == 0:
+            return post_hook(hook_module, input, output)
+        """,
+        """
+        state = post_hook.__self__
+        if state._state_ctx.iter_forward_root is state:
+            modules_to_run.clear()
+        if len(modules_to_run) == 0:
+            return post_hook(hook_module, input, output)
+        """,
+        Releases(since="2.13"),
+    ),
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_state:_register_group_forward_hooks",
+        """
+        if len(modules_to_run) == 0:
+            return post_hook(*args, **kwargs)
+        """,
+        """
+        state = post_hook.__self__
+        if state._state_ctx.iter_forward_root is state:
+            modules_to_run.clear()
+        if len(modules_to_run) == 0:
+            return post_hook(*args, **kwargs)
+        """,
+        Releases(until="2.13"),
+    ),
+)

@@ -1,0 +1,60 @@
+"""A recomputation unshards a group that had its post-backward already, and nothing shards it again.
+
+Where two forwards come before one backward, or a module is called twice, the recomputation of the older
+call comes after the post-backward of the younger one. ``FSDPState._pre_forward`` unshards the group for it
+(torch/distributed/fsdp/_fully_shard/_fsdp_state.py). If no further post-backward follows, the end of the
+backward (``_root_post_backward_final_callback``) passes the group over, as it is in its post-backward
+state: its parameters stay unsharded, and a step changes others than the next forward computes with.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "A recomputation unshards a group that had its post-backward already"
+COMPONENT = "fully_shard"
+CONTRACT = Promise(
+    "After gradient computation, FSDP frees the unsharded parameters and reduce-scatters the unsharded "
+    "gradients across data-parallel workers.",
+    "fully_shard",
+)
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public(
+        link="https://github.com/pytorch/pytorch/pull/171779",
+        says="near: merged for issue 153354, unshards in the recomputation and does not shard again",
+        query=(
+            "FSDP2 activation checkpointing parameters unsharded after backward multiple forward "
+            "before backward nested fully_shard recompute post_backward"
+        ),
+        date="2026-11-23",
+    ),
+    Public(
+        link="https://github.com/pytorch/pytorch/issues/187437",
+        says="near: closed, a crash in the same kind of program",
+    ),
+)
+EDITS = (
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._root_post_backward_final_callback",
+        """
+        fsdp_param_group._training_state = TrainingState.IDLE
+        """,
+        """
+        elif fsdp_param_group.reshard_after_backward:
+            fsdp_param_group.reshard()
+        fsdp_param_group._training_state = TrainingState.IDLE
+        """,
+        Releases(since="2.12"),
+    ),
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._root_post_backward_final_callback",
+        """
+        fsdp_param_group._training_state = TrainingState.IDLE
+        """,
+        """
+        if fsdp_param_group.reshard_after_backward:
+            fsdp_param_group.reshard()
+        fsdp_param_group._training_state = TrainingState.IDLE
+        """,
+        Releases(until="2.12"),
+    ),
+)
