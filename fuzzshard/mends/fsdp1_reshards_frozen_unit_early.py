@@ -32,22 +32,16 @@ PUBLIC = (
 )
 EDITS = (
     Edit(
-        "torch.distributed.fsdp._runtime_utils:_register_pre_backward_hooks",
+        "torch.distributed.fsdp._runtime_utils:_post_backward_reshard_only_hook",
         """
-            t.register_hook(
-                torch.utils.hooks.unserializable_hook(
-                    functools.partial(_pre_backward_hook, state, module, handle)
-                )
-            )
+        # overwrite IDLE state for post-backward prefetching
+        state.training_state = TrainingState.FORWARD_BACKWARD
+        handle._training_state = HandleTrainingState.BACKWARD_POST
         """,
         """
-            hook = t.register_hook(
-                torch.utils.hooks.unserializable_hook(
-                    functools.partial(_pre_backward_hook, state, module, handle)
-                )
-            )
-            # Before those of a frozen module that `t` is an input of
-            t._backward_hooks.move_to_end(hook.id, last=False)
+        # overwrite IDLE state for post-backward prefetching, but not that
+        # of `state`, as `_pre_backward_hook` may come later, too
+        handle._training_state = HandleTrainingState.BACKWARD_POST
         """,
     ),
     Edit(
