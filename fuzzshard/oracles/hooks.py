@@ -53,7 +53,7 @@ def _finding(engine: str, op: int, rank: int, name: str, observed: str, expected
 
 def fsdp1_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
     """Where FSDP1 resharded another number of units within a backward than are done there."""
-    seen = Counter(p.op for p in trace.post_backwards)
+    seen = Counter(p.op for p in trace.post_backwards if not p.deferred)
     return [
         _finding("fsdp1", op, rank, "", f"{seen[op]} units in backward", f"{wanted} units in backward")
         for op, wanted in resharded_units(case, rank)

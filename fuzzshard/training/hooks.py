@@ -64,12 +64,12 @@ def _noted(post_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 def _ending(callback: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(callback)
-    def call(state: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         if _watch is None:
-            return callback(state, **kwargs)
+            return callback(*args, **kwargs)
         _watch.ending = True
         try:
-            return callback(state, **kwargs)
+            return callback(*args, **kwargs)
         finally:
             _watch.ending = False
 
@@ -99,6 +99,7 @@ def install() -> Callable[[], None]:
         (f"{core}._fsdp_state", "FSDPState", "_root_post_backward_final_callback", _ending),
         (f"{core}._fsdp_state", "FSDPState", "finalize_backward", _ending),
         ("torch.distributed.fsdp._runtime_utils", "", "_post_backward_reshard", _noted_unit),
+        ("torch.distributed.fsdp._runtime_utils", "", "_post_backward_final_callback", _ending),
     )
     undo: list[tuple[Any, str, Any]] = []
     for module, owner, name, wrap in wrapped:

@@ -1,0 +1,84 @@
+"""FSDP1 leaves gradients local that no post-backward hook of their unit reduces.
+
+Gradients are reduced by ``_post_backward_hook`` in ``torch/distributed/fsdp/_runtime_utils.py`` alone,
+which is registered on the ``AccumulateGrad`` of the first forward since the last backward
+(``_register_post_backward_hook``). It does not run where the backward that synchronizes misses a unit that
+accumulated under ``no_sync()``, and not where the first forward's output is unused: with a ``param_dtype``
+every forward has an ``AccumulateGrad`` of its own. The gradient stays local then: an assertion fails at the
+end of backward, or an earlier gradient takes its place, or the replicas drift apart (``NO_SHARD``).
+Whatever has accumulated has to be reduced at the latest when the backward ends.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "FSDP1 leaves a gradient local where no post-backward hook of its unit runs"
+COMPONENT = "FSDP1"
+CONTRACT = Promise(
+    "gradients will be accumulated in module variables, which will later be synchronized in the first "
+    "forward-backward pass after exiting the context",
+    "FullyShardedDataParallel.no_sync",
+)
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public(
+        says="near: pytorch PRs 90546 and 92874, which let use_orig_params hold the unsharded gradients of "
+        "no_sync(), and PR 80245, which keeps a backward that misses a unit from failing",
+        query="FSDP no_sync gradients not reduced unused module last microbatch unsharded gradient "
+        "_post_backward_called",
+        date="2026-11-23",
+    ),
+    Public(
+        says="near: fairscale PR 513, which prefers the first forward's AccumulateGrad",
+        query="FSDP mixed precision module called twice post-backward hook AccumulateGrad first forward "
+        "gradients None",
+        date="2026-11-23",
+    ),
+)
+_FILE = "torch.distributed.fsdp._runtime_utils"
+EDITS = (
+    Edit(
+        f"{_FILE}:_register_post_backward_hook",
+        """
+        already_registered = hasattr(flat_param, "_post_backward_hook_state")
+        """,
+        """
+        already_registered = hasattr(flat_param, "_post_backward_hook_state")
+        if flat_param.requires_grad:
+            flat_param.expand_as(flat_param).grad_fn.next_functions[0][0].register_prehook(
+                lambda *unused: setattr(flat_param, "_unreduced", True)
+            )
+        """,
+    ),
+    Edit(
+        f"{_FILE}:_post_backward_hook",
+        """
+        if handle.uses_sharded_strategy:
+        """,
+        """
+        flat_param._unreduced = False
+        if handle.uses_sharded_strategy:
+        """,
+    ),
+    Edit(
+        f"{_FILE}:_post_backward_final_callback",
+        """
+        if root_state._sync_gradients:
+        """,
+        """
+        if root_state._sync_gradients:
+            # Reduce what has accumulated and no post-backward hook has reduced
+            for fsdp_state in state._all_fsdp_states:
+                handle = fsdp_state._handle
+                if (
+                    handle
+                    and handle.flat_param.requires_grad
+                    and handle.flat_param.grad is not None
+                    and getattr(handle.flat_param, "_unreduced", False)
+                ):
+                    fsdp_state.training_state = TrainingState.FORWARD_BACKWARD
+                    handle._training_state = HandleTrainingState.BACKWARD_POST
+                    handle._post_forward_index = None  # nothing to prefetch
+                    _post_backward_hook(fsdp_state, handle, handle.flat_param)
+        """,
+    ),
+)
