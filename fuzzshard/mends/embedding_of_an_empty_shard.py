@@ -1,9 +1,10 @@
 """A row-wise embedding fails on the ranks whose shard has no rows.
 
-The local embedding of a rank gets indices in which everything that belongs to other ranks is replaced by row 0
-(``MaskBuffer``, ``_MaskPartial`` in ``torch/distributed/tensor``). Where the rows are fewer than the ranks, or split
-so that the last have none, there is no row 0, and the kernel refuses. ``OpDispatcher`` runs the kernel as it is
-(``torch/distributed/tensor/_dispatch.py``). A row of zeros for it to read is enough, for its result is masked.
+The local embedding of a rank gets indices in which everything that belongs to other ranks is replaced by
+row 0 (``MaskBuffer``, ``_MaskPartial`` in ``torch/distributed/tensor``). Where the rows are fewer than the
+ranks, or split so that the last have none, there is no row 0, and the kernel refuses. ``OpDispatcher`` runs
+the kernel as it is (``torch/distributed/tensor/_dispatch.py``). A row of zeros for it to read is enough,
+for its result is masked.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

@@ -1,10 +1,11 @@
 """A backward under ``no_sync()`` is reduced after a forward whose backward never came.
 
 A forward that is to synchronise has the reducer's hooks wait for gradients (``prepare_for_backward`` sets
-``expect_autograd_hooks_``), and only the end of a reduction ends that. A forward under ``no_sync()`` leaves it as it is
-(``DistributedDataParallel._post_forward`` in ``torch/nn/parallel/distributed.py``), so after an evaluation with gradients
-enabled, or a loss that was thrown away, the first backward under ``no_sync()`` reduces. The reducer cannot be
-told from Python to wait no longer. The tripwire is a gradient that comes to an output of ``no_sync()`` meanwhile.
+``expect_autograd_hooks_``), and only the end of a reduction ends that. A forward under ``no_sync()`` leaves
+it as it is (``DistributedDataParallel._post_forward`` in ``torch/nn/parallel/distributed.py``), so after an
+evaluation with gradients enabled, or a loss that was thrown away, the first backward under ``no_sync()``
+reduces. The reducer cannot be told from Python to wait no longer. The tripwire is a gradient that comes to
+an output of ``no_sync()`` meanwhile.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -13,14 +14,17 @@ KIND = "tripwire"
 TITLE = "DDP reduces under no_sync after a forward without a backward"
 COMPONENT = "DDP"
 CONTRACT = Promise(
-    "Within this context, gradients will be accumulated on module variables, which will later be synchronized", "no_sync"
+    "Within this context, gradients will be accumulated on module variables, which will later be "
+    "synchronized in the first forward-backward pass exiting the context.",
+    "no_sync",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/187732",
         "near: it relies on the flag that such a forward leaves set",
-        "DDP no_sync gradients all-reduced after forward without backward expect_autograd_hooks_ prepare_for_backward",
+        "DDP no_sync gradients all-reduced after forward without backward expect_autograd_hooks_ "
+        "prepare_for_backward",
         "2026-11-22",
     ),
 )

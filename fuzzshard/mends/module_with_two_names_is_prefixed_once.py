@@ -2,9 +2,10 @@
 
 It adds what ``get_model_state_dict`` takes away (the ``module.`` of DDP, the ``_orig_mod.`` of a compiled
 module) to the name of each parameter that ``_iterate_valid_model_state``
-(``torch/distributed/checkpoint/state_dict.py``) yields. That generator comes to a module once, under the first of
-its names, while a state dict has all of them. What it skips keeps the short name, so the state dict has a key
-that the model lacks, and lacks one that it has. Only a module that holds itself must be skipped.
+(``torch/distributed/checkpoint/state_dict.py``) yields. That generator comes to a module once, under the
+first of its names, while a state dict has all of them. What it skips keeps the short name, so the state
+dict has a key that the model lacks, and lacks one that it has. Only a module that holds itself must be
+skipped.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -17,7 +18,8 @@ CONTRACT = Promise(
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        query="set_model_state_dict DDP missing keys module. prefix shared module alias tied", date="2026-11-22"
+        query="set_model_state_dict DDP missing keys module. prefix shared module alias tied",
+        date="2026-11-22",
     ),
 )
 _TARGET = "torch.distributed.checkpoint.state_dict:_iterate_valid_model_state"

@@ -2,9 +2,9 @@
 
 ``get_optimizer_state_dict`` has to hand out tensors for a checkpoint to be loaded into, and has
 ``_init_optim_state`` (``torch/distributed/checkpoint/state_dict.py``) step an optimizer that has none, on
-gradients of zeros with a learning rate of zero. That step is not nothing: Adam counts it, so every later bias correction
-is one step ahead, and coupled weight decay goes into the momentum of SGD and the moments of Adam. One process
-and no wrapper suffice. The step must leave no trace in the states that it makes.
+gradients of zeros with a learning rate of zero. That step is not nothing: Adam counts it, so every later
+bias correction is one step ahead, and coupled weight decay goes into the momentum of SGD and the moments of
+Adam. One process and no wrapper suffice. The step must leave no trace in the states that it makes.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

@@ -1,10 +1,11 @@
 """DDP leaves outputs in a dataclass out of what it does with outputs.
 
 ``DistributedDataParallel._post_forward`` (``torch/nn/parallel/distributed.py``) passes outputs through
-``_DDPSink``, which lets parameters behind unused ones be reduced and begins the reductions of a static graph. It
-flattens them with pytree, for which a dataclass is a leaf. ``_find_tensors``, by which the reducer looks for used
-parameters, goes into dataclasses. A parameter that only an unused field depends on keeps its bucket waiting: no
-gradient of it is reduced, and the next forward raises. In a static graph nothing is reduced at all.
+``_DDPSink``, which lets parameters behind unused ones be reduced and begins the reductions of a static
+graph. It flattens them with pytree, for which a dataclass is a leaf. ``_find_tensors``, by which the
+reducer looks for used parameters, goes into dataclasses. A parameter that only an unused field depends on
+keeps its bucket waiting: no gradient of it is reduced, and the next forward raises. In a static graph
+nothing is reduced at all.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -18,7 +19,10 @@ CONTRACT = Promise(
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
-    Public(query="DDP find_unused_parameters output dataclass _DDPSink tree_flatten not reduced", date="2026-11-23"),
+    Public(
+        query="DDP find_unused_parameters output dataclass _DDPSink tree_flatten not reduced",
+        date="2026-11-23",
+    ),
 )
 EDITS = (
     Edit(

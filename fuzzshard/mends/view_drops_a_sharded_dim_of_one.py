@@ -1,10 +1,10 @@
 """A view refuses a DTensor whose sharded dim has size 1 and no counterpart in the result.
 
-``view_groups`` (``torch/distributed/tensor/_ops/_view_ops.py``) pairs dims from the left, and what is left over has
-size 1: of ``(1, 1, 1)`` to ``(1, 1)`` the last one, and of the gradient of a bias, ``(1, 1)`` to ``(1,)``, as well.
-Where that one is sharded, ``_ViewShardingPropagator.analyze`` says that the view "would remove or reshape"
-it and raises, for views must not redistribute. One element needs no redistribution that a view could not
-stand: it is replicated, as it was in torch 2.12. ``nn.Linear`` makes such views by itself.
+``view_groups`` (``torch/distributed/tensor/_ops/_view_ops.py``) pairs dims from the left, and what is left
+over has size 1: of ``(1, 1, 1)`` to ``(1, 1)`` the last one, and of the gradient of a bias, ``(1, 1)`` to
+``(1,)``, as well. Where that one is sharded, ``_ViewShardingPropagator.analyze`` says that the view "would
+remove or reshape" it and raises, for views must not redistribute. One element needs no redistribution that
+a view could not stand: it is replicated, as it was in torch 2.12. ``nn.Linear`` makes such views by itself.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
