@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
-from fuzzshard.case.facts import facts
+from fuzzshard.case.facts import drops_without_grad, facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_is_wrapped
 from fuzzshard.case.paths import is_within
@@ -38,7 +39,7 @@ from fuzzshard.case.units import (
     unit_modules,
     units,
 )
-from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
 
 _SYNC_FLAGS = ("requires_gradient_sync", "requires_all_reduce")
 
@@ -84,6 +85,8 @@ def _options(case: Case) -> Iterator[Exclusion]:
             "a list group: a unit of FSDP1 is one module",
             f"{_CLASS}: 'module (nn.Module): This is the module to be wrapped with FSDP.'",
         )
+    if drops_without_grad(case) and len(rows := all_rows(case)) > 1 and 0 in rows:
+        yield OTHER_GRAPH_ON_ONE_RANK
     if case.mesh.tensor is not None:
         yield Exclusion("a tensor-parallel axis, which is fully_shard's", _OURS)
     if case.init == "meta":

@@ -13,7 +13,7 @@ from typing_extensions import override
 from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import stored_dtype, uses_fsdp1_policy
-from fuzzshard.case.facts import facts
+from fuzzshard.case.facts import drops_without_grad, facts
 from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.options import Dtype
 from fuzzshard.case.progress import Progress
@@ -34,7 +34,7 @@ from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.contracts import CHANGES_BETWEEN_FORWARD_AND_BACKWARD
 from fuzzshard.engines import fully_shard_options as options
 from fuzzshard.engines.base import Engine
-from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
 from fuzzshard.engines.fully_shard_state import GroupState, group_state, param_groups, unreduced_gradient
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.sync import ExplicitSync
@@ -75,6 +75,8 @@ def not_applicable(case: Case) -> Exclusion | None:
         )
     if _changes_outputs(case) and len(rows := all_rows(case)) > 1 and 0 in rows:
         return VIEW_ON_ONE_RANK
+    if drops_without_grad(case) and len(rows := all_rows(case)) > 1 and 0 in rows:
+        return OTHER_GRAPH_ON_ONE_RANK
     if not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds() and _modifies_awaited(case):
         return MODIFIED_MEANWHILE
     initialized = False

@@ -216,13 +216,9 @@ class _Walk:
                 self.grads = Known()
             return
         self._initialise()
-        if self.state.sure - self.saved.all:
-            yield Lack.SAVED_STATE, index, True
-        elif self.state.all - self.saved.sure:
+        if self.state.all - self.saved.sure:
             yield Lack.SAVED_STATE, index, False
         if op.assign and self.state.all and not self.stateless:
             needed = self.optimized - self.progress.frozen
-            if needed - self.state.all and self.state.sure:
-                yield Lack.SAVED_STATE, index, True
-            elif needed - self.state.sure:
+            if needed - self.state.sure:
                 yield Lack.SAVED_STATE, index, False

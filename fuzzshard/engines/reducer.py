@@ -17,7 +17,6 @@ from fuzzshard.case.arrivals import ignored_parameters
 from fuzzshard.case.autograd import Node, Tape, Unwatched, Value, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Block
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Backward, CorruptState, Forward, Op, SetFlag, SetMode
@@ -74,8 +73,6 @@ class _Reducer:
         self.flags = SyncFlags(case)
         self.training = True
         self.losses: dict[int, list[Node]] = {}
-        root = self.found.modules[""]
-        self.hands_out_dataclass = isinstance(root, Block) and root.returns == "dataclass"
         self._forget()
 
     def _forget(self) -> None:
@@ -135,7 +132,7 @@ class _Reducer:
         made = [node for node in outputs if node is not None and not _is_input(node)]
         if self.flags.synced(UNMANAGED):
             self._prepare(made)
-        if self.options.find_unused_parameters and made and not self.hands_out_dataclass:
+        if self.options.find_unused_parameters and made:
             outputs = self._through_sink(outputs)
         used = outputs if op.outputs is None else [outputs[i] for i in op.outputs]
         self.losses[index] = [node for node in used if node is not None]
@@ -149,10 +146,7 @@ class _Reducer:
             self.unused = (self.parameters or frozenset()) - _leaves(outputs)
 
     def _through_sink(self, outputs: list[Value]) -> list[Value]:
-        """``_DDPSink`` (torch/nn/parallel/distributed.py): a gradient of one output goes on to all of them.
-
-        Of those that it finds: it looks into no dataclass.
-        """
+        """``_DDPSink`` (torch/nn/parallel/distributed.py): a gradient of one output goes on to them all."""
         sink = self.tape.node(outputs)
         return [node if node is None or _is_input(node) else sink for node in outputs]
 

@@ -243,7 +243,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "match key exactly between state_dict and metadata.",
         f"{_STATE_DICT}, _split_optim_state_dict; torch/distributed/checkpoint/default_planner.py, "
         "create_default_local_load_plan",
-        doubt="gradients that a backward of another FSDP root reduces may come later",
+        doubt="get_optimizer_state_dict may make the states that are lacking (pytorch PR 192307)",
     ),
 )
 

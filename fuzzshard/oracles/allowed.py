@@ -14,7 +14,7 @@ from fuzzshard.case.case import ALL_ENGINES, TRACED_BACKWARD, Case
 from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Backward, Forward, SetMode
+from fuzzshard.case.schedule import Backward, SetMode
 from fuzzshard.case.units import parameter_units
 from fuzzshard.oracles.compare import Difference
 
@@ -37,11 +37,6 @@ def _zero_input_gradient(case: Case, difference: Difference) -> bool:
 
 def _initialised_state(case: Case, difference: Difference) -> bool:
     return difference.key.oracle == "resume" and _zeros_for_none(difference)
-
-
-def _recomputed_once_more(case: Case, difference: Difference) -> bool:
-    some_outputs = any(isinstance(op, Forward) and op.outputs is not None for op in case.schedule)
-    return some_outputs and _recomputed_statistics(case, difference, "buffer")
 
 
 def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:
@@ -105,16 +100,6 @@ ALLOWED: tuple[Allowed, ...] = (
         _zeros_in_a_flat_gradient,
         "the gradient of a flat parameter is one tensor, with zeros for parameters that a backward does not "
         "reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none)",
-    ),
-    *(
-        Allowed(
-            engine,
-            _recomputed_once_more,
-            "outputs pass through a torch.autograd.Function (_DDPSink, torch/nn/parallel/distributed.py), "
-            "which sends gradients of zeros through unused ones: a checkpointed batch norm there is "
-            "recomputed as well and counts once more, which an evaluation shows",
-        )
-        for engine in ("ddp", "replicate")
     ),
     *(
         Allowed(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import msgspec
-from cases import BACKWARD, STEP, call, children, groups, make_case, tensor_op
+from cases import BACKWARD, STEP, call, children, groups, make_case
 from traces import difference, floats, gradient
 
 from fuzzshard.case.case import Checkpoint
@@ -20,25 +20,6 @@ def test_a_zero_gradient_of_an_unused_input_is_allowed_for_fully_shard_only() ->
     assert not is_allowed("ddp", case, difference(key, floats(0.0), None))
     assert not is_allowed("fully_shard", case, difference(key, floats(1.0), None))
     assert not is_allowed("fully_shard", case, difference(KEY, floats(0.0), None))
-
-
-def test_statistics_recomputed_for_an_unused_output_are_allowed_for_ddp_only() -> None:
-    pair = Block(
-        children=children(a=Linear(out=4), n=BatchNorm()),
-        nodes=(call("h", "a", "x"), call("y", "n", "h"), tensor_op("z", "relu", "h")),
-        outputs=("y", "z"),
-        returns="tuple",
-    )
-    case = make_case(
-        pair,
-        (Forward(outputs=(1,)), BACKWARD, STEP),
-        wrap=groups("a", "n", ""),
-        checkpoints=(Checkpoint(module="n"),),
-    )
-    found = difference(Key(0, "buffer", "n.running_mean"), floats(1.0), floats(2.0))
-    assert is_allowed("ddp", case, found)
-    assert not is_allowed("fully_shard", case, found)
-    assert not is_allowed("ddp", msgspec.structs.replace(case, checkpoints=()), found)
 
 
 def test_statistics_that_a_graph_recomputes_are_allowed_in_buffers_and_in_kept_state_dicts() -> None:

@@ -24,7 +24,7 @@ from fuzzshard.case.graph import (
     TensorOp,
 )
 from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetMode, SetPath, SetRequiresGrad
+from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetPath, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
@@ -143,18 +143,6 @@ PAST: dict[str, Case] = {
         (FORWARD, BACKWARD, Forward(batch=1), BACKWARD, STEP),
         optimizer=Optimizer(kind="adam", lr=0.01),
         mesh=Mesh(replicate=2, shard=2),
-    ),
-    "DDP sends zeros through an unused output, so a checkpointed batch norm counts once more": make_case(
-        block(use("h0", "n", "x"), use("h1", "n", "x"), outputs=("h1", "h0"), returns="tuple", n=BatchNorm()),
-        (Forward(outputs=(1,)), BACKWARD, FORWARD),
-        wrap=groups(""),
-        checkpoints=(Checkpoint(module="n"),),
-    ),
-    "what a checkpointed batch norm counts once more under DDP shows in an evaluation": make_case(
-        block(use("h0", "n", "x"), use("h1", "n", "x"), outputs=("h1", "h0"), returns="tuple", n=BatchNorm()),
-        (Forward(outputs=(1,)), BACKWARD, SetMode(train=False), Forward(grad=False)),
-        wrap=groups(""),
-        checkpoints=(Checkpoint(module="n"),),
     ),
     "a frozen matrix multiplies by the strides of what a batch norm makes of one position": make_case(
         chain(n=BatchNorm(), b=Linear(out=7, bias=False)),

@@ -1,0 +1,69 @@
+"""A backward under ``no_sync()`` is reduced after a forward whose backward never came.
+
+A forward that is to synchronise has the reducer's hooks wait for gradients (``prepare_for_backward`` sets
+``expect_autograd_hooks_``), and only the end of a reduction ends that. A forward under ``no_sync()`` leaves
+it as it is (``DistributedDataParallel._post_forward`` in ``torch/nn/parallel/distributed.py``), so after an
+evaluation with gradients enabled, or a loss that was thrown away, the first backward under ``no_sync()``
+reduces. The reducer cannot be told from Python to wait no longer. The tripwire is a gradient that comes to
+an output of ``no_sync()`` meanwhile.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+KIND = "tripwire"
+TITLE = "DDP reduces under no_sync after a forward without a backward"
+COMPONENT = "DDP"
+CONTRACT = Promise(
+    "Within this context, gradients will be accumulated on module variables, which will later be "
+    "synchronized in the first forward-backward pass exiting the context.",
+    "no_sync",
+)
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public(
+        "https://github.com/pytorch/pytorch/pull/187732",
+        "near: it relies on the flag that such a forward leaves set",
+        "DDP no_sync gradients all-reduced after forward without backward expect_autograd_hooks_ "
+        "prepare_for_backward",
+        "2026-11-22",
+    ),
+)
+_TARGET = "torch.nn.parallel.distributed:DistributedDataParallel._post_forward"
+EDITS = (
+    Edit(
+        _TARGET,
+        """
+        self.require_forward_param_sync = True
+        """,
+        """
+        self.require_forward_param_sync = True
+        self._waits = True
+        waiting = weakref.ref(self)
+        torch.autograd.graph.register_multi_grad_hook(
+            [t for t in _find_tensors(output) if t.requires_grad],
+            lambda _: waiting() and setattr(waiting(), "_waits", False),
+            mode="any",
+        )
+        """,
+    ),
+    Edit(
+        _TARGET,
+        """
+        self.require_forward_param_sync = False
+        """,
+        """
+        self.require_forward_param_sync = False
+        if torch.is_grad_enabled() and getattr(self, "_waits", False):
+            from fuzzshard.mending import trip
+
+            waiting = weakref.ref(self)
+            torch.autograd.graph.register_multi_grad_hook(
+                [t for t in _find_tensors(output) if t.requires_grad],
+                lambda _: waiting()
+                and waiting()._waits
+                and trip("forward_without_backward_outlasts_no_sync"),
+                mode="any",
+            )
+        """,
+    ),
+)

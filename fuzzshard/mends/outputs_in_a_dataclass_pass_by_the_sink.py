@@ -1,0 +1,55 @@
+"""DDP leaves outputs in a dataclass out of what it does with outputs.
+
+``DistributedDataParallel._post_forward`` (``torch/nn/parallel/distributed.py``) passes outputs through
+``_DDPSink``, which lets parameters behind unused ones be reduced and begins the reductions of a static
+graph. It flattens them with pytree, for which a dataclass is a leaf. ``_find_tensors``, by which the
+reducer looks for used parameters, goes into dataclasses. A parameter that only an unused field depends on
+keeps its bucket waiting: no gradient of it is reduced, and the next forward raises. In a static graph
+nothing is reduced at all.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "Outputs of DDP in a dataclass keep buckets from being reduced"
+COMPONENT = "DDP"
+CONTRACT = Promise(
+    "Traverse the autograd graph from all tensors contained in the return value of the wrapped module's "
+    "``forward`` function",
+    "DistributedDataParallel, find_unused_parameters",
+)
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public(
+        query="DDP find_unused_parameters output dataclass _DDPSink tree_flatten not reduced",
+        date="2026-11-23",
+    ),
+)
+EDITS = (
+    Edit(
+        "torch.nn.parallel.distributed:_tree_flatten_with_rref",
+        """
+        # Need to return flattened tensors, spec to re-pack them, as well
+        """,
+        """
+        from torch.distributed.utils import _apply_to_tensors
+
+        treespec = output_tensor_list, treespec
+        output_tensor_list = []
+        _apply_to_tensors(output_tensor_list.append, treespec[0])
+        # Need to return flattened tensors, spec to re-pack them, as well
+        """,
+    ),
+    Edit(
+        "torch.nn.parallel.distributed:_tree_unflatten_with_rref",
+        """
+        output = tree_unflatten(output, treespec)
+        """,
+        """
+        from torch.distributed.utils import _apply_to_tensors
+
+        tensors = iter(output)
+        leaves, treespec = treespec
+        output = tree_unflatten(_apply_to_tensors(lambda _: next(tensors), leaves), treespec)
+        """,
+    ),
+)

@@ -1,0 +1,52 @@
+"""The recomputation of a module under ``replicate`` counts as its next iteration.
+
+A checkpoint around the module recomputes it with its hooks, in the middle of the backward. The hooks of
+``replicate`` (``torch/distributed/_composable/replicate.py``) call
+``DistributedDataParallel._pre_forward``, which asks the reducer to have finished the iteration before:
+RuntimeError, "Expected to have finished reduction in the prior iteration". A recomputation repeats a
+forward and begins nothing; inputs are to be moved and cast as they were.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "The hooks of replicate take a recomputation of its module for the next iteration"
+COMPONENT = "replicate"
+CONTRACT = Promise(
+    "Checkpointing is a technique that trades compute for memory",
+    "torch.utils.checkpoint: it changes nothing else",
+)
+TORCH = Releases(since="2.11")
+PUBLIC = (Public("https://github.com/pytorch/pytorch/issues/70865", "wants the same for DDP"),)
+_DDP = "torch.nn.parallel.distributed:DistributedDataParallel"
+EDITS = (
+    Edit(
+        f"{_DDP}._pre_forward",
+        """
+        if torch.is_grad_enabled() and self.require_backward_grad_sync:
+        """,
+        """
+        recomputes = torch._C._current_graph_task_id() != -1
+        if torch.is_grad_enabled() and self.require_backward_grad_sync and not recomputes:
+        """,
+    ),
+    Edit(
+        f"{_DDP}._pre_forward",
+        """
+        if torch.is_grad_enabled() and self.reducer._rebuild_buckets():
+        """,
+        """
+        if torch.is_grad_enabled() and not recomputes and self.reducer._rebuild_buckets():
+        """,
+    ),
+    Edit(
+        "torch.distributed._composable.replicate:_ReplicateState.forward_post_hook",
+        """
+        DistributedDataParallel._active_ddp_module = None
+        """,
+        """
+        DistributedDataParallel._active_ddp_module = None
+        if torch._C._current_graph_task_id() != -1:
+            return output
+        """,
+    ),
+)

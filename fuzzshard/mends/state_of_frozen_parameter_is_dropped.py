@@ -1,0 +1,66 @@
+"""The state of a parameter that is frozen at the moment is not loaded.
+
+``_split_optim_state_dict`` (``torch/distributed/checkpoint/state_dict.py``) takes over the states of
+parameters that require gradients, and drops those of the others; ``_init_optim_state`` makes none for these
+either, so ``torch.distributed.checkpoint`` has nothing to load them into. A parameter that was trained,
+frozen and is to be trained again comes back from a checkpoint without its moments. The state of each
+parameter is to be made where it has none, so that what is saved and what is asked for are the same, and
+what the checkpoint has is to be loaded.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "States of parameters that are frozen at the moment are not loaded"
+COMPONENT = "checkpoint"
+CONTRACT = Promise(
+    "``ignore_frozen_params``: if the value is True, the returned state_dict won't contain any frozen "
+    "parameters -- the ``requires_grad`` is False. The default value is False.",
+    "StateDictOptions",
+)
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public("https://github.com/pytorch/pytorch/issues/192202", "open"),
+    Public("https://github.com/pytorch/pytorch/pull/192307", "open"),
+)
+_MODULE = "torch.distributed.checkpoint.state_dict"
+EDITS = (
+    Edit(
+        f"{_MODULE}:_split_optim_state_dict",
+        """
+        if param.requires_grad:
+            if fqn in cast(DictValueType, optim_state_dict[_STATE]):
+                state[fqn] = cast(DictValueType, optim_state_dict[_STATE])[fqn]
+            elif info.strict:
+        """,
+        """
+        if param.requires_grad or not info.ignore_frozen_params:
+            if fqn in cast(DictValueType, optim_state_dict[_STATE]):
+                state[fqn] = cast(DictValueType, optim_state_dict[_STATE])[fqn]
+            elif info.strict and param.requires_grad:
+        """,
+    ),
+    Edit(
+        f"{_MODULE}:_init_optim_state",
+        """
+        if optim.state:
+            # The optimizer state is initialized.
+            return
+        """,
+        """
+        if all(param in optim.state for group in optim.param_groups for param in group[_PARAMS]):
+            # The optimizer state is initialized.
+            return
+        """,
+    ),
+    Edit(
+        f"{_MODULE}:_init_optim_state",
+        """
+        if param.requires_grad:
+            param.grad = torch.zeros_like(param)
+        """,
+        """
+        if param not in optim.state:
+            param.grad = torch.zeros_like(param)
+        """,
+    ),
+)

@@ -1,0 +1,86 @@
+"""DDP finds out in the graph of its outputs, not of the loss, which gradients come.
+
+With ``find_unused_parameters`` the reducer waits for every parameter that an output depends on, whether the
+loss uses that output or not. So ``DistributedDataParallel._post_forward``
+(``torch/nn/parallel/distributed.py``) passes outputs through one function, ``_DDPSink``, and a backward
+sends undefined gradients through unused ones. A checkpoint there is recomputed all the same, and batch
+norms in it update their statistics once more. Where the loss depends on an input that is returned as it is,
+and on no parameter, no hook runs: what accumulated under ``no_sync()`` is left out. The first gradient of
+any output can ask the engine which parameters it comes to, and hand in the others.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "DDP has a backward go through unused outputs, and misses one that comes to no parameter"
+COMPONENT = "DDP"
+CONTRACT = Promise(
+    "Parameters that don't receive gradients as part of this graph are preemptively marked as being ready to "
+    "be reduced.",
+    "DistributedDataParallel, find_unused_parameters",
+)
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public(
+        "https://github.com/pytorch/pytorch/issues/96136",
+        "open; near: batch norm and any recomputation",
+        "DDP _DDPSink unused output activation checkpointing recompute batch norm running stats updated "
+        "twice",
+        "2026-11-22",
+    ),
+    Public(
+        query="DDP no_sync accumulated gradients not reduced last backward reaches no parameter",
+        date="2026-11-23",
+    ),
+)
+_DDP = "torch.nn.parallel.distributed:DistributedDataParallel"
+EDITS = (
+    Edit(
+        f"{_DDP}._ddp_init_helper",
+        """
+        self.reducer = dist.Reducer(
+        """,
+        """
+        self._reduced_parameters = parameters
+        self.reducer = dist.Reducer(
+        """,
+    ),
+    Edit(
+        f"{_DDP}._post_forward",
+        """
+        self.reducer.prepare_for_backward(list(_find_tensors(output)))
+        """,
+        """
+        ddp = weakref.ref(self)
+
+        def hand_in_the_others(_):
+            self, task = ddp(), torch._C._current_graph_task_id()
+            if self is None or self._last_task == task:
+                return
+            self._last_task = task
+            for index, parameter in enumerate(self._reduced_parameters):
+                if not parameter.requires_grad or not torch._C._will_engine_execute_node(
+                    torch.autograd.graph.get_gradient_edge(parameter).node
+                ):
+                    self.reducer._autograd_hook(index)
+
+        self._last_task = -1
+        self.reducer.prepare_for_backward(
+            [p.view_as(p) for p in self._reduced_parameters]
+        )
+        torch.autograd.graph.register_multi_grad_hook(
+            [t for t in _find_tensors(output) if t.requires_grad],
+            hand_in_the_others,
+            mode="any",
+        )
+        """,
+    ),
+    Edit(
+        f"{_DDP}._post_forward",
+        """
+        if (self.find_unused_parameters and not self.static_graph) or (
+        """,
+        """
+        if (
+        """,
+    ),
+)
