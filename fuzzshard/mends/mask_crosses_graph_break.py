@@ -1,0 +1,43 @@
+"""Dynamo traces what reduces an embedding split by rows with the mask of a lookup that ran outside the graph.
+
+The placement of such a lookup's result holds a mask of the indices until the result is reduced
+(``_MaskPartial`` in ``torch/distributed/tensor/placement_types.py``). The mask is no inner tensor of the
+DTensor. Where the lookup ran outside the graph, as in a module whose hooks break it, Dynamo makes a fake
+tensor of the result, and the mask stays a real one, or there is none. A DTensor that waits for such a mask
+cannot be an input of a graph (``VariableBuilder.wrap_tensor`` in ``torch/_dynamo/variables/builder.py``).
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "The mask of an embedding split by rows does not get over a graph break"
+COMPONENT = "compile"
+CONTRACT = Promise("Currently supports nn.Linear and nn.Embedding", "RowwiseParallel")
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public(
+        "https://github.com/pytorch/torchtitan/issues/534",
+        "open",
+        "RowwiseParallel embedding _MaskPartial torch.compile graph break",
+        "2026-11-22",
+    ),
+    Public("https://github.com/pytorch/pytorch/pull/185356", "near, closed"),
+)
+EDITS = (
+    Edit(
+        "torch._dynamo.variables.builder:VariableBuilder.wrap_tensor",
+        """
+        source = self.get_source()
+        """,
+        """
+        source = self.get_source()
+        for placement in getattr(value, "placements", ()):
+            if getattr(placement, "mask_buffer", None) is not None and placement.mask_buffer.data is not None:
+                unimplemented(
+                    gb_type="DTensor with the mask of a lookup outside the graph",
+                    context=str(value.placements),
+                    explanation="The mask is no inner tensor of the DTensor.",
+                    hints=["Reduce the output of the embedding where it is looked up."],
+                )
+        """,
+    ),
+)

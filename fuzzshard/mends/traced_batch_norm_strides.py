@@ -1,0 +1,47 @@
+"""A trace takes batch norm's results on the CPU to have the strides of its input, and the kernel's differ.
+
+The kernel of the CPU allocates its result, and the gradient of its input, contiguous or in channels-last,
+whichever the input suggests (``batch_norm_cpu`` and ``batch_norm_backward_cpu`` in
+``aten/src/ATen/native/Normalization.cpp``). A trace computes strides by ``native_batch_norm_helper`` and
+``native_batch_norm_backward`` in ``torch/_decomp/decompositions.py``, whose element-wise operations keep
+those of the input. So a batch norm of a transposed tensor, as after a linear layer over sequences, is
+followed in the graph by a view that the real tensor does not allow.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "The strides of batch norm's results in a trace are not those of its kernel on the CPU"
+COMPONENT = "compile"
+CONTRACT = Promise(
+    "backends MUST match original eager striding exactly",
+    "ezyang, pytorch issue 93648; `torch.compile`: 'Optimizes given model/function'",
+)
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public("https://github.com/pytorch/pytorch/issues/192668", "open, of the forward; pytorch PR 192681"),
+)
+EDITS = (
+    Edit(
+        "torch._decomp.decompositions:native_batch_norm_helper",
+        """
+        if input.device.type == "cpu":
+            save_mean = save_mean.to(dtype=input.dtype)
+        """,
+        """
+        if input.device.type == "cpu":
+            output = output.contiguous(memory_format=utils.suggest_memory_format(input))
+            save_mean = save_mean.to(dtype=input.dtype)
+        """,
+    ),
+    Edit(
+        "torch._decomp.decompositions:native_batch_norm_backward",
+        """
+        if output_mask[1]:
+        """,
+        """
+        if input.device.type == "cpu":
+            grad_input = grad_input.contiguous(memory_format=utils.suggest_memory_format(input))
+        if output_mask[1]:
+        """,
+    ),
+)
