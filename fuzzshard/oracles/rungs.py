@@ -14,7 +14,7 @@ from fuzzshard.case.sync_flags import SyncFlags
 from fuzzshard.case.units import fsdp1_multiplies_otherwise, fsdp1_normalizes_otherwise
 from fuzzshard.oracles.association import MOST_TERMS, accumulates, adds_in_another_order, reorders_from
 from fuzzshard.oracles.compare import Difference, same_bits
-from fuzzshard.training.trace import Trace
+from fuzzshard.training.trace import Key, Trace
 
 
 def bitwise_applies(case: Case, engine: str, device: str = "cpu") -> bool:
@@ -45,11 +45,14 @@ def bitwise_until(case: Case, engine: str, oracle: str, device: str = "cpu") -> 
 
 
 def split_at_rounding(
-    case: Case, engine: str, found: Sequence[Difference], device: str
+    case: Case, engine: str, found: Sequence[Difference], device: str, exact: int = 0
 ) -> tuple[list[Difference], list[Difference]]:
-    """The differences that must not be, since both sides computed the same there, and all others."""
+    """The differences that must not be, since both sides computed the same there, and all others.
+
+    Nothing is rounded before the op at ``exact``.
+    """
     oracles = {d.key.oracle for d in found}
-    until = {oracle: bitwise_until(case, engine, oracle, device) for oracle in oracles}
+    until = {oracle: max(exact, bitwise_until(case, engine, oracle, device)) for oracle in oracles}
     strict = [d for d in found if d.key.op < until[d.key.oracle]]
     return strict, [d for d in found if d.key.op >= until[d.key.oracle]]
 
@@ -105,21 +108,20 @@ SPARE_BITS = 4
 """By so many bits the magnitudes of terms may exceed their sum without being rounded where it is not."""
 
 
-def is_exact(reference: Trace, other: Trace, *, in_parts: bool = False) -> bool:
-    """Whether the reference gives equal values in both precisions, so that no rounding took place.
+def exact_until(reference: Trace, other: Trace, end: int, *, in_parts: bool = False) -> int:
+    """The first op in which the reference rounds: its values are not equal in both precisions; else ``end``.
 
-    ``in_parts``: nor would it in sums of some of the terms only, which may be larger than the whole.
+    ``in_parts``: nor would sums of some of the terms only before that, which may be larger than the whole.
     """
-    for key, truth in reference.tensors.items():
-        if in_parts and truth.tensor is not None and not _has_spare_bits(truth.tensor):
-            return False
-        twin = other.tensors[key].tensor
-        if truth.tensor is None or twin is None:
-            if truth.tensor is not twin:
-                return False
-        elif not same_bits(truth.tensor.double(), twin.double()):
-            return False
-    return True
+    rounded = (key.op for key in reference.tensors if not _is_exact(key, reference, other, in_parts))
+    return min(rounded, default=end)
+
+
+def _is_exact(key: Key, reference: Trace, other: Trace, in_parts: bool) -> bool:
+    truth, twin = reference.tensors[key].tensor, other.tensors[key].tensor
+    if truth is None or twin is None:
+        return truth is twin
+    return (not in_parts or _has_spare_bits(truth)) and same_bits(truth.double(), twin.double())
 
 
 def _has_spare_bits(tensor: torch.Tensor) -> bool:

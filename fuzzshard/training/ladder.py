@@ -23,7 +23,7 @@ from fuzzshard.oracles.bound import NoiseBound
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import is_gray, tensor_findings, vote
 from fuzzshard.oracles.overflow import first_overflow, first_partial_overflow
-from fuzzshard.oracles.rungs import bitwise_applies, exact_applies, is_exact, loose_rung, split_at_rounding
+from fuzzshard.oracles.rungs import bitwise_applies, exact_applies, exact_until, loose_rung, split_at_rounding
 from fuzzshard.oracles.undetermined import first_undetermined_step
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
@@ -63,13 +63,15 @@ class Ladder:
         device = self.mesh.device.type
         rungs = {name: "bitwise" for name in differing if bitwise_applies(self.case, name, device)}
         rest = [name for name in differing if name not in rungs]
-        exact = rest and self.case.values == "dyadic" and not self._anywhere(not self._runs_exactly())
-        for name in rest:
-            rungs[name] = "exact" if exact and exact_applies(self.case, name) else loose_rung(self.case)
+        exact = self._exact_until() if rest and self.case.values == "dyadic" else 0
+        ends = {name: exact if exact_applies(self.case, name) else 0 for name in rest}
+        for name, end in ends.items():
+            rungs[name] = "exact" if end >= len(self.case.schedule) else loose_rung(self.case)
         loose: dict[str, list[Difference]] = {}
         strict = dict(differing)
         for name in (name for name in differing if rungs[name] == loose_rung(self.case)):
-            strict[name], loose[name] = split_at_rounding(self.case, name, differing[name], device)
+            found = differing[name]
+            strict[name], loose[name] = split_at_rounding(self.case, name, found, device, ends[name])
         loose = self._before_rounding_decides(loose)
         bound = self._noise_bound(loose) if loose else None
         findings: list[Finding] = []
@@ -127,21 +129,27 @@ class Ladder:
             return PrecisionBound(self.case, reference, [], truth=self._truth())
         return NoiseBound(self.case, reference, [])
 
-    def _runs_exactly(self) -> bool:
-        """Whether the case rounds nothing: not in either precision, nor in those that a policy names."""
-        reference, in_parts = self.traces["reference"], bool(self.case.tensor_parallel)
+    def _exact_until(self) -> int:
+        """The first op that rounds something on some rank: in either precision, or in those of a policy."""
+        first = torch.tensor([self._exact_here_until()], device=self.mesh.device)
+        dist.all_reduce(first, op=dist.ReduceOp.MIN, group=self.mesh.everyone)
+        return int(first.item())
+
+    def _exact_here_until(self) -> int:
+        """The same on this rank; all of them train the same runs."""
+        end, in_parts = len(self.case.schedule), bool(self.case.tensor_parallel)
+        reference = self.traces["reference"]
         if not has_precision(self.case) and not self.case.dtypes:
             other = torch.float64 if self.dtype == torch.float32 else torch.float32
             rerun = self._trace(Reference(swapped_casts(self.case), self.mesh, other))
-            return is_exact(reference, rerun, in_parts=in_parts)
+            return exact_until(reference, rerun, end, in_parts=in_parts)
         truth = self._truth()
-        if not is_exact(reference, truth, in_parts=in_parts):
-            return False
+        first = exact_until(reference, truth, end, in_parts=in_parts)
         doubles = "float64" in dtypes_in_play(self.case)
         if not doubles and not any(isinstance(op, Cast) for op in self.case.schedule):
-            return True
-        plain = swapped_casts(unrounded(self.case))
-        return is_exact(truth, self._trace(Reference(plain, self.mesh, torch.float32)), in_parts=in_parts)
+            return first
+        plain = self._trace(Reference(swapped_casts(unrounded(self.case)), self.mesh, torch.float32))
+        return min(first, exact_until(truth, plain, end, in_parts=in_parts))
 
     def _truth(self) -> Trace:
         """What the case computes without mixed precision, in float64."""

@@ -7,7 +7,7 @@ from traces import floats, gradient, trace
 
 from fuzzshard.case.case import Mesh
 from fuzzshard.case.schedule import SetDivideFactor
-from fuzzshard.oracles.rungs import bitwise_applies, is_exact
+from fuzzshard.oracles.rungs import bitwise_applies, exact_until
 
 KEY = gradient(1)
 
@@ -43,11 +43,14 @@ def test_values_without_rounding_are_exact() -> None:
             gradient(2): torch.tensor([7]),
         }
     )
-    assert is_exact(single, double)
+    assert exact_until(single, double, 3) == 3
 
 
 @pytest.mark.parametrize(
     "other", [floats(0.1, dtype=torch.float64), None, floats(float("nan"), dtype=torch.float64)]
 )
 def test_a_rounded_missing_or_invalid_value_is_not_exact(other: torch.Tensor | None) -> None:
-    assert not is_exact(trace({KEY: floats(0.1)}), trace({KEY: other}))
+    exact, later = gradient(0), gradient(2)
+    rounded = trace({later: floats(0.5), exact: floats(0.5), KEY: floats(0.1)})
+    rerun = trace({later: floats(0.5), exact: floats(0.5, dtype=torch.float64), KEY: other})
+    assert exact_until(rounded, rerun, 3) == KEY.op

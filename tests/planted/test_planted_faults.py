@@ -548,6 +548,15 @@ def test_a_rounding_unit_is_a_finding_where_two_ranks_add_in_one_order() -> None
         assert world.run(case).signature == f"{DIVERGED}/gradient"
 
 
+def test_a_rounding_unit_is_a_finding_before_the_first_op_that_rounds(four_ranks: World) -> None:
+    """The step does, by a learning rate that is no power of two; what comes before it is exact."""
+    case = msgspec.structs.replace(EXACT, optimizer=Optimizer(lr=0.1))
+    with faulty_world("one_unit_wrong_gradient", case) as world:
+        verdict = world.run(case)
+    assert_found(verdict, Planted(case, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias", "bitwise"))
+    assert four_ranks.run(case).status is Status.PASS
+
+
 def test_two_engines_that_agree_against_the_reference_accuse_the_reference() -> None:
     case = make_case()
     with faulty_world("reference_wrong_gradient", case) as world:
