@@ -37,7 +37,7 @@ self._orig_param_uid = param._fsdp_orig_uid
         """
 self._init_shared_state()
 seen = set()
-for state in self._state_ctx.all_states:
+for state in dict.fromkeys(self._state_ctx.all_states):
     for fsdp_param in state._fsdp_param_group.fsdp_params if state._fsdp_param_group else ():
         if fsdp_param._orig_param_uid in seen:
             raise ValueError(
