@@ -8,7 +8,6 @@ from fuzzshard.contracts.contract import Contract, Releases, installed_torch
 from fuzzshard.contracts.rules import (
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
     CONTRACTS,
-    PARTIAL_REDUCTIONS_ARE_COMPLETED,
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
     TIES_ACROSS_GROUPS_ARE_REFUSED,
     VIEWS_ARE_WARNED_OF,
@@ -17,7 +16,6 @@ from fuzzshard.contracts.rules import (
 __all__ = [
     "CHANGES_BETWEEN_FORWARD_AND_BACKWARD",
     "CONTRACTS",
-    "PARTIAL_REDUCTIONS_ARE_COMPLETED",
     "REDUCTIONS_FOLLOW_GRAD_DTYPE",
     "TIES_ACROSS_GROUPS_ARE_REFUSED",
     "VIEWS_ARE_WARNED_OF",

@@ -38,21 +38,6 @@ CHANGES_BETWEEN_FORWARD_AND_BACKWARD = Contract(
     until="2.15",
 )
 
-PARTIAL_REDUCTIONS_ARE_COMPLETED = Contract(
-    name="partial-reductions-are-completed",
-    says=(
-        "A sum over shards that waits for its all-reduce takes part in every later reduction of its "
-        "group, with zeros for parameters that got no new gradient."
-    ),
-    quote=(
-        "Sharded gradients and HSDP buffers awaiting all-reduce remain separate. [...] zero_grad() clears "
-        "only the currently registered parameters' gradients, leaving other parameter copies and pending "
-        "all-reduce buffers intact."
-    ),
-    source=f"FSDPModule.set_requires_gradient_sync ({_FULLY_SHARD})",
-    since="2.15",
-)
-
 TIES_ACROSS_GROUPS_ARE_REFUSED = Contract(
     name="ties-across-groups-are-refused",
     says="A parameter that two groups below one root manage is an error of the first forward.",
@@ -79,7 +64,6 @@ VIEWS_ARE_WARNED_OF = Contract(
 CONTRACTS: tuple[Contract, ...] = (
     REDUCTIONS_FOLLOW_GRAD_DTYPE,
     CHANGES_BETWEEN_FORWARD_AND_BACKWARD,
-    PARTIAL_REDUCTIONS_ARE_COMPLETED,
     TIES_ACROSS_GROUPS_ARE_REFUSED,
     VIEWS_ARE_WARNED_OF,
 )

@@ -19,7 +19,6 @@ from fuzzshard.case.groups import groups_within
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Abort, CorruptState, Forward
-from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED
 
 
 class Flaw(enum.Enum):
@@ -32,11 +31,14 @@ class Flaw(enum.Enum):
 
 
 @functools.lru_cache(maxsize=8)
-def flaw(case: Case) -> tuple[Flaw, int] | None:
-    """The first flaw that is found and the op that finds it (-1: construction); None where there is none."""
+def flaw(case: Case, *, ties: bool) -> tuple[Flaw, int] | None:
+    """The first flaw that is found and the op that finds it (-1: construction); None where there is none.
+
+    Parameters that two groups share are one with ``ties`` only.
+    """
     if _sharded_twice(case):
         return Flaw.SHARDED_TWICE, -1
-    roots = _Roots(case)
+    roots = _Roots(case, ties)
     tape, progress = Tape(case, facts(case), roots), Progress(case)
     for index, op in enumerate(case.schedule):
         if isinstance(op, CorruptState) and op.how == "rebuild":
@@ -53,11 +55,11 @@ def flaw(case: Case) -> tuple[Flaw, int] | None:
 class _Roots(Unwatched):
     """Initialises wrap groups as modules are called."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, ties: bool) -> None:
         self.case = case
         self.hooked = [_hooked(case, group) for group in case.wrap]
         self.of_module = {m: i for i, modules in enumerate(self.hooked) for m in modules}
-        self.shared = list(_shared(case)) if TIES_ACROSS_GROUPS_ARE_REFUSED.holds() else []
+        self.shared = list(_shared(case)) if ties else []
         self.initialised: set[int] = set()
         self.flaw: Flaw | None = None
 

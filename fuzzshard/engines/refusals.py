@@ -64,11 +64,23 @@ def _complains(of: Complaint) -> Callable[[Case, str], Iterator[Due]]:
 
 def _has_flaw(of: Flaw) -> Callable[[Case, str], Iterator[Due]]:
     def due(case: Case, engine: str) -> Iterator[Due]:
-        found = flaw(case)
+        found = flaw(case, ties=TIES_ACROSS_GROUPS_ARE_REFUSED.holds())
         if found is not None and found[0] is of:
             yield Due(found[1])
 
     return due
+
+
+def _ties_groups(case: Case, engine: str) -> Iterator[Due]:
+    found = flaw(case, ties=True)
+    if found is not None and found[0] is Flaw.SHARED_ACROSS_GROUPS:
+        yield Due(found[1], certain=TIES_ACROSS_GROUPS_ARE_REFUSED.holds())
+
+
+def _shards_twice(case: Case, engine: str) -> Iterator[Due]:
+    found = flaw(case, ties=False)
+    if found is not None and found[0] is Flaw.SHARDED_TWICE:
+        yield Due(found[1], certain=False)
 
 
 def _lacks(of: Lack) -> Callable[[Case, str], Iterator[Due]]:
@@ -80,8 +92,6 @@ def _lacks(of: Lack) -> Callable[[Case, str], Iterator[Due]]:
 
 def _changes_views(case: Case, engine: str) -> Iterator[Due]:
     """Forwards with gradients that call a wrapped module whose output is changed in place."""
-    if not VIEWS_ARE_WARNED_OF.holds():
-        return
     changed = changed_outputs(case).intersection(path for group in case.wrap for path in group.modules)
     progress = Progress(case)
     for index, op in enumerate(case.schedule):
@@ -174,18 +184,20 @@ REFUSALS: tuple[Refusal, ...] = (
         ("fully_shard",),
         "ValueError",
         "is shared with a parameter already managed by another FSDP group",
-        _has_flaw(Flaw.SHARED_ACROSS_GROUPS),
+        _ties_groups,
         TIES_ACROSS_GROUPS_ARE_REFUSED.quote,
         TIES_ACROSS_GROUPS_ARE_REFUSED.source,
+        doubt="releases before torch 2.12 shard it twice",
     ),
     Refusal(
         ("fully_shard",),
         "RuntimeError",
         "Cannot concatenate overlapping meshes",
-        _has_flaw(Flaw.SHARDED_TWICE),
+        _shards_twice,
         "the same rule for a module that is registered in two groups: the second one meets a DTensor on its "
         "own mesh",
         "torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _init_sharded_param",
+        doubt="the second group has to leave out what is assigned to a group already (fully_shard, module)",
     ),
     Refusal(
         ("fully_shard",),

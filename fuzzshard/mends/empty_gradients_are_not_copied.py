@@ -18,7 +18,8 @@ CONTRACT = Promise(
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        query="torch._chunk_cat empty tensor FSDP2 tensor parallel uneven dim error backward reduce scatter copy in",
+        query="torch._chunk_cat empty tensor FSDP2 tensor parallel uneven dim error backward reduce scatter"
+        " copy in",
         date="2026-11-22",
     ),
     Public(

@@ -20,7 +20,8 @@ PUBLIC = (
     Public(
         "https://github.com/NVIDIA-NeMo/Automodel/pull/3540",
         "merged: works around it",
-        "fully_shard reduce-scatter expects uniform gradient dtype but got set_requires_gradient_sync reduce_dtype",
+        "fully_shard reduce-scatter expects uniform gradient dtype but got set_requires_gradient_sync"
+        " reduce_dtype",
         "2026-11-23",
     ),
 )

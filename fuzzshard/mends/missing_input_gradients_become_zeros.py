@@ -32,7 +32,7 @@ EDITS = (
 ctx.param_group = param_group
 ctx.set_materialize_grads(False)
         """,
-        Releases(until="2.12"),
+        Releases(until="2.13"),
     ),
     Edit(
         "torch.distributed.fsdp._fully_shard._fsdp_param_group:RegisterPostBackwardFunction.setup_context",
@@ -41,6 +41,6 @@ ctx.set_materialize_grads(False)
 ctx.param_group = param_group
 ctx.set_materialize_grads(False)
         """,
-        Releases(since="2.12"),
+        Releases(since="2.13"),
     ),
 )

@@ -20,14 +20,15 @@ CONTRACT = Promise(
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (
     Public(
-        query="FSDP2 HSDP set_requires_all_reduce False partial_reduce_output size mismatch gradient accumulation"
-        " unused parameters",
+        query="FSDP2 HSDP set_requires_all_reduce False partial_reduce_output size mismatch gradient"
+        " accumulation unused parameters",
         date="2026-11-22",
     ),
     Public(
         "https://github.com/pytorch/pytorch/pull/194628",
         "open; near: another change of the same buffer, about its dtype",
-        "FSDP2 HSDP set_requires_all_reduce(False) partial reduce output wrong parameters gradient accumulation",
+        "FSDP2 HSDP set_requires_all_reduce(False) partial reduce output wrong parameters gradient"
+        " accumulation",
         "2026-11-23",
     ),
 )

@@ -20,7 +20,6 @@ from fuzzshard.case.dtypes import reduction_dtype
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.options import Dtype
 from fuzzshard.case.placements import shard_dim
-from fuzzshard.contracts import PARTIAL_REDUCTIONS_ARE_COMPLETED
 
 
 class Shards(enum.Enum):
@@ -212,7 +211,7 @@ class Group:
             return
         if self.all_reduces:
             self.issued.append(Issued("all_reduce", size, dtype))
-        elif PARTIAL_REDUCTIONS_ARE_COMPLETED.holds():
+        else:
             self.partial = reduced
 
     @property

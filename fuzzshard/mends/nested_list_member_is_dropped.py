@@ -1,0 +1,53 @@
+"""``fully_shard`` takes a module of its list that lies below another one for sharded, and leaves it as it is.
+
+``_get_modules_and_states`` (``torch/distributed/fsdp/_fully_shard/_fsdp_init.py``) keeps only the modules of
+a list that no other one contains (``_get_root_modules``): the others, it is thought, run below their parents
+only. They get no hooks and do not become FSDPModules, yet are returned as if they were. One that has a second
+name, and is called outside of its parent, meets sharded parameters; naming one for a prefetch is a
+ValueError. As members of the group they need the same hooks as the others; the list still has one root.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "fully_shard returns a module of a list as if it were sharded, and leaves it as it is"
+COMPONENT = "fully_shard"
+CONTRACT = Promise("The module with FSDP applied (in-place)", "fully_shard, Returns")
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public(
+        "https://github.com/pytorch/pytorch/pull/112625",
+        "near: brought the rule, as such modules never run but within another one",
+        "fully_shard list of modules nested module child not FSDPModule _get_root_modules",
+        "2026-11-23",
+    ),
+    Public(
+        query="FSDP2 fully_shard([a, b]) module nested inside another in list ignored mixed torch.Tensor and"
+        " DTensor Expects FSDPModule",
+        date="2026-11-23",
+    ),
+)
+EDITS = (
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_init:_get_modules_and_states",
+        "(module,) if isinstance(module, nn.Module) else tuple(_get_root_modules(module))",
+        """
+(module,)
+if isinstance(module, nn.Module)
+else tuple(dict.fromkeys([*_get_root_modules(module), *module]))
+        """,
+    ),
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._lazy_init",
+        "if len(self._modules) > 1:",
+        """
+from torch.distributed.utils import _get_root_modules
+
+if len(_get_root_modules(self._modules)) > 1:
+        """,
+    ),
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._lazy_init",
+        "if module is not root_module:",
+        "if state is not self:",
+    ),
+)
