@@ -1,8 +1,9 @@
 """A checkpoint saves the random state of the devices of its arguments, and not that of the current one.
 
-The note of ``torch.utils.checkpoint`` names both, ``get_device_states`` (``torch/utils/checkpoint.py``) looks
-at the arguments alone. Where these are on the host and the module moves them, or ``replicate`` does so after
-the hook of a checkpoint around the root, the dropout of the recomputation draws another mask than the forward.
+The note of ``torch.utils.checkpoint`` names both, ``get_device_states`` (``torch/utils/checkpoint.py``)
+looks at the arguments alone. Where these are on the host and the module moves them, or ``replicate``
+does so after the hook of a checkpoint around the root, the dropout of the recomputation draws another
+mask than the forward.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -15,8 +16,8 @@ PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/14518",
         "merged; its description says that the current device is saved, too",
-        "torch.utils.checkpoint preserve_rng_state CPU inputs moved to GPU inside module dropout mask differs in "
-        "recomputation get_device_states",
+        "torch.utils.checkpoint preserve_rng_state CPU inputs moved to GPU inside module dropout mask "
+        "differs in recomputation get_device_states",
         "2026-11-23",
     ),
 )
