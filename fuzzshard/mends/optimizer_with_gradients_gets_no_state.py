@@ -18,8 +18,8 @@ CONTRACT = Promise(
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        "https://github.com/pytorch/pytorch/pull/140898",
-        "near: what is loaded with set_optimizer_state_dict alone",
+        "https://github.com/pytorch/pytorch/issues/140898",
+        "closed; a maintainer wanted the documentation to say so",
         "get_optimizer_state_dict empty state gradients exist _init_optim_state load momentum lost",
         "2026-11-23",
     ),

@@ -20,8 +20,10 @@ CONTRACT = Promise(
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        query="DDP find_unused_parameters output dataclass _DDPSink tree_flatten not reduced",
-        date="2026-11-23",
+        "https://github.com/pytorch/pytorch/issues/124666",
+        "open",
+        "DDP find_unused_parameters output dataclass _DDPSink tree_flatten not reduced",
+        "2026-11-23",
     ),
 )
 EDITS = (

@@ -39,7 +39,7 @@ EDITS = (
         """,
         """
         if isinstance(from_nelem, int) and from_nelem == 0:
-            counts = [prod([n for n in size if n]) for size in (to_size, from_size)]
+            counts = [2 * prod([n for n in size if n]) for size in (to_size, from_size)]
             from_size, to_size = (
                 [n or (1 if 0 in size[:i] else count) for i, n in enumerate(size)]
                 for size, count in zip((from_size, to_size), counts)
