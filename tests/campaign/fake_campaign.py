@@ -167,6 +167,7 @@ def campaign(
     script_fails: bool = True,
     check: EndableCheck | None = None,
     failing_starts: int = 0,
+    mends: str = "off",
     **options: object,
 ) -> Ran:
     """Runs a campaign on fake worlds; the options are those of CampaignOptions."""
@@ -186,5 +187,5 @@ def campaign(
         render=lambda case, *, signature, findings, torch_version: [f"# shows {signature}\n"],
         check=check or (lambda *_, **__: FakeScriptResult(script_fails)),
     )
-    asked = CampaignOptions(corpus=corpus, device="cpu", **options)  # type: ignore[arg-type]
+    asked = CampaignOptions(corpus=corpus, device="cpu", mends=mends, **options)  # type: ignore[arg-type]
     return Ran(run_campaign(asked, deliver, tools=tools), events, log)
