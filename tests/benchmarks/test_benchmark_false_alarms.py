@@ -69,8 +69,9 @@ def test_without_known_causes_only_passing_and_refusing_is_explained(status, exp
 )
 def test_a_finding_is_explained_by_the_mends_that_cure_it(origin, explanation):
     passes = Verdict(status=Status.PASS)
-    stock, mended = (passes, DIVERGES) if origin is Origin.MEND else (DIVERGES, passes)
-    assert explain(Explanation(origin, stock, mended, ("late",))) == explanation
+    stock = passes if origin is Origin.MEND else DIVERGES
+    mended = passes if origin is Origin.KNOWN else DIVERGES
+    assert explain(Explanation(origin, stock, mended, LATE)) == explanation
 
 
 def test_several_corpora_explain_what_each_of_them_does(tmp_path):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import make_case
 from hypothesis import HealthCheck, given, settings
 from mend_files import mend_file
 from msgspec.structs import replace
@@ -147,7 +148,7 @@ def test_an_interrupt_ends_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_run_here_is_said_before_anything_starts() -> None:
     with pytest.raises(InvalidCase, match="64 ranks"):
-        assert_parity(clean_case(64), device="cpu")
+        assert_parity(make_case(mesh=64), device="cpu")
     with pytest.raises(InvalidCase, match="batch must be at least 1"):
         assert_parity(replace(clean_case(2), inputs=replace(clean_case(2).inputs, batch=0)), device="cpu")
     on_host = replace(clean_case(2), inputs=replace(clean_case(2).inputs, on_host=True))
