@@ -71,6 +71,7 @@ def assert_parity(
     :class:`fuzzshard.errors.InfraError` where ranks fail for a reason that is not torch's.
     """
     __tracebackhide__ = True
+    mends = mends_for(extra=extra_mends) if known else ()
     kind, num_devices = resolve_device(device)
     largest = most_ranks(kind, num_devices, ranks_per_device)
     config = world_config(
@@ -82,11 +83,7 @@ def assert_parity(
         world.check(case)
         try:
             verdict = _judged(world, case, deadline)
-            is_known = (
-                known
-                and verdict.status.is_finding
-                and bool(known_causes(mends_for(extra=extra_mends), world, case, verdict))
-            )
+            is_known = verdict.status.is_finding and bool(known_causes(mends, world, case, verdict))
         except BaseException:  # Ctrl-C: what the ranks still answer belongs to no later case
             shared.close()
             raise

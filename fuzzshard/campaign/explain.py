@@ -228,4 +228,4 @@ def judge_explained(
 
 def known_causes(mends: tuple[str, ...], world: MendableWorld, case: Case, stock: Verdict) -> tuple[str, ...]:
     """The causes of what torch as it is showed, of those that ``mends`` know; empty where it is new."""
-    return explain(world, case, mends, stock=stock).known
+    return explain(world, case, mends, stock=stock).known if mends else ()

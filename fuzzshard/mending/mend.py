@@ -99,6 +99,7 @@ class Patch(Protocol):
 
 
 Kind = Literal["mend", "tripwire", "signature"]
+KINDS: tuple[Kind, ...] = ("mend", "tripwire", "signature")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +138,8 @@ def mend_of(module: ModuleType, file: Path) -> Mend:
         raise UsageError(f"{file} has no {', '.join(missing)}", "see fuzzshard/mending/mend.py")
     if names["COMPONENT"] not in COMPONENTS:
         raise UsageError(f"{file}: COMPONENT is none of {', '.join(COMPONENTS)}", "name one of them")
+    if (kind := getattr(module, "KIND", "mend")) not in KINDS:
+        raise UsageError(f"{file}: KIND is none of {', '.join(KINDS)}", "name one of them")
     mend = Mend(
         slug=file.stem,
         title=str(names["TITLE"]),
@@ -146,7 +149,7 @@ def mend_of(module: ModuleType, file: Path) -> Mend:
         public=tuple(getattr(module, "PUBLIC", ())),
         diagnosis=inspect.cleandoc(module.__doc__ or ""),
         file=file,
-        kind=getattr(module, "KIND", "mend"),
+        kind=kind,
         edits=tuple(getattr(module, "EDITS", ())),
         apply=getattr(module, "apply", None),
         signatures=tuple(getattr(module, "SIGNATURES", ())),

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from matrix import RESULTS, fill, python_of, take_over
 from matrix_steps import (
-    CORPUS,
     REPOSITORY,
     UPSTREAM,
     Cell,
@@ -71,7 +70,7 @@ def alarms(*arguments: str) -> list[Step]:
 
 
 def test_what_is_asked_for_is_run_in_the_order_of_the_columns(tmp_path: Path) -> None:
-    everything = options(upstream=2, planted=tmp_path, only="a,b", corpus=[CORPUS])
+    everything = options(upstream=2, planted=tmp_path, only="a,b", corpus=[Path("corpus/findings")])
     steps = make_steps(everything, tmp_path / "2.14.1")
     assert [step.name for step in steps] == ["false alarms", "upstream", "planted bugs", "corpus"]
     found = " ".join(steps[0].arguments)

@@ -28,6 +28,7 @@ from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.spare import Spares
 
 E = TypeVar("E", bound=Event)
+WithMends = Callable[[Case, tuple[str, ...]], Verdict]
 
 PASS = Verdict(status=Status.PASS, rung="bitwise", seconds=0.01)
 INFRA = Verdict(status=Status.INFRA, message="the machine is on fire")
@@ -66,12 +67,20 @@ def numbered(case_of: Callable[[int], Case] = make_case) -> Callable[..., Iterat
 
 
 class FakeWorld:
-    """The World interface; ``verdict_of`` may also look at the world, or raise."""
+    """The World interface; ``verdict_of`` may also look at the world, or raise.
+
+    ``with_mends`` takes its place where torch has mends; without it they change nothing.
+    """
 
     def __init__(
-        self, verdict_of: Callable[[Case], Verdict], log: list[str], failing_starts: int = 0
+        self,
+        verdict_of: Callable[[Case], Verdict],
+        log: list[str],
+        failing_starts: int = 0,
+        with_mends: WithMends | None = None,
     ) -> None:
         self.verdict_of = verdict_of
+        self.with_mends = with_mends
         self.failing_starts = failing_starts
         self.log = log
         self.pids: list[int] = []
@@ -87,7 +96,9 @@ class FakeWorld:
     def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
         assert self.lock.acquire(blocking=False), "a world is used from one thread at a time"
         try:
-            self.log.append(f"run {case.seed}")
+            self.log.append(f"run {case.seed} mended" if mends else f"run {case.seed}")
+            if mends and self.with_mends is not None:
+                return self.with_mends(case, mends)
             return self.verdict_of(case)
         finally:
             self.lock.release()
@@ -167,6 +178,8 @@ def campaign(
     script_fails: bool = True,
     check: EndableCheck | None = None,
     failing_starts: int = 0,
+    mends: str = "off",
+    with_mends: WithMends | None = None,
     **options: object,
 ) -> Ran:
     """Runs a campaign on fake worlds; the options are those of CampaignOptions."""
@@ -178,7 +191,7 @@ def campaign(
         sink(event)
 
     def world(config: WorldConfig, spares: Spares) -> FakeWorld:
-        return FakeWorld(verdict_of, log, failing_starts)
+        return FakeWorld(verdict_of, log, failing_starts, with_mends)
 
     tools = Tools(
         make_world=world,
@@ -186,5 +199,5 @@ def campaign(
         render=lambda case, *, signature, findings, torch_version: [f"# shows {signature}\n"],
         check=check or (lambda *_, **__: FakeScriptResult(script_fails)),
     )
-    asked = CampaignOptions(corpus=corpus, device="cpu", **options)  # type: ignore[arg-type]
+    asked = CampaignOptions(corpus=corpus, device="cpu", mends=mends, **options)  # type: ignore[arg-type]
     return Ran(run_campaign(asked, deliver, tools=tools), events, log)

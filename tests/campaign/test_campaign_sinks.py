@@ -5,6 +5,7 @@ import json
 import re
 
 import msgspec
+import pytest
 from fake_campaign import PASS, campaign, divergence, make_case, numbered
 
 from fuzzshard.campaign.events import AnyEvent
@@ -75,20 +76,18 @@ def test_plain_lines_and_the_panel_name_a_flaky_finding_with_its_rate(tmp_path):
     assert progress.last_finding.startswith("divergence/fully_shard/gradient (flaky, 5 of 10 runs)")
 
 
-def test_plain_lines_tell_of_known_findings_quarantine_and_what_is_gone(tmp_path):
-    corpus = tmp_path / "corpus"
-    special = numbered(lambda i: make_case(i, norm=i % 5 == 0, ranks=3 if i % 5 == 0 else 2))
-
-    def with_a_norm(case):
-        return divergence() if len(case.model.children) > 1 else PASS
-
-    text = plain(corpus, with_a_norm, cases=special, max_cases=200)
-    assert "QUARANTINE of divergence/fully_shard/gradient" in text
-    assert re.search(r"\d+ times, \d+ cases held back and \d+ let through", text)
-    text = plain(corpus, lambda case: PASS, cases=special, max_cases=50)
+def test_plain_lines_tell_of_findings_that_the_corpus_had(tmp_path):
+    assert "finding divergence/fully_shard/gradient, once" in plain(tmp_path, max_cases=4, seed=0)
+    text = plain(tmp_path, max_cases=4, fresh=True)
     assert "1 findings are known from the corpus" in text
-    assert "GONE divergence/fully_shard/gradient: PASS in 10 runs of its own case" in text
-    assert "known finding divergence/fully_shard/gradient, not seen, gone" in text
+    assert "known finding divergence/fully_shard/gradient, once" in text
+
+
+@pytest.mark.parametrize(
+    ("mends", "said"), [("both", "three cases of four"), ("on", "mended;"), ("off", "no bug is known")]
+)
+def test_plain_lines_say_on_which_torch_cases_run(tmp_path, mends, said):
+    assert said in plain(tmp_path, lambda case: PASS, mends=mends, max_cases=1)
 
 
 def test_a_case_that_could_not_be_saved_is_printed_whole(tmp_path):

@@ -39,14 +39,3 @@ def test_a_crash_is_known_from_another_release_that_has_it_in_another_function(t
     assert registry.hit(found) is None
     known.elsewhere = (crash("before"),)
     assert registry.hit(found) is known
-
-
-def test_what_seemed_gone_and_shows_again_is_the_finding_that_the_corpus_had(tmp_path):
-    registry, known = Registry(), Known("a signature", tmp_path, frozenset({"mesh:2"}), saved_before=True)
-    registry.known.append(known)
-    registry.forget(known)
-    found = Found(0, make_case(), Verdict(status=Status.DIVERGENCE))
-    assert registry.claim(found)
-    registry.settle(found, Known("a signature", tmp_path, frozenset({"mesh:2"})))
-    assert registry.all() == registry.all(gone=True) == (known,)
-    assert (known.gone, known.hits, registry.num_new) == (False, 2, 0)

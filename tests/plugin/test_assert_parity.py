@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -10,17 +9,15 @@ from pathlib import Path
 import pytest
 from cases import make_case
 from hypothesis import HealthCheck, given, settings
+from mend_files import mend_file
 from msgspec.structs import replace
 
 from fuzzshard import testing
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, Step
-from fuzzshard.corpus.entry import Confirmation, make_entry
-from fuzzshard.corpus.lifecycle import Lifecycle, release
-from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
 from fuzzshard.errors import InfraError, InvalidCase, UsageError
+from fuzzshard.mending.mend import mends_for
 from fuzzshard.strategies import cases
 from fuzzshard.testing import assert_parity
 from fuzzshard.verdict import Finding, Status, Verdict
@@ -35,7 +32,10 @@ PASS = Verdict(status=Status.PASS)
 
 
 class FakeWorld:
-    """Judges by the next of ``verdicts``, and counts how often its ranks were replaced."""
+    """Judges by the next of ``verdicts``, and the last one again and again; ``cured_by`` a mend.
+
+    It counts how often its ranks were replaced.
+    """
 
     def __init__(self, *verdicts: Verdict | BaseException) -> None:
         self.config = WorldConfig(size=2)
@@ -43,6 +43,7 @@ class FakeWorld:
         self.verdicts = list(verdicts)
         self.restarts = 0
         self.closed = False
+        self.cured_by = ""
 
     def with_ranks(self, size: int) -> FakeWorld:
         return self
@@ -51,7 +52,9 @@ class FakeWorld:
         pass
 
     def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
-        verdict = self.verdicts.pop(0)
+        if self.cured_by in mends:
+            return PASS
+        verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
         if isinstance(verdict, BaseException):
             raise verdict
         return verdict
@@ -104,67 +107,30 @@ def test_what_accuses_no_engine_is_returned(monkeypatch: pytest.MonkeyPatch, sta
     assert assert_parity(case, device="cpu").status is status
 
 
-def saved(corpus: Path, case: Case, /, *, name: str = "", **changes: object) -> Path:
-    """An entry of a finding as a campaign leaves it, but for ``changes``."""
-    confirmed = Confirmation(runs=3, reproduced=3)
-    entry = make_entry(case, DIVERGENCE, {"torch": "2.13.0", "backend": "gloo"}, confirmed=confirmed)
-    folder = save_unshrunk(corpus, replace(entry, **changes), "")
-    return folder.rename(folder.with_name(name)) if name else folder
-
-
-@pytest.mark.parametrize("lifecycle", list(Lifecycle))
-def test_a_finding_that_a_corpus_explains_does_not_fail_a_test_unless_it_is_fixed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lifecycle: Lifecycle
+def test_a_finding_that_mends_cure_does_not_fail_a_test_that_allows_known_bugs(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    case = replace(make_case(), dtype="float64", seed=9)
-    saved(tmp_path, replace(case, seed=3), lifecycle=lifecycle, bad_on=())
-    judged_by(monkeypatch, *[DIVERGENCE] * 2)
-    if lifecycle is Lifecycle.FIXED:
-        with pytest.raises(AssertionError):
-            assert_parity(case, device="cpu", known=tmp_path)
-    else:
-        assert assert_parity(case, device="cpu", known=tmp_path) == DIVERGENCE
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {
-            "signature": "divergence/fully_shard/loss",
-            "findings": (replace(DIVERGENCE.findings[0], oracle="loss"),),
-        },
-        {"case": make_case(loss="mean_square")},
-        {"preload": ("/fault.py",)},
-        {"status": Status.INCONCLUSIVE},
-        {"confirmed": None},
-        {"bad_on": ("999.0",), "good_on": (release(importlib.metadata.version("torch")),)},
-    ],
-    ids=["signature", "features", "preload", "inconclusive", "unconfirmed", "good here"],
-)
-def test_what_a_campaign_reports_with_a_corpus_fails_a_test_with_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, object]
-) -> None:
-    saved(tmp_path, make_case(), **changes)
-    judged_by(monkeypatch, *[DIVERGENCE] * 2)
+    judged_by(monkeypatch, DIVERGENCE).cured_by = mends_for()[0]
     with pytest.raises(AssertionError):
-        assert_parity(make_case(), device="cpu", known=tmp_path)
+        assert_parity(clean_case(2), device="cpu")
+    assert assert_parity(clean_case(2), device="cpu", known=True) == DIVERGENCE
 
 
-def test_entries_of_one_cause_explain_what_has_all_that_they_share(
+def test_a_finding_that_no_mend_cures_fails_a_test_that_allows_known_bugs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    clipped = (Forward(), Backward(), ClipGradNorm(max_norm=1.0), Step())
-    for name, changes in (("one", {"dtype": "float64"}), ("two", {"loss": "mean_square"})):
-        saved(tmp_path, make_case(schedule=clipped, **changes), name=name)
-    (tmp_path / "findings" / "causes.toml").write_text('"clipping" = ["one", "two"]')
-    judged_by(monkeypatch, *[DIVERGENCE] * 2)
-    assert assert_parity(make_case(schedule=clipped), device="cpu", known=tmp_path) == DIVERGENCE
+    own = mend_file(tmp_path, "mine", "def apply(patch): pass")
+    judged_by(monkeypatch, DIVERGENCE).cured_by = str(own)
+    with pytest.raises(AssertionError):
+        assert_parity(clean_case(2), device="cpu", known=True)
+    verdict = assert_parity(clean_case(2), device="cpu", known=True, extra_mends=[tmp_path])
+    assert verdict == DIVERGENCE
 
 
-def test_a_corpus_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    judged_by(monkeypatch, *[DIVERGENCE] * 2)
-    with pytest.raises(UsageError, match="does not exist"):
-        assert_parity(make_case(), device="cpu", known=tmp_path / "corpos")
+def test_a_folder_without_mends_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    judged_by(monkeypatch, PASS)
+    with pytest.raises(UsageError, match="has no mend"):
+        assert_parity(clean_case(2), device="cpu", known=True, extra_mends=[tmp_path])
 
 
 def test_failing_ranks_are_no_failure_of_parity(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,10 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry
-from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry
+from fuzzshard.corpus.entry import CorpusEntry, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
+from fuzzshard.mending.mend import mends_for
 from fuzzshard.verdict import Finding, Status, Verdict
 from fuzzshard.world import shared
 from fuzzshard.world.config import WorldConfig
@@ -89,11 +90,15 @@ def corpus(pytester: pytest.Pytester) -> Path:
 
 
 class FakeWorld:
-    """Judges every case by the next of :attr:`verdicts`, and the last one again and again."""
+    """Judges every case by the next of :attr:`verdicts`, and the last one again and again.
+
+    Torch with the mend :attr:`cured_by` passes.
+    """
 
     verdicts: list[Verdict | BaseException] = [PASS]
     started: list[int] = []
     closed = 0
+    cured_by = ""
 
     def __init__(self, config: WorldConfig) -> None:
         self.config = config
@@ -101,6 +106,8 @@ class FakeWorld:
         self.started.append(config.size)
 
     def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+        if self.cured_by in mends:
+            return PASS
         verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
         if isinstance(verdict, BaseException):
             raise verdict
@@ -113,7 +120,7 @@ class FakeWorld:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorld]:
     """Replaces the world; what it answers is set in ``verdicts``."""
-    FakeWorld.verdicts, FakeWorld.started, FakeWorld.closed = [PASS], [], 0
+    FakeWorld.verdicts, FakeWorld.started, FakeWorld.closed, FakeWorld.cured_by = [PASS], [], 0, ""
     monkeypatch.setattr(shared, "World", FakeWorld)
     return FakeWorld
 
@@ -355,13 +362,15 @@ def test_the_header_names_versions_device_and_preloads(pytester: pytest.Pytester
 def test_a_known_finding_is_an_expected_failure_where_none_is_expected(
     pytester: pytest.Pytester, world: type[FakeWorld]
 ) -> None:
-    save(pytester.path / "older", "open-one", entry(confirmed=Confirmation(runs=3, reproduced=3)))
     save_bare(pytester.path / "corpus", "pair", clean_case(2))
     world.verdicts = [DIVERGENCE]
     run_corpus(pytester).assert_outcomes(failed=1)
-    result = run_corpus(pytester, "--fuzzshard-known", "older", "-rx")
+    run_corpus(pytester, "--fuzzshard-known").assert_outcomes(failed=1)
+    world.cured_by = mends_for()[0]
+    run_corpus(pytester).assert_outcomes(failed=1)
+    result = run_corpus(pytester, "--fuzzshard-known", "-rx")
     result.assert_outcomes(xfailed=1)
-    result.stdout.fnmatch_lines(["*divergence/fully_shard/gradient, known from*older/findings/open-one*"])
+    result.stdout.fnmatch_lines([f"*divergence/fully_shard/gradient, caused by {world.cured_by}*"])
 
 
 def test_a_mesh_larger_than_the_node_runs_where_ranks_may_share_devices(
@@ -378,7 +387,6 @@ def test_a_mesh_larger_than_the_node_runs_where_ranks_may_share_devices(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("--fuzzshard-corpus", ".", "--fuzzshard-known", "gone"), "*gone does not exist*"),
         (("--fuzzshard-corpus", "nowhere"), "*nowhere does not exist*"),
         (("--fuzzshard-corpus", ".", "--fuzzshard-preload", "missing.py"), "*missing.py*is not a file*"),
         (("--fuzzshard-corpus", ".", "--fuzzshard-deadline", "soon"), "*'soon' is not a duration*"),

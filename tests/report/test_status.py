@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from recorded import LIST_GROUP, RESHARD, finished, judged, one_finding, record
 
-from fuzzshard.campaign.events import FindingFlaky, FindingFound, FindingGone, FindingHit
+from fuzzshard.campaign.events import FindingFlaky, FindingFound, FindingHit
 from fuzzshard.cli import main
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation
@@ -121,18 +121,6 @@ def test_a_finding_that_is_still_being_worked_on_is_unconfirmed(tmp_path: Path) 
     (finding,) = seen_findings([read_node(tmp_path)])
     assert (finding.status, finding.hits, finding.confirmed) == ("unconfirmed", 1, False)
     assert stats_in(tmp_path).findings == 0
-
-
-def test_a_finding_that_is_gone_says_so_until_it_is_found_again(tmp_path: Path) -> None:
-    events = one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
-    path = str(tmp_path / "findings" / RESHARD)
-    gone = FindingGone(signature="x", path=path, runs=3, observed=("PASS",), elapsed=3.0)
-    record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), *events, gone, finished(4.0)])
-    (finding,) = seen_findings([read_node(tmp_path)])
-    assert finding.status == "gone"
-    record(tmp_path, [events[0]])
-    (finding,) = seen_findings([read_node(tmp_path)])
-    assert finding.status == "open"
 
 
 def test_a_known_finding_that_was_hit_is_not_new_and_no_failure_in_junit(tmp_path: Path) -> None:

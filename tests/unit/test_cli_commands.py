@@ -12,6 +12,7 @@ from types import SimpleNamespace, TracebackType
 import msgspec
 import pytest
 from command_line import fuzzshard
+from mend_files import mend_file
 
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
@@ -35,10 +36,13 @@ Judge = Callable[[WorldConfig, Case], Verdict]
 
 
 @pytest.fixture
-def judged_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], list[WorldConfig]]:
-    """Replaces the world by one that judges cases with a function; returns the configs of started ones."""
+def judged_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[WorldConfig]]:
+    """Replaces the world by one that judges cases with a function; returns the configs of started ones.
 
-    def install(judge: Judge) -> list[WorldConfig]:
+    A mend may make every case pass.
+    """
+
+    def install(judge: Judge, *, cured_by: Path | None = None) -> list[WorldConfig]:
         started: list[WorldConfig] = []
 
         class FakeWorld:
@@ -64,7 +68,7 @@ def judged_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], list[WorldCo
             def run(
                 self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
             ) -> Verdict:
-                return judge(self.config, case)
+                return PASS if str(cured_by) in mends else judge(self.config, case)
 
         monkeypatch.setattr("fuzzshard.world.World", FakeWorld)
         return started
@@ -129,19 +133,21 @@ def test_a_summary_on_a_terminal_says_how_far_it_is(
     assert "SAME" in printed.out
 
 
-def test_replay_fails_for_no_finding_that_a_known_corpus_explains(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+def test_replay_fails_for_no_finding_that_known_bugs_cause(
+    tmp_path: Path, judged_by: Callable[..., list[WorldConfig]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry = make_entry(clean_case(2), DIVERGENCE, INFO, confirmed=Confirmation(runs=3, reproduced=3))
-    known = save_unshrunk(tmp_path / "known", entry, "print('script')\n")
     case = tmp_path / "a.json"
     write_atomic(case, codec.encode(clean_case(2)))
-    judged_by(lambda *_: DIVERGENCE)
-    assert fuzzshard("replay", case, "--device", "cpu") == 1
-    assert fuzzshard("replay", case, "--device", "cpu", "--known", known.parent) == 0
-    assert f"{DIVERGENCE.signature}, known from {known}" in capsys.readouterr().out
-    assert fuzzshard("replay", case, "--device", "cpu", "--known", tmp_path / "typo") == 2
-    assert "give a corpus as known" in capsys.readouterr().err
+    mine = mend_file(tmp_path / "mends", "mine", "def apply(patch): pass")
+    judged_by(lambda *_: DIVERGENCE, cured_by=mine)
+    replay = ("replay", case, "--device", "cpu")
+    assert fuzzshard(*replay) == 1
+    assert fuzzshard(*replay, "--known") == 1
+    assert fuzzshard(*replay, "--known", "--extra-mends", mine.parent) == 0
+    assert f"{DIVERGENCE.signature}, caused by {mine}" in capsys.readouterr().out
+    assert fuzzshard(*replay, "--extra-mends", mine.parent) == 2
+    assert fuzzshard(*replay, "--known", "--extra-mends", tmp_path / "typo") == 2
+    assert "give a folder with one Python file for each mend" in capsys.readouterr().err
 
 
 def test_replay_starts_as_many_ranks_as_asked_for(

@@ -1,0 +1,189 @@
+"""Campaigns on torch that has mends: what is known is counted, and hides nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_campaign import PASS, Ran, campaign, divergence, make_case, numbered, shrink_seed_and_norm
+from mend_files import mend_file
+from msgspec.structs import replace
+
+from fuzzshard.campaign.events import (
+    CampaignStarted,
+    CaseJudged,
+    FindingFound,
+    FindingHit,
+    FindingSaved,
+    InfraTrouble,
+    KnownCause,
+    PhaseChanged,
+)
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.store import entry_files
+from fuzzshard.report.lines import event_lines
+from fuzzshard.verdict import Verdict
+
+SHOWN, OTHER = divergence(), divergence("output")
+
+
+class Mends:
+    """Two mends in a folder of their own, and campaigns that have them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.late = str(mend_file(folder, "late", "def apply(patch): pass"))
+        self.early = str(mend_file(folder, "early", "def apply(patch): pass"))
+
+    def campaign(self, corpus: Path, verdict_of: Any, with_mends: Any, /, **options: Any) -> Ran:
+        options = {"mends": "both", "extra_mends": (self.folder,), "max_cases": 8, **options}
+        return campaign(corpus, verdict_of, with_mends=with_mends, **options)
+
+
+@pytest.fixture
+def mends(tmp_path: Path) -> Mends:
+    return Mends(tmp_path / "mends")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return tmp_path / "corpus"
+
+
+def lines(ran: Ran) -> str:
+    return "\n".join(line for event in ran.events for line in event_lines(event))
+
+
+@pytest.mark.parametrize(
+    ("mode", "on_stock"), [("both", {0, 4}), ("on", set()), ("off", set(range(8)))], ids=["both", "on", "off"]
+)
+def test_cases_run_on_the_torch_that_was_asked_for(
+    mends: Mends, corpus: Path, mode: str, on_stock: set[int]
+) -> None:
+    ran = mends.campaign(corpus, lambda case: PASS, lambda case, on: PASS, mends=mode)
+    suffixes = {index: "" if index in on_stock else " mended" for index in range(8)}
+    assert [line for line in ran.log if line.startswith("run")] == [
+        f"run {i}{s}" for i, s in suffixes.items()
+    ]
+    assert ran.of(CampaignStarted)[0].mends == mode
+
+
+def test_all_mends_that_fit_are_on(mends: Mends, corpus: Path) -> None:
+    seen = set()
+    unfit = mend_file(mends.folder, "unfit", "EDITS = (Edit('torch.gone:f', 'x', 'y'),)")
+    ran = mends.campaign(corpus, lambda case: PASS, lambda case, on: seen.add(on) or PASS, max_cases=2)
+    (on,) = seen
+    assert {mends.late, mends.early} <= set(on)
+    assert ran.of(CampaignStarted)[0].mends_unfit == {str(unfit): "there is no module torch.gone"}
+    assert f"not mended: {unfit}" in lines(ran)
+
+
+def test_a_known_cause_is_counted_and_neither_saved_nor_shrunk_and_fails_nothing(
+    mends: Mends, corpus: Path
+) -> None:
+    ran = mends.campaign(corpus, lambda case: SHOWN, lambda case, on: PASS if mends.late in on else SHOWN)
+    known = [(event.index, event.signature, event.causes) for event in ran.of(KnownCause)]
+    assert known == [(0, SHOWN.signature, (mends.late,)), (4, SHOWN.signature, (mends.late,))]
+    assert (ran.code, ran.finished.causes) == (0, {mends.late: 2})
+    assert ran.finished.counts == {"PASS": 6, "DIVERGENCE": 2}
+    assert (ran.finished.findings, ran.of(FindingFound), ran.log.count("restart")) == ((), [], 1)
+    assert {event.phase for event in ran.of(PhaseChanged)} == {"starting", "running", "stopped"}
+    assert not (corpus / "findings").exists()
+    assert f"known cause {mends.late}, 2 times" in lines(ran)
+
+
+def test_a_cause_that_a_signature_had_before_is_tried_first(mends: Mends, corpus: Path) -> None:
+    ran = mends.campaign(corpus, lambda case: SHOWN, lambda case, on: PASS if mends.late in on else SHOWN)
+    assert len(ran.of(KnownCause)) == 2
+    assert ran.log.count("run 4 mended") == 2  # with all mends, and with the likely one
+    assert ran.log.count("run 4") == 1
+
+
+def test_a_tripwire_on_mended_torch_makes_a_finding_known(mends: Mends, corpus: Path) -> None:
+    def tripping(case: Case, on: tuple[str, ...]) -> Verdict:
+        return replace(SHOWN, tripped=("wire",)) if case.seed == 2 else PASS
+
+    ran = mends.campaign(corpus, lambda case: SHOWN if case.seed == 2 else PASS, tripping)
+    assert (ran.code, ran.finished.causes, ran.of(FindingFound)) == (0, {"wire": 1}, [])
+
+
+def test_what_both_show_is_a_finding(mends: Mends, corpus: Path) -> None:
+    def in_case_2(case: Case, on: tuple[str, ...] = ()) -> Verdict:
+        return SHOWN if case.seed == 2 else PASS
+
+    ran = mends.campaign(corpus, in_case_2, in_case_2)
+    (saved,) = ran.of(FindingSaved)
+    assert (saved.signature, saved.reproduced, ran.code) == (SHOWN.signature, 3, 1)
+    assert ran.finished.causes == {}
+
+
+def test_what_only_mended_torch_shows_is_the_fault_of_a_mend_and_of_no_torch(
+    mends: Mends, corpus: Path
+) -> None:
+    def harmful(case: Case, on: tuple[str, ...]) -> Verdict:
+        return SHOWN if mends.early in on and case.seed == 2 else PASS
+
+    ran = mends.campaign(corpus, lambda case: PASS, harmful)
+    (trouble,) = ran.of(InfraTrouble)
+    assert trouble.index == 2
+    assert f"{SHOWN.signature} shows with mends only ({mends.early})" in trouble.message
+    assert ran.of(FindingFound) == []
+    assert not (corpus / "findings").exists()
+    assert ran.finished.counts == {"PASS": 7, "INFRA": 1}
+
+
+def test_a_bug_that_a_known_one_hides_is_found_and_told_as_mended_torch_shows_it(
+    mends: Mends, corpus: Path
+) -> None:
+    def two_bugs(case: Case, on: tuple[str, ...]) -> Verdict:
+        return (SHOWN if case.seed == 2 else PASS) if mends.late in on else OTHER
+
+    ran = mends.campaign(corpus, lambda case: OTHER, two_bugs)
+    (saved,) = ran.of(FindingSaved)
+    assert (saved.signature, saved.reproduced, saved.runs) == (SHOWN.signature, 3, 3)
+    (file,) = entry_files([corpus / "findings"])
+    assert read_entry(file).signature == SHOWN.signature
+    judged = {event.index: event.signature for event in ran.of(CaseJudged) if event.signature}
+    assert judged == {0: OTHER.signature, 2: SHOWN.signature, 4: OTHER.signature}
+    assert (ran.code, ran.finished.causes) == (1, {mends.late: 2})
+
+
+def test_shrinking_does_not_slip_into_a_known_bug(
+    mends: Mends, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
+
+    def new_with_a_norm(case: Case, on: tuple[str, ...]) -> Verdict:
+        return SHOWN if len(case.model.children) > 1 or mends.late not in on else PASS
+
+    stream = numbered(lambda seed: make_case(seed, norm=seed == 3))
+    ran = mends.campaign(corpus, lambda case: SHOWN, new_with_a_norm, cases=stream, max_cases=4)
+    (saved,) = ran.of(FindingSaved)
+    assert (saved.leaves_before, saved.leaves_after) == (2, 2)
+    (file,) = entry_files([corpus / "findings"])
+    assert read_entry(file).case == make_case(0, norm=True)
+
+
+def test_a_new_finding_explains_later_cases_of_its_own(mends: Mends, corpus: Path) -> None:
+    ran = mends.campaign(corpus, lambda case: SHOWN, lambda case, on: SHOWN)
+    assert len(ran.of(FindingSaved)) == 1
+    assert [event.index for event in ran.of(FindingHit)] == list(range(1, 8))
+
+
+def test_a_campaign_that_goes_on_keeps_its_counts_of_causes(mends: Mends, corpus: Path) -> None:
+    def known(case: Case, on: tuple[str, ...]) -> Verdict:
+        return PASS if mends.late in on else SHOWN
+
+    def interrupted(case: Case) -> Verdict:
+        if case.seed == 8:
+            raise KeyboardInterrupt
+        return SHOWN
+
+    first = mends.campaign(corpus, interrupted, known, max_cases=12)
+    assert (first.code, first.finished.cases, first.finished.causes) == (130, 8, {mends.late: 2})
+    second = mends.campaign(corpus, lambda case: SHOWN, known, max_cases=12)
+    assert second.finished.cases == 12
+    assert len(second.of(KnownCause)) == 1
+    assert (second.code, second.finished.causes) == (0, {mends.late: 3})

@@ -1,0 +1,213 @@
+"""What causes a finding, on worlds where made up mends cure it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_campaign import INFRA, PASS, FakeWorld, divergence, make_case
+from mend_files import mend_file
+from msgspec.structs import replace
+
+from fuzzshard.campaign.explain import (
+    Explanation,
+    OnBoth,
+    Origin,
+    explain,
+    judge_explained,
+    known_causes,
+    unknown_only,
+)
+from fuzzshard.case.case import Case
+from fuzzshard.verdict import Status, Verdict
+
+CASE = make_case(7)
+SHOWN, OTHER = divergence(), divergence("output")
+REJECTED = Verdict(status=Status.REJECTED)
+
+Verdicts = Callable[[set[str]], Verdict]
+"""The verdict on torch with these mends."""
+
+
+@pytest.fixture(scope="module")
+def mends(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Sixty mends that change nothing; a fake world says what they cure."""
+    folder = tmp_path_factory.mktemp("mends")
+    return tuple(str(mend_file(folder, f"m{n:02}", "def apply(patch): pass")) for n in range(60))
+
+
+def world(verdict_with: Verdicts) -> FakeWorld:
+    return FakeWorld(lambda _: verdict_with(set()), [], with_mends=lambda _, mends: verdict_with(set(mends)))
+
+
+def cured_by(*needed: str) -> Verdicts:
+    return lambda on: PASS if set(needed) <= on else SHOWN
+
+
+def broken_by(*needed: str) -> Verdicts:
+    return lambda on: SHOWN if set(needed) <= on else PASS
+
+
+@pytest.mark.parametrize("which", [0, 1, 30, 58, 59])
+def test_the_one_mend_that_cures_a_finding_is_its_cause(mends: tuple[str, ...], which: int) -> None:
+    runs = world(cured_by(mends[which]))
+    explained = explain(runs, CASE, mends)
+    assert (explained.origin, explained.causes) == (Origin.KNOWN, (mends[which],))
+    assert (explained.verdict, explained.known) == (SHOWN, (mends[which],))
+    assert len(runs.log) <= 10
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (0, 59), (17, 40), (58, 59)])
+def test_mends_that_cure_it_together_only_are_causes_both(
+    mends: tuple[str, ...], pair: tuple[int, int]
+) -> None:
+    needed = tuple(mends[n] for n in pair)
+    assert explain(world(cured_by(*needed)), CASE, mends).known == needed
+
+
+def test_one_of_two_mends_that_cure_it_is_enough(mends: tuple[str, ...]) -> None:
+    either = world(lambda on: PASS if on & {mends[3], mends[9]} else SHOWN)
+    assert explain(either, CASE, mends).known == (mends[3],)
+
+
+def test_what_torch_refuses_on_mended_torch_is_cured(mends: tuple[str, ...]) -> None:
+    refused = world(lambda on: REJECTED if mends[5] in on else SHOWN)
+    assert explain(refused, CASE, mends).known == (mends[5],)
+
+
+def test_what_shows_in_spite_of_all_mends_is_new(mends: tuple[str, ...]) -> None:
+    explained = explain(world(lambda on: SHOWN), CASE, mends)
+    assert (explained.origin, explained.known, explained.verdict) == (Origin.NEW, (), SHOWN)
+
+
+def test_what_a_known_bug_hides_is_new_and_told_as_mended_torch_shows_it(mends: tuple[str, ...]) -> None:
+    explained = explain(world(lambda on: OTHER if mends[5] in on else SHOWN), CASE, mends)
+    assert (explained.origin, explained.shown_by_stock) == (Origin.NEW, False)
+    assert explained.verdict == OTHER
+
+
+def test_without_a_finding_nothing_is_asked_of_mends(mends: tuple[str, ...]) -> None:
+    passing = world(lambda on: PASS)
+    assert explain(passing, CASE, mends) == Explanation(Origin.NONE, PASS)
+    assert passing.log == ["run 7"]
+
+
+def test_likely_causes_are_tried_first(mends: tuple[str, ...]) -> None:
+    runs = world(cured_by(mends[40]))
+    explained = explain(runs, CASE, mends, likely=[(mends[1],), (mends[40],)])
+    assert explained.known == (mends[40],)
+    assert len(runs.log) == 4  # as it is, with all, and with each of the likely ones
+    assert explain(runs, CASE, mends, likely=[(mends[1],)]).known == (mends[40],)
+
+
+@pytest.mark.parametrize("which", [0, 33, 59])
+def test_what_only_mended_torch_shows_is_a_defect_of_the_mend_that_it_takes(
+    mends: tuple[str, ...], which: int
+) -> None:
+    runs = world(broken_by(mends[which]))
+    explained = explain(runs, CASE, mends, mended=SHOWN)
+    assert (explained.origin, explained.causes, explained.known) == (Origin.MEND, (mends[which],), ())
+    assert explained.verdict.status is Status.INFRA
+    assert mends[which] in explained.verdict.message
+
+
+def test_two_mends_that_harm_together_are_both_named(mends: tuple[str, ...]) -> None:
+    explained = explain(world(broken_by(mends[2], mends[50])), CASE, mends, mended=SHOWN)
+    assert (explained.origin, explained.causes) == (Origin.MEND, (mends[2], mends[50]))
+
+
+def test_a_tripwire_knows_a_finding_that_nothing_cures(mends: tuple[str, ...]) -> None:
+    tripping = world(lambda on: replace(SHOWN, tripped=("wire",)) if on else SHOWN)
+    explained = explain(tripping, CASE, mends)
+    assert (explained.origin, explained.known, explained.verdict) == (Origin.KNOWN, ("wire",), SHOWN)
+
+
+def test_a_tripwire_that_a_passing_case_trips_says_nothing(mends: tuple[str, ...]) -> None:
+    tripped = replace(SHOWN, tripped=("wire",))
+    assert explain(world(lambda on: PASS), CASE, mends, mended=tripped).origin is Origin.NONE
+    cured = world(lambda on: replace(cured_by(mends[5])(on), tripped=("wire",)))
+    assert explain(cured, CASE, mends).known == (mends[5],)
+
+
+def test_a_signature_knows_what_has_it(mends: tuple[str, ...], tmp_path: Path) -> None:
+    body = "KIND = 'signature'\nSIGNATURES = ('divergence/*/gradient', 'hang/*')"
+    named = str(mend_file(tmp_path, "named", body))
+    assert explain(world(lambda on: SHOWN), CASE, (*mends, named)).known == (named,)
+    assert explain(world(lambda on: OTHER), CASE, (*mends, named)).origin is Origin.NEW
+
+
+def test_a_machine_that_fails_on_mended_torch_makes_nothing_known(mends: tuple[str, ...]) -> None:
+    explained = explain(world(lambda on: INFRA if on else SHOWN), CASE, mends)
+    assert explained.known == ()
+    assert explained.verdict.status is Status.INFRA
+
+
+@pytest.mark.parametrize(
+    ("on_mended", "first"), [(True, ["run 7 mended", "run 7"]), (False, ["run 7", "run 7 mended"])]
+)
+def test_a_suspicion_is_run_on_the_other_torch_too(
+    mends: tuple[str, ...], on_mended: bool, first: list[str]
+) -> None:
+    runs = world(lambda on: SHOWN)
+    case, explained = judge_explained(runs, CASE, mends, on_mended=on_mended)
+    assert (case, explained.origin, runs.log) == (CASE, Origin.NEW, first)
+
+
+def test_what_passes_runs_once(mends: tuple[str, ...]) -> None:
+    runs = world(cured_by(mends[5]))
+    assert judge_explained(runs, CASE, mends, on_mended=True)[1].origin is Origin.NONE
+    assert runs.log == ["run 7 mended"]
+
+
+def test_likely_causes_are_asked_for_by_signature(mends: tuple[str, ...]) -> None:
+    runs, asked = world(cured_by(mends[5])), []
+
+    def likely(signature: str) -> list[tuple[str, ...]]:
+        asked.append(signature)
+        return [(mends[5],)]
+
+    _, explained = judge_explained(runs, CASE, mends, on_mended=False, likely=likely)
+    assert (explained.known, asked, len(runs.log)) == ((mends[5],), [SHOWN.signature], 3)
+
+
+def test_without_mends_nothing_is_known_and_nothing_runs() -> None:
+    runs = world(lambda on: PASS)
+    assert known_causes((), runs, CASE, SHOWN) == ()
+    assert runs.log == []
+
+
+@pytest.mark.parametrize(
+    ("stock", "mended", "strict", "loose"),
+    [
+        (SHOWN, PASS, PASS, PASS),
+        (SHOWN, SHOWN, SHOWN, SHOWN),
+        (PASS, SHOWN, PASS, PASS),
+        (OTHER, SHOWN, PASS, SHOWN),
+        (SHOWN, INFRA, INFRA, INFRA),
+        (SHOWN, replace(SHOWN, tripped=("wire",)), PASS, PASS),
+    ],
+    ids=["cured", "both", "only mended", "different", "infra", "tripped"],
+)
+def test_a_runner_on_both_shows_what_no_known_bug_is(
+    mends: tuple[str, ...], stock: Verdict, mended: Verdict, strict: Verdict, loose: Verdict
+) -> None:
+    runs = world(lambda on: mended if on else stock)
+    for strictly, expected in ((True, strict), (False, loose)):
+        seen = OnBoth(runs, mends, strict=strictly).run(CASE)
+        assert (seen.status, seen.findings) == (expected.status, expected.findings)
+
+
+def test_what_is_made_of_a_finding_has_to_show_it_where_it_showed(mends: tuple[str, ...]) -> None:
+    """With a finding that stock torch shows, its smaller cases have to show it there; else a bug hides it."""
+
+    def judged(case: Case, on: set[str]) -> Verdict:
+        return SHOWN if on or case.seed == 1 else OTHER
+
+    runs = FakeWorld(lambda c: judged(c, set()), [], with_mends=lambda c, on: judged(c, set(on)))
+    smaller = make_case(0)
+    shown_by_both = unknown_only(runs, make_case(1), SHOWN, mends)(runs)
+    assert shown_by_both.run(smaller).status is Status.PASS
+    hidden = unknown_only(runs, make_case(2), SHOWN, mends)(runs)
+    assert hidden.run(smaller) == SHOWN
+    assert unknown_only(runs, make_case(1), SHOWN, ())(runs) is runs
