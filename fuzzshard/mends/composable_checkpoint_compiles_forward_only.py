@@ -25,7 +25,9 @@ PUBLIC = (
         "checkpoint around torch.compile saved tensors different order recomputation CheckpointError",
         "2026-11-23",
     ),
-    Public("https://github.com/pytorch/pytorch/issues/166926", "near, open: a recomputation hits another graph"),
+    Public(
+        "https://github.com/pytorch/pytorch/issues/166926", "near, open: a recomputation hits another graph"
+    ),
 )
 EDITS = (
     Edit(

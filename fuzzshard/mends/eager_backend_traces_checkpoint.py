@@ -18,7 +18,9 @@ CONTRACT = Promise(
 )
 TORCH = Releases(since="2.12")
 PUBLIC = (
-    Public("https://github.com/pytorch/pytorch/pull/160883", "open, 'Fallback to eager AC when backend=eager'"),
+    Public(
+        "https://github.com/pytorch/pytorch/pull/160883", "open, 'Fallback to eager AC when backend=eager'"
+    ),
     Public("https://github.com/pytorch/pytorch/issues/160773", "closed, of the random state"),
     Public(
         "https://github.com/pytorch/pytorch/pull/102450",

@@ -103,7 +103,9 @@ def _differentiable_outputs(metadata: Any) -> list[int]:
     changed = [metadata.input_info[place] for place in metadata.mutated_inp_runtime_indices]
     taken = [info.mutates_data and info.requires_grad for info in changed]
     taken += [
-        info.output_type in own and issubclass(info.raw_type, torch.Tensor) and info.requires_grad_for_backward
+        info.output_type in own
+        and issubclass(info.raw_type, torch.Tensor)
+        and info.requires_grad_for_backward
         for info in metadata.output_info
     ]
     taken += [True] * metadata.num_intermediate_bases
@@ -115,7 +117,9 @@ def _gradients_needed(function: Any) -> Sequence[set[int]]:
     graph = function._lazy_backward_info.bw_module.graph
     subclasses = function.maybe_subclass_metadata
     owners = [
-        nr for nr, meta in enumerate(function.metadata.subclass_tangent_meta) for _ in _leaves(meta, subclasses)
+        nr
+        for nr, meta in enumerate(function.metadata.subclass_tangent_meta)
+        for _ in _leaves(meta, subclasses)
     ]
     needs: dict[Any, set[int]] = {}
     for node in graph.nodes:
@@ -124,7 +128,10 @@ def _gradients_needed(function: Any) -> Sequence[set[int]]:
             needs[node].add(owners.pop(0))
     results = graph.output_node().args[0]
     if subclasses is not None:
-        first = [getattr(m, "unwrapped_idx", getattr(m, "flat_tensor_start_idx", -1)) for m in subclasses.grad_input_metas]
+        first = [
+            getattr(m, "unwrapped_idx", getattr(m, "flat_tensor_start_idx", -1))
+            for m in subclasses.grad_input_metas
+        ]
         results = [results[place] for place in first]
     return [needs.get(result, set()) for result in results]
 
