@@ -1,12 +1,12 @@
 """Whether an unused parameter gets a gradient of zeros goes by whether it was frozen when its group last ran.
 
-With ``set_reduce_scatter_unused_params`` the end of a backward reduces zeros for trainable parameters that got
-no gradient. ``FSDPParamGroup._get_unsharded_grad_to_reduce``
+With ``set_reduce_scatter_unused_params`` the end of a backward reduces zeros for trainable parameters that
+got no gradient. ``FSDPParamGroup._get_unsharded_grad_to_reduce``
 (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py) asks the unsharded parameter for its
-``requires_grad``, which is a copy from the time at which the group was last unsharded; what users freeze and
-thaw is the sharded one. A group that does not run in this iteration so gives what is frozen by now a gradient
-of zeros, by which weight decay moves it, and what is trainable by now none. The check a few lines above,
-``_validate_unused_param_grad_dtypes``, asks the sharded parameter.
+``requires_grad``, which is a copy from the time at which the group was last unsharded; what users freeze
+and thaw is the sharded one. A group that does not run in this iteration so gives what is frozen by now a
+gradient of zeros, by which weight decay moves it, and what is trainable by now none. The check a few lines
+above, ``_validate_unused_param_grad_dtypes``, asks the sharded parameter.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
