@@ -98,6 +98,13 @@ def test_another_number_of_units_is_a_finding() -> None:
     assert [(f.op, f.observed) for f in findings] == [(1, "5 units in backward")]
 
 
+def test_a_unit_that_reshards_at_the_end_of_a_backward_does_not_within_it() -> None:
+    case = make_case(schedule=ONCE, wrap=groups(ROOT), engines=("fsdp1",))
+    timely, late = (Trace(post_backwards=[PostBackward(1, -1, deferred)]) for deferred in (False, True))
+    assert fsdp1_hook_findings(case, timely, 0) == []
+    assert [f.observed for f in fsdp1_hook_findings(case, late, 0)] == ["0 units in backward"]
+
+
 def test_nothing_is_predicted_for_fsdp1_where_units_are_recomputed() -> None:
     case = make_case(schedule=TWO_STEPS, checkpoints=(Checkpoint(module="a"),), engines=("fsdp1",))
     assert {count for _, count in resharded_units(case, 0)} == {None}
