@@ -57,13 +57,16 @@ EDITS = (
             if self is None or self._last_task == task:
                 return
             self._last_task = task
-            for index, parameter in enumerate(self._reduced_parameters):
-                if not parameter.requires_grad or not torch._C._will_engine_execute_node(
-                    torch.autograd.graph.get_gradient_edge(parameter).node
-                ):
+            for index, node in self._awaited_nodes.items():
+                if not torch._C._will_engine_execute_node(node):
                     self.reducer._autograd_hook(index)
 
         self._last_task = -1
+        self._awaited_nodes = {
+            index: torch.autograd.graph.get_gradient_edge(parameter).node
+            for index, parameter in enumerate(self._reduced_parameters)
+            if parameter.requires_grad
+        }
         self.reducer.prepare_for_backward(
             [p.view_as(p) for p in self._reduced_parameters]
         )
