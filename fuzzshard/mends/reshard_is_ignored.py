@@ -5,7 +5,8 @@ forward: ``FSDPParamGroup.reshard`` goes by ``reshard_after_forward`` while the 
 state, in which a list group stays that ran in part, or a module whose recomputation stopped early. And a
 group that still counts as sharded keeps the output of an all-gather that nobody has waited for
 (``unshard(async_op=True)``, a prefetch of a module that does not run). The next forward takes it for its
-own, so it computes with the parameters of before the step.
+own, so it computes with the parameters of before the step; where it was begun from the smaller mesh of an int
+``reshard_after_forward``, its sizes are not those of the mesh that the parameters are on by then.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -38,6 +39,16 @@ EDITS = (
         """
             fsdp_param_group.wait_for_unshard()
             fsdp_param_group._to_sharded()
+        """,
+    ),
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup._to_sharded",
+        """
+        if not self.is_sharded:
+        """,
+        """
+        if not self.is_sharded:
+            self.wait_for_unshard()
         """,
     ),
 )

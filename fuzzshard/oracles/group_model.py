@@ -196,6 +196,8 @@ class Group:
         self.phase = Phase.POST_BACKWARD
         self.waits_to_finalize = not self.reduces
         if self.reshards_after_backward:
+            if self.shards is Shards.FEW:
+                self.ahead = Ahead.NONE
             self.shards = Shards.ALL
         reduced = self.gradients | self.partial
         if fills_unused(self.case, self.index) and self.was_unsharded:
