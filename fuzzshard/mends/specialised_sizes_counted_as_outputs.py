@@ -1,10 +1,11 @@
 """AOTAutograd counts the symbolic sizes of a DTensor that a graph returns before tracing specialises them.
 
-A graph returns the symbolic sizes of its DTensors besides their local tensors, and metadata that is collected
-before the graph is traced says how many (``subclass_fw_graph_out_meta``, by ``create_subclass_metadata`` in
-``torch/_functorch/_aot_autograd/subclass_utils.py``). Where tracing gives such a size one value it is no output
-of the graph, and the wrapper around the graph asks for it all the same, or takes a result of the backward for
-one of the forward. A graph whose tracing specialises what was counted has to be counted and traced again.
+A graph returns the symbolic sizes of its DTensors besides their local tensors, and metadata that is
+collected before the graph is traced says how many (``subclass_fw_graph_out_meta``, by
+``create_subclass_metadata`` in ``torch/_functorch/_aot_autograd/subclass_utils.py``). Where tracing gives
+such a size one value it is no output of the graph, and the wrapper around the graph asks for it all the
+same, or takes a result of the backward for one of the forward. A graph whose tracing specialises what was
+counted has to be counted and traced again.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 TITLE = "AOTAutograd counts sizes of a DTensor as outputs that tracing specialises afterwards"
 COMPONENT = "compile"
 CONTRACT = Promise(
-    "AOTAutograd metadata records symbolic DTensor wrapper sizes, but joint graph capture later unwraps concrete "
-    "DTensor instances and emits fewer forward outputs",
-    "pytorch issue 185296",
+    "This list contains subclass information on all of the fw graph outputs except for saved_for_bw_tensors",
+    "ViewAndMutationMeta.subclass_fw_graph_out_meta, a comment",
 )
 TORCH = Releases(since="2.12")
 PUBLIC = (
