@@ -263,4 +263,6 @@ def hand_over_event(case: Case, model: nn.Module, device: torch.device) -> None:
 def compile_root(case: Case, model: nn.Module) -> None:
     """``module.compile()`` with caches that no other case has filled."""
     torch._dynamo.reset()
+    # The cache on disk goes by what is traced, and not by what a mend makes of it.
+    torch._functorch.config.enable_autograd_cache = False
     model.compile(backend=case.compile)

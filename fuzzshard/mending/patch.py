@@ -26,14 +26,16 @@ class Mended:
         self._on: tuple[tuple[str, ...], bool] = ((), False)
         self._undo: list[Callable[[], None]] = []
 
-    def switch(self, names: tuple[str, ...], *, compiles: bool) -> None:
+    def switch(self, names: tuple[str, ...], *, compiles: bool) -> bool:
         """Makes ``names`` (:func:`fuzzshard.mending.mend.find_mend`) the mends that torch has, and no others.
+
+        Returns whether these are others than before, so that what torch remembers is not what it would do.
 
         Those of the compilers, whose import takes a second, are left out unless the case ``compiles``. So is
         one whose target is not as it knows it; the coordinator says so.
         """
         if (names, compiles) == self._on:
-            return
+            return False
         while self._undo:
             self._undo.pop()()
         mends = [mend for mend in map(find_mend, names) if compiles or mend.component != "compile"]
@@ -47,6 +49,7 @@ class Mended:
             if mend.apply is not None:
                 mend.apply(self._patch)
         self._on = names, compiles
+        return True
 
     def _patch(self, owner: Any, name: str, value: Any) -> None:
         if name in vars(owner):

@@ -1,7 +1,7 @@
 """The backend "eager" runs a checkpoint that Dynamo traced as if it traced it once more.
 
-Dynamo replaces a checkpoint by ``tag_activation_checkpoint``, and what that runs, with tensors as well, is made
-for AOTAutograd to trace (``tag_activation_checkpoint_impl`` in ``torch/_higher_order_ops/wrap.py``). It
+Dynamo replaces a checkpoint by ``tag_activation_checkpoint``, and what that runs, with tensors as well, is
+made for AOTAutograd to trace (``tag_activation_checkpoint_impl`` in ``torch/_higher_order_ops/wrap.py``). It
 keeps no random state, for a partitioner is to take care of it, so a recomputation draws other dropouts than
 the forward. It hands parameters and buffers over as inputs of the checkpoint, which saves them, so that a
 batch norm's counter may not be counted up. With no trace under way it should be the checkpoint of eager mode.

@@ -1,11 +1,12 @@
 """The backward of a compiled graph makes zeros of the missing gradients of its outputs, and passes them on.
 
 A compiled graph is one autograd function (``CompiledFunction`` in
-``torch/_functorch/_aot_autograd/runtime_wrappers.py``), and autograd makes zeros of the gradients that do not
-reach its outputs, for its backward takes them all. So a parameter that only an unused output depends on gets a
-gradient of zeros in place of None, by which an optimizer decays its weight and moves its momentum. The graph of
-the backward says which of its results depend on which gradients: those that depend on missing ones only are
-missing, too. ``CompiledFunction`` is made anew for every graph, so it is changed where it is handed over.
+``torch/_functorch/_aot_autograd/runtime_wrappers.py``), and autograd makes zeros of the gradients that do
+not reach its outputs, for its backward takes them all. So a parameter that only an unused output depends on
+gets a gradient of zeros in place of None, by which an optimizer decays its weight and moves its momentum.
+The graph of the backward says which of its results depend on which gradients: those that depend on missing
+ones only are missing, too. ``CompiledFunction`` is made anew for every graph, so it is changed where it is
+handed over.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 TITLE = "A compiled graph turns missing gradients into zeros"
 COMPONENT = "compile"
 CONTRACT = Promise(
-    "Unused differentiable outputs lead to unnecessary gradient computation when compared to eager",
-    "pytorch issue 131794, title; by default `Optimizer.zero_grad` and autograd tell None from zeros: 'torch.optim "
-    "optimizers have a different behavior if the gradient is 0 or None'",
+    "If the user requests zero_grad(set_to_none=True) followed by a backward pass, .grads are guaranteed to "
+    "be None for params that did not receive a gradient",
+    "Optimizer.zero_grad",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
@@ -105,7 +106,7 @@ def _differentiable_outputs(metadata: Any) -> list[int]:
     taken += [
         info.output_type in own
         and issubclass(info.raw_type, torch.Tensor)
-        and info.requires_grad_for_backward
+        and getattr(info, "requires_grad_for_backward", info.requires_grad)
         for info in metadata.output_info
     ]
     taken += [True] * metadata.num_intermediate_bases

@@ -33,12 +33,13 @@ class Housekeeping:
         if case.compile is not None:
             torch._dynamo.reset()
         if self._num_cases % CASES_BETWEEN_CLEARINGS == 0:
-            _clear_caches()
+            clear_caches()
         collect_garbage()
         gc.freeze()
 
 
-def _clear_caches() -> None:
+def clear_caches() -> None:
+    """Has torch find out again what operations do to layouts and sizes, which a mend may change."""
     DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
     if hasattr(torch._C, "_clear_DTensor_sharding_propagator_cache"):
         torch._C._clear_DTensor_sharding_propagator_cache()

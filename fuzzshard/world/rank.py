@@ -57,7 +57,7 @@ def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO,
         return
     from fuzzshard.mending.patch import Mended
     from fuzzshard.mending.trips import forget_trips, listen
-    from fuzzshard.training.housekeeping import Housekeeping
+    from fuzzshard.training.housekeeping import Housekeeping, clear_caches
     from fuzzshard.training.torch_coverage import new_points
 
     threading.Thread(target=_answer, args=(side,), name="fuzzshard-side", daemon=True).start()
@@ -66,7 +66,8 @@ def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO,
     while (message := receive(channel)) is not None:
         assert isinstance(message, RunCase)
         forget_trips()
-        mended.switch(message.mends, compiles=message.case.compile is not None)
+        if mended.switch(message.mends, compiles=message.case.compile is not None):
+            clear_caches()
         reply = msgspec.structs.replace(_run(channel, message, device), points=new_points())
         send(channel, reply)
         if isinstance(reply, Failure):
