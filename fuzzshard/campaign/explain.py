@@ -124,12 +124,14 @@ class OnBoth(OnMends):
 
 def told(mended: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
     """The causes that tell of a finding of mended torch without mending it."""
+    known = {name: find_mend(name) for name in mends}
+    tripped = tuple(name for name, mend in known.items() if mend.slug in mended.tripped)
     by_signature = (
         name
-        for name in mends
-        if any(fnmatchcase(mended.signature, pattern) for pattern in find_mend(name).signatures)
+        for name, mend in known.items()
+        if any(fnmatchcase(mended.signature, pattern) for pattern in mend.signatures)
     )
-    return mended.tripped or tuple(by_signature)
+    return tripped or tuple(by_signature)
 
 
 def unknown_only(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import __future__
 
 import functools
+import gc
 import importlib
 import inspect
 import textwrap
@@ -25,6 +26,7 @@ class Mended:
     def __init__(self) -> None:
         self._on: tuple[tuple[str, ...], bool] = ((), False)
         self._undo: list[Callable[[], None]] = []
+        self._found: dict[str, types.FunctionType | None] = {}
 
     def switch(self, names: tuple[str, ...], *, compiles: bool) -> bool:
         """Makes ``names`` (:func:`fuzzshard.mending.mend.find_mend`) the mends that torch has, and no others.
@@ -42,9 +44,13 @@ class Mended:
         mends = [mend for mend in mends if not why_not(mend)]
         edits = [edit for mend in mends for edit in mend.edits_here()]
         for target, (before, after) in edited_functions(edits).items():
-            function = _find(target)
-            self._undo.append(functools.partial(setattr, function, "__code__", function.__code__))
-            function.__code__ = _compiled(target, before, after)
+            if target not in self._found:
+                self._found[target] = function_of(target)
+            if (function := self._found[target]) is None:  # a preloaded file has replaced it
+                continue
+            code = function.__code__
+            self._undo.append(functools.partial(setattr, function, "__code__", code))
+            function.__code__ = _compiled(target, before, after, code)
         for mend in mends:
             if mend.apply is not None:
                 mend.apply(self._patch)
@@ -59,10 +65,20 @@ class Mended:
         setattr(owner, name, value)
 
 
-def _find(target: str) -> types.FunctionType:
-    """The function itself, below its decorators."""
+def function_of(target: str) -> types.FunctionType | None:
+    """The function itself, below its decorators, and below what a preloaded file has put in its place.
+
+    None where such a file has left nothing of it.
+    """
     module, _, qualified = target.partition(":")
     found: Any = importlib.import_module(module)
+    names = vars(found)
+
+    def is_it(each: Any) -> bool:
+        if type(each) is not types.FunctionType or each.__globals__ is not names:
+            return False
+        return each.__code__.co_qualname == qualified
+
     for name in qualified.split("."):
         found = inspect.getattr_static(found, name)
         if isinstance(found, (staticmethod, classmethod)):
@@ -70,24 +86,23 @@ def _find(target: str) -> types.FunctionType:
         elif isinstance(found, property):
             found = found.fget
     function = inspect.unwrap(found)
-    assert isinstance(function, types.FunctionType), target
-    return function
+    return function if is_it(function) else next(filter(is_it, gc.get_objects()), None)
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(target: str, before: Function, after: tuple[str, ...]) -> types.CodeType:
-    """The code of ``after``, as if it stood where ``before`` stands: same file, names and closures."""
-    function = _find(target)
+def _compiled(target: str, before: Function, after: tuple[str, ...], like: types.CodeType) -> types.CodeType:
+    """The code of ``after``, as if it stood where ``before`` stands: same file, names and closures.
+
+    ``like`` is the code that torch has there.
+    """
     *classes, name = target.partition(":")[2].split(".")
     source = textwrap.dedent("\n".join(after))
     # Within classes of the same names, so that super() and private names mean what they meant.
     for owner in reversed(classes):
         source = f"class {owner}:\n" + textwrap.indent(source, " ")
     source = "\n" * (before.first_line - 1 - len(classes)) + source
-    flags = function.__code__.co_flags & __future__.annotations.compiler_flag
-    code: types.CodeType = compile(
-        source, function.__code__.co_filename, "exec", flags=flags, dont_inherit=True
-    )
+    flags = like.co_flags & __future__.annotations.compiler_flag
+    code: types.CodeType = compile(source, like.co_filename, "exec", flags=flags, dont_inherit=True)
     for inner in (*classes, name):
         code = _inner(code, inner)
     return code

@@ -103,10 +103,10 @@ def test_a_cause_that_a_signature_had_before_is_tried_first(mends: Mends, corpus
 
 def test_a_tripwire_on_mended_torch_makes_a_finding_known(mends: Mends, corpus: Path) -> None:
     def tripping(case: Case, on: tuple[str, ...]) -> Verdict:
-        return replace(SHOWN, tripped=("wire",)) if case.seed == 2 else PASS
+        return replace(SHOWN, tripped=("late",)) if case.seed == 2 else PASS
 
     ran = mends.campaign(corpus, lambda case: SHOWN if case.seed == 2 else PASS, tripping)
-    assert (ran.code, ran.finished.causes, ran.of(FindingFound)) == (0, {"wire": 1}, [])
+    assert (ran.code, ran.finished.causes, ran.of(FindingFound)) == (0, {mends.late: 1}, [])
 
 
 def test_what_both_show_is_a_finding(mends: Mends, corpus: Path) -> None:

@@ -24,6 +24,7 @@ from fuzzshard.verdict import Status, Verdict
 
 CASE = make_case(7)
 SHOWN, OTHER = divergence(), divergence("output")
+TRIPPED = replace(SHOWN, tripped=("m05",))
 REJECTED = Verdict(status=Status.REJECTED)
 
 Verdicts = Callable[[set[str]], Verdict]
@@ -118,16 +119,20 @@ def test_two_mends_that_harm_together_are_both_named(mends: tuple[str, ...]) -> 
 
 
 def test_a_tripwire_knows_a_finding_that_nothing_cures(mends: tuple[str, ...]) -> None:
-    tripping = world(lambda on: replace(SHOWN, tripped=("wire",)) if on else SHOWN)
+    tripping = world(lambda on: TRIPPED if on else SHOWN)
     explained = explain(tripping, CASE, mends)
-    assert (explained.origin, explained.known, explained.verdict) == (Origin.KNOWN, ("wire",), SHOWN)
+    assert (explained.origin, explained.known, explained.verdict) == (Origin.KNOWN, (mends[5],), SHOWN)
+
+
+def test_a_tripwire_that_no_mend_has_knows_nothing(mends: tuple[str, ...]) -> None:
+    mistyped = world(lambda on: replace(SHOWN, tripped=("typo",)) if on else SHOWN)
+    assert explain(mistyped, CASE, mends).origin is Origin.NEW
 
 
 def test_a_tripwire_that_a_passing_case_trips_says_nothing(mends: tuple[str, ...]) -> None:
-    tripped = replace(SHOWN, tripped=("wire",))
-    assert explain(world(lambda on: PASS), CASE, mends, mended=tripped).origin is Origin.NONE
-    cured = world(lambda on: replace(cured_by(mends[5])(on), tripped=("wire",)))
-    assert explain(cured, CASE, mends).known == (mends[5],)
+    assert explain(world(lambda on: PASS), CASE, mends, mended=TRIPPED).origin is Origin.NONE
+    cured = world(lambda on: replace(cured_by(mends[9])(on), tripped=TRIPPED.tripped))
+    assert explain(cured, CASE, mends).known == (mends[9],)
 
 
 def test_a_signature_knows_what_has_it(mends: tuple[str, ...], tmp_path: Path) -> None:
@@ -185,7 +190,7 @@ def test_without_mends_nothing_is_known_and_nothing_runs() -> None:
         (PASS, SHOWN, PASS, PASS),
         (OTHER, SHOWN, PASS, SHOWN),
         (SHOWN, INFRA, INFRA, INFRA),
-        (SHOWN, replace(SHOWN, tripped=("wire",)), PASS, PASS),
+        (SHOWN, TRIPPED, PASS, PASS),
     ],
     ids=["cured", "both", "only mended", "different", "infra", "tripped"],
 )

@@ -12,7 +12,7 @@ from mend_files import mend_file
 
 from fuzzshard.errors import UsageError
 from fuzzshard.mending.mend import find_mend, mend_from, mends_for, own_mends
-from fuzzshard.mending.patch import Mended, _compiled
+from fuzzshard.mending.patch import Mended, function_of
 from fuzzshard.mending.source import as_diff, edited_functions, why_not
 
 MOST_SIGNATURES = 8
@@ -72,11 +72,18 @@ def test_a_mend_can_be_told_as_a_diff(slug: str) -> None:
 
 def test_all_mends_of_the_installed_torch_can_be_on_together() -> None:
     edits = [edit for slug in FITTING for edit in own_mends()[slug].edits_here()]
-    for target, (before, after) in edited_functions(edits).items():
-        assert _compiled(target, before, after).co_name == target.split(":")[1].split(".")[-1]
-    mended = Mended()
+    mended, stock = Mended(), {}
+    for target in edited_functions(edits):
+        function = function_of(target)
+        assert function is not None, target
+        stock[function] = function.__code__
     mended.switch(mends_for(), compiles=True)
+    for function, code in stock.items():
+        assert function.__code__ != code
+        assert function.__code__.co_qualname == code.co_qualname
+        assert function.__code__.co_freevars == code.co_freevars
     mended.switch((), compiles=True)
+    assert all(function.__code__ is code for function, code in stock.items())
 
 
 def test_few_causes_are_known_by_their_signature_only() -> None:

@@ -259,6 +259,33 @@ def test_a_mend_that_does_not_fit_is_left_out_and_the_others_are_on(
     assert made_up.f() == -1
 
 
+def test_a_function_that_a_preloaded_file_has_wrapped_is_edited_where_that_keeps_it(
+    torch_module: AddModule, switch: Switch
+) -> None:
+    made_up = torch_module(
+        """
+        class Owner:
+            def f(self):
+                return 1
+
+        def g():
+            return 1
+        """
+    )
+
+    def planted(f: Callable[..., int]) -> Callable[..., int]:
+        return lambda *arguments: 10 * f(*arguments)
+
+    def g() -> int:
+        return 30
+
+    made_up.Owner.f, made_up.g = planted(made_up.Owner.f), g
+    switch.edit(("Owner.f", "return 1", "return 2"), ("g", "return 1", "return 2"))
+    assert (made_up.Owner().f(), made_up.g()) == (20, 30)
+    switch.off()
+    assert (made_up.Owner().f(), made_up.g()) == (10, 30)
+
+
 PATCHES = """\
 def apply(patch):
     import torch.made_up as made_up

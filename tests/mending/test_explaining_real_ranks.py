@@ -1,0 +1,104 @@
+"""``fuzzshard explain`` with real ranks: planted faults, and mends that a user brings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import fuzzshard
+from mend_files import mend_file
+
+from fuzzshard.case import codec
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.doctor import clean_case
+from fuzzshard.verdict import Status
+from fuzzshard.world import World, WorldConfig
+
+FAULTS = Path(__file__).parents[1] / "planted" / "faults"
+
+CURES = """
+def apply(patch):
+    import inspect
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    kept = inspect.getclosurevars(FSDPParamGroup.finalize_backward).nonlocals
+    patch(FSDPParamGroup, "finalize_backward", kept["finalize_backward"])
+"""
+
+TRIPS = """
+KIND = "tripwire"
+
+def apply(patch):
+    import torch.distributed as dist
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    pre_forward = FSDPParamGroup.pre_forward
+
+    def watching(self, module, args, kwargs):
+        if dist.get_rank() == 1:
+            trip("rank_1_forwards")
+        return pre_forward(self, module, args, kwargs)
+
+    patch(FSDPParamGroup, "pre_forward", watching)
+"""
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Path:
+    """A case that has no finding on torch as it is."""
+    file = tmp_path / "clean" / "case.json"
+    write_atomic(file, codec.encode(clean_case(2)))
+    return file.parent
+
+
+def explained(
+    capsys: pytest.CaptureFixture[str], case: Path, fault: str, *arguments: object
+) -> tuple[int, dict[str, Any]]:
+    preload = ("--preload", FAULTS / f"{fault}.py")
+    code = fuzzshard("explain", case, "--device", "cpu", "--json", *preload, *arguments)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_planted_fault_is_new_until_somebody_brings_its_mend(
+    case: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, told = explained(capsys, case, "wrong_gradient")
+    assert (code, told["origin"], told["causes"]) == (1, "NEW", [])
+    assert told["signature"] == "divergence/fully_shard/gradient"
+    cures = mend_file(tmp_path / "mends", "cures", CURES)
+    mend_file(tmp_path / "mends", "does_nothing", "def apply(patch): pass")
+    code, told = explained(capsys, case, "wrong_gradient", "--extra-mends", cures.parent)
+    assert (code, told["origin"], told["causes"]) == (0, "KNOWN", [str(cures)])
+    assert told["signature"] == "divergence/fully_shard/gradient"
+
+
+def test_a_tripwire_tells_of_the_cause_that_kills_its_rank(
+    case: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trips = mend_file(tmp_path / "mends", "rank_1_forwards", TRIPS)
+    code, told = explained(capsys, case, "aborts_on_one_rank")
+    assert (code, told["origin"]) == (1, "NEW")
+    code, told = explained(capsys, case, "aborts_on_one_rank", "--extra-mends", trips.parent)
+    assert (code, told["origin"], told["causes"]) == (0, "KNOWN", [str(trips)])
+    fault = FAULTS / "aborts_on_one_rank.py"
+    options = ("--device", "cpu", "--preload", fault, "--extra-mends", trips.parent)
+    assert fuzzshard("explain", case, *options) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"KNOWN    {case}  desync/fully_shard"
+    assert second == f"         {trips}: What a test has made up"
+
+
+def test_what_passes_is_no_finding(case: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzzshard("explain", case, "--device", "cpu") == 0
+    assert capsys.readouterr().out.split() == ["NONE", str(case)]
+
+
+def test_ranks_go_on_after_a_mend_was_taken_off_and_the_fault_is_back(tmp_path: Path) -> None:
+    cures = mend_file(tmp_path, "cures", CURES)
+    with World(WorldConfig(size=2, preload=(str(FAULTS / "wrong_gradient.py"),))) as world:
+        statuses = [
+            world.run(clean_case(2), mends=on).status for on in ((), (str(cures),), (), (str(cures),))
+        ]
+    assert statuses == [Status.DIVERGENCE, Status.PASS, Status.DIVERGENCE, Status.PASS]
