@@ -16,7 +16,13 @@ CONTRACT = Promise(
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
-    Public(query="fully_shard shared submodule sharded twice overlapping meshes", date="2026-11-23"),
+    Public(
+        "https://github.com/pytorch/torchtitan/issues/2817",
+        "near, open: whether modules may share one that fully_shard shards for each of them",
+        "fully_shard module registered twice shared submodule nested wrapped sharded twice "
+        "_get_managed_modules",
+        "2026-11-23",
+    ),
     Public(
         "https://github.com/pytorch/pytorch/pull/117852",
         "near: brought the rule, that fully_shard manages all modules except those already managed",

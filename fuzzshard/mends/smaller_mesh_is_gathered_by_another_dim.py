@@ -18,8 +18,8 @@ CONTRACT = Promise(
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        query="fully_shard reshard_after_forward int shard_placement_fn Shard(1) IndexError"
-        " all_gather_copy_out",
+        query="FSDP2 reshard_after_forward int shard_placement_fn Shard(1) all-gather backward IndexError "
+        "foreach_all_gather_copy_out",
         date="2026-11-23",
     ),
 )
