@@ -13,12 +13,13 @@ import fuzzshard
 ROOT = Path(fuzzshard.__file__).parent
 
 RANK_MODULES = ("model/build.py", "model/values.py", "world/join.py", "world/rank.py")
-ON_RANKS = (*RANK_MODULES, "engines/", "training/", "oracles/")
-"""What runs on ranks alone, and so may import torch."""
+ON_RANKS = (*RANK_MODULES, "engines/", "training/", "oracles/", "mends/")
+"""What runs on ranks alone, and so may import torch; mends do so in functions only."""
 
 ALLOWED = {
     "contracts": set(),
     "case": {"contracts", "errors"},
+    "mending": {"contracts", "errors"},
     "strategies": {"case", "errors"},
     "guidance": {"case", "strategies", "shrink", "errors"},
 }
@@ -61,6 +62,13 @@ def test_a_lower_layer_imports_no_higher_one(package: str) -> None:
     }
     assert ours >= {package}
     assert ours - {package} <= ALLOWED[package]
+
+
+def test_a_mend_knows_of_ours_what_a_mend_is() -> None:
+    names = {n for module, names in MODULES.items() if module.startswith("mends/") for n in names}
+    ours = {name for name in names if name.startswith("fuzzshard")}
+    assert ours
+    assert all(name.startswith("fuzzshard.mending") for name in ours)
 
 
 @pytest.mark.parametrize(("package", "unknown"), [("oracles", "subprocess"), ("engines", "hypothesis")])

@@ -1,0 +1,147 @@
+"""``corpus verify --causes``: on entries of our own with real ranks, and what it says of others."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import fuzzshard
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import CorpusEntry, make_entry
+from fuzzshard.corpus.expectation import Expected, expected
+from fuzzshard.corpus.store import entry_files
+from fuzzshard.corpus.verify import Condition
+from fuzzshard.corpus.verify_causes import verify_cause
+from fuzzshard.doctor import clean_case
+from fuzzshard.mending.mend import mends_for
+from fuzzshard.verdict import Finding, Status, Verdict
+
+FINDINGS = Path(__file__).parents[2] / "corpus" / "findings"
+TORCH = importlib.metadata.version("torch")
+LATE = "list_group_unshards_late"
+ANOTHER = "fsdp1_order_error_is_a_key_error"
+
+FINDING = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2")
+SHOWN = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
+OTHER = Verdict(status=Status.DIVERGENCE, findings=(replace(FINDING, oracle="output"),))
+PASS = Verdict(status=Status.PASS)
+
+
+@pytest.fixture
+def own_entry(tmp_path: Path) -> Path:
+    """A copy of the smallest entry of our own that names a mend of lists of modules as its cause."""
+    entries = {file: read_entry(file) for file in entry_files([FINDINGS])}
+    named = {file: e for file, e in entries.items() if e.cause == LATE and e.case.mesh.size == 2}
+    assert named
+    known = [file for file, e in named.items() if expected(e, TORCH, "cpu") is Expected.FINDING]
+    if not known:
+        pytest.skip(f"none is known to fail under torch {TORCH}")
+    file = min(known, key=lambda file: file.stat().st_size)
+    return Path(shutil.copytree(file.parent, tmp_path / file.parent.name))
+
+
+def test_an_entry_fails_on_torch_as_it_is_and_passes_with_the_mend_that_it_names(
+    own_entry: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verify = ("corpus", "verify", own_entry, "--causes", "--device", "cpu")
+    assert fuzzshard(*verify) == 0
+    first, last = capsys.readouterr().out.splitlines()
+    assert first == f"OK       {own_entry}  {LATE}"
+    assert last == "verified 1: 1 OK; 1 root causes"
+    assert fuzzshard("corpus", "mark", own_entry, "--cause", ANOTHER) == 0
+    capsys.readouterr()
+    assert fuzzshard(*verify, "--json") == 3
+    (line,) = capsys.readouterr().out.splitlines()
+    said = json.loads(line)
+    assert (said["condition"], said["cause"]) == ("UNSHOWN", ANOTHER)
+    assert said["message"] == f"with its mend, torch shows {read_entry(own_entry / 'case.json').signature}"
+
+
+class FakeWorld:
+    """Shows one verdict on torch as it is, one with a mend alone, and one with all."""
+
+    def __init__(self, stock: Verdict, one: Verdict = PASS, every: Verdict = PASS) -> None:
+        self.info = {"torch": TORCH, "backend": "gloo"}
+        self._verdicts = {0: stock, 1: one, len(mends_for()): every}
+
+    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+        return self._verdicts[len(mends)]
+
+    def restart(self) -> None:
+        pass
+
+
+def entry(**changes: object) -> CorpusEntry:
+    made = make_entry(clean_case(2), SHOWN, {"torch": TORCH, "backend": "gloo"})
+    return replace(made, **{"cause": LATE, **changes})
+
+
+def verified(world: FakeWorld, entry: CorpusEntry, *, num_ranks: int = 2) -> tuple[Condition, str]:
+    result = verify_cause(world, Path("here"), entry, "cpu", num_ranks, mends_for())
+    assert (result.path, result.cause) == (Path("here"), entry.cause)
+    return result.condition, result.message
+
+
+@pytest.mark.parametrize(
+    ("world", "message"),
+    [
+        (FakeWorld(PASS), "torch as it is shows PASS, not divergence/fully_shard/gradient"),
+        (FakeWorld(OTHER), "torch as it is shows divergence/fully_shard/output, not divergence/fully"),
+        (FakeWorld(SHOWN, SHOWN), "with its mend, torch shows divergence/fully_shard/gradient"),
+        (FakeWorld(SHOWN, OTHER), "with its mend, torch shows divergence/fully_shard/output"),
+        (FakeWorld(SHOWN, PASS, OTHER), "with all mends, torch shows divergence/fully_shard/output"),
+        (FakeWorld(SHOWN, Verdict(status=Status.INFRA, message="fire")), "fire"),
+    ],
+)
+def test_what_does_not_hold_is_said(world: FakeWorld, message: str) -> None:
+    condition, said = verified(world, entry())
+    assert condition is Condition.UNSHOWN
+    assert said.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("cause", "message"), [("", "it names no cause"), ("nowhere", "there is no mend 'nowhere'")]
+)
+def test_an_entry_without_a_mend_is_not_shown(cause: str, message: str) -> None:
+    assert verified(FakeWorld(SHOWN), entry(cause=cause)) == (Condition.UNSHOWN, message)
+
+
+@pytest.mark.parametrize("cured", [PASS, Verdict(status=Status.REJECTED), replace(SHOWN, tripped=(LATE,))])
+def test_a_mend_makes_it_pass_or_be_refused_or_is_tripped(cured: Verdict) -> None:
+    assert verified(FakeWorld(SHOWN, cured, cured), entry()) == (Condition.OK, "")
+
+
+def test_what_another_tripwire_tells_is_not_its_cause() -> None:
+    other = replace(SHOWN, tripped=(ANOTHER,))
+    assert verified(FakeWorld(SHOWN, other), entry())[0] is Condition.UNSHOWN
+
+
+def test_what_cannot_be_seen_here_is_not_run() -> None:
+    assert verified(FakeWorld(PASS), entry(), num_ranks=1) == (
+        Condition.OK,
+        "not run: the mesh (shard 2) needs 2 ranks, not 1",
+    )
+    elsewhere = entry(bad_on=("2.10.0",), good_on=(TORCH,))
+    assert verified(FakeWorld(PASS), elsewhere)[1] == f"not run: not known to be in torch {TORCH}"
+
+
+def test_a_corpus_without_findings_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_atomic(tmp_path / "case.json", encode_entry(replace(entry(), signature="", status=Status.PASS)))
+    assert fuzzshard("corpus", "verify", tmp_path, "--causes", "--device", "cpu") == 0
+    assert capsys.readouterr().out == "verified 0: no findings found; 0 root causes\n"
+
+
+@pytest.mark.parametrize("options", [("--causes", "--run"), ("--json",)])
+def test_options_that_do_not_go_together_are_one_line(
+    tmp_path: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fuzzshard("corpus", "verify", tmp_path, *options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--causes" in line
