@@ -17,7 +17,7 @@ CONTRACT = Promise(
     "Sets whether to include zero gradients for parameters that did not receive a gradient in backward",
     "FSDPModule.set_reduce_scatter_unused_params",
 )
-TORCH = Releases(since="2.14")
+TORCH = Releases(since="2.13")
 PUBLIC = (
     Public(
         link="https://github.com/pytorch/pytorch/pull/170667",
@@ -49,6 +49,6 @@ EDITS = (
         """
         and fsdp_param.sharded_param.requires_grad
         """,
-        Releases(since="2.14", until="2.15"),
+        Releases(until="2.15"),
     ),
 )
