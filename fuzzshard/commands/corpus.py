@@ -21,7 +21,7 @@ from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json
 from fuzzshard.corpus.causes import by_cause, causes_table, releases_table
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.gather import load
-from fuzzshard.corpus.outcome import most_ranks, obstacle
+from fuzzshard.corpus.outcome import by_size, most_ranks
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.corpus.verify import Condition, Verified
@@ -167,20 +167,22 @@ def _verify_causes(paths: Sequence[Path], device: Device, *, as_json: bool) -> i
     stored, broken = load(paths)
     entries = [(shown_path(item.file), item.entry) for item in stored if item.entry.signature]
     num_ranks = most_ranks(kind, num_devices)
-    size = max((e.case.mesh.size for _, e in entries if not obstacle(e, kind, num_ranks)), default=1)
     seen, roots = Counter[str](), set[str]()
-    with World(WorldConfig(size=size, device=kind)) as world:
-        world.start()
-        for path, entry in entries:
-            verified = verify_cause(world, path, entry, kind, size, mends_for())
-            condition = "NOT RUN" if verified.message.startswith("not run") else str(verified.condition)
-            seen[condition] += 1
-            if condition == Condition.OK:
-                roots.add(verified.cause)
-            if as_json:
-                print(msgspec.json.encode({**dataclasses.asdict(verified), "path": str(path)}).decode())
-            else:
-                print("  ".join((f"{condition:<7}", str(path), verified.cause, verified.message)).rstrip())
+    for size, of_size in by_size(entries, kind, num_ranks):
+        with World(WorldConfig(size=size, device=kind)) as world:
+            world.start()
+            for path, entry in of_size:
+                verified = verify_cause(world, path, entry, kind, size, mends_for())
+                condition = "NOT RUN" if verified.message.startswith("not run") else str(verified.condition)
+                seen[condition] += 1
+                if condition == Condition.OK:
+                    roots.add(verified.cause)
+                if as_json:
+                    row = {**dataclasses.asdict(verified), "path": str(path)}
+                    print(msgspec.json.encode(row).decode(), flush=True)
+                else:
+                    words = (f"{condition:<7}", str(path), verified.cause, verified.message)
+                    print("  ".join(words).rstrip(), flush=True)
     if not as_json:
         counts = ", ".join(f"{count} {condition}" for condition, count in seen.items())
         print(f"verified {sum(seen.values())}: {counts or 'no findings found'}; {len(roots)} root causes")

@@ -18,7 +18,7 @@ from fuzzshard.commands.options import (
     world_config,
 )
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.outcome import most_ranks, obstacle
+from fuzzshard.corpus.outcome import by_size, most_ranks, obstacle
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INFRA, UsageError
@@ -60,7 +60,7 @@ def explain(
     device
         auto is CUDA with NCCL where there is any, else the CPU with gloo.
     world_size
-        Ranks to start. By default as many as the largest mesh among the cases needs.
+        Ranks to start. By default as many as the mesh of each case needs.
     ranks_per_device
         How many ranks of a world may share a CUDA device, for meshes larger than the node: slower by far.
     extra_mends
@@ -76,40 +76,35 @@ def explain(
 
     kind, num_devices = resolve_device(device)
     mends = mends_for(extra=extra_mends)
-    entries = [(file, read_entry(file)) for file in entry_files(paths or (DEFAULT_CORPUS,))]
+    entries = [(shown_path(file), read_entry(file)) for file in entry_files(paths or (DEFAULT_CORPUS,))]
     if not entries:
         raise UsageError("no cases found", "give an entry of a corpus, a case file or a folder of them")
     largest = most_ranks(kind, num_devices, ranks_per_device) if world_size is None else world_size
-    sizes = [entry.case.mesh.size for _, entry in entries if not obstacle(entry, kind, largest)]
-    config = world_config(
-        kind,
-        num_devices,
-        preload,
-        asked=world_size,
-        default=max(sizes, default=1),
-        ranks_per_device=ranks_per_device,
-    )
     seen = set()
-    with World(config) as world:
-        for file, entry in entries:
-            path, began = shown_path(file), time.monotonic()
-            if reason := obstacle(entry, kind, config.size):
-                _tell(as_json, "SKIPPED", path, message=reason)
-                continue
-            explained = explain_case(world, entry.case, mends)
-            verdict = explained.verdict
-            infra = verdict.status is Status.INFRA
-            origin = "INFRA" if infra else explained.origin.upper()
-            seen.add(origin)
-            _tell(
-                as_json,
-                origin,
-                path,
-                signature=verdict.signature,
-                causes=explained.causes,
-                seconds=time.monotonic() - began,
-                message=verdict.message if infra else "",
-            )
+    for size, of_size in by_size(entries, kind, largest):
+        config = world_config(
+            kind, num_devices, preload, asked=world_size, default=size, ranks_per_device=ranks_per_device
+        )
+        with World(config) as world:
+            for path, entry in of_size:
+                if reason := obstacle(entry, kind, largest):
+                    _tell(as_json, "SKIPPED", path, message=reason)
+                    continue
+                began = time.monotonic()
+                explained = explain_case(world, entry.case, mends)
+                verdict = explained.verdict
+                infra = verdict.status is Status.INFRA
+                origin = "INFRA" if infra else explained.origin.upper()
+                seen.add(origin)
+                _tell(
+                    as_json,
+                    origin,
+                    path,
+                    signature=verdict.signature,
+                    causes=explained.causes,
+                    seconds=time.monotonic() - began,
+                    message=verdict.message if infra else "",
+                )
     if seen & {"INFRA", Origin.MEND.upper()}:
         return EXIT_INFRA
     return EXIT_FINDING if Origin.NEW.upper() in seen else EXIT_CLEAN

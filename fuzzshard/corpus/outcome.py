@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Literal, Protocol
 
 from fuzzshard.case.case import Case
@@ -99,6 +100,20 @@ def obstacle(entry: CorpusEntry, device: Literal["cpu", "cuda"], num_ranks: int)
     if entry.device == "cuda" and device == "cpu":
         return "was found on CUDA; a CPU cannot say whether it is fixed"
     return unfit_for(entry.case, device) or ""
+
+
+def by_size(
+    entries: Iterable[tuple[Path, CorpusEntry]], device: Literal["cpu", "cuda"], num_ranks: int
+) -> list[tuple[int, list[tuple[Path, CorpusEntry]]]]:
+    """Entries by the ranks that their meshes need, the fewest first: ranks that idle cost time, too.
+
+    What this machine cannot run is with those of one rank.
+    """
+    sizes: dict[int, list[tuple[Path, CorpusEntry]]] = {}
+    for path, entry in entries:
+        size = 1 if obstacle(entry, device, num_ranks) else entry.case.mesh.size
+        sizes.setdefault(size, []).append((path, entry))
+    return sorted(sizes.items())
 
 
 def replay_entry(

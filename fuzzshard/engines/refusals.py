@@ -147,8 +147,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "RuntimeError",
         "Expected to have finished reduction in the prior iteration",
         _complains(Complaint.UNFINISHED),
-        "Since `find_unused_parameters=True` is enabled, this likely means that not all `forward` outputs "
-        "participate in computing loss.",
+        "This error indicates that your module has parameters that were not used in producing loss. You can "
+        "enable unused parameter detection by passing the keyword argument `find_unused_parameters=True`",
         f"{_REDUCER}, ensure_prior_reduction_finished",
     ),
     Refusal(

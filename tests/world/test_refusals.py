@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, EngineName, Freeze, Optimizer, RankBatch, Tie, WrapGroup
 from fuzzshard.case.graph import Activation, Alias, Block, Call, Conv1d, Conv2d, Linear
-from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
+from fuzzshard.case.options import DDP, FSDP1, ParameterDtype, Precision
 from fuzzshard.case.schedule import CorruptState, Forward, LoadState, SaveState, SetPath, ZeroGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED, VIEWS_ARE_WARNED_OF
@@ -68,9 +68,8 @@ TWO_OUTPUTS = Block(
     children=children(a=Linear(out=5), b=Linear(out=5)),
     nodes=(call("h0", "a", "x"), call("h1", "b", "x")),
     outputs=("h0", "h1"),
-    returns="dataclass",
+    returns="tuple",
 )
-"""DDP finds the tensors of a dataclass, but does not lead them through one function as it does a tuple's."""
 
 ONE_OUTPUT = Forward(outputs=(0,))
 UNUSED = Block(
@@ -95,8 +94,13 @@ ANNOUNCED: dict[str, tuple[Case, str]] = {
         make_case(freezes=(Freeze(target=ROOT),), engines=BY_REDUCERS),
         "is not needed when a module doesn't have any parameter",
     ),
-    "an output that the loss leaves out": (
-        make_case(TWO_OUTPUTS, (ONE_OUTPUT, BACKWARD, ONE_OUTPUT, BACKWARD), engines=BY_REDUCERS),
+    "a parameter that is not used": (
+        make_case(
+            UNUSED,
+            (FORWARD, BACKWARD, FORWARD, BACKWARD),
+            engines=BY_REDUCERS,
+            ddp=DDP(find_unused_parameters=False),
+        ),
         "Expected to have finished reduction in the prior iteration",
     ),
     "a parameter that the last forward does not use": (
@@ -208,7 +212,7 @@ def test_the_same_text_where_it_is_not_announced_is_a_crash(raising: World, numb
 
 NOT_COMING = {
     "fully_shard": "weights tied across groups",
-    "ddp": "an output that the loss leaves out",
+    "ddp": "a parameter that is not used",
 }
 
 
@@ -240,7 +244,7 @@ def test_a_broken_search_for_unused_parameters_is_a_crash_of_ddp() -> None:
 
 FORWARDS_THAT_REDUCE = {
     "an output that a tuple hands out": make_case(
-        replace(TWO_OUTPUTS, returns="tuple"), (ONE_OUTPUT, BACKWARD) * 2, engines=BY_REDUCERS
+        TWO_OUTPUTS, (ONE_OUTPUT, BACKWARD) * 2, engines=BY_REDUCERS
     ),
     "paths that alternate, each with its backward": make_case(
         TWO_PATHS, (FORWARD, BACKWARD, SetPath(path=1), FORWARD, BACKWARD, STEP), engines=BY_REDUCERS
