@@ -28,7 +28,6 @@ class Complaint(enum.Enum):
 
     NOTHING_TO_REDUCE = "no parameter requires a gradient"
     READY_TWICE = "a parameter is marked ready twice"
-    UNFINISHED = "the reduction of the iteration before has not finished"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +76,7 @@ class _Reducer:
 
     def _forget(self) -> None:
         self.parameters: frozenset[str] | None = None
-        self.expects = self.unfinished = False
+        self.expects = False
         self.unused: frozenset[str] = frozenset()
         self.ready: set[str] = set()
 
@@ -94,8 +93,6 @@ class _Reducer:
             case Forward(target=""):
                 if self.parameters is None:
                     yield from self._construct(index, frozenset(self.progress.frozen))
-                if op.grad and self.unfinished:
-                    yield Complaint.UNFINISHED, index
                 self._forward(index, op)
             case Backward():
                 taken = [node for i, _, _ in self.progress.taken_by(op) for node in self.losses.pop(i)]
@@ -158,8 +155,7 @@ class _Reducer:
         if came & (self.unused | self.ready):
             yield Complaint.READY_TWICE, index
         self.ready |= came | self.unused
-        self.unfinished = self.ready != parameters
-        self.expects = self.unfinished
+        self.expects = self.ready != parameters
 
 
 def _leaves(nodes: list[Node]) -> frozenset[str]:

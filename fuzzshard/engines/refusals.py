@@ -145,15 +145,6 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         _REDUCERS,
         "RuntimeError",
-        "Expected to have finished reduction in the prior iteration",
-        _complains(Complaint.UNFINISHED),
-        "This error indicates that your module has parameters that were not used in producing loss. You can "
-        "enable unused parameter detection by passing the keyword argument `find_unused_parameters=True`",
-        f"{_REDUCER}, ensure_prior_reduction_finished",
-    ),
-    Refusal(
-        _REDUCERS,
-        "RuntimeError",
         "Expected to mark a variable ready only once",
         _complains(Complaint.READY_TWICE),
         "For unused parameters, DDP would not expect gradients from then. However, if an unused parameter "

@@ -60,23 +60,6 @@ UNUSED = Block(
 )
 
 
-@pytest.mark.parametrize(
-    ("find_unused", "expected"),
-    [(True, None), (False, (Complaint.UNFINISHED, 2))],
-    ids=["found", "not looked for"],
-)
-def test_without_the_search_for_unused_parameters_the_next_forward_complains(
-    find_unused: bool, expected: tuple[Complaint, int] | None
-) -> None:
-    case = make_case(UNUSED, (FORWARD, BACKWARD, FORWARD, BACKWARD))
-    assert complaint(case, ReducerOptions(find_unused_parameters=find_unused)) == expected
-
-
-def test_within_no_sync_the_reducer_expects_nothing() -> None:
-    case = make_case(UNUSED, (NO_SYNC, FORWARD, BACKWARD, FORWARD, BACKWARD))
-    assert complaint(case, ReducerOptions(find_unused_parameters=False)) is None
-
-
 def test_a_gradient_of_a_parameter_frozen_since_comes_where_it_is_taken_for_unused() -> None:
     freeze = SetRequiresGrad(target="a", value=False)
     case = make_case(schedule=(FORWARD, freeze, FORWARD, BACKWARD))

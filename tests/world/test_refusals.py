@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, EngineName, Freeze, Optimizer, RankBatch, Tie, WrapGroup
 from fuzzshard.case.graph import Activation, Alias, Block, Call, Conv1d, Conv2d, Linear
-from fuzzshard.case.options import DDP, FSDP1, ParameterDtype, Precision
+from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.case.schedule import CorruptState, Forward, LoadState, SaveState, SetPath, ZeroGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED, VIEWS_ARE_WARNED_OF
@@ -93,15 +93,6 @@ ANNOUNCED: dict[str, tuple[Case, str]] = {
     "no trainable parameters": (
         make_case(freezes=(Freeze(target=ROOT),), engines=BY_REDUCERS),
         "is not needed when a module doesn't have any parameter",
-    ),
-    "a parameter that is not used": (
-        make_case(
-            UNUSED,
-            (FORWARD, BACKWARD, FORWARD, BACKWARD),
-            engines=BY_REDUCERS,
-            ddp=DDP(find_unused_parameters=False),
-        ),
-        "Expected to have finished reduction in the prior iteration",
     ),
     "a parameter that the last forward does not use": (
         make_case(TWO_PATHS, (FORWARD, SetPath(path=1), FORWARD, BACKWARD), engines=BY_REDUCERS),
@@ -212,7 +203,7 @@ def test_the_same_text_where_it_is_not_announced_is_a_crash(raising: World, numb
 
 NOT_COMING = {
     "fully_shard": "weights tied across groups",
-    "ddp": "a parameter that is not used",
+    "ddp": "a parameter that the last forward does not use",
 }
 
 
