@@ -32,7 +32,8 @@ def verify_cause(
 ) -> CauseVerified:
     """Runs the case on torch as it is, with its own mend alone, and with all ``mends``.
 
-    Under another release than the entry's a root may show in another way. A tripwire has to be tripped, and the signature of what cannot be told otherwise has to match.
+    Under another release than the entry's a root may show in another way. A tripwire has to be tripped, and
+    the signature of what cannot be told otherwise has to match.
     """
     began = time.monotonic()
     condition, message = _verified(world, entry, device, num_ranks, mends)
