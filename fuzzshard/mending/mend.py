@@ -200,12 +200,19 @@ def find_mend(name: str) -> Mend:
 def mends_for(torch: str | None = None, extra: Iterable[Path] = ()) -> tuple[str, ...]:
     """The names by which ranks find the mends of version ``torch``: slugs, and files below ``extra``.
 
-    Raises :class:`UsageError` for a folder that is not there or has no mend.
+    Raises :class:`UsageError` for a folder that is not there or has no mend, and for mends of somebody else
+    that change what others change.
     """
+    from fuzzshard.mending.source import clash
+
     names = [slug for slug, mend in sorted(own_mends().items()) if mend.torch.include(torch)]
     for folder in extra:
         files = sorted(folder.resolve().glob("[!_]*.py"))
         if not files:
             raise UsageError(f"{folder} has no mend", "give a folder with one Python file for each mend")
         names += [str(file) for file in files if mend_from(file).torch.include(torch)]
+        if why := clash(map(find_mend, names)):
+            raise UsageError(
+                f"the mends of {folder} and those before it do not go together: {why}", "leave one out"
+            )
     return tuple(names)

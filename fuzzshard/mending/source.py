@@ -114,6 +114,15 @@ def why_not(mend: Mend) -> str:
     return ""
 
 
+def clash(mends: Iterable[Mend]) -> str:
+    """Why those of ``mends`` that can be applied to the installed torch cannot be together, if so."""
+    try:
+        edited_functions(edit for mend in mends if not why_not(mend) for edit in mend.edits_here())
+    except NotAsKnown as error:
+        return str(error)
+    return ""
+
+
 def as_diff(mend: Mend) -> str:
     """The edits of ``mend`` as a unified diff against the source of the installed torch."""
     changed: dict[Path, list[tuple[Function, tuple[str, ...]]]] = {}

@@ -32,7 +32,7 @@ and the columns of results are counts of what was last printed by
 the first with torch 2.13.0 and gloo on CPU, the second with torch 2.11.0 and NCCL on 4 H200s, those of 8
 ranks on 2 of them with `--ranks-per-device 4`. Empty means not replayed since the cells were last changed.
 The others on CUDA (Z1, Z2, Z3 with `raf=2`) are a bug of torch 2.11 that 2.13 does not have: resharding to a
-smaller mesh registers frozen parameters as trainable. With `--known corpus/findings-2.11` they are KNOWN.
+smaller mesh registers frozen parameters as trainable. With `--known` they are KNOWN.
 
 `fuzzshard replay corpus/upstream --summary` prints the same table for the machine at hand.
 

@@ -154,11 +154,11 @@ def test_a_known_finding_is_no_news_where_nothing_is_expected(tmp_path: Path) ->
             world.start,
             device="cpu",
             num_ranks=4,
-            explain=lambda case, verdict: Path("known") if verdict.signature == parameter else None,
+            explain=lambda world, case, verdict: ["late", "early"] if verdict.signature == parameter else [],
         )
     )
     assert outcomes(iter(results)) == [Outcome.KNOWN, Outcome.CHANGED]
-    assert results[0].message == f"{parameter}, known from known"
+    assert results[0].message == f"{parameter}, caused by late, early"
     assert exit_code([Outcome.KNOWN, Outcome.PASS]) == 0
 
 

@@ -10,13 +10,15 @@ import pytest
 from command_line import fuzzshard
 
 from fuzzshard.campaign.saved import saved_cause
-from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, Culprit, make_entry
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.drafts.draft import MOST_CHARACTERS, draft
 from fuzzshard.drafts.duplicates import duplicates
 from fuzzshard.drafts.evidence import Evidence, ScriptRuns, readable
+from fuzzshard.mending.mend import own_mends
+from fuzzshard.mending.source import as_diff
 from fuzzshard.verdict import MISSING, Finding, Status, Verdict
 
 FINDING = Finding(
@@ -138,6 +140,18 @@ def test_of_a_rank_that_died_torchrun_says_so_without_the_name_of_the_host() -> 
     assert readable(printed, "/nowhere") == said
 
 
+def test_a_draft_of_a_known_cause_carries_its_mend_as_a_diff_against_torch() -> None:
+    mend = next(m for m in own_mends().values() if m.edits_here() and m.torch.include())
+    entry = msgspec.structs.replace(ENTRY, cause=mend.slug)
+    said = text(entry, dataclasses.replace(EVIDENCE, cured=True))
+    assert mend.title[:40] in said.splitlines()[0]
+    assert mend.diagnosis.replace("``", "`") in said
+    assert "**Suggested fix**, with which the case passes" in said
+    assert as_diff(mend).rstrip() in said
+    assert "with which the case passes" not in text(entry)
+    assert "Suggested fix" not in text()
+
+
 def saved(corpus: Path, seed: int) -> Path:
     case = msgspec.structs.replace(clean_case(2), seed=seed)
     return save_unshrunk(corpus, make_entry(case, VERDICT, INFO), SCRIPT)
@@ -147,7 +161,20 @@ def test_entries_of_the_same_signature_may_be_duplicates(tmp_path: Path) -> None
     one, two = saved(tmp_path, 1) / "case.json", saved(tmp_path, 2)
     entry = read_entry(one)
     (other,) = duplicates(one, entry, saved_cause(one, entry))
-    assert (other.name, other.same_signature) == (two.name, True)
+    assert other.name == two.name
+    assert other.why.startswith("same signature; ")
+
+
+@pytest.mark.parametrize(("cause", "found"), [("late", ["same cause"]), ("early", [])])
+def test_entries_that_name_their_causes_are_duplicates_where_they_name_the_same(
+    tmp_path: Path, cause: str, found: list[str]
+) -> None:
+    folders = [saved(tmp_path, seed) for seed in (1, 2)]
+    for folder, named in zip(folders, ("late", cause), strict=True):
+        file = folder / "case.json"
+        file.write_bytes(encode_entry(msgspec.structs.replace(read_entry(file), cause=named)))
+    file = folders[0] / "case.json"
+    assert [each.why for each in duplicates(file, read_entry(file), frozenset())] == found
 
 
 def test_the_command_writes_the_draft_beside_the_entry_or_where_asked(

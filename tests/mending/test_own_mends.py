@@ -105,6 +105,16 @@ def test_mends_of_ones_own_come_beside_those_that_fuzzshard_has(tmp_path: Path) 
     assert find_mend(str(here)).slug == "here"
 
 
+def test_mends_of_ones_own_that_change_what_others_change_are_said(tmp_path: Path) -> None:
+    target, old = "torch.nn.modules.linear:Linear.forward", "return F.linear(input, self.weight, self.bias)"
+    for slug in ("one", "two"):
+        mend_file(tmp_path / slug, slug, f"EDITS = (Edit({target!r}, {old!r}, 'return 0'),)")
+    mend_file(tmp_path / "two", "unfit", f"EDITS = (Edit({target!r}, 'gone', 'return 0'),)")
+    assert mends_for(extra=[tmp_path / "two"])
+    with pytest.raises(UsageError, match="two and those before it do not go together"):
+        mends_for(extra=[tmp_path / "one", tmp_path / "two"])
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

@@ -186,7 +186,7 @@ def test_mark_writes_the_lifecycle_and_the_issue(corpus: Path) -> None:
         (["prune"], "corpus prune needs a path"),
         (["merge"], "corpus merge needs a path"),
         (["list", "nowhere"], "nowhere does not exist"),
-        (["mark", "x"], "give --lifecycle, --issue, --contract or --looked-up"),
+        (["mark", "x"], "give --lifecycle, --issue, --contract, --looked-up or --cause"),
         (["mark", "x", "--issue", "1234"], "1234 is no address"),
         (["mark", "x", "--lifecycle", "done"], "done"),
         (["lst"], 'Did you mean "list"'),
