@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Mapping
 
+from fuzzshard.campaign.explain import OnMends
 from fuzzshard.campaign.judge import judge
 from fuzzshard.case.case import Case
 from fuzzshard.verdict import Status, Verdict
@@ -18,8 +19,8 @@ STOCK_RUNS = 3
 class StockWorld:
     """A world without any bug, shared by all hunts: does a case pass there?"""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, mends: tuple[str, ...] = ()) -> None:
+        self._world = OnMends(world, mends)
         self._lock = threading.Lock()
 
     def passes(self, case: Case, *, runs: int = 1) -> bool:
@@ -47,9 +48,10 @@ class BugWorld:
     next.
     """
 
-    def __init__(self, world: World, stock: StockWorld) -> None:
+    def __init__(self, world: World, stock: StockWorld, mends: tuple[str, ...] = ()) -> None:
         self._world = world
         self._stock = stock
+        self._mends = mends
 
     @property
     def info(self) -> Mapping[str, str]:
@@ -61,9 +63,9 @@ class BugWorld:
         """The processes of the ranks."""
         return self._world.pids
 
-    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
+    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
         """The verdict with the bug; REJECTED for a finding of a case that does not pass without it."""
-        verdict = self._world.run(case, deadline=deadline)
+        verdict = self._world.run(case, deadline=deadline, mends=(*self._mends, *mends))
         runs = STOCK_RUNS if verdict.status is Status.HANG else 1
         if verdict.status.is_finding and not self._stock.passes(case, runs=runs):
             return Verdict(status=Status.REJECTED, seconds=verdict.seconds, message=SHOWS_WITHOUT)
@@ -79,6 +81,6 @@ class BugWorld:
 
 
 @functools.cache
-def stock_world(config: WorldConfig, number: int) -> StockWorld:
+def stock_world(config: WorldConfig, number: int, mends: tuple[str, ...] = ()) -> StockWorld:
     """A world without any bug of this process; its ranks start when there is something to compare."""
-    return StockWorld(World(config))
+    return StockWorld(World(config), mends)

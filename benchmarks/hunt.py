@@ -76,7 +76,7 @@ class HuntSettings:
     """What all hunts have in common. ``keep`` is the folder that gets a corpus for each bug.
 
     A finding is shrunk once with each number of ``worlds``. A hunt ends with ``findings``, of which the first
-    is shrunk and the others have their signatures counted.
+    is shrunk and the others have their signatures counted. torch has ``mends``, with the bug and without.
     """
 
     mutants: Path
@@ -89,6 +89,7 @@ class HuntSettings:
     guidance: Guidance = "none"
     worlds: tuple[int, ...] = (1,)
     findings: int = 1
+    mends: tuple[str, ...] = ()
 
 
 class Hunt:
@@ -102,7 +103,7 @@ class Hunt:
             guidance=settings.guidance,
             seed=settings.seed,
         )
-        self._stock = stock_world(settings.config, 0)
+        self._stock = stock_world(settings.config, 0, settings.mends)
         self._settings = settings
         self._control = control
         self._file = (settings.mutants / f"{bug.id}.py").resolve()
@@ -137,7 +138,7 @@ class Hunt:
 
     def _search(self, world: World) -> None:
         settings, row = self._settings, self.row
-        runner = ControlledWorld(BugWorld(world, self._stock), self._control)
+        runner = ControlledWorld(BugWorld(world, self._stock, settings.mends), self._control)
         config = settings.config
         stream = case_stream(settings.seed, world_size=config.size, cuda=config.device == "cuda")
         on_cuda = config.device == "cuda"
@@ -196,9 +197,10 @@ class Hunt:
         """More worlds with the bug, each with one without it to compare with."""
         with contextlib.ExitStack() as stack:
             worlds = [stack.enter_context(World(world.config)) for _ in range(count)]
-            stocks = [stock_world(self._settings.config, number) for number in range(1, count + 1)]
+            mends = self._settings.mends
+            stocks = [stock_world(self._settings.config, number, mends) for number in range(1, count + 1)]
             pairs = zip(worlds, stocks, strict=True)
-            yield [ControlledWorld(BugWorld(each, stock), self._control) for each, stock in pairs]
+            yield [ControlledWorld(BugWorld(each, stock, mends), self._control) for each, stock in pairs]
 
     def _on_confirmed(self) -> None:
         self._confirmed_at = self._confirmed_at or time.monotonic()

@@ -43,6 +43,7 @@ from signatures import signature_figures, signature_lines
 from fuzzshard.campaign.control import Control
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INTERRUPTED, UsageError
 from fuzzshard.guidance import Guidance
+from fuzzshard.mending.mend import mends_for
 from fuzzshard.world import World
 
 
@@ -70,6 +71,7 @@ def main() -> int:
     parser.add_argument("--guidance", default="none", help="none, features, coverage; separated by commas")
     parser.add_argument("--repeat", type=int, default=1, help="hunts of each bug, with consecutive seeds")
     add_shrink_seconds(parser)
+    parser.add_argument("--on", choices=("stock", "mended"), default="stock", help="the torch of all runs")
     parser.add_argument("--no-script", action="store_true", help="do not run the reproducers")
     parser.add_argument(
         "--findings", type=int, default=1, help="findings of each bug whose signatures are counted (1)"
@@ -95,6 +97,7 @@ def main() -> int:
             keep=args.keep or Path(temporary),
             scripts=not args.no_script,
             findings=args.findings,
+            mends=mends_for() if args.on == "mended" else (),
         )
         settings = [
             dataclasses.replace(base, guidance=guidance, seed=seed, keep=base.keep / f"{guidance}-{seed}")

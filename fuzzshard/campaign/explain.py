@@ -74,7 +74,7 @@ class Explanation:
 
 
 class OnMends:
-    """A runner whose torch has ``mends``."""
+    """A world whose torch has ``mends`` in every run."""
 
     def __init__(self, world: MendableWorld, mends: tuple[str, ...]) -> None:
         self._world = world
@@ -85,9 +85,9 @@ class OnMends:
         """As :attr:`Runner.info`."""
         return self._world.info
 
-    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
-        """As :meth:`Runner.run`."""
-        return self._world.run(case, deadline=deadline, mends=self._mends)
+    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+        """As :meth:`MendableWorld.run`, with ``mends`` besides."""
+        return self._world.run(case, deadline=deadline, mends=(*self._mends, *mends))
 
     def restart(self) -> None:
         """As :meth:`Runner.restart`."""
@@ -105,14 +105,14 @@ class OnBoth(OnMends):
         super().__init__(world, mends)
         self._strict = strict
 
-    def run(self, case: Case, *, deadline: float | None = None) -> Verdict:
-        """As :meth:`Runner.run`; what is known or only mended torch shows counts as passed."""
-        mended = super().run(case, deadline=deadline)
+    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+        """As :meth:`MendableWorld.run`; what is known or only mended torch shows counts as passed."""
+        mended = super().run(case, deadline=deadline, mends=mends)
         if not mended.status.is_finding:
             return mended
         if told(mended, self._mends):
             return Verdict(status=Status.PASS, message="known")
-        stock = self._world.run(case, deadline=deadline)
+        stock = self._world.run(case, deadline=deadline, mends=mends)
         if same_finding(stock, mended) or not stock.status.is_finding:
             return stock
         if self._strict:

@@ -23,7 +23,7 @@ from fuzzshard.commands.options import (
     RanksPerDevice,
     world_config,
 )
-from fuzzshard.corpus.outcome import Outcome, exit_code, most_ranks
+from fuzzshard.corpus.outcome import Outcome, ReplayWorld, exit_code, most_ranks
 from fuzzshard.corpus.replay import ReplayResult
 from fuzzshard.corpus.replay import replay as replay_files
 from fuzzshard.corpus.store import entry_files
@@ -40,6 +40,7 @@ def replay(
     ranks_per_device: RanksPerDevice = 1,
     deadline: Duration = None,
     known: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    mended: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     extra_mends: ExtraMends = (),
     preload: Preload = (),
     as_json: Json = False,
@@ -82,8 +83,10 @@ def replay(
         for one that is expected to pass.
     known
         Ask of each finding where none is expected whether known bugs of torch cause it (see explain).
+    mended
+        Run cases on torch with known bugs mended: none of the findings should be there then.
     extra_mends
-        With --known: a folder with mends of your own, one Python file each; repeat it for several.
+        With --known or --mended: a folder with mends of your own, one Python file each; repeat it for several.
     preload
         A Python file that every rank runs first; repeat it for several.
     as_json
@@ -95,28 +98,37 @@ def replay(
         recorded finding. Cases without one stay as they are.
     """
     from fuzzshard import reproducer
-    from fuzzshard.campaign.explain import known_causes
+    from fuzzshard.campaign.explain import OnMends, known_causes
     from fuzzshard.world import World, resolve_device
 
     if update and preload:
         raise UsageError(
             "--update records what torch does, and --preload changes that", "use one without the other"
         )
-    if extra_mends and not known:
-        raise UsageError("--extra-mends does nothing without --known", "add --known")
+    if extra_mends and not (known or mended):
+        raise UsageError("--extra-mends does nothing by itself", "add --known or --mended")
+    if mended and (update or known):
+        raise UsageError("--mended is about mends, not about torch as it is", "use it without the other")
     files = entry_files(paths or (DEFAULT_CORPUS,))
     kind, num_devices = resolve_device(device)
     largest = most_ranks(kind, num_devices, ranks_per_device)
     config = world_config(
         kind, num_devices, preload, asked=world_size, default=largest, ranks_per_device=ranks_per_device
     )
+    mends = mends_for(extra=extra_mends)
+
+    @contextlib.contextmanager
+    def start_world(size: int) -> Iterator[ReplayWorld]:
+        with World(config if world_size else dataclasses.replace(config, size=size)) as world:
+            yield OnMends(world, mends) if mended else world
+
     results = replay_files(
         files,
-        lambda size: World(config if world_size else dataclasses.replace(config, size=size)),
+        start_world,
         device=kind,
         num_ranks=config.size,
         deadline=deadline,
-        **({"explain": functools.partial(known_causes, mends_for(extra=extra_mends))} if known else {}),
+        **({"explain": functools.partial(known_causes, mends)} if known else {}),
     )
     replayed: list[ReplayResult] = []
     interrupted = False
