@@ -86,7 +86,7 @@ def replay(
     mended
         Run cases on torch with known bugs mended: none of the findings should be there then.
     extra_mends
-        With --known or --mended: a folder with mends of your own, one Python file each; repeat it for several.
+        With --known or --mended: a folder with mends of your own, one file each; repeat it for several.
     preload
         A Python file that every rank runs first; repeat it for several.
     as_json
