@@ -54,7 +54,7 @@ def test_a_cause_is_one_row_for_all_its_entries(corpus: Path, capsys: pytest.Cap
         "| `divergence/fully_shard/gradient`<br>`divergence/fully_shard/output` | 2 | 1 of 2 "
         f'| "{LATE.contract.quote}" ({LATE.contract.source}) | '
     )
-    assert "[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702), open<br>" in late
+    assert "[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)" in late
     assert unknown == ("| not known: third |  |  |  | `divergence/fully_shard/loss` | 1 | 1 of 1 |  |  |")
 
 

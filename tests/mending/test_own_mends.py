@@ -67,7 +67,8 @@ def test_a_mend_can_be_told_as_a_diff(slug: str) -> None:
     mend = own_mends()[slug]
     edits, diff = mend.edits_here(), as_diff(mend)
     assert diff.count("+++ b/torch/") == len({edit.target.split(":")[0] for edit in edits})
-    assert all(f"{line}\n" in diff for edit in edits for line in edit.new_lines)
+    for before, after in edited_functions(edits).values():
+        assert all(f"+{line}\n" in diff for line in after if line not in before.lines)
 
 
 def test_all_mends_of_the_installed_torch_can_be_on_together() -> None:
