@@ -11,7 +11,7 @@ from typing import Protocol
 from fuzzshard.campaign.judge import Runner, judge, judge_clearly, same_finding
 from fuzzshard.case.case import Case
 from fuzzshard.mending.mend import find_mend
-from fuzzshard.verdict import Status, Verdict
+from fuzzshard.verdict import NOT_REFUSED, Status, Verdict
 
 
 class MendableWorld(Runner, Protocol):
@@ -164,38 +164,50 @@ def explain(
     if stock is None:
         stock = judge(world, case)
     if not stock.status.is_finding:
-        if mended is None or not mended.status.is_finding or told(mended, mends):
+        if mended is None or not _fails(mended, stock) or told(mended, mends):
             return Explanation(Origin.NONE, stock, mended)
-        return Explanation(Origin.MEND, stock, mended, _fewest(world, case, mends, shows=True))
+        return Explanation(Origin.MEND, stock, mended, _fewest(world, case, mends, stock, fails=True))
     if mended is None:
         mended = judge(OnMends(world, mends), case)
-    if mended.status in (Status.PASS, Status.REJECTED, Status.INCONCLUSIVE):
+    if mended.status is not Status.INFRA and not _fails(mended, stock):
         for few in likely:
-            if not _shows(world, case, few):
+            if not _fails(judge(OnMends(world, few), case), stock):
                 return Explanation(Origin.KNOWN, stock, mended, few)
-        return Explanation(Origin.KNOWN, stock, mended, _fewest(world, case, mends, shows=False))
+        return Explanation(Origin.KNOWN, stock, mended, _fewest(world, case, mends, stock, fails=False))
     if causes := told(mended, mends):
         return Explanation(Origin.KNOWN, stock, mended, causes)
     return Explanation(Origin.NEW, stock, mended)
 
 
-def _shows(world: MendableWorld, case: Case, mends: tuple[str, ...]) -> bool:
-    return judge(OnMends(world, mends), case).status.is_finding
+def _fails(mended: Verdict, stock: Verdict) -> bool:
+    """Whether mended torch shows a finding.
+
+    What it does not refuse, and torch as it is does, is none: a mend may make right what torch refuses.
+    """
+    if not mended.status.is_finding or same_finding(stock, mended):
+        return mended.status.is_finding
+    return mended.findings[0].detail != NOT_REFUSED
 
 
-def _fewest(world: MendableWorld, case: Case, mends: tuple[str, ...], *, shows: bool) -> tuple[str, ...]:
-    """The smallest set that bisection finds with which the finding ``shows``, or does not; ``mends`` is one.
+def _fewest(
+    world: MendableWorld, case: Case, mends: tuple[str, ...], stock: Verdict, *, fails: bool
+) -> tuple[str, ...]:
+    """The smallest set that bisection finds with which the case ``fails``, or does not; ``mends`` is one.
 
     The last mend of the shortest beginning that suffices belongs to it; with that one, the next is looked
     for.
     """
+
+    def suffice(few: tuple[str, ...]) -> bool:
+        return _fails(judge(OnMends(world, few), case), stock) is fails
+
     needed: tuple[str, ...] = ()
     others = mends
-    while _shows(world, case, needed) is not shows and others:
+    while others and not suffice(needed):
         least, most = 0, len(others)  # too few, enough
         while most - least > 1:
             middle = (least + most) // 2
-            if _shows(world, case, (*needed, *others[:middle])) is shows:
+            if suffice((*needed, *others[:middle])):
                 most = middle
             else:
                 least = middle
