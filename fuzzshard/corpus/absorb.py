@@ -12,14 +12,19 @@ from fuzzshard.corpus.store import SCRIPT_FILE
 
 
 def absorb(kept: CorpusEntry, other: CorpusEntry) -> CorpusEntry:
-    """``kept`` with the issue, the notes, and the ``wontfix`` or ``flaky`` that people wrote into ``other``.
+    """``kept`` with what people wrote into ``other``: issue, cause, notes, and ``wontfix`` or ``flaky``.
 
     Notes on engines and on the script are about the case and the script of ``other``, and stay there.
     """
     told = {name: note for name, note in other.notes.items() if name not in (*ALL_ENGINES, SCRIPT_FILE)}
     if kept.lifecycle is Lifecycle.OPEN and _is_said_by_people(other, kept):
         kept = replace(kept, lifecycle=other.lifecycle)
-    return replace(kept, issue=kept.issue or other.issue, notes={**told, **kept.notes})
+    return replace(
+        kept,
+        issue=kept.issue or other.issue,
+        cause=kept.cause or other.cause,
+        notes={**told, **kept.notes},
+    )
 
 
 def _is_said_by_people(other: CorpusEntry, kept: CorpusEntry) -> bool:
