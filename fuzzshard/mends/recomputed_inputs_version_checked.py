@@ -12,9 +12,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "A graph with a checkpoint checks the versions of buffers that each forward changes"
 COMPONENT = "compile"
 CONTRACT = Promise(
-    "Instead of keeping tensors needed for backward alive until they are used in gradient computation during "
-    "backward, forward computation in checkpointed regions omits saving tensors for backward and recomputes "
-    "them during the backward pass",
+    "Activation checkpointing is a technique that trades compute for memory",
     "torch.utils.checkpoint.checkpoint",
 )
 TORCH = Releases(since="2.11")

@@ -14,7 +14,7 @@ TITLE = "With an int reshard_after_forward the registered parameter has rows of 
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "After forward, the parameters registered to the module depend on to this: [...] the parameters resharded"
-    " to the smaller mesh if an int",
+    " to the smaller mesh otherwise",
     "fully_shard, reshard_after_forward",
 )
 TORCH = Releases(since="2.11")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from datetime import date
@@ -13,7 +14,7 @@ from mend_files import mend_file
 from fuzzshard.errors import UsageError
 from fuzzshard.mending.mend import find_mend, mend_from, mends_for, own_mends
 from fuzzshard.mending.patch import Mended, function_of
-from fuzzshard.mending.source import as_diff, edited_functions, why_not
+from fuzzshard.mending.source import as_diff, edited_functions, find_function, why_not
 
 MOST_SIGNATURES = 8
 """Causes that neither a change of torch nor a tripwire can tell."""
@@ -149,3 +150,27 @@ def test_a_kind_of_mend_that_there_is_not_is_said(tmp_path: Path, kind: str) -> 
 def test_a_folder_without_mends_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no mend"):
         mends_for(extra=[tmp_path / "typo"])
+
+
+ELSEWHERE = re.compile("issue|PR |docs/|Introduction")
+"""What is said of the source of a promise that torch's package does not have."""
+
+
+def letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "", text.lower())
+
+
+@pytest.fixture(scope="module")
+def said_by_torch() -> str:
+    """The letters of all of torch's Python: what lines and markup are between words does not count."""
+    folder = Path(find_function("torch.utils.checkpoint:checkpoint").file).parents[1]
+    return "".join(letters(file.read_text(errors="replace")) for file in sorted(folder.rglob("*.py")))
+
+
+@each_mend
+def test_torch_says_what_a_mend_quotes(said_by_torch: str, slug: str) -> None:
+    mend = own_mends()[slug]
+    if ELSEWHERE.search(mend.contract.source) or not mend.torch.include():
+        pytest.skip("said elsewhere, or by another release")
+    for part in mend.contract.quote.split("[...]"):
+        assert letters(part) in said_by_torch, part
