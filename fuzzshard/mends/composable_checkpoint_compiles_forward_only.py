@@ -5,7 +5,8 @@ as it is (``_disable_dynamo``). The hooks of ``checkpoint`` in
 ``torch/distributed/_composable/checkpoint_activation.py`` break the graph, and what runs between them is
 compiled; the recomputation runs in backward, where nothing is. A compiled graph saves other tensors than the
 operations, or in another order: a linear layer its transposed weight. Where their shapes are equal nothing
-notices. Between the hooks nothing should be compiled either.
+notices. Between the hooks nothing should be compiled either, nor where the recomputation calls a module that
+is compiled itself.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -30,6 +31,15 @@ PUBLIC = (
     ),
 )
 EDITS = (
+    Edit(
+        "torch.distributed._composable.checkpoint_activation:_no_hook",
+        """
+        with user_ctx if user_ctx else nullcontext():
+        """,
+        """
+        with user_ctx if user_ctx else nullcontext(), torch.compiler.set_stance("force_eager"):
+        """,
+    ),
     Edit(
         "torch.distributed._composable.checkpoint_activation:checkpoint",
         """

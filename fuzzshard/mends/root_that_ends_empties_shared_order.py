@@ -1,0 +1,49 @@
+"""A root whose backward ends empties the order of forwards that it shares with others.
+
+At the end of a backward ``FSDPState._end_backward_iteration`` (torch/distributed/fsdp/_fully_shard/
+_fsdp_state.py) empties ``post_forward_order``, and ``finalize_backward`` forgets the places that the groups
+of this root have in it. With ``share_comm_ctx`` the order is that of other roots, too, and their groups keep
+their places. If their backward comes later, its prefetch reads beyond the end, an IndexError, or unshards a
+group that ran since. This is the order of a pipeline: the last stage is through before the first begins.
+Whoever empties the order has to make all groups in it forget their places.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "A root whose backward ends empties the order of forwards that it shares"
+COMPONENT = "fully_shard"
+CONTRACT = Promise(
+    "For Pipeline Parallelism (PP), each model chunk is a FSDP root. We want to share cuda streams for "
+    "all-gather, reduce-scatter, and all-reduce.",
+    "share_comm_ctx",
+)
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public(
+        says="none found",
+        query="FSDP2 share_comm_ctx post_forward_order IndexError list index out of range _backward_prefetch",
+        date="2026-11-23",
+    ),
+    Public(
+        says="none found",
+        query=(
+            "fully_shard post_forward_order cleared backward of another root shared communication context "
+            "pipeline stages prefetch wrong"
+        ),
+        date="2026-11-23",
+    ),
+)
+_STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState"
+_OLD = """
+self._comm_ctx.post_forward_order.clear()
+"""
+_NEW = """
+for group in self._comm_ctx.post_forward_order:
+    group._post_forward_indices.clear()
+self._comm_ctx.post_forward_order.clear()
+"""
+EDITS = (
+    Edit(f"{_STATE}._end_backward_iteration", _OLD, _NEW, Releases(since="2.15")),
+    Edit(f"{_STATE}._root_post_backward_final_callback", _OLD, _NEW, Releases(until="2.15")),
+    Edit(f"{_STATE}._reset_iter_state", _OLD, _NEW, Releases(since="2.13")),
+)
