@@ -13,9 +13,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "A group of several modules unshards in backward only for the output of its last module"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "When called with a list (``fully_shard([a, b, ...])``), the model's forward may run only a subset "
-    "of the grouped modules, with the rest called later in the same iteration.",
-    "fully_shard",
+    "The module or modules to shard with FSDP and group together for communication", "fully_shard, module"
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

@@ -14,9 +14,7 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "reshard() is ignored in the forward state and keeps an all-gather that was begun"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "Reshards the module's parameters and registers the sharded parameters to the module. [...] this "
-    "frees the unsharded parameter storage",
-    "FSDPModule.reshard",
+    "Reshards the module's parameters [...] the sharded parameters to the module", "FSDPModule.reshard"
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
