@@ -12,6 +12,7 @@ from fuzzshard.case.case import ALL_ENGINES, EngineName
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
 from fuzzshard.errors import UsageError
 from fuzzshard.guidance import Guidance
+from fuzzshard.mending.mend import mends_for
 from fuzzshard.world.config import SAMPLED_COVERAGE, WorldConfig
 from fuzzshard.world.placement import Worlds, available_cores, place_on_cpu, place_on_devices
 
@@ -66,6 +67,9 @@ class CampaignOptions:
         for path in self.preload:
             if not path.is_file():
                 raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")
+        if self.extra_mends and self.mends == "off":
+            raise UsageError("extra mends do nothing with mends off", "leave one of the two out")
+        mends_for(extra=self.extra_mends)
         if any(self.corpus.glob(f"*/{CASE_FILE}")):
             raise UsageError(
                 f"{self.corpus} holds entries itself, where a campaign would not look for them",

@@ -47,7 +47,8 @@ def explain(
     SKIPPED  this machine cannot run the case
     INFRA    the ranks failed
 
-    Exit code 0: no finding, or all are known; 1: at least one is NEW; 4: MEND or INFRA.
+    Exit code 0: no finding, or all are known; 1: at least one is NEW;
+    4: MEND or INFRA.
 
     For example:
       fuzzshard explain corpus/findings/NAME
