@@ -37,8 +37,9 @@ def explain(
 ) -> int:
     """Say which known bugs of torch cause the findings of cases.
 
-    Each case runs on torch as it is, and on torch with all mends: the changes, in this process only, that
-    make known bugs right. What goes away is known, and the smallest set of mends that cures it is its cause.
+    Each case runs on torch as it is, and on torch with all mends: changes
+    that make known bugs right, in memory only. What goes away is known, and
+    the smallest set of mends that cures it is its cause.
 
     KNOWN    mends cure it, or what cannot be mended says that it occurred
     NEW      it shows in spite of all mends
