@@ -22,6 +22,8 @@ from fuzzshard.case.schedule import Backward, Forward, Step, ZeroGrad
 from fuzzshard.corpus.outcome import ReplayWorld
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import INSTRUMENTS, off_lines
+from fuzzshard.mending.mend import find_mend, mends_for
+from fuzzshard.mending.source import why_not
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import cuda_devices
@@ -118,6 +120,7 @@ def _examine_clean(
         yield Check("instruments", f"all {len(INSTRUMENTS)} prove themselves" if not off else "some are off")
         for line in off:
             yield Check("", line)
+        yield from _examine_mends(world, case)
         start = time.monotonic()
         verdict = world.run(case) if verdict.status is Status.PASS else verdict
         warm = time.monotonic() - start
@@ -125,6 +128,18 @@ def _examine_clean(
         yield Check("clean case", f"passes, in {warm:.2f} s on warm ranks")
     else:
         yield Check("clean case", f"should pass and does not: {_said(verdict)}", ok=False)
+
+
+def _examine_mends(world: ReplayWorld, case: Case) -> Iterator[Check]:
+    """Whether the known bugs of this torch can be mended, and a clean case passes with all mends."""
+    mends = mends_for()
+    unfit = {name: why for name in mends if (why := why_not(find_mend(name)))}
+    yield Check("known bugs", f"{len(mends)} of this torch, of which {len(mends) - len(unfit)} can be mended")
+    for name, why in unfit.items():
+        yield Check("", f"not mended: {name}, as torch is not what it knows ({why})")
+    verdict = world.run(case, mends=mends)
+    if verdict.status is not Status.PASS:
+        yield Check("mended torch", f"should pass the clean case and does not: {_said(verdict)}", ok=False)
 
 
 def _examine_fault(
