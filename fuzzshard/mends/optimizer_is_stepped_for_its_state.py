@@ -4,7 +4,9 @@
 ``_init_optim_state`` (``torch/distributed/checkpoint/state_dict.py``) step an optimizer that has none, on
 gradients of zeros with a learning rate of zero. That step is not nothing: Adam counts it, so every later
 bias correction is one step ahead, and coupled weight decay goes into the momentum of SGD and the moments of
-Adam. One process and no wrapper suffice. The step must leave no trace in the states that it makes.
+Adam. It makes the parameters themselves NaN where Adam's ``eps`` is zero in their dtype, float16: zero times
+0 / 0. One process and no wrapper suffice. The step must leave no trace in the parameters and in the states
+that it makes.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -37,7 +39,16 @@ EDITS = (
         for param_group in optim.param_groups:
             if "weight_decay" in param_group:
                 param_group["weight_decay"] = 0.0
+        values = {
+            param: param.detach().clone()
+            for param_group in optim.param_groups
+            for param in param_group[_PARAMS]
+            if param.grad is not None
+        }
         optim.step(closure=None)
+        with torch.no_grad():
+            for param, value in values.items():
+                param.copy_(value)
         for param_group, decay in zip(optim.param_groups, decays):
             if decay is not None:
                 param_group["weight_decay"] = decay

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from fuzzshard.case.autograd import Node, Tape, Value
 from fuzzshard.case.case import Case
@@ -201,7 +201,7 @@ def _regrouped(case: Case) -> Iterator[bool]:
     for seen in _boundaries(case):
         yield (
             _reduces_twice(case, seen)
-            or _casts_terms(case, seen)
+            or bool(_cast_terms(case, seen))
             or any(
                 _sum(seen.terms(value, grouped=True)) != _sum(seen.terms(value, grouped=False))
                 for value in seen.readers.keys() - seen.nodes.keys()
@@ -237,20 +237,31 @@ def _reduces_twice(case: Case, seen: _Boundaries) -> bool:
     )
 
 
-def _casts_terms(case: Case, seen: _Boundaries) -> bool:
-    """Whether several gradients of a parameter are cast to the dtype that they are accumulated in.
+@functools.lru_cache(maxsize=512)
+def cast_after_sum(case: Case) -> Mapping[str, Dtype]:
+    """The parameters whose gradients may add up before they are cast, and the dtype that they have then."""
+    found: dict[str, Dtype] = {}
+    for seen in _boundaries(case):
+        found |= _cast_terms(case, seen)
+    return found
+
+
+def _cast_terms(case: Case, seen: _Boundaries) -> Mapping[str, Dtype]:
+    """The parameters with several gradients that are cast to the dtype that they are accumulated in.
 
     ``reduce_dtype`` and ``grad_dtype`` are documented to be that of the accumulation
     (``MixedPrecisionPolicy``): whether a term is cast before it is added, nothing says.
     """
     if not reductions_follow_parameters(case):
-        return False
+        return {}
     tied = _tied_in_a_leaf(case, seen.found)
-    return any(
-        computing_dtype(case, seen.found, fqn, seen.cast) != reduction_dtype(case, seen.found, fqn, seen.cast)
+    return {
+        fqn: dtype
         for fqn, count in _uses(seen).items()
-        if count > 1 or fqn in tied
-    )
+        if (count > 1 or fqn in tied)
+        and (dtype := computing_dtype(case, seen.found, fqn, seen.cast))
+        != reduction_dtype(case, seen.found, fqn, seen.cast)
+    }
 
 
 def _uses(seen: _Boundaries) -> Counter[str]:

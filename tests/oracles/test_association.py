@@ -22,8 +22,15 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Mesh, Tie
 from fuzzshard.case.graph import Alias, BatchNorm, Block, Conv1d, Conv2d, Linear, RMSNorm
+from fuzzshard.case.options import Precision
 from fuzzshard.case.schedule import ClipGradNorm, Forward, SetFlag, SetRequiresGrad
-from fuzzshard.oracles.association import accumulates, adds_in_another_order, reorders_from
+from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
+from fuzzshard.oracles.association import (
+    accumulates,
+    adds_in_another_order,
+    cast_after_sum,
+    reorders_from,
+)
 from fuzzshard.oracles.rungs import bitwise_until
 
 END = len(TWO_STEPS)
@@ -258,3 +265,19 @@ def test_a_matrix_product_may_add_otherwise_where_the_reference_alone_has_the_pa
         observe="losses",
     )
     assert reorders_from(case, engine) == expected
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [
+        (Precision(param="float16", reduce="float32"), {"a.weight": "float16"}),
+        (Precision(param="float16", reduce="float16"), {}),
+        (None, {}),
+    ],
+)
+@pytest.mark.skipif(not REDUCTIONS_FOLLOW_GRAD_DTYPE.holds(), reason="gradients add up uncast everywhere")
+def test_gradients_of_a_parameter_that_is_used_twice_may_add_up_before_they_are_cast(
+    precision: Precision | None, expected: dict[str, str]
+) -> None:
+    case = make_case(TIED, ties=TIE, wrap=(replace(*groups(ROOT), precision=precision),))
+    assert cast_after_sum(case) == expected

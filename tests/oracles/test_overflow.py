@@ -4,6 +4,7 @@ import pytest
 import torch
 from traces import difference, floats, gradient
 
+from fuzzshard.case.options import Dtype
 from fuzzshard.oracles.overflow import first_overflow, first_partial_overflow
 from fuzzshard.training.trace import Key
 
@@ -12,7 +13,8 @@ END = 9
 
 
 def first(observed: torch.Tensor | None, expected: torch.Tensor | None, key: Key | None = None) -> int:
-    return first_overflow([difference(key or gradient(3), observed, expected)], 2, END)
+    narrow: dict[str, Dtype] = {"narrow.weight": "float16"}
+    return first_overflow([difference(key or gradient(3), observed, expected)], 2, narrow, END)
 
 
 @pytest.mark.parametrize("mean", [2e38, -2e38])
@@ -44,7 +46,22 @@ def test_only_gradients_are_summed_over_ranks() -> None:
 
 def test_the_first_of_several_counts() -> None:
     found = [difference(gradient(op), floats(2e38), floats(INF)) for op in (5, 4)]
-    assert first_overflow(found, 2, END) == 4
+    assert first_overflow(found, 2, {}, END) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "end"),
+    [
+        ("narrow.weight", floats(-7e4, 2.0), 3),
+        ("narrow.weight", floats(-6e4, 2.0), END),
+        ("narrow.weight", floats(-INF, 2.0), END),
+        ("a.weight", floats(-7e4, 2.0), END),
+    ],
+)
+def test_a_sum_too_large_for_the_dtype_before_the_cast_is_an_overflow(
+    name: str, expected: torch.Tensor, end: int
+) -> None:
+    assert first(floats(-INF, 1.0), expected, gradient(3, name)) == end
 
 
 @pytest.mark.parametrize(
