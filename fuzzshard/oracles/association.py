@@ -23,6 +23,7 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress, engines_train_more_from
 from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, ZeroGrad
 from fuzzshard.case.strides import strides_are_free
+from fuzzshard.case.units import fsdp1_shards
 
 MOST_TERMS = 2
 """Terms whose sum is the same in any order."""
@@ -238,11 +239,18 @@ def _reduces_twice(case: Case, seen: _Boundaries) -> bool:
 
 
 @functools.lru_cache(maxsize=512)
-def cast_after_sum(case: Case) -> Mapping[str, Dtype]:
-    """The parameters whose gradients may add up before they are cast, and the dtype that they have then."""
+def narrow_sums(case: Case, engine: str) -> Mapping[str, Dtype]:
+    """The parameters whose gradients ``engine`` may add up in another dtype than the reference, and which.
+
+    FSDP1 where it does not shard casts what has accumulated to the dtype of the reduction, and reduces it
+    again (``_reduce_grad_no_shard`` in torch/distributed/fsdp/_runtime_utils.py).
+    """
     found: dict[str, Dtype] = {}
+    again = engine == "fsdp1" and accumulates(case) and not fsdp1_shards(case)
     for seen in _boundaries(case):
         found |= _cast_terms(case, seen)
+        if again:
+            found |= {fqn: reduction_dtype(case, seen.found, fqn, seen.cast) for fqn in _uses(seen)}
     return found
 
 

@@ -5,8 +5,8 @@ The reference adds up and divides afterwards. DDP divides first (torch/csrc/dist
 "For fp32/bf16, we do not need to worry about overflow/underflow" (torch/distributed/fsdp/_fully_shard/
 _fsdp_collectives.py). So one of them has an infinity where another has a number, and both are right.
 
-Gradients of one parameter that are cast to a wider dtype may be added up before that, and the reference's
-after it (``fuzzshard.oracles.association``).
+Gradients of one parameter may be added up in a narrower dtype than the reference's
+(``fuzzshard.oracles.association.narrow_sums``).
 
 Within a rank a part of a sum may overflow in one order and not in another; two infinities of opposite signs,
 or an infinity times zero, are no number.
@@ -26,10 +26,10 @@ from fuzzshard.oracles.compare import Difference
 def first_overflow(found: Sequence[Difference], terms: int, narrow: Mapping[str, Dtype], end: int) -> int:
     """The first op at which a sum overflowed on one side only, else ``end``.
 
-    That is the reference's sum over ``terms`` ranks, or an engine's sum of gradients of the parameters in
-    ``narrow``, in the dtype given there. Whatever is computed from then on follows from that infinity.
+    That is the reference's sum over ``terms`` ranks, or an engine's sum of one rank's gradients of the
+    parameters in ``narrow``, in the dtype given there. What comes then follows from that infinity.
     """
-    overflowed = (d.key.op for d in found if _overflowed(d, terms) or _overflowed_narrow(d, narrow))
+    overflowed = (d.key.op for d in found if _overflowed(d, terms) or _overflowed_narrow(d, terms, narrow))
     return min(overflowed, default=end)
 
 
@@ -61,10 +61,10 @@ def _overflowed(difference: Difference, terms: int) -> bool:
     return bool(means.numel()) and bool((means * terms > torch.finfo(observed.dtype).max).all())
 
 
-def _overflowed_narrow(difference: Difference, narrow: Mapping[str, Dtype]) -> bool:
+def _overflowed_narrow(difference: Difference, terms: int, narrow: Mapping[str, Dtype]) -> bool:
     dtype = narrow.get(difference.key.name)
     if difference.key.oracle != "gradient" or dtype is None or (both := difference.both) is None:
         return False
     observed, expected = both
-    sums = expected[observed.isinf() & expected.isfinite()].double().abs()
-    return bool(sums.numel()) and bool((sums > torch.finfo(DTYPES[dtype]).max).all())
+    means = expected[observed.isinf() & expected.isfinite()].double().abs()
+    return bool(means.numel()) and bool((means * terms > torch.finfo(DTYPES[dtype]).max).all())

@@ -19,7 +19,7 @@ from fuzzshard.engines.noise import NoiseTwin
 from fuzzshard.engines.reference import Reference
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.anchor import PrecisionBound, unrounded
-from fuzzshard.oracles.association import cast_after_sum
+from fuzzshard.oracles.association import narrow_sums
 from fuzzshard.oracles.bound import NoiseBound
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import is_gray, tensor_findings, vote
@@ -87,8 +87,11 @@ class Ladder:
 
     def _before_overflow(self, differing: dict[str, list[Difference]]) -> dict[str, list[Difference]]:
         """What differs before a sum overflows."""
-        size, narrow, end = self.mesh.size, cast_after_sum(self.case), len(self.case.schedule)
-        ends = {name: first_overflow(found, size, narrow, end) for name, found in differing.items()}
+        size, end = self.mesh.size, len(self.case.schedule)
+        ends = {
+            name: first_overflow(found, size, narrow_sums(self.case, name), end)
+            for name, found in differing.items()
+        }
         return self._before(ends, differing)
 
     def _before_rounding_decides(self, loose: dict[str, list[Difference]]) -> dict[str, list[Difference]]:

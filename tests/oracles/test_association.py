@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from cases import (
     AGAIN,
@@ -22,13 +24,13 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Mesh, Tie
 from fuzzshard.case.graph import Alias, BatchNorm, Block, Conv1d, Conv2d, Linear, RMSNorm
-from fuzzshard.case.options import Precision
+from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.schedule import ClipGradNorm, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 from fuzzshard.oracles.association import (
     accumulates,
     adds_in_another_order,
-    cast_after_sum,
+    narrow_sums,
     reorders_from,
 )
 from fuzzshard.oracles.rungs import bitwise_until
@@ -280,4 +282,25 @@ def test_gradients_of_a_parameter_that_is_used_twice_may_add_up_before_they_are_
     precision: Precision | None, expected: dict[str, str]
 ) -> None:
     case = make_case(TIED, ties=TIE, wrap=(replace(*groups(ROOT), precision=precision),))
-    assert cast_after_sum(case) == expected
+    assert narrow_sums(case, "fully_shard") == expected
+
+
+@pytest.mark.parametrize(
+    ("strategy", "schedule", "expected"),
+    [
+        ("no_shard", (FORWARD, BACKWARD, AGAIN, BACKWARD, STEP), {"float16"}),
+        ("no_shard", (FORWARD, BACKWARD, STEP), set()),
+        ("full_shard", (FORWARD, BACKWARD, AGAIN, BACKWARD, STEP), set()),
+    ],
+)
+def test_fsdp1_without_shards_casts_what_has_accumulated(
+    strategy: Any, schedule: tuple, expected: set[str]
+) -> None:
+    case = make_case(
+        TIED,
+        schedule=schedule,
+        wrap=groups(ROOT),
+        engines=("fsdp1",),
+        fsdp1=FSDP1(strategy=strategy, precision=Precision(param="float16")),
+    )
+    assert set(narrow_sums(case, "fsdp1").values()) == expected
