@@ -24,6 +24,7 @@ from fuzzshard.errors import (
     FuzzshardError,
 )
 from fuzzshard.instruments import INSTRUMENTS, OFF, off_readings
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.verdict import NOT_APPLICABLE, Status, Verdict
 
 LARGEST_CPU_WORLD = 8
@@ -204,11 +205,20 @@ def _with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str)
     return outcome, f"{verdict.signature}{moved}"
 
 
+def _mend_to_measure(entry: CorpusEntry, torch: str) -> str:
+    """Asks whether torch needs the mend of a finding that is gone."""
+    mend = own_mends().get(entry.cause)
+    if mend is None or not mend.torch.include(torch):
+        return ""
+    return f"; where no entry of it is left, torch {torch} needs the mend {mend.slug} no longer"
+
+
 def _without_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) -> tuple[Outcome, str]:
     note = " (torch refuses the case)" if verdict.status is Status.REJECTED else ""
     match expected(entry, torch, device):
         case Expected.FINDING:
-            return Outcome.FIXED, f"{entry.signature} of torch {entry.torch} is gone in torch {torch}{note}"
+            said = f"{entry.signature} of torch {entry.torch} is gone in torch {torch}{note}"
+            return Outcome.FIXED, said + _mend_to_measure(entry, torch)
         case Expected.NOTHING:
             return Outcome.PASS, note.strip() or verdict.message
     if entry.lifecycle is Lifecycle.FLAKY:

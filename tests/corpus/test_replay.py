@@ -316,3 +316,12 @@ def test_a_flaky_finding_that_stays_away_is_not_called_fixed(tmp_path: Path) -> 
 )
 def test_the_exit_code_is_that_of_the_worst_outcome(seen: list[Outcome], code: int) -> None:
     assert exit_code(seen) == code
+
+
+def test_a_finding_that_is_gone_asks_whether_torch_needs_its_mend(tmp_path: Path) -> None:
+    file = save(tmp_path)
+    known = replace(read_entry(file), cause="reshard_is_ignored")
+    write_atomic(file, encode_entry(known))
+    (result,) = run(FakeWorld(Verdict(status=Status.PASS)), file)
+    assert result.outcome is Outcome.FIXED
+    assert "needs the mend reshard_is_ignored no longer" in result.message
