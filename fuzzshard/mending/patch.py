@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from fuzzshard.mending.mend import find_mend
+from fuzzshard.mending.mend import Mend, find_mend
 from fuzzshard.mending.source import Function, edited_functions, why_not
 
 
@@ -41,13 +41,11 @@ class Mended:
         while self._undo:
             self._undo.pop()()
         mends = [mend for mend in map(find_mend, names) if compiles or mend.component != "compile"]
-        mends = [mend for mend in mends if not why_not(mend)]
+        mends = [mend for mend in mends if not why_not(mend) and self._runs_as_filed(mend)]
         edits = [edit for mend in mends for edit in mend.edits_here()]
         for target, (before, after) in edited_functions(edits).items():
-            if target not in self._found:
-                self._found[target] = function_of(target)
-            if (function := self._found[target]) is None:  # a preloaded file has replaced it
-                continue
+            function = self._found[target]
+            assert function is not None
             code = function.__code__
             self._undo.append(functools.partial(setattr, function, "__code__", code))
             function.__code__ = _compiled(target, before, after, code)
@@ -55,6 +53,22 @@ class Mended:
             if mend.apply is not None:
                 mend.apply(self._patch)
         self._on = names, compiles
+        return True
+
+    def _runs_as_filed(self, mend: Mend) -> bool:
+        """Whether the functions that ``mend`` edits are those of torch's files.
+
+        A preloaded file may have put others in their place, and whoever imports torch may change its source.
+        """
+        for target, (before, _) in edited_functions(mend.edits_here()).items():
+            if target not in self._found:
+                function = function_of(target)
+                if function is not None:
+                    filed = _compiled(target, before, before.lines, function.__code__)
+                    function = function if _is_same(function.__code__, filed) else None
+                self._found[target] = function
+            if self._found[target] is None:
+                return False
         return True
 
     def _patch(self, owner: Any, name: str, value: Any) -> None:
@@ -68,7 +82,7 @@ class Mended:
 def function_of(target: str) -> types.FunctionType | None:
     """The function itself, below its decorators, and below what a preloaded file has put in its place.
 
-    None where such a file has left nothing of it.
+    None where such a file has left nothing of it, or torch does not have the name.
     """
     module, _, qualified = target.partition(":")
     found: Any = importlib.import_module(module)
@@ -80,7 +94,7 @@ def function_of(target: str) -> types.FunctionType | None:
         return each.__code__.co_qualname == qualified
 
     for name in qualified.split("."):
-        found = inspect.getattr_static(found, name)
+        found = inspect.getattr_static(found, name, None)
         if isinstance(found, (staticmethod, classmethod)):
             found = found.__func__
         elif isinstance(found, property):
@@ -106,6 +120,14 @@ def _compiled(target: str, before: Function, after: tuple[str, ...], like: types
     for inner in (*classes, name):
         code = _inner(code, inner)
     return code
+
+
+def _is_same(code: types.CodeType, other: types.CodeType) -> bool:
+    """Whether two functions use the same names; their instructions may differ by how they were compiled."""
+    if (code.co_names, code.co_varnames) != (other.co_names, other.co_varnames):
+        return False
+    mine, others = ([c for c in each.co_consts if isinstance(c, types.CodeType)] for each in (code, other))
+    return len(mine) == len(others) and all(map(_is_same, mine, others))
 
 
 def _inner(code: types.CodeType, name: str) -> types.CodeType:

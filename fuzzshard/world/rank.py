@@ -66,9 +66,13 @@ def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO,
     while (message := receive(channel)) is not None:
         assert isinstance(message, RunCase)
         forget_trips()
-        if mended.switch(message.mends, compiles=message.case.compile is not None):
-            clear_caches()
-        reply = msgspec.structs.replace(_run(channel, message, device), points=new_points())
+        try:
+            if mended.switch(message.mends, compiles=message.case.compile is not None):
+                clear_caches()
+        except Exception as error:
+            reply: RankReport | Failure = _failure("judge", "", error)
+        else:
+            reply = msgspec.structs.replace(_run(channel, message, device), points=new_points())
         send(channel, reply)
         if isinstance(reply, Failure):
             _linger(channel)

@@ -38,7 +38,8 @@ class Mends:
         self.early = str(mend_file(folder, "early", "def apply(patch): pass"))
 
     def campaign(self, corpus: Path, verdict_of: Any, with_mends: Any, /, **options: Any) -> Ran:
-        options = {"mends": "both", "extra_mends": (self.folder,), "max_cases": 8, **options}
+        extra = () if options.get("mends") == "off" else (self.folder,)
+        options = {"mends": "both", "extra_mends": extra, "max_cases": 8, **options}
         return campaign(corpus, verdict_of, with_mends=with_mends, **options)
 
 

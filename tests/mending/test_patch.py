@@ -280,9 +280,9 @@ def test_a_function_that_a_preloaded_file_has_wrapped_is_edited_where_that_keeps
         return 30
 
     made_up.Owner.f, made_up.g = planted(made_up.Owner.f), g
-    switch.edit(("Owner.f", "return 1", "return 2"), ("g", "return 1", "return 2"))
+    switch.edit(("Owner.f", "return 1", "return 2"))
     assert (made_up.Owner().f(), made_up.g()) == (20, 30)
-    switch.off()
+    switch.edit(("Owner.f", "return 1", "return 2"), ("g", "return 1", "return 2"))
     assert (made_up.Owner().f(), made_up.g()) == (10, 30)
 
 

@@ -30,7 +30,7 @@ from fuzzshard.verdict import Status
 ALWAYS = Confirmation(runs=3, reproduced=3)
 FINDINGS = Path(__file__).parents[2] / "corpus" / "findings"
 RESHARD = "divergence-fully_shard-registered_parameter-78029374"
-LIST_GROUP = "crash-fully_shard-RuntimeError-in-_engine_run_backward-87b1484a"
+LIST_GROUP = "crash-fully_shard-RuntimeError-in-_engine_run_backward-dbc5449b"
 INFO = {"torch": "2.13.0", "python": "3.11", "device": "cpu", "backend": "gloo", "platform": "test"}
 
 

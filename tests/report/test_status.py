@@ -75,12 +75,17 @@ def test_a_finding_of_two_nodes_has_the_hits_of_both_and_its_first_time(node1: P
 
 
 def test_a_finding_that_no_user_can_see_comes_last_and_says_so(tmp_path: Path) -> None:
-    hooks, wrong = "divergence/fully_shard/hooks", "divergence/fully_shard/registered_parameter"
-    events = one_finding(tmp_path, "divergence-fully_shard-hooks-008a0df5", hooks, at=1.0)
+    within, wrong = (
+        "divergence/fully_shard/unreduced_gradient/unexpected",
+        "divergence/fully_shard/registered_parameter",
+    )
+    events = one_finding(
+        tmp_path, "divergence-fully_shard-unreduced_gradient-unexpected-88623fc6", within, at=1.0
+    )
     events += one_finding(tmp_path, RESHARD, wrong, at=3.0)
     directory = record(tmp_path, [*judged(at=0.0), *events, finished(9.0)])
     seen = seen_findings([read_node(directory)])
-    assert [(finding.signature, finding.internal) for finding in seen] == [(wrong, False), (hooks, True)]
+    assert [(finding.signature, finding.internal) for finding in seen] == [(wrong, False), (within, True)]
     assert ", internal: " in list(status_lines([read_node(directory)], stats_in(directory), seen))[-1]
 
 
