@@ -10,6 +10,7 @@ import msgspec
 from fuzzshard.campaign.smallest import outcome_text
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import finer
+from fuzzshard.case.progress import engines_train_more_from
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.rounding import unless_rounding
 from fuzzshard.errors import FuzzshardError
@@ -59,12 +60,14 @@ def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
 
     That is another one where rounding might explain what is wrong with ``case``, and cannot in the next
     higher precision: then the case in that precision is the finding. So is the case with everything observed
-    where only losses were: a loss says little about what is wrong. And so is the case in higher precision
+    where only losses were, unless engines are to train more than the reference then: a loss says little about
+    what is wrong. And so is the case in higher precision
     where that is wrong at an earlier op: low precision is so wide that a wrong gradient may first be seen in
     the step that it makes.
     """
     verdict = judge(world, case)
-    if verdict.status is Status.DIVERGENCE and case.observe == "losses":
+    trains_alike = engines_train_more_from(case) == len(case.schedule)
+    if verdict.status is Status.DIVERGENCE and case.observe == "losses" and trains_alike:
         whole = msgspec.structs.replace(case, observe="everything")
         closer, nearer = judge_clearly(world, whole)
         if nearer.status.is_finding:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from cases import make_case
+from msgspec.structs import replace
 
 from fuzzshard.campaign.judge import judge, judge_clearly
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import Case, Freeze
+from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.verdict import Finding, Status, Verdict
 
 PASS = Verdict(status=Status.PASS)
@@ -81,3 +83,12 @@ def test_what_low_precision_shows_stays_where_higher_precision_shows_nothing_ear
     case, late = make_case(), wrong_at(2, "parameter", "precision")
     world = FakeWorld(lambda case: precise if case.dtype == "float64" else late)
     assert judge_clearly(world, case) == (case, late)
+
+
+def test_where_engines_train_more_than_the_reference_losses_are_all_there_is_to_look_at() -> None:
+    more = SetRequiresGrad(target="", value=True, engines_only=True)
+    frozen = make_case(freezes=(Freeze(target=""),), observe="losses")
+    case = replace(frozen, schedule=(more, *frozen.schedule))
+    world = FakeWorld(lambda case: FINDING)
+    assert judge_clearly(world, case) == (case, FINDING)
+    assert judge_clearly(world, frozen)[0].observe == "everything"
