@@ -22,8 +22,8 @@ from fuzzshard.case.schedule import Backward, Forward, Step, ZeroGrad
 from fuzzshard.corpus.outcome import ReplayWorld
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import INSTRUMENTS, off_lines
-from fuzzshard.mending.mend import find_mend, mends_for
-from fuzzshard.mending.source import why_not
+from fuzzshard.mending.mend import mends_for
+from fuzzshard.mending.source import unfit, unfit_lines
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import cuda_devices
@@ -133,10 +133,11 @@ def _examine_clean(
 def _examine_mends(world: ReplayWorld, case: Case) -> Iterator[Check]:
     """Whether the known bugs of this torch can be mended, and a clean case passes with all mends."""
     mends = mends_for()
-    unfit = {name: why for name in mends if (why := why_not(find_mend(name)))}
-    yield Check("known bugs", f"{len(mends)} of this torch, of which {len(mends) - len(unfit)} can be mended")
-    for name, why in unfit.items():
-        yield Check("", f"not mended: {name}, as torch is not what it knows ({why})")
+    reasons = unfit(mends)
+    fit = len(mends) - len(reasons)
+    yield Check("known bugs", f"{len(mends)} of this torch, of which {fit} can be mended")
+    for line in unfit_lines(reasons):
+        yield Check("", line)
     verdict = world.run(case, mends=mends)
     if verdict.status is not Status.PASS:
         yield Check("mended torch", f"should pass the clean case and does not: {_said(verdict)}", ok=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -15,7 +15,7 @@ from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.rounding import unless_rounding
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.identity import shows
-from fuzzshard.verdict import Finding, Status, Verdict
+from fuzzshard.verdict import Status, Verdict
 
 CONFIRM_RUNS = 3
 """Runs on fresh ranks, of the case as found and of the final one; the rate is kept in the corpus entry."""
@@ -97,13 +97,12 @@ def _run(world: Runner, case: Case, deadline: float | None, fresh: bool) -> Verd
         return Verdict(status=Status.INFRA, message=str(error))
 
 
-def same_finding(verdict: Verdict, expected: Verdict, *, elsewhere: Sequence[Finding] = ()) -> bool:
+def same_finding(verdict: Verdict, expected: Verdict) -> bool:
     """Whether ``verdict`` is the finding ``expected``: the same signature, on a rung as strict.
 
-    A looser rung would let shrinking slip from a logic error into rounding. ``elsewhere`` is that of
-    :func:`fuzzshard.identity.shows`.
+    A looser rung would let shrinking slip from a logic error into rounding.
     """
-    if not verdict.status.is_finding or not shows(verdict, expected.signature, elsewhere):
+    if not verdict.status.is_finding or not shows(verdict, expected.signature):
         return False
     if expected.status is not Status.DIVERGENCE:
         return True
@@ -117,12 +116,10 @@ def confirm(
     *,
     runs: int = CONFIRM_RUNS,
     deadline: float | None = None,
-    elsewhere: Sequence[Finding] = (),
 ) -> Confirmation:
     """Runs ``case`` on fresh ranks ``runs`` times, and :data:`FLAKY_RUNS` times if one shows something else.
 
-    Runs without a verdict (INFRA, stopped) do not count. ``deadline`` is that of the first run,
-    ``elsewhere`` that of :func:`same_finding`.
+    Runs without a verdict (INFRA, stopped) do not count. ``deadline`` is that of the first run.
     """
     seen = Confirmation()
     try:
@@ -131,7 +128,7 @@ def confirm(
                 break
             verdict = judge(world, case, deadline=None if number else deadline, fresh=True)
             if verdict.status is not Status.INFRA:
-                reproduced = same_finding(verdict, expected, elsewhere=elsewhere)
+                reproduced = same_finding(verdict, expected)
                 seen = seen.plus(outcome_text(verdict), reproduced=reproduced)
     except Stopped:
         pass

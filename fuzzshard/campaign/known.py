@@ -153,11 +153,6 @@ class Registry:
                 return known
         return None
 
-    def learn(self, known: Known, cause: frozenset[str]) -> None:
-        """Another case of ``known`` has only ``cause`` in common with the smallest case it was shrunk to."""
-        with self._lock:
-            known.cause &= cause
-
     def crowded(self, signature: str) -> bool:
         """Whether enough cases with this signature are parked already."""
         with self._lock:

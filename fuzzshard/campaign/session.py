@@ -25,8 +25,8 @@ from fuzzshard.guidance import guided
 from fuzzshard.guidance.novelty import Indices, guiding
 from fuzzshard.guidance.reached import Reached
 from fuzzshard.journal.history import History
-from fuzzshard.mending.mend import find_mend, mends_for
-from fuzzshard.mending.source import why_not
+from fuzzshard.mending.mend import mends_for
+from fuzzshard.mending.source import unfit
 from fuzzshard.world.config import WorldConfig
 
 REMEMBERED_CASES = 20_000
@@ -136,7 +136,7 @@ class Session:
             engines=options.engines,
             preload=self.config.preload,
             mends=options.mends,
-            mends_unfit={name: why for name in self.mends if (why := why_not(find_mend(name)))},
+            mends_unfit=unfit(self.mends),
             max_cases=options.max_cases,
             max_time=options.max_time,
             max_findings=options.max_findings,

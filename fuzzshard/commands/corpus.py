@@ -167,12 +167,12 @@ def _verify_causes(paths: Sequence[Path], device: Device, *, as_json: bool) -> i
     stored, broken = load(paths)
     entries = [(shown_path(item.file), item.entry) for item in stored if item.entry.signature]
     num_ranks = most_ranks(kind, num_devices)
-    seen, roots = Counter[str](), set[str]()
+    seen, roots, mends = Counter[str](), set[str](), mends_for()
     for size, of_size in by_size(entries, kind, num_ranks):
         with World(WorldConfig(size=size, device=kind)) as world:
             world.start()
             for path, entry in of_size:
-                verified = verify_cause(world, path, entry, kind, size, mends_for())
+                verified = verify_cause(world, path, entry, kind, size, mends)
                 condition = "NOT RUN" if verified.message.startswith("not run") else str(verified.condition)
                 seen[condition] += 1
                 if condition == Condition.OK:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzzshard.mending.mend import Mend, find_mend
-from fuzzshard.mending.source import Function, edited_functions, why_not
+from fuzzshard.mending.source import Function, edited_functions, find_function, why_not
 
 
 class Mended:
@@ -60,9 +60,9 @@ class Mended:
 
         A preloaded file may have put others in their place, and whoever imports torch may change its source.
         """
-        for target, (before, _) in edited_functions(mend.edits_here()).items():
+        for target in {edit.target for edit in mend.edits_here()}:
             if target not in self._found:
-                function = function_of(target)
+                before, function = find_function(target), function_of(target)
                 if function is not None:
                     filed = _compiled(target, before, before.lines, function.__code__)
                     function = function if _is_same(function.__code__, filed) else None

@@ -7,10 +7,10 @@ import dataclasses
 import difflib
 import functools
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from fuzzshard.mending.mend import Edit, Mend
+from fuzzshard.mending.mend import Edit, Mend, find_mend
 
 
 class NotAsKnown(Exception):
@@ -105,6 +105,7 @@ def edited_functions(edits: Iterable[Edit]) -> dict[str, tuple[Function, tuple[s
     return functions
 
 
+@functools.cache
 def why_not(mend: Mend) -> str:
     """Why ``mend`` cannot be applied to the installed torch; empty where it can."""
     try:
@@ -112,6 +113,17 @@ def why_not(mend: Mend) -> str:
     except NotAsKnown as error:
         return str(error)
     return ""
+
+
+def unfit(names: Iterable[str]) -> dict[str, str]:
+    """Those of the mends with ``names`` that cannot be applied to the installed torch, and why."""
+    return {name: why for name in names if (why := why_not(find_mend(name)))}
+
+
+def unfit_lines(reasons: Mapping[str, str]) -> Iterator[str]:
+    """A line for each mend in what :func:`unfit` returned."""
+    for name, why in reasons.items():
+        yield f"not mended: {name}, as torch is not what it knows ({why})"
 
 
 def clash(mends: Iterable[Mend]) -> str:

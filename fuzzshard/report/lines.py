@@ -20,6 +20,7 @@ from fuzzshard.campaign.events import (
 )
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.instruments import OFF, off_lines
+from fuzzshard.mending.source import unfit_lines
 from fuzzshard.report.progress import Progress
 
 MAX_UNSEEN_SHOWN = 12
@@ -46,8 +47,7 @@ def event_lines(event: Event) -> Iterator[str]:
             if event.note:
                 yield event.note
             yield _MENDS[event.mends]
-            for name, why in event.mends_unfit.items():
-                yield f"not mended: {name}, as torch is not what it knows ({why})"
+            yield from unfit_lines(event.mends_unfit)
             if event.preload:
                 yield f"preloaded in every rank: {', '.join(event.preload)}"
         case WorldStarted():

@@ -21,12 +21,6 @@ def test_a_cause_is_what_the_smallest_case_shares_with_the_one_it_was_found_as()
     assert "wrap:root" not in cause_of(minimal, found)
 
 
-def test_another_case_of_a_finding_narrows_its_cause_down(tmp_path):
-    registry, known = Registry(), Known("a signature", tmp_path, frozenset({"leaf:linear", "op:clip"}))
-    registry.learn(known, frozenset({"op:clip", "mesh:2"}))
-    assert known.cause == {"op:clip"}
-
-
 def test_a_crash_is_known_from_another_release_that_has_it_in_another_function(tmp_path):
     def crash(function):
         detail = f"IndexError in {function}"
