@@ -17,8 +17,6 @@ from fuzzshard.case.graph import (
     Alias,
     BatchNorm,
     Block,
-    Call,
-    Dropout,
     Module,
     join,
     modules_below,
@@ -137,20 +135,6 @@ def has_batch_norm(case: Case, path: str) -> bool:
     """Whether a batch norm is at or below ``path``: recomputation updates its statistics again."""
     modules = facts(case).modules
     return any(isinstance(modules[module], BatchNorm) for module in modules_below(case.model, path))
-
-
-def drops_without_grad(case: Case) -> bool:
-    """Whether a dropout is called under ``torch.no_grad()`` within a forward."""
-    modules = facts(case).modules
-    return any(
-        isinstance(dropout := modules[below], Dropout) and dropout.p > 0
-        for path, module in modules.items()
-        if isinstance(module, Block)
-        for node in module.nodes
-        if isinstance(node, Call) and not node.grad
-        for child in node.modules
-        for below in modules_below(case.model, join(path, child))
-    )
 
 
 def _check_names(root: Block) -> None:

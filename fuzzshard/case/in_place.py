@@ -1,46 +1,54 @@
-"""Which modules' outputs are changed in place."""
+"""Which modules return a tensor as it is, and which outputs are changed in place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve, value_node
 
-_Place = tuple[str, str]
+Place = tuple[str, str]
 """A value: the path of its block, and its name in there."""
 
 
 def changed_outputs(case: Case) -> frozenset[str]:
-    """The modules one of whose outputs is a tensor that ``iadd`` may change, on some path.
+    """The modules one of whose outputs is a tensor that ``iadd`` may change, on some path."""
+    return returned_by(
+        case,
+        (
+            (path, node.args[0])
+            for path, block in facts(case).modules.items()
+            for node in (block.nodes if isinstance(block, Block) else ())
+            if isinstance(node, TensorOp) and node.op == "iadd"
+        ),
+    )
+
+
+def returned_by(case: Case, values: Iterable[Place]) -> frozenset[str]:
+    """The modules that returned one of these tensors, on some path.
 
     A block hands its inputs on as they are, and ``detach`` and ``iadd`` give the memory of their argument.
     """
     modules = facts(case).modules
     callers = _callers(case)
     found: set[str] = set()
-    seen: set[_Place] = set()
-    open_values = [
-        (path, node.args[0])
-        for path, block in modules.items()
-        for node in (block.nodes if isinstance(block, Block) else ())
-        if isinstance(node, TensorOp) and node.op == "iadd"
-    ]
+    seen: set[Place] = set()
+    open_values = list(values)
     while open_values:
         place = open_values.pop()
         if place in seen:
             continue
         seen.add(place)
-        returned_by, sources = _origins(case, modules[place[0]], place, callers)
-        found |= returned_by
+        names, sources = _origins(case, modules[place[0]], place, callers)
+        found |= names
         open_values += sources
     return frozenset(found)
 
 
 def _origins(
-    case: Case, block: Module, place: _Place, callers: dict[str, list[tuple[str, Call]]]
-) -> tuple[set[str], list[_Place]]:
+    case: Case, block: Module, place: Place, callers: dict[str, list[tuple[str, Call]]]
+) -> tuple[set[str], list[Place]]:
     """The modules that returned this value, and the other values that are the same tensor."""
     path, value = place
     assert isinstance(block, Block)

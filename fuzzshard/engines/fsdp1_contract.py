@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
-from fuzzshard.case.facts import drops_without_grad, facts
+from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_is_wrapped
+from fuzzshard.case.no_rows import has_other_graph_without_rows
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress, ranks_differ
 from fuzzshard.case.schedule import (
@@ -85,7 +85,7 @@ def _options(case: Case) -> Iterator[Exclusion]:
             "a list group: a unit of FSDP1 is one module",
             f"{_CLASS}: 'module (nn.Module): This is the module to be wrapped with FSDP.'",
         )
-    if drops_without_grad(case) and len(rows := all_rows(case)) > 1 and 0 in rows:
+    if has_other_graph_without_rows(case, units(case)):
         yield OTHER_GRAPH_ON_ONE_RANK
     if case.mesh.tensor is not None:
         yield Exclusion("a tensor-parallel axis, which is fully_shard's", _OURS)

@@ -13,8 +13,9 @@ from typing_extensions import override
 from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import stored_dtype, uses_fsdp1_policy
-from fuzzshard.case.facts import drops_without_grad, facts
+from fuzzshard.case.facts import facts
 from fuzzshard.case.in_place import changed_outputs
+from fuzzshard.case.no_rows import has_other_graph_without_rows
 from fuzzshard.case.options import Dtype
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import (
@@ -73,9 +74,10 @@ def not_applicable(case: Case) -> Exclusion | None:
         return Exclusion(
             f"this version of torch has no {name}", f"torch/distributed/fsdp/_fully_shard: there is no {name}"
         )
-    if _changes_outputs(case) and len(rows := all_rows(case)) > 1 and 0 in rows:
+    wrapped = [path for group in case.wrap for path in group.modules]
+    if not changed_outputs(case).isdisjoint(wrapped) and len(rows := all_rows(case)) > 1 and 0 in rows:
         return VIEW_ON_ONE_RANK
-    if drops_without_grad(case) and len(rows := all_rows(case)) > 1 and 0 in rows:
+    if has_other_graph_without_rows(case, wrapped):
         return OTHER_GRAPH_ON_ONE_RANK
     if not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds() and _modifies_awaited(case):
         return MODIFIED_MEANWHILE
@@ -104,11 +106,6 @@ def _modifies_awaited(case: Case) -> bool:
             return True
         progress.advance()
     return False
-
-
-def _changes_outputs(case: Case) -> bool:
-    """Whether an output of a wrapped module is changed in place."""
-    return not changed_outputs(case).isdisjoint(path for group in case.wrap for path in group.modules)
 
 
 class FullyShard(Engine):

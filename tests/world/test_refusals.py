@@ -26,7 +26,7 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, EngineName, Freeze, Optimizer, RankBatch, Tie, WrapGroup
-from fuzzshard.case.graph import Activation, Alias, Block, Call, Conv1d, Conv2d, Linear
+from fuzzshard.case.graph import Activation, Alias, Block, Call, Conv1d, Conv2d, Dropout, Linear
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.case.schedule import CorruptState, Forward, LoadState, SaveState, SetPath, ZeroGrad
 from fuzzshard.case.validate import validate
@@ -295,6 +295,19 @@ def test_what_only_a_rank_without_rows_may_refuse_is_not_asked_for(four_ranks: W
     verdict = four_ranks.run(case)
     assert verdict.status is Status.PASS, verdict
     assert "the rank without rows" in verdict.notes["fully_shard"]
+
+
+def test_ranks_whose_hooks_run_in_another_order_without_rows_are_not_asked_to_agree(
+    four_ranks: World,
+) -> None:
+    """The hooks of ``c`` and of ``b`` would both be on what ``c`` returns, on the rank without rows alone."""
+    inputs = replace(float_inputs(), rank_batches=(RankBatch(rank=1, rows=0),))
+    model = chain(a=Linear(out=4), b=chain(w=Linear(out=6), c=Linear(out=3), d=Dropout(p=0.5)))
+    engines: tuple[EngineName, ...] = ("ddp", "fully_shard", "fsdp1")
+    verdict = four_ranks.run(make_case(model, inputs=inputs, wrap=groups("b.c", "b", ""), engines=engines))
+    assert verdict.status is Status.PASS, verdict
+    assert set(verdict.notes) == {"fully_shard", "fsdp1"}
+    assert all("the rank without rows" in note for note in verdict.notes.values())
 
 
 def test_a_refusal_leaves_the_world_as_it_was(four_ranks: World) -> None:

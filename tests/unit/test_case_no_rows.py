@@ -1,0 +1,58 @@
+"""Where a dropout gives a rank without rows another graph."""
+
+from __future__ import annotations
+
+import pytest
+from cases import call, chain, children, float_inputs, groups, make_case, tensor_op
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case, RankBatch
+from fuzzshard.case.graph import Block, Dropout, Linear
+from fuzzshard.case.no_rows import has_other_graph_without_rows
+
+LINEAR, DROPOUT = Linear(out=5), Dropout(p=0.5)
+ENDS_WITH_DROPOUT = chain(a=LINEAR, b=LINEAR, d=DROPOUT)
+HANDS_DROPOUT_ON = chain(a=LINEAR, inner=chain(b=LINEAR, d=DROPOUT))
+ADDS_TO_DROPOUT = Block(
+    children=children(a=LINEAR, d=DROPOUT),
+    nodes=(call("h0", "a", "x"), call("h1", "d", "h0"), tensor_op("h2", "add", "h1", "x")),
+    outputs=("h2",),
+)
+DROPS_WITHOUT_GRAD = replace(
+    ADDS_TO_DROPOUT,
+    nodes=(call("h0", "a", "x"), call("h1", "d", "h0", grad=False), tensor_op("h2", "add", "h0", "h1")),
+)
+
+
+def differs(model: Block, *wrapped: str, rows: int = 0) -> bool:
+    inputs = replace(float_inputs(), rank_batches=(RankBatch(rank=1, rows=rows),))
+    case: Case = make_case(model, wrap=groups(*wrapped), inputs=inputs)
+    return has_other_graph_without_rows(case, wrapped)
+
+
+@pytest.mark.parametrize(
+    ("model", "wrapped"),
+    [
+        (ENDS_WITH_DROPOUT, ("b", "")),
+        (ENDS_WITH_DROPOUT, ("d", "")),
+        (HANDS_DROPOUT_ON, ("a", "")),
+        (HANDS_DROPOUT_ON, ("a", "inner")),
+        (DROPS_WITHOUT_GRAD, ("",)),
+    ],
+)
+def test_a_group_may_return_what_is_a_dropout_on_other_ranks(model: Block, wrapped: tuple[str, ...]) -> None:
+    assert differs(model, *wrapped)
+    assert not differs(model, *wrapped, rows=1)
+
+
+def test_hooks_stay_in_order_where_no_group_returns_a_dropout() -> None:
+    assert not differs(ADDS_TO_DROPOUT, "a", "")
+    assert not differs(HANDS_DROPOUT_ON, "a", "inner.b")
+
+
+def test_the_hooks_of_one_module_have_no_order() -> None:
+    assert not differs(ENDS_WITH_DROPOUT, "")
+
+
+def test_a_dropout_that_keeps_everything_returns_its_input_everywhere() -> None:
+    assert not differs(chain(a=LINEAR, b=LINEAR, d=Dropout(p=0.0)), "b", "")
