@@ -16,9 +16,10 @@ from common import configure, describe_machine, machine_line, make_console, make
 from rich.table import Table
 
 from fuzzshard.case.case import Case, EngineName, Inputs, Mesh, TensorSpec, WrapGroup
-from fuzzshard.case.graph import Block, Call, Child, Linear
+from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.schedule import Backward, Forward, Op, Step, ZeroGrad
 from fuzzshard.errors import EXIT_CLEAN, InfraError
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fuzzshard.case.graph import Activation, Call, Child, Conv2d, Dropout, Embedding, Leaf, TensorOp, join
+from fuzzshard.case.graph import Call, Child, TensorOp, join
+from fuzzshard.parts.leaf import Leaf, Value
 from fuzzshard.strategies.leaves import Leaves
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
 _MAX_LEAVES = 8
 _MAX_LEAVES_EXACT = 4
-_KINDS = {
-    "linear": "linear",
-    "layer_norm": "norm",
-    "rms_norm": "norm",
-    "batch_norm": "bn",
-    "embedding": "embed",
-    "conv1d": "conv",
-    "conv2d": "patch",
-    "raw_parameter": "scale",
-    "mlp": "mlp",
-    "attention": "attn",
-    "dropout": "dropout",
-    "activation": "act",
-}
 
 
 class Growth:
@@ -70,7 +57,7 @@ class BlockBuilder:
 
     def register(self, leaf: Leaf) -> str:
         """A new child; its name."""
-        name = self.growth.name(_KINDS[str(leaf.__struct_config__.tag)])
+        name = self.growth.name(leaf.prefix)
         self.children.append(Child(name=name, module=leaf))
         self.growth.num_leaves += 1
         return name
@@ -105,8 +92,8 @@ class BlockBuilder:
 
     def made(self, leaf: Leaf, width: int) -> Callable:
         """A new leaf for values of ``width`` features."""
-        trained = not isinstance(leaf, Dropout | Activation)
-        return Callable(self.register(leaf), width, getattr(leaf, "out", width), trained)
+        out = leaf.result(Value(width)).size
+        return Callable(self.register(leaf), width, out, leaf.has_parameters)
 
     def call_leaf(self, argument: str, leaf: Leaf) -> str:
         """A new leaf, called; the value it makes."""
@@ -122,13 +109,9 @@ class BlockBuilder:
         self.called.append(module)
         self.growth.reusable.append(module._replace(name=join(self.path, module.name)))
 
-    def embed(self, ids: str, embedding: Embedding) -> None:
-        """Looks an ids input up."""
-        self.call(Callable(self.register(embedding), 0, embedding.dim, True), ids)
-
-    def convolve(self, image: str, leaf: Conv2d) -> None:
-        """Cuts an image input into patches."""
-        self.call(Callable(self.register(leaf), 0, leaf.out, True), image)
+    def read(self, name: str, leaf: Leaf, out: int) -> None:
+        """Calls a leaf, whose result has ``out`` features, on an input of ids or an image."""
+        self.call(Callable(self.register(leaf), 0, out, True), name)
 
     def earlier(self) -> str:
         """A value of the block, the head or an older one."""

@@ -7,9 +7,10 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_is_wrapped
-from fuzzshard.case.options import FSDP1, Dtype, Precision
+from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import fsdp1_shards
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.strategies.precision import computes, forwards_in_all_dtypes
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape

@@ -8,9 +8,8 @@ read by the same task unless making an unread one is the task.
 from __future__ import annotations
 
 from fuzzshard.case.case import Inputs, Mesh
-from fuzzshard.case.graph import Block, Conv2d, Embedding
+from fuzzshard.case.graph import Block
 from fuzzshard.strategies.builder import Growth
-from fuzzshard.strategies.inputs import image_side
 from fuzzshard.strategies.leaves import Leaves
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -51,9 +50,11 @@ def model(
     root = BlockGrower(growth, "", names)
     for name, tensor in zip(names, inputs.tensors, strict=True):
         if tensor.kind == "ids":
-            root.embed(name, Embedding(vocab=tensor.size, dim=tape.pick(pool)))
+            out = tape.pick(pool)
+            root.read(name, leaves.of_ids(tensor.size, out), out)
         elif "conv2d" in swarm:
-            root.convolve(name, _convolution(tape, tensor.size, tape.pick(pool)))
+            out = tape.pick(pool)
+            root.convolve(name, leaves.of_image(tensor.size, out), out)
         else:
             root.widths[name] = tensor.size
     root.start()
@@ -74,9 +75,3 @@ def _edge_tasks(tape: Tape, swarm: Swarm, inputs: Inputs, mesh: Mesh, *, exact: 
         tasks += ["parallel_pair"] * tape.chance(80)
         tasks += ["parallel_norm"] * (inputs.seq > 0 and not exact and tape.chance(90))
     return tasks
-
-
-def _convolution(tape: Tape, size: int, out: int) -> Conv2d:
-    channels, side = image_side(size)
-    kernel = tape.pick([k for k in (1, 2, side) if side % k == 0])
-    return Conv2d(channels=channels, kernel=kernel, out=out, bias=not tape.chance(25))

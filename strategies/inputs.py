@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from msgspec.structs import replace
 
 from fuzzshard.case.batches import least_rows, used_batches
@@ -79,9 +77,3 @@ def with_rank_batches(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Cas
 
 _IMAGES = (4, 12, 16, 48)
 """Square images of one channel or three."""
-
-
-def image_side(size: int) -> tuple[int, int]:
-    """Channels and side of an image of ``size`` features."""
-    channels = 3 if size % 3 == 0 else 1
-    return channels, math.isqrt(size // channels)

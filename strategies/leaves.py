@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from fuzzshard.case.graph import (
-    MLP,
-    Activation,
-    Attention,
-    BatchNorm,
-    Conv1d,
-    Dropout,
-    LayerNorm,
-    Leaf,
-    Linear,
-    RawParameter,
-    RMSNorm,
-)
+from fuzzshard.parts.leaf import Drawing, Kind, Leaf
+from fuzzshard.parts.leaves import KINDS
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
-_EXACT = frozenset(("linear", "linear_no_bias", "conv1d", "raw_parameter", "raw_matrix", "mlp", "activation"))
-_KEEPS_WIDTH = (
-    "linear",
-    "linear_no_bias",
-    "layer_norm",
-    "rms_norm",
-    "batch_norm",
-    "raw_parameter",
-    "raw_matrix",
-    "mlp",
-    "conv1d",
-    "attention",
-    "dropout",
-    "activation",
+_DRAWN = sorted(
+    (kind for kind in KINDS if kind.in_swarms),
+    key=lambda kind: (not KINDS[kind].has_parameters, KINDS[kind].needs_sequence),
 )
-_CHANGES_WIDTH = ("linear", "linear_no_bias", "conv1d")
-_WITHOUT_PARAMETERS = frozenset(("dropout", "activation"))
-_NORMS = ("layer_norm", "rms_norm")
+_PLAIN = _DRAWN[0]
+"""What takes the place of kinds that a case may not use."""
+_NORMS = tuple(kind for kind in _DRAWN if KINDS[kind].is_norm)
+(_OF_IDS,) = (kind for kind, leaf in KINDS.items() if leaf.takes_ids)
+(_OF_IMAGES,) = (kind for kind, leaf in KINDS.items() if leaf.takes_images)
 
 
 class Leaves:
@@ -45,62 +25,50 @@ class Leaves:
         self, tape: Tape, swarm: Swarm, pool: tuple[int, ...], *, sequence: bool, exact: bool
     ) -> None:
         self.tape, self.swarm, self.pool, self.exact = tape, swarm, pool, exact
-        allowed = swarm if sequence else swarm - {"conv1d", "attention"}
-        if exact:
-            allowed &= _EXACT
-        self.keeping = [kind for kind in _KEEPS_WIDTH if kind in allowed]
-        self.changing = [kind for kind in _CHANGES_WIDTH if kind in allowed] or ["linear"]
-        if not set(self.keeping) - _WITHOUT_PARAMETERS:
-            self.keeping = ["linear", *self.keeping]
+        self.keeping = [
+            kind
+            for kind in _DRAWN
+            if kind.name in swarm
+            and (sequence or not KINDS[kind].needs_sequence)
+            and (kind.exact or not exact)
+        ]
+        self.changing = [kind for kind in self.keeping if kind.resizes] or [_PLAIN]
+        if not any(KINDS[kind].has_parameters for kind in self.keeping):
+            self.keeping = [_PLAIN, *self.keeping]
+        self.training = [kind for kind in self.keeping if KINDS[kind].has_parameters]
 
     def any(self, width: int) -> Leaf:
         """A leaf for a value of ``width``; where its kind may change the width, it may."""
         kind = self.tape.pick(self.keeping)
-        return self._make(kind, width, self.tape.pick(self.pool) if kind in _CHANGES_WIDTH else width)
+        return self._make(kind, width, self.tape.pick(self.pool) if kind.resizes else width)
 
     def with_parameters(self, width: int) -> Leaf:
         """A leaf that has parameters; no backward of such a leaf needs its result."""
-        kind = self.tape.pick([kind for kind in self.keeping if kind not in _WITHOUT_PARAMETERS])
-        return self._make(kind, width, self.tape.pick(self.pool) if kind in _CHANGES_WIDTH else width)
+        kind = self.tape.pick(self.training)
+        return self._make(kind, width, self.tape.pick(self.pool) if kind.resizes else width)
+
+    def of_ids(self, vocab: int, out: int) -> Leaf:
+        """A leaf that looks ids below ``vocab`` up."""
+        return self._make(_OF_IDS, vocab, out)
+
+    def of_image(self, size: int, out: int) -> Leaf:
+        """A leaf that cuts an image of ``size`` features into patches of ``out`` features each."""
+        return self._make(_OF_IMAGES, size, out)
 
     def norm(self) -> Leaf:
         """A norm over the features."""
-        return self._make(self.tape.pick([kind for kind in _NORMS if kind in self.swarm] or _NORMS), 0, 0)
+        return self._make(
+            self.tape.pick([kind for kind in _NORMS if kind.name in self.swarm] or _NORMS), 0, 0
+        )
 
     def to_width_with_parameters(self, width: int, out: int) -> Leaf:
         """As :meth:`to_width`, and it has parameters."""
-        keeping = [kind for kind in self.keeping if kind not in _WITHOUT_PARAMETERS]
-        return self._make(self.tape.pick(keeping if width == out else self.changing), width, out)
+        return self._make(self.tape.pick(self.training if width == out else self.changing), width, out)
 
     def to_width(self, width: int, out: int) -> Leaf:
         """A leaf that takes a value of ``width`` to one of ``out`` features."""
         return self._make(self.tape.pick(self.keeping if width == out else self.changing), width, out)
 
-    def _make(self, kind: str, width: int, out: int) -> Leaf:
-        tape = self.tape
-        match kind:
-            case "layer_norm":
-                return LayerNorm(bias=not tape.chance(25))
-            case "rms_norm":
-                return RMSNorm()
-            case "batch_norm":
-                return BatchNorm()
-            case "raw_parameter":
-                return RawParameter()
-            case "raw_matrix":
-                return RawParameter(matrix=True)
-            case "mlp":
-                return MLP(hidden=tape.pick(self.pool), bias=not tape.chance(25))
-            case "conv1d":
-                return Conv1d(out=out, bias=not tape.chance(25))
-            case "attention":
-                return Attention(heads=2 if width % 2 == 0 and tape.chance(50) else 1)
-            case "dropout":
-                return Dropout(p=0.5)
-            case "activation":
-                return Activation() if self.exact else tape.pick(_ACTIVATIONS)
-            case _:
-                return Linear(out=out, bias=kind == "linear")
-
-
-_ACTIVATIONS = (Activation(), Activation(fn="gelu"), Activation(fn="tanh"))
+    def _make(self, kind: Kind, width: int, out: int) -> Leaf:
+        assert kind.draw is not None
+        return kind.draw(Drawing(self.tape, width, out, self.pool, self.exact))

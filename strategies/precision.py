@@ -11,9 +11,10 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import check_dtypes
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.layouts import check_layouts
-from fuzzshard.case.options import Dtype, ParameterDtype, Precision
+from fuzzshard.case.options import ParameterDtype, Precision
 from fuzzshard.case.schedule import Cast, Forward, Op
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 

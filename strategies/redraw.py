@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
-from fuzzshard.case.graph import Conv2d
 from fuzzshard.case.options import DDP, FSDP1
 from fuzzshard.strategies.cases import SIZES, planned, with_options
 from fuzzshard.strategies.ddp import ddp
@@ -60,7 +59,7 @@ def _present(case: Case, start: Start) -> Iterator[str]:
     """The choices that the part of the case that stays has made, and that exclude others."""
     if "fsdp1" in case.engines:
         yield "fsdp1"
-    if any(isinstance(m, Conv2d) for m in facts(case).modules.values()):
+    if any(leaf.takes_images for leaf in facts(case).leaves.values()):
         yield "conv2d"
     if case.mesh.tensor is not None:
         yield "tensor"

@@ -12,22 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fuzzshard.parts.leaves import KINDS
 from fuzzshard.strategies.tape import Tape
 
 CHOICES: tuple[str, ...] = (
-    # leaves
-    "linear",
-    "linear_no_bias",
-    "layer_norm",
-    "rms_norm",
-    "batch_norm",
-    "conv1d",
-    "raw_parameter",
-    "raw_matrix",
-    "mlp",
-    "attention",
-    "dropout",
-    "activation",
+    *(kind.name for kind in KINDS if kind.in_swarms),
     # inputs and widths
     "sequence",
     "ids",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from fuzzshard.case.graph import Alias, Block, Call, Child, Conv2d, Linear, join
+from fuzzshard.case.graph import Alias, Block, Call, Child, join
 from fuzzshard.case.inference import DEFAULT_WIDTH
+from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.strategies.builder import BlockBuilder, Callable
 
 _MAX_DEPTH = 3
@@ -165,21 +167,21 @@ class BlockGrower(BlockBuilder):
         self.children.append(Child(name=name, module=Alias(target=target.name)))
         self.head = self.call(target._replace(name=name), self.project(self.head, target.width))
 
-    def convolve(self, image: str, leaf: Conv2d) -> None:
+    def convolve(self, image: str, leaf: Leaf, out: int) -> None:
         """Cuts an image input into patches, in a block of its own where blocks have methods."""
         if "method" not in self.growth.swarm or not self.tape.chance(70):
-            super().convolve(image, leaf)
+            self.read(image, leaf, out)
             return
         name = self.growth.name("block")
         inner = BlockGrower(self.growth, join(self.path, name), ("x",), self.depth + 1)
-        inner.convolve_here("x", leaf)
+        inner.read_here("x", leaf, out)
         block = inner.finish(several_outputs=False, returns="tensor")
         self.children.append(Child(name=name, module=block))
-        self.call(Callable(name, 0, leaf.out, True), image)
+        self.call(Callable(name, 0, out, True), image)
 
-    def convolve_here(self, image: str, leaf: Conv2d) -> None:
+    def read_here(self, image: str, leaf: Leaf, out: int) -> None:
         """Cuts an image into patches, which become the head."""
-        super().convolve(image, leaf)
+        self.read(image, leaf, out)
         (self.head,) = self.widths
 
     def nest(self, tasks: list[str]) -> None:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import (
-    Activation,
-    Block,
-    Call,
-    Embedding,
-    LayerNorm,
-    Linear,
-    Module,
-    RMSNorm,
-    TensorOp,
-    join,
-    resolve,
-)
+from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.case.schedule import Forward
+from fuzzshard.parts.leaf import Leaf
 from fuzzshard.strategies.precision import computes
 from fuzzshard.strategies.tape import Tape
 
@@ -57,14 +46,14 @@ def tensor_parallel(tape: Tape, case: Case, found: Facts) -> tuple[TensorParalle
     alone = [
         path
         for path, module in found.modules.items()
-        if isinstance(module, Linear | Embedding) and path not in plans and path not in tied
+        if _is_split(module) and path not in plans and path not in tied
     ]
     for path in alone if not plans else tape.some(alone, 40):
         plans[path] = _alone(tape, path)
     chosen = tuple(plans[path] for path in found.modules if path in plans)
     if computes(replace(case, tensor_parallel=chosen), found, (Forward(),)):
         return chosen
-    return tuple(_by_rows(path, is_embedding=isinstance(found.modules[path], Embedding)) for path in alone)
+    return tuple(_by_rows(path, found.leaves[path]) for path in alone)
 
 
 def _tied(tape: Tape, case: Case, found: Facts) -> dict[str, TensorParallel]:
@@ -72,15 +61,18 @@ def _tied(tape: Tape, case: Case, found: Facts) -> dict[str, TensorParallel]:
     plans: dict[str, TensorParallel] = {}
     for tie in case.ties if len(case.ties) == 1 else ():
         paths = [fqn.removesuffix(".weight") for fqn in (tie.source, tie.parameter)]
-        modules = [found.modules.get(path) for path in paths]
-        if all(isinstance(module, Linear | Embedding) for module in modules) and tape.chance(60):
-            for path, module in zip(paths, modules, strict=True):
-                plans[path] = _by_rows(path, is_embedding=isinstance(module, Embedding))
+        if all(_is_split(found.modules.get(path)) for path in paths) and tape.chance(60):
+            plans |= {path: _by_rows(path, found.leaves[path]) for path in paths}
     return plans
 
 
-def _by_rows(path: str, *, is_embedding: bool) -> TensorParallel:
-    if is_embedding:
+def _is_split(module: Module | None) -> TypeGuard[Leaf]:
+    """Whether a module has a weight that may be split by rows or by columns."""
+    return isinstance(module, Leaf) and "colwise" in module.styles
+
+
+def _by_rows(path: str, leaf: Leaf) -> TensorParallel:
+    if leaf.styles[0] == "rowwise":
         return TensorParallel(module=path, style="rowwise", input="replicate")
     return TensorParallel(module=path, style="colwise", output="replicate")
 
@@ -93,7 +85,7 @@ def _alone(tape: Tape, path: str) -> TensorParallel:
 
 
 def _pair(tape: Tape, case: Case, found: Facts, first: str, second: str) -> dict[str, TensorParallel]:
-    if not isinstance(found.modules[second], Linear) or not _splits(case, found.modules[first]):
+    if found.leaves[second].styles[:1] != ("colwise",) or not _splits(case, found.leaves[first]):
         return {}
     local = not tape.chance(50)
     return {
@@ -116,9 +108,9 @@ def _sequence(tape: Tape, case: Case, paths: list[str]) -> dict[str, TensorParal
     }
 
 
-def _splits(case: Case, module: Module) -> bool:
+def _splits(case: Case, leaf: Leaf) -> bool:
     """Whether the features of a result are split evenly: a local result does not tell the sizes of others."""
-    width = module.dim if isinstance(module, Embedding) else module.out if isinstance(module, Linear) else 0
+    width = leaf.result(leaf.example(0)).size
     return width % (case.mesh.tensor or 1) == 0
 
 
@@ -140,7 +132,7 @@ def _chains_of(case: Case, path: str, block: Block, calls: Counter[str]) -> list
     chains = []
     for node in block.nodes:
         start = _use(case, path, node, calls)
-        if start is None or not isinstance(start.module, Linear | Embedding):
+        if start is None or not _is_split(start.module):
             continue
         chain = [start]
         while len(chain) < 4 and readers[chain[-1].value] == 1 and (reader := after.get(chain[-1].value)):
@@ -148,7 +140,7 @@ def _chains_of(case: Case, path: str, block: Block, calls: Counter[str]) -> list
             if use is None:
                 break
             chain.append(use)
-            if isinstance(use.module, Linear):
+            if _is_split(use.module) and not use.module.takes_ids:
                 chains.append(chain)
                 break
     return chains
@@ -160,8 +152,10 @@ def _use(case: Case, path: str, node: Any, calls: Counter[str]) -> _Use | None:
     if node.alternatives or not node.grad:
         return None
     target = resolve(case.model, join(path, node.module))
-    if target is None or not isinstance(target[1], Linear | Embedding | LayerNorm | RMSNorm | Activation):
+    if target is None or not isinstance(target[1], Leaf):
         return None
-    if isinstance(target[1], Activation):
+    if not target[1].styles and not target[1].is_elementwise:
+        return None
+    if target[1].is_elementwise:
         return _Use("", None, node.name)
     return _Use(*target, node.name) if calls[target[0]] == 1 else None

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
-from fuzzshard.case.graph import Activation, Block, Call, Child, Linear, Module, TensorOp
+from fuzzshard.case.graph import Block, Call, Child, Module, TensorOp
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.case.schedule import Backward, Forward, Op, Step, ZeroGrad
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.linear import Linear
 
 FORWARD, BACKWARD, STEP, ZERO = Forward(), Backward(), Step(), ZeroGrad()
 AGAIN = Forward(batch=1)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from fuzzshard.case.case import ALL_ENGINES, Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.features import features
-from fuzzshard.case.graph import Block, Call, Child, Linear
+from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.schedule import Backward, Forward, Step
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.identity import shows
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.verdict import Finding, Status, Verdict
 
 MAX_PARKED = 8

@@ -14,10 +14,11 @@ from typing import Protocol
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.flow import Flow
-from fuzzshard.case.graph import Block, Call, Dropout, Module, TensorOp, join, resolve
+from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.groups import modules_called
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import Forward
+from fuzzshard.parts.leaf import Leaf
 
 
 @dataclasses.dataclass
@@ -163,7 +164,7 @@ class Tape:
             region.without_grad |= not grad
 
     def _leaf(self, path: str, module: Module, args: list[Value], grad: bool) -> Value:
-        if isinstance(module, Dropout) and (not self.training or module.p == 0):
+        if isinstance(module, Leaf) and module.is_dropout and not (self.training and module.drops):
             return args[0]
         parameters = self.leaves[path].difference(self.frozen)
         if not grad or (args[0] is None and not parameters):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case, RankBatch
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import BatchNorm
 from fuzzshard.case.schedule import Forward
 from fuzzshard.errors import InvalidCase
 
@@ -37,7 +36,7 @@ def all_rows(case: Case) -> frozenset[int]:
 
 def least_rows(case: Case, found: Facts) -> int:
     """The fewest rows that a batch may have on any rank: none, unless something needs values."""
-    if any(isinstance(module, BatchNorm) for module in found.modules.values()):
+    if any(leaf.is_batch_norm for leaf in found.leaves.values()):
         return 1 if case.inputs.seq > 1 else 2
     return 1 if case.loss == "mean_square" else 0
 

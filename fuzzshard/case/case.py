@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fuzzshard.case.graph import Block, Part
+from fuzzshard.case.graph import Block
 from fuzzshard.case.options import (
     DDP,
     FSDP1,
@@ -17,6 +17,7 @@ from fuzzshard.case.options import (
     TensorParallel,
 )
 from fuzzshard.case.schedule import Op
+from fuzzshard.parts.part import Part
 
 EngineName = Literal["ddp", "fully_shard", "replicate", "fsdp1"]
 ENGINES: tuple[EngineName, ...] = ("ddp", "fully_shard")

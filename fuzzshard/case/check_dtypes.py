@@ -14,12 +14,12 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import Casts, casts, computing_dtype, has_precision, stored_dtype
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.forward_walk import ForwardWalk
-from fuzzshard.case.graph import Embedding, LayerNorm, Leaf, Module, RawParameter, RMSNorm, TensorOp, join
-from fuzzshard.case.leaves import leaf_parameters
-from fuzzshard.case.options import LOW_PRECISION, Dtype
+from fuzzshard.case.graph import Module, TensorOp, join
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Cast, Forward, SetRequiresGrad
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.dtypes import Dtype, promote
+from fuzzshard.parts.leaf import Leaf
 
 DtypeOrIds = Dtype | None
 """The dtype of a value; None for ids."""
@@ -31,15 +31,6 @@ class CallDtypes(NamedTuple):
     module: str
     inputs: tuple[DtypeOrIds, ...]
     outputs: tuple[DtypeOrIds, ...]
-
-
-def promote(a: Dtype, b: Dtype) -> Dtype:
-    """The dtype of ``a + b`` of tensors, as ``torch.promote_types`` has it."""
-    if a == b:
-        return a
-    if a in LOW_PRECISION and b in LOW_PRECISION:
-        return "float32"
-    return max(a, b, key=(*LOW_PRECISION, "float32", "float64").index)
 
 
 def check_dtypes(case: Case, found: Facts) -> None:
@@ -122,27 +113,19 @@ class _Flow(ForwardWalk[DtypeOrIds]):
 
     @override
     def leaf(self, path: str, leaf: Leaf, arg: DtypeOrIds) -> DtypeOrIds:
-        names = leaf_parameters(leaf, self.found.width(path))
-        own = {self.parameter(join(path, name)) for name in names}
+        own = {self.parameter(join(path, name)) for name in leaf.parameters(self.found.width(path))}
         if not own:
             return arg
-        if isinstance(leaf, Embedding):
-            return own.pop()
-        assert arg is not None
-        if isinstance(leaf, RawParameter) and not leaf.matrix:
-            return promote(arg, own.pop())
-        if isinstance(leaf, RMSNorm):
-            return arg
-        if isinstance(leaf, LayerNorm) and arg in LOW_PRECISION and own == {"float32"}:
-            self.norms_half_precision = True
-            return arg
-        if own != {arg}:
+        result = leaf.result_dtype(arg, own)
+        if result is None:
             has = " and ".join(sorted(own))
             raise InvalidCase(
                 f"{path!r} has parameters of {has} and is called with {arg}",
                 "give its group a precision that casts, or a dtype that fits",
             )
-        return arg
+        if leaf.mixes_dtypes and own != {arg}:
+            self.norms_half_precision = True
+        return result
 
     def parameter(self, fqn: str) -> Dtype:
         return computing_dtype(self.case, self.found, self.ties.get(fqn, fqn), self.cast)

@@ -10,12 +10,7 @@ from fuzzshard.case.check_dtypes import check_dtypes
 from fuzzshard.case.communication import misfit
 from fuzzshard.case.dtypes import uses_fsdp1_policy
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import (
-    BatchNorm,
-    Block,
-    Call,
-    Module,
-)
+from fuzzshard.case.graph import Block, Call, Module
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.paths import is_within
@@ -144,7 +139,7 @@ def _check_names(case: Case, found: Facts) -> None:
 
 
 def _has_buffers(found: Facts) -> bool:
-    return any(isinstance(module, BatchNorm) for module in found.modules.values())
+    return any(leaf.is_batch_norm for leaf in found.leaves.values())
 
 
 def _check_expectations(case: Case) -> None:

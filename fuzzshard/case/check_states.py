@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import BatchNorm, Dropout, walk
+from fuzzshard.case.graph import walk
 from fuzzshard.case.schedule import Cast, CorruptState, LoadState, SaveState, SetRequiresGrad
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaf import Leaf
 
 
 def check_states(case: Case) -> None:
@@ -24,9 +25,9 @@ def _nothing_saved() -> InvalidCase:
 
 def has_own_statistics(case: Case) -> bool:
     """Whether every rank has statistics of its own: of its own inputs, or behind masks of its own."""
-    modules = [module for _, module in walk(case.model)]
-    dropped = any(isinstance(module, Dropout) and module.p > 0 for module in modules)
-    norms = any(isinstance(module, BatchNorm) for module in modules)
+    leaves = [module for _, module in walk(case.model) if isinstance(module, Leaf)]
+    dropped = any(leaf.drops for leaf in leaves)
+    norms = any(leaf.is_batch_norm for leaf in leaves)
     return norms and (dropped or not case.inputs.same_on_ranks)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import Part
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.part import Part
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder(Case)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import Embedding, modules_below
+from fuzzshard.case.graph import modules_below
 from fuzzshard.case.options import CommunicationOption
 from fuzzshard.case.paths import is_within
 
@@ -46,7 +46,7 @@ def _backward_needs_parameters(case: Case, found: Facts, index: int) -> bool:
         not own
         or not tied.isdisjoint(own)
         or not recomputed.isdisjoint(modules)
-        or any(not isinstance(found.modules.get(path), Embedding) for path in modules)
+        or any(not (path in found.leaves and found.leaves[path].takes_ids) for path in modules)
         or any(is_within(path, plan.module) for path in modules for plan in case.tensor_parallel)
     )
 

@@ -15,27 +15,11 @@ from fuzzshard.case.describe_schedule import describe_schedule
 from fuzzshard.case.dims import get_dims
 from fuzzshard.case.graph import Alias, Block, Module, walk
 from fuzzshard.case.phrases import fields, in_place_of, named, value_words
+from fuzzshard.parts.leaf import Leaf
 
 _SAID_ELSEWHERE = frozenset(
     ("seed", "model", "inputs", "mesh", "schedule", "wrap", "freezes", "optimizer", "fsdp1", "ddp", "ties")
 )
-
-_MODULE_NAMES = {
-    "linear": "Linear",
-    "layer_norm": "LayerNorm",
-    "rms_norm": "RMSNorm",
-    "batch_norm": "BatchNorm1d",
-    "embedding": "Embedding",
-    "conv1d": "Conv1d",
-    "conv2d": "Conv2d",
-    "raw_parameter": "plain parameter",
-    "mlp": "MLP",
-    "attention": "attention",
-    "dropout": "Dropout",
-    "activation": "activation",
-    "alias": "second name",
-    "block": "block",
-}
 
 
 def describe(old: Case, new: Case) -> list[str]:
@@ -169,7 +153,9 @@ def _module(path: str, old: Module, new: Module) -> Iterator[str]:
 
 
 def _what(module: Module, *, article: bool = False) -> str:
-    name = _MODULE_NAMES[str(type(module).__struct_config__.tag)]
+    name = (
+        module.noun if isinstance(module, Leaf) else "block" if isinstance(module, Block) else "second name"
+    )
     vowel = name[0] in "aeiouAEIOU" or name in ("MLP", "RMSNorm")
     return f"{'an' if vowel else 'a'} {name}" if article else f"the {name}"
 

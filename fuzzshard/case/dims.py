@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import map_modules
-from fuzzshard.case.graph import MLP, Conv1d, Embedding, Linear, Module, walk
+from fuzzshard.case.graph import Module, walk
+from fuzzshard.parts.leaf import Leaf
 
 Key = tuple[str, str]
 """``(path, field)`` of a leaf, or ``("?i", field)`` of the i-th input; ids have the field ``vocab``."""
@@ -43,11 +44,4 @@ def set_dims(case: Case, sizes: Mapping[Key, int]) -> Case:
 
 
 def _fields(module: Module) -> tuple[str, ...]:
-    match module:
-        case Linear() | Conv1d():
-            return ("out",)
-        case Embedding():
-            return ("vocab", "dim")
-        case MLP():
-            return ("hidden",)
-    return ()
+    return module.sizes if isinstance(module, Leaf) else ()

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_groups
-from fuzzshard.case.options import Dtype, Precision
+from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Cast
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
+from fuzzshard.parts.dtypes import Dtype
 
 
 class Casts(NamedTuple):

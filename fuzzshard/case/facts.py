@@ -13,20 +13,12 @@ import re
 from collections.abc import Mapping
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import (
-    Alias,
-    BatchNorm,
-    Block,
-    Module,
-    join,
-    modules_below,
-    resolve,
-    walk,
-)
-from fuzzshard.case.inference import DEFAULT_WIDTH, Inference, Value
-from fuzzshard.case.leaves import Shape, leaf_parameters
+from fuzzshard.case.graph import Alias, Block, Module, join, modules_below, resolve, walk
+from fuzzshard.case.inference import DEFAULT_WIDTH, Inference
 from fuzzshard.case.paths import is_within
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaf import Leaf, Value
+from fuzzshard.parts.part import Shape
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _RESERVED = {
@@ -54,6 +46,11 @@ class Facts:
     owners: Mapping[str, int | None]
     """The wrap group (index into ``case.wrap``) that manages each parameter; None if no group does."""
 
+    @functools.cached_property
+    def leaves(self) -> Mapping[str, Leaf]:
+        """The modules that are leaves."""
+        return {path: module for path, module in self.modules.items() if isinstance(module, Leaf)}
+
     def width(self, path: str) -> int:
         """The width of the first value that a module is called with."""
         values = self.input_values[path]
@@ -64,9 +61,9 @@ def _all_parameters(case: Case, inference: Inference) -> dict[str, Shape]:
     """Parameters in ``named_parameters`` order with ties removed; checks the ties."""
     shapes: dict[str, Shape] = {}
     for path, module in walk(case.model):
-        if not isinstance(module, Block | Alias):
+        if isinstance(module, Leaf):
             width = inference.inputs[path][0].size
-            shapes |= {join(path, n): s for n, s in leaf_parameters(module, width).items()}
+            shapes |= {join(path, n): s for n, s in module.parameters(width).items()}
     for tie in case.ties:
         for fqn in (tie.parameter, tie.source):
             if fqn not in shapes:
@@ -134,7 +131,10 @@ def facts(case: Case) -> Facts:
 def has_batch_norm(case: Case, path: str) -> bool:
     """Whether a batch norm is at or below ``path``: recomputation updates its statistics again."""
     modules = facts(case).modules
-    return any(isinstance(modules[module], BatchNorm) for module in modules_below(case.model, path))
+    return any(
+        isinstance(leaf := modules[module], Leaf) and leaf.is_batch_norm
+        for module in modules_below(case.model, path)
+    )
 
 
 def _check_names(root: Block) -> None:

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
+from fuzzshard.parts.leaves import LEAVES
+
 FEATURES: dict[str, str] = {
-    "leaf:linear": "an nn.Linear with a bias",
-    "leaf:linear_no_bias": "an nn.Linear without",
-    "leaf:layer_norm": "an nn.LayerNorm",
-    "leaf:rms_norm": "an nn.RMSNorm",
-    "leaf:batch_norm": "an nn.BatchNorm1d: buffers",
-    "leaf:embedding": "an nn.Embedding",
-    "leaf:conv1d": "an nn.Conv1d",
-    "leaf:conv1d_of_one": "an nn.Conv1d with one input channel",
-    "leaf:conv2d": "an nn.Conv2d that cuts an image into patches",
-    "leaf:raw_parameter": "a module that owns a vector nn.Parameter",
-    "leaf:raw_matrix": "a module that owns a matrix nn.Parameter",
-    "leaf:mlp": "a two-layer perceptron",
-    "leaf:attention": "self-attention",
-    "leaf:dropout": "an nn.Dropout",
-    "leaf:activation": "a module without parameters",
+    **{f"leaf:{kind.name}": kind.meaning for leaf in LEAVES for kind in leaf.kinds},
+    **{f"leaf:{name}": meaning for leaf in LEAVES for name, meaning in leaf.more_features.items()},
     "dim:uneven": "some parameter's dim 0 is not divisible by the shard axis",
     "dim:smaller_than_mesh": "some parameter's dim 0 is smaller than the shard axis",
     "dim:one": "some parameter's dim 0 is 1",

@@ -11,7 +11,7 @@ from fuzzshard.case.case import Inputs, Tie
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.groups import modules_called
-from fuzzshard.case.leaves import leaf_parameters
+from fuzzshard.parts.leaf import Leaf
 
 
 class Flow:
@@ -26,8 +26,8 @@ class Flow:
         self.parameters: dict[str, frozenset[str]] = {}
         """The distinct parameters of every leaf, by path."""
         for path, module in found.modules.items():
-            if not isinstance(module, Block):
-                names = [join(path, n) for n in leaf_parameters(module, found.width(path))]  # type: ignore[arg-type]
+            if isinstance(module, Leaf):
+                names = [join(path, n) for n in module.parameters(found.width(path))]
                 self.parameters[path] = frozenset(tied.get(name, name) for name in names)
 
     def outputs(

@@ -7,8 +7,9 @@ from typing import ClassVar, Generic, TypeVar
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import Alias, Block, Call, Leaf, Module, TensorOp, join, resolve
+from fuzzshard.case.graph import Alias, Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaf import Leaf
 
 V = TypeVar("V")
 

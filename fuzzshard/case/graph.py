@@ -1,8 +1,8 @@
 """The model of a Case: a tree of named modules; each block's forward is a DAG of calls and tensor ops.
 
-Leaves store only what cannot be inferred. A ``Linear`` has an output width and no input width: the
-input width follows from the DAG (:mod:`fuzzshard.case.widths`), so removing a node leaves a valid
-graph behind more often than not. Shrinking depends on it.
+Leaves (:mod:`fuzzshard.parts.leaves`) store only what cannot be inferred: the input width of a Linear follows
+from the DAG (:mod:`fuzzshard.case.inference`), so removing a node leaves a valid graph behind more often than
+not. Shrinking depends on it.
 
 A *value* inside a block is named by a string: an input name, a node name, or ``"node.i"`` for the
 i-th result of a call to a block that returns several.
@@ -12,92 +12,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Union
 
-import msgspec
-
-
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of every value a Case is made of: frozen, hashable, strict when decoded."""
-
-
-class Linear(Part, tag="linear", frozen=True, kw_only=True):
-    """``nn.Linear(inferred, out, bias=bias)``."""
-
-    out: int
-    bias: bool = True
-
-
-class LayerNorm(Part, tag="layer_norm", frozen=True, kw_only=True):
-    """``nn.LayerNorm(width, bias=bias)``."""
-
-    bias: bool = True
-
-
-class RMSNorm(Part, tag="rms_norm", frozen=True, kw_only=True):
-    """``nn.RMSNorm(width)``."""
-
-
-class BatchNorm(Part, tag="batch_norm", frozen=True, kw_only=True):
-    """``nn.BatchNorm1d(width)``: buffers that every training forward changes."""
-
-
-class Embedding(Part, tag="embedding", frozen=True, kw_only=True):
-    """``nn.Embedding(vocab, dim)``; its argument is an integer input with values below ``vocab``."""
-
-    vocab: int
-    dim: int
-
-
-class Conv1d(Part, tag="conv1d", frozen=True, kw_only=True):
-    """``nn.Conv1d(width, out, 3, padding=1)`` over the sequence axis; needs ``Inputs.seq >= 1``."""
-
-    out: int
-    bias: bool = True
-
-
-class Conv2d(Part, tag="conv2d", frozen=True, kw_only=True):
-    """``nn.Conv2d(channels, out, kernel, stride=kernel)`` over a square image given as its features.
-
-    Its argument has ``channels * side * side`` features, ``kernel`` divides ``side``; its result has one row
-    of ``out`` features for each patch: ``conv(image).flatten(2).transpose(1, 2)``. Needs ``Inputs.seq == 0``.
-    """
-
-    channels: int
-    kernel: int
-    out: int
-    bias: bool = True
-
-
-class RawParameter(Part, tag="raw_parameter", frozen=True, kw_only=True):
-    """A module that owns ``nn.Parameter`` s directly: ``x * weight`` or, with ``matrix``, ``x @ weight``."""
-
-    matrix: bool = False
-
-
-class MLP(Part, tag="mlp", frozen=True, kw_only=True):
-    """``Linear(width, hidden) -> ReLU -> Linear(hidden, width)``."""
-
-    hidden: int
-    bias: bool = True
-
-
-class Attention(Part, tag="attention", frozen=True, kw_only=True):
-    """Causal self-attention of ``heads`` heads; needs ``Inputs.seq >= 1`` and a width that heads divide."""
-
-    heads: int = 1
-
-
-class Dropout(Part, tag="dropout", frozen=True, kw_only=True):
-    """``nn.Dropout(p)``; the generator of masks is seeded for each forward by (case seed, op, rank)."""
-
-    p: float = 0.5
-
-
-class Activation(Part, tag="activation", frozen=True, kw_only=True):
-    """A parameterless module: ``nn.ReLU()``, ``nn.GELU()`` or ``nn.Tanh()``."""
-
-    fn: Literal["relu", "gelu", "tanh"] = "relu"
+from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.leaves import LEAVES
+from fuzzshard.parts.part import Part
 
 
 class Alias(Part, tag="alias", frozen=True, kw_only=True):
@@ -176,21 +95,10 @@ class Block(Part, tag="block", frozen=True, kw_only=True):
         return next((c.module for c in self.children if c.name == name), None)
 
 
-Leaf = (
-    Linear
-    | LayerNorm
-    | RMSNorm
-    | BatchNorm
-    | Embedding
-    | Conv1d
-    | Conv2d
-    | RawParameter
-    | MLP
-    | Attention
-    | Dropout
-    | Activation
-)
-Module = Leaf | Block | Alias
+if TYPE_CHECKING:
+    Module = Leaf | Block | Alias
+else:  # what msgspec decodes goes by the classes
+    Module = Union[*LEAVES, Block, Alias]
 
 
 def join(prefix: str, name: str) -> str:

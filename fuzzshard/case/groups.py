@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import Alias, Block, Call, Module, join, modules_below, resolve
-from fuzzshard.case.leaves import leaf_parameters
+from fuzzshard.case.graph import Block, Call, Module, join, modules_below, resolve
 from fuzzshard.case.paths import is_within
+from fuzzshard.parts.leaf import Leaf
 
 
 def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> tuple[str, ...]:
@@ -66,8 +66,8 @@ def uses_outside_groups(case: Case, found: Facts, target: str) -> Iterator[tuple
                 for name in node.modules if isinstance(node, Call) else ():
                     if child := resolve(case.model, join(path, name)):
                         yield from visit(*child, running)
-        elif not isinstance(module, Alias):
-            for name in leaf_parameters(module, found.width(path)):
+        elif isinstance(module, Leaf):
+            for name in module.parameters(found.width(path)):
                 fqn = ties.get(join(path, name), join(path, name))
                 owner = found.owners[fqn]
                 if owner is not None and not running.intersection(case.wrap[owner].modules):

@@ -6,47 +6,14 @@ Raises :class:`InvalidCase` where the graph does not fit together, with the path
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import (
-    Alias,
-    Attention,
-    BatchNorm,
-    Block,
-    Call,
-    Conv1d,
-    Conv2d,
-    Embedding,
-    Leaf,
-    Linear,
-    Module,
-    TensorOp,
-    join,
-    resolve,
-    walk,
-)
-from fuzzshard.case.leaves import needs_sequence
+from fuzzshard.case.graph import Alias, Block, Call, Module, TensorOp, join, resolve, walk
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaf import Leaf, Value
 
 DEFAULT_WIDTH = 4
 """Width of a module that is never called and whose block has no float input to size it by."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Value:
-    """The type of one value: a float tensor with ``size`` features, or ids below ``size``.
-
-    ``patches`` is the length of the axis that a two-dimensional convolution puts before the features.
-    """
-
-    size: int
-    ids: bool = False
-    patches: int = 0
-
-    def __str__(self) -> str:
-        patches = f" in {self.patches} patches" if self.patches else ""
-        return f"ids below {self.size}" if self.ids else f"width {self.size}{patches}"
 
 
 class Inference:
@@ -76,8 +43,8 @@ class Inference:
             if child_path in self.inputs or isinstance(child.module, Alias):
                 continue
             value = (floats or [Value(DEFAULT_WIDTH)])[0]
-            if isinstance(child.module, Embedding):
-                value = Value(child.module.vocab, ids=True)
+            if isinstance(child.module, Leaf) and child.module.takes_ids:
+                value = child.module.example(value.size)
             arity = len(child.module.inputs) if isinstance(child.module, Block) else 1
             self._visit(child_path, child.module, (value,) * arity)
 
@@ -107,39 +74,8 @@ class Inference:
         if len(args) != 1:
             raise InvalidCase(f"leaf {path!r} takes one argument, not {len(args)}", "pass one value")
         (arg,) = args
-        if isinstance(leaf, Embedding):
-            if not arg.ids or arg.size > leaf.vocab:
-                raise InvalidCase(
-                    f"embedding {path!r} of {leaf.vocab} rows is called with {arg}", "feed it ids"
-                )
-            return Value(leaf.dim)
-        if arg.ids:
-            raise InvalidCase(f"{path!r} is called with {arg}", "only an embedding takes ids")
-        if needs_sequence(leaf) and self.case.inputs.seq < 1:
-            raise InvalidCase(f"{path!r} needs a sequence axis", "set inputs.seq to at least 1")
-        if isinstance(leaf, Conv2d):
-            return self._patches(path, leaf, arg)
-        if arg.patches and isinstance(leaf, BatchNorm):
-            raise InvalidCase(f"batch norm {path!r} is called with patches", "put it before the convolution")
-        if isinstance(leaf, Attention) and (leaf.heads < 1 or arg.size % leaf.heads):
-            raise InvalidCase(f"{path!r}: {leaf.heads} heads do not divide width {arg.size}", "change heads")
-        return dataclasses.replace(arg, size=leaf.out) if isinstance(leaf, Linear | Conv1d) else arg
-
-    def _patches(self, path: str, leaf: Conv2d, arg: Value) -> Value:
-        if min(leaf.channels, leaf.kernel) < 1:
-            raise InvalidCase(
-                f"{path!r} has {leaf.channels} channels and a kernel of {leaf.kernel}", "use at least 1"
-            )
-        side = math.isqrt(arg.size // leaf.channels)
-        if leaf.channels * side * side != arg.size or side % leaf.kernel or arg.patches:
-            raise InvalidCase(
-                f"{path!r} is called with {arg}, no square image of {leaf.channels} channels that "
-                f"{leaf.kernel} divides",
-                "match channels * side * side",
-            )
-        if self.case.inputs.seq:
-            raise InvalidCase(f"{path!r} takes an image, not a sequence of them", "set inputs.seq to 0")
-        return Value(leaf.out, patches=(side // leaf.kernel) ** 2)
+        leaf.check(path, arg, self.case.inputs.seq)
+        return leaf.result(arg)
 
     def _block(self, path: str, block: Block, args: tuple[Value, ...]) -> tuple[Value, ...]:
         if len(args) != len(block.inputs):

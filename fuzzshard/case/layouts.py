@@ -15,10 +15,11 @@ from typing_extensions import override
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.forward_walk import ForwardWalk
-from fuzzshard.case.graph import Activation, Dropout, Leaf, TensorOp
+from fuzzshard.case.graph import TensorOp
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.case.schedule import Forward
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaf import Leaf
 
 Sharded = Literal["features", "sequence"] | None
 
@@ -75,7 +76,7 @@ class _Flow(ForwardWalk[Layout]):
         width = self.found.output_values[path][0].size
         if path in self.plans:
             return self.planned(self.plans[path], arg, width)
-        if isinstance(leaf, Activation) or (isinstance(leaf, Dropout) and leaf.p == 0):
+        if leaf.is_elementwise or (leaf.is_dropout and not leaf.drops):
             return arg
         if not arg.is_plain_whole:
             raise InvalidCase(f"{path!r} is called with {arg}", "plan it, or make its argument whole before")

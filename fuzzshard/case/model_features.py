@@ -7,36 +7,16 @@ from collections.abc import Iterator
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import (
-    Alias,
-    Block,
-    Call,
-    Conv1d,
-    Linear,
-    RawParameter,
-    join,
-    resolve,
-    value_node,
-    walk,
-)
+from fuzzshard.case.graph import Alias, Block, Call, join, resolve, value_node, walk
 from fuzzshard.case.paths import enclosing
 from fuzzshard.case.schedule import Forward
 
 
 def leaf_features(found: Facts) -> Iterator[str]:
     """Kinds of leaves."""
-    for path, module in found.modules.items():
-        if isinstance(module, Conv1d) and found.width(path) == 1:
-            yield "leaf:conv1d_of_one"
-        match module:
-            case Linear(bias=False):
-                yield "leaf:linear_no_bias"
-            case RawParameter(matrix=True):
-                yield "leaf:raw_matrix"
-            case Block() | Alias():
-                pass
-            case leaf:
-                yield f"leaf:{leaf.__struct_config__.tag}"
+    for path, leaf in found.leaves.items():
+        yield f"leaf:{leaf.kind.name}"
+        yield from leaf.features(found.width(path))
 
 
 def dim_features(case: Case, found: Facts) -> Iterator[str]:

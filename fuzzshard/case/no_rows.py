@@ -11,7 +11,7 @@ from collections.abc import Collection
 from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Block, Call, Dropout, join, modules_below
+from fuzzshard.case.graph import Block, Call, join, modules_below
 from fuzzshard.case.in_place import returned_by
 
 
@@ -47,5 +47,5 @@ def _moves_hooks(case: Case, wrapped: Collection[str]) -> bool:
 
 
 def _is_dropout(case: Case, path: str) -> bool:
-    module = facts(case).modules[path]
-    return isinstance(module, Dropout) and module.p > 0
+    leaf = facts(case).leaves.get(path)
+    return leaf is not None and leaf.drops

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fuzzshard.case.graph import Part
 from fuzzshard.case.schedule import Ranks
-
-Dtype = Literal["bfloat16", "float16", "float32", "float64"]
-LOW_PRECISION: tuple[Dtype, ...] = ("bfloat16", "float16")
+from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.part import Part
 
 
 class Precision(Part, frozen=True, kw_only=True):

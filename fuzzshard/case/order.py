@@ -11,45 +11,10 @@ import msgspec
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.codec import encode
 from fuzzshard.case.dims import get_dims
-from fuzzshard.case.graph import (
-    MLP,
-    Activation,
-    Alias,
-    Attention,
-    BatchNorm,
-    Block,
-    Call,
-    Conv1d,
-    Conv2d,
-    Dropout,
-    Embedding,
-    LayerNorm,
-    Linear,
-    Module,
-    Part,
-    Passing,
-    RawParameter,
-    Returns,
-    RMSNorm,
-    walk,
-)
+from fuzzshard.case.graph import Alias, Block, Call, Passing, Returns, walk
 from fuzzshard.case.tidy import count_uneven, count_unused, disorder, flag_distance, plan_depth
-
-_RANKS: dict[type[Part], int] = {
-    Activation: 0,
-    Linear: 2,
-    RawParameter: 5,
-    RMSNorm: 8,
-    LayerNorm: 10,
-    Dropout: 12,
-    BatchNorm: 13,
-    Embedding: 14,
-    Conv1d: 15,
-    Conv2d: 16,
-    MLP: 17,
-    Attention: 19,
-}
-"""How much a reader has to know to read a leaf, simplest first."""
+from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.part import Part
 
 
 class Size(NamedTuple):
@@ -92,7 +57,8 @@ def size_order(case: Case) -> Size:
     """
     modules = [module for _, module in walk(case.model)]
     blocks = [m for m in modules if isinstance(m, Block)]
-    pairs = sum(isinstance(m, MLP | Attention) for m in modules)
+    leaves = [m for m in modules if isinstance(m, Leaf)]
+    pairs = sum(leaf.num_linears > 1 for leaf in leaves)
     encoded = encode(case)
     return Size(
         mesh=mesh_rank(case.mesh),
@@ -108,9 +74,9 @@ def size_order(case: Case) -> Size:
         unused=count_unused(case),
         nodes=pairs + sum(len(b.nodes) for b in blocks),
         values=pairs + sum(map(_value_count, blocks)),
-        kinds=sum(kind_rank(m) for m in modules) + sum(_form_rank(b) for b in blocks),
+        kinds=sum(leaf.rank for leaf in leaves) + sum(_form_rank(b) for b in blocks),
         uneven=count_uneven(case),
-        width=sum(get_dims(case).values()) + sum(m.heads - 1 for m in modules if isinstance(m, Attention)),
+        width=sum(get_dims(case).values()) + sum(leaf.extra_width for leaf in leaves),
         batch=case.inputs.batch + sum(_row_rank(item.rows) for item in case.inputs.rank_batches),
         seq=case.inputs.seq,
         seed=abs(case.seed),
@@ -146,24 +112,9 @@ def leaf_count(case: Case) -> int:
     """The number of modules without children; an MLP or an attention counts as two."""
     modules = (module for _, module in walk(case.model))
     return sum(
-        2 if isinstance(m, MLP | Attention) else not (isinstance(m, Block) and m.children) for m in modules
+        max(m.num_linears, 1) if isinstance(m, Leaf) else not (isinstance(m, Block) and m.children)
+        for m in modules
     )
-
-
-def kind_rank(module: Module) -> int:
-    """The place of a leaf in the order of simplicity; a block or an alias has none."""
-    match module:
-        case (
-            RawParameter(matrix=True)
-            | Linear(bias=True)
-            | LayerNorm(bias=True)
-            | Conv1d(bias=True)
-            | MLP(bias=True)
-        ):
-            return _RANKS[type(module)] + 1
-        case Block() | Alias():
-            return 0
-    return _RANKS[type(module)]
 
 
 def canonical_children(block: Block) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from fuzzshard.case.graph import Part
+from fuzzshard.parts.part import Part
 
 _LABELS = {"shard_dim": "shard_placement_fn dim", "out": "out_features", "seq": "sequence length"}
 """Fields that torch calls otherwise."""

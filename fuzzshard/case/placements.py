@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Mesh, WrapGroup
-from fuzzshard.case.leaves import Shape
+from fuzzshard.parts.part import Shape
 
 
 def shard_dim(group: WrapGroup, shape: Shape) -> int:

@@ -10,13 +10,14 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts, has_batch_norm
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import root_groups
-from fuzzshard.case.options import FSDP1, LOW_PRECISION, Precision
+from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.order import off_default
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import modules_named
 from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.case.units import fsdp1_shards
+from fuzzshard.parts.dtypes import LOW_PRECISION
 
 
 def wrapping_features(case: Case, found: Facts) -> Iterator[str]:

@@ -13,7 +13,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import calls_of, root_is_wrapped, wrapped_modules
-from fuzzshard.case.options import Dtype
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import (
     Abort,
@@ -27,6 +26,7 @@ from fuzzshard.case.schedule import (
     SetRequiresGrad,
     Unshard,
 )
+from fuzzshard.parts.dtypes import Dtype
 
 
 def names_rank(ranks: Ranks, rank: int) -> bool:

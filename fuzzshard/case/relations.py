@@ -15,7 +15,7 @@ from fuzzshard.case.case import Case, Mesh, WrapGroup
 from fuzzshard.case.check_dtypes import called_dtypes
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import BatchNorm, Block, Call, join, resolve
+from fuzzshard.case.graph import Block, Call, join, resolve
 from fuzzshard.case.groups import calls_of, root_groups, root_is_wrapped
 from fuzzshard.case.schedule import (
     Forward,
@@ -131,7 +131,7 @@ def _visit_calls(case: Case, path: str, block: Block, order: list[str]) -> None:
 
 def _without_checkpoints(case: Case) -> Case | None:
     """Not where a batch norm would be counted once less."""
-    norms = [p for p, m in facts(case).modules.items() if isinstance(m, BatchNorm)]
+    norms = [path for path, leaf in facts(case).leaves.items() if leaf.is_batch_norm]
     recomputed = {p for c in case.checkpoints for p in calls_of(case, c.module)}
     return None if recomputed.intersection(norms) else replace(case, checkpoints=())
 

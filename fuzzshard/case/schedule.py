@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fuzzshard.case.graph import Part
+from fuzzshard.parts.part import Part
 
 
 class Forward(Part, tag="forward", frozen=True, kw_only=True):

@@ -14,28 +14,20 @@ import functools
 from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.graph import BatchNorm, Conv1d, Conv2d
 from fuzzshard.case.schedule import SetRequiresGrad
+from fuzzshard.parts.leaf import Leaf
 
 
 def leaves_with_free_strides(case: Case, found: Facts) -> frozenset[str]:
-    """The leaves that return a dim of size 1 with a stride of its own: one row, one position or one patch.
-
-    What a one-dimensional convolution makes of one position is contiguous again.
-    """
+    """The leaves that return a dim of size 1 with a stride of its own: one row, one position or one patch."""
     one_row, seq = 1 in all_rows(case), case.inputs.seq
     leaves = set()
     for path, module in found.modules.items():
-        match module:
-            case Conv2d():
-                length = found.output_values[path][0].patches
-            case BatchNorm() if seq:
-                length = seq
-            case Conv1d() if seq > 1:
-                length = seq
-            case _:
-                continue
-        if (one_row or length == 1) and found.output_values[path][0].size > 1:
+        if not isinstance(module, Leaf):
+            continue
+        (result,) = found.output_values[path]
+        length = module.free_axis(result, seq)
+        if length is not None and (one_row or length == 1) and result.size > 1:
             leaves.add(path)
     return frozenset(leaves)
 
@@ -51,14 +43,10 @@ def strides_are_free(case: Case) -> bool:
     found = facts(case)
     leading = 1 in (*all_rows(case), case.inputs.seq)
 
-    def sees_one(path: str, module: Conv1d | Conv2d) -> bool:
-        if isinstance(module, Conv1d):
-            return found.width(path) == 1
-        image = found.width(path) // module.channels
-        return 1 in (module.channels, image, image // module.kernel**2)
-
     return folds_by_strides(case) or any(
-        isinstance(module, Conv1d | Conv2d) and (leading or sees_one(path, module))
+        isinstance(module, Leaf)
+        and module.convolves
+        and (leading or module.goes_by_strides(found.width(path)))
         for path, module in found.modules.items()
     )
 

@@ -11,13 +11,11 @@ from collections.abc import Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import Embedding, LayerNorm, Leaf, Linear, RMSNorm, join
-from fuzzshard.case.leaves import leaf_parameters
+from fuzzshard.case.graph import join
 from fuzzshard.case.options import TensorParallel
 from fuzzshard.case.placements import goes_to_smaller_mesh
 from fuzzshard.errors import InvalidCase
-
-_STYLES = {"colwise": (Linear, Embedding), "rowwise": (Linear, Embedding), "sequence": (LayerNorm, RMSNorm)}
+from fuzzshard.parts.leaf import Leaf
 
 
 def tensor_dims(case: Case, found: Facts) -> Mapping[str, int | None]:
@@ -28,16 +26,16 @@ def tensor_dims(case: Case, found: Facts) -> Mapping[str, int | None]:
     """
     dims: dict[str, int | None] = {}
     for plan in case.tensor_parallel:
-        leaf = found.modules[plan.module]
-        for name in leaf_parameters(leaf, found.width(plan.module)):  # type: ignore[arg-type]
-            dims[join(plan.module, name)] = _dim(plan, leaf, name)  # type: ignore[arg-type]
+        leaf = found.leaves[plan.module]
+        for name in leaf.parameters(found.width(plan.module)):
+            dims[join(plan.module, name)] = _dim(plan, leaf, name)
     return dims
 
 
 def _dim(plan: TensorParallel, leaf: Leaf, name: str) -> int | None:
     if plan.style == "sequence":
         return None
-    by_rows = (plan.style == "colwise") == isinstance(leaf, Linear)
+    by_rows = plan.style == leaf.styles[0]
     if name == "bias":
         return 0 if by_rows else None
     return 0 if by_rows else 1
@@ -51,8 +49,8 @@ def check_plan(case: Case, found: Facts) -> None:
         raise InvalidCase("tensor parallelism of a model on the meta device is not supported", 'use "device"')
     planned = [plan.module for plan in case.tensor_parallel]
     for plan in case.tensor_parallel:
-        module = found.modules.get(plan.module)
-        if not isinstance(module, _STYLES[plan.style]):
+        leaf = found.leaves.get(plan.module)
+        if leaf is None or plan.style not in leaf.styles:
             raise InvalidCase(
                 f"{plan.module!r} cannot be {plan.style} parallel",
                 "colwise and rowwise are for Linear and Embedding, sequence is for norms",

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Alias, Block, LayerNorm, RMSNorm, join, resolve, walk
-from fuzzshard.case.leaves import leaf_parameters
+from fuzzshard.case.graph import Alias, Block, join, resolve, walk
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress, engines_train_more_from
+from fuzzshard.parts.leaf import Leaf
 
 ROOT = ""
 
@@ -41,8 +41,8 @@ def parameter_units(case: Case) -> dict[str, frozenset[str]]:
         if isinstance(module, Block):
             for child in module.children:
                 visit(join(path, child.name), unit)
-        elif not isinstance(module, Alias):
-            for name in leaf_parameters(module, found.width(path)):
+        elif isinstance(module, Leaf):
+            for name in module.parameters(found.width(path)):
                 fqn = join(path, name)
                 owners[ties.get(fqn, fqn)].add(unit)
 
@@ -123,8 +123,8 @@ def fsdp1_normalizes_otherwise(case: Case, device: str) -> bool:
     others = {tie.parameter: tie.source for tie in case.ties}
     unaligned = set(_unaligned(case, VECTOR))
     for path, module in found.modules.items():
-        if isinstance(module, LayerNorm | RMSNorm) and found.width(path) % VECTOR == 0:
-            names = (join(path, name) for name in leaf_parameters(module, found.width(path)))
+        if isinstance(module, Leaf) and module.is_norm and found.width(path) % VECTOR == 0:
+            names = (join(path, name) for name in module.parameters(found.width(path)))
             if any(others.get(name, name) in unaligned for name in names):
                 return True
     return False

@@ -16,7 +16,6 @@ from fuzzshard.case.dtypes import stored_dtype, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
 from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.no_rows import has_other_graph_without_rows
-from fuzzshard.case.options import Dtype
 from fuzzshard.case.progress import Progress
 from fuzzshard.case.schedule import (
     Abort,
@@ -42,6 +41,7 @@ from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.engines.tensor_parallel import parallelize_tensors
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import build_model
+from fuzzshard.parts.dtypes import Dtype
 
 FSDP1_POLICY = Exclusion(
     "the mixed precision of the case is that of FSDP1",

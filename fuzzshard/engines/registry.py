@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.features import features
-from fuzzshard.case.graph import Dropout
 from fuzzshard.case.progress import ranks_differ
 from fuzzshard.engines import ddp, fsdp1_contract, fully_shard
 from fuzzshard.engines.base import Engine
@@ -23,8 +22,8 @@ ENGINES: dict[str, type[Engine]] = {e.name: e for e in (DDP, Replicate, FullySha
 
 def _may_draw_otherwise(case: Case) -> bool:
     """Whether dropouts may draw other values compiled than they do in the reference."""
-    modules = facts(case).modules.values()
-    if case.compile not in TRACED_BACKWARD or not any(isinstance(m, Dropout) and m.p for m in modules):
+    drops = any(leaf.drops for leaf in facts(case).leaves.values())
+    if case.compile not in TRACED_BACKWARD or not drops:
         return False
     return case.compile == "inductor" or bool(features(case) & {"edge:unused_value", "edge:unused_output"})
 

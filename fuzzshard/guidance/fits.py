@@ -9,7 +9,7 @@ from __future__ import annotations
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.flow import Flow
-from fuzzshard.case.graph import Block, Dropout, TensorOp, walk
+from fuzzshard.case.graph import Block, TensorOp, walk
 from fuzzshard.case.needs import unfit_for
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress
@@ -53,7 +53,7 @@ def _options_meet(case: Case, found: Facts) -> bool:
         case.init == "meta"
         or ClipGradNorm in ops
         or case.optimizer.foreach is not False
-        or any(isinstance(m, Dropout) for m in found.modules.values())
+        or any(leaf.is_dropout for leaf in found.leaves.values())
         or any(_adds_in_place(m) for m in found.modules.values() if isinstance(m, Block))
         or any(_is_int(group.reshard_after_forward) for group in case.wrap)
     ):

@@ -16,14 +16,14 @@ from fuzzshard.case.autograd import Node, Tape, Value
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import computing_dtype, reduction_dtype, reductions_follow_parameters
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.graph import Block, RMSNorm
+from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import wrapped_modules
-from fuzzshard.case.options import Dtype
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.progress import Progress, engines_train_more_from
 from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, ZeroGrad
 from fuzzshard.case.strides import strides_are_free
 from fuzzshard.case.units import fsdp1_shards
+from fuzzshard.parts.dtypes import Dtype
 
 MOST_TERMS = 2
 """Terms whose sum is the same in any order."""
@@ -130,7 +130,7 @@ class _Boundaries:
         if grad and path in self.wrapped:
             call = len(self.tape.nodes)
             args = [arg if arg is None else self._boundary(arg, (call, i)) for i, arg in enumerate(args)]
-        if grad and isinstance(self.found.modules[path], RMSNorm):
+        if grad and path in self.found.leaves and self.found.leaves[path].reads_twice:
             self.read(args, len(self.tape.nodes), first=len(args))
         return args
 

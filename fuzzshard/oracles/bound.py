@@ -11,7 +11,6 @@ import torch
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import policies, reduction_dtype
 from fuzzshard.case.facts import facts
-from fuzzshard.case.options import Dtype
 from fuzzshard.case.progress import engines_train_more_from
 from fuzzshard.case.schedule import Backward, Step
 from fuzzshard.case.strides import strides_are_free
@@ -19,6 +18,7 @@ from fuzzshard.case.units import fsdp1_multiplies_otherwise, fsdp1_normalizes_ot
 from fuzzshard.oracles.association import reorders_from
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.factor import allowed_deviation
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.training.trace import ROUNDING, Key, Trace, cut
 
 TERMWISE_FACTOR = 4.0

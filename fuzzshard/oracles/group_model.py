@@ -18,8 +18,8 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import reduction_dtype
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.options import Dtype
 from fuzzshard.case.placements import shard_dim
+from fuzzshard.parts.dtypes import Dtype
 
 
 class Shards(enum.Enum):

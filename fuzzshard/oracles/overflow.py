@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from fuzzshard.case.options import Dtype
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.oracles.compare import Difference
+from fuzzshard.parts.dtypes import Dtype
 
 
 def first_overflow(found: Sequence[Difference], terms: int, narrow: Mapping[str, Dtype], end: int) -> int:

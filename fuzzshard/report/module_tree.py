@@ -9,28 +9,9 @@ from rich.tree import Tree
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import (
-    MLP,
-    Activation,
-    Alias,
-    Attention,
-    BatchNorm,
-    Block,
-    Call,
-    Conv1d,
-    Conv2d,
-    Dropout,
-    Embedding,
-    LayerNorm,
-    Linear,
-    Module,
-    RawParameter,
-    RMSNorm,
-    join,
-    resolve,
-    walk,
-)
-from fuzzshard.case.leaves import Shape, leaf_parameters
+from fuzzshard.case.graph import Alias, Block, Call, Module, join, resolve, walk
+from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.part import Shape
 
 
 def module_tree(case: Case, facts: Facts) -> Tree:
@@ -51,39 +32,13 @@ def shape_text(shape: Shape) -> str:
 def describe(module: Module, width: int) -> str:
     """A module as PyTorch would print it, with the input width filled in."""
     match module:
-        case Linear(out=out, bias=bias):
-            return f"Linear({width} → {out}{_no_bias(bias)})"
-        case Conv1d(out=out, bias=bias):
-            return f"Conv1d({width} → {out}, kernel 3{_no_bias(bias)})"
-        case Conv2d(channels=channels, kernel=kernel, out=out, bias=bias):
-            return f"Conv2d({channels} → {out}, kernel {kernel}, stride {kernel}{_no_bias(bias)})"
-        case Embedding(vocab=vocab, dim=dim):
-            return f"Embedding({vocab} ids → {dim})"
-        case MLP(hidden=hidden, bias=bias):
-            return f"MLP({width} → {hidden} → {width}{_no_bias(bias)})"
-        case Attention(heads=heads):
-            return f"Attention({width}, heads={heads})"
-        case RawParameter(matrix=matrix):
-            return f"RawParameter({'x @ weight' if matrix else 'x * weight'})"
-        case LayerNorm(bias=bias):
-            return f"LayerNorm({width}{_no_bias(bias)})"
-        case RMSNorm():
-            return f"RMSNorm({width})"
-        case BatchNorm():
-            return f"BatchNorm1d({width})"
-        case Dropout(p=p):
-            return f"Dropout({p})"
-        case Activation(fn=fn):
-            return {"relu": "ReLU()", "gelu": "GELU()", "tanh": "Tanh()"}[fn]
+        case Leaf():
+            return module.text(width)
         case Block(inputs=inputs, outputs=outputs, returns=returns):
             what = "a tensor" if returns == "tensor" else f"a {returns} of {len(outputs)}"
             return f"Block({', '.join(inputs)}) → {what}"
         case Alias(target=target):
             return f"the same module as {model_name(target)}"
-
-
-def _no_bias(bias: bool) -> str:
-    return "" if bias else ", bias=False"
 
 
 class ModuleNotes:
@@ -109,9 +64,9 @@ class ModuleNotes:
 
     def parameters(self, path: str, module: Module) -> list[str]:
         """``["weight [2, 4] frozen", "bias [2]"]``; a block has none of its own."""
-        if isinstance(module, Block | Alias):
+        if not isinstance(module, Leaf):
             return []
-        shapes = leaf_parameters(module, self.facts.width(path))
+        shapes = module.parameters(self.facts.width(path))
         return [self._parameter(join(path, name), name, shape) for name, shape in shapes.items()]
 
     def _parameter(self, fqn: str, name: str, shape: Shape) -> str:

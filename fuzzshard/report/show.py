@@ -17,11 +17,12 @@ from rich.text import Text
 from fuzzshard.case.case import ALL_ENGINES, Case, Mesh
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.features import features
-from fuzzshard.case.graph import Block, Part
+from fuzzshard.case.graph import Block
 from fuzzshard.case.order import off_default
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command
+from fuzzshard.parts.part import Part
 from fuzzshard.report.dag import draw_forward
 from fuzzshard.report.module_tree import model_name, module_tree, shape_text
 from fuzzshard.report.program import program

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Block, Dropout
+from fuzzshard.case.graph import Block
 from fuzzshard.case.schedule import Abort, Forward, Op
 from fuzzshard.model.expressions import call_expression
 from fuzzshard.reproducer.inputs import InputNames, tuple_text
@@ -34,7 +34,7 @@ class ForwardLines:
         self.scope, self.case, self.ops = scope, scope.case, ops
         self.inputs, self.losses, self.watch, self.inlines = inputs, losses, watch, inlines
         self._inlined: dict[int, str] = {}
-        self._dropout = any(isinstance(m, Dropout) for m in facts(self.case).modules.values())
+        self._dropout = any(leaf.is_dropout for leaf in facts(self.case).leaves.values())
 
     def loss(self, index: int) -> str:
         """The expression for the loss of the forward at ``index``."""

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
-from fuzzshard.case.graph import BatchNorm, Dropout
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetPath, SetRequiresGrad
 
@@ -75,6 +74,5 @@ def microbatches(case: Case, last: int) -> int:
     paired = len(forwards) == len(backwards) and all(isinstance(op, Backward) for op in backwards)
     if not paired or len(kinds) != 1 or not all(isinstance(op, Forward) and op.grad for op in forwards):
         return 0
-    changing = (BatchNorm, Dropout)
-    changes = any(isinstance(module, changing) for module in facts(case).modules.values())
+    changes = any(leaf.is_batch_norm or leaf.is_dropout for leaf in facts(case).leaves.values())
     return 0 if changes or case.inputs.rank_batches else len(forwards)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import BatchNorm, Block
+from fuzzshard.case.graph import Block
 from fuzzshard.case.schedule import Forward, Op
 from fuzzshard.errors import UsageError
 from fuzzshard.model.expressions import result_expression
@@ -172,7 +172,7 @@ class Watch:
                 value, over = f"{self.scope.model}.get_parameter(n)", "n in names"
             case "state_dict":
                 value, over = "t", "n, t in taken.items()"
-            case "buffer" if any(isinstance(m, BatchNorm) for m in facts(self.case).modules.values()):
+            case "buffer" if any(leaf.is_batch_norm for leaf in facts(self.case).leaves.values()):
                 self.scope.uses.add("buffer_names")
                 value, over = "b", f"n, b in zip(buffer_names, {self.scope.called}.buffers())"
             case _:

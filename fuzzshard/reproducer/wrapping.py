@@ -6,7 +6,7 @@ from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.communication import CUSTOM
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import MLP, Alias, Attention, BatchNorm, Block, walk
+from fuzzshard.case.graph import Alias, Block, walk
 from fuzzshard.case.units import fsdp1_shards, unit_modules
 from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.reproducer.mesh import MeshNames
@@ -216,7 +216,7 @@ def _group(case: Case) -> str:
 
 def _ddp_arguments(case: Case) -> list[str]:
     """Buffers, if there are any, are left alone as the other engines do, unless the case says otherwise."""
-    has_buffers = any(isinstance(module, BatchNorm) for module in facts(case).modules.values())
+    has_buffers = any(leaf.is_batch_norm for leaf in facts(case).leaves.values())
     arguments = ddp_arguments(case.ddp, has_buffers=has_buffers)
     if case.ddp.device_mesh:
         arguments.append("device_mesh=mesh")
@@ -278,7 +278,8 @@ def _policy(case: Case, units: tuple[str, ...]) -> str:
 
     modules = facts(case).modules
     others = [of(path) for path in modules if path and path not in units]
-    others += ["nn.Linear" for m in modules.values() if isinstance(m, MLP | Attention)]
+    inner = [part for leaf in facts(case).leaves.values() for part in leaf.apart(1).values()]
+    others += [part.constructor(1).partition("(")[0] for part in inner]
     if {of(path) for path in units}.isdisjoint(others):
         return "ModuleWrapPolicy({type(unit) for unit in units})"
     return "CustomPolicy(lambda module: module in units)"

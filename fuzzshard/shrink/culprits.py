@@ -21,8 +21,8 @@ from fuzzshard.case.codec import encode
 from fuzzshard.case.describe import describe
 from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.case.edit import with_item
-from fuzzshard.case.graph import Part
 from fuzzshard.corpus.entry import Culprit
+from fuzzshard.parts.part import Part
 from fuzzshard.shrink.passes import Edit, change_item, put
 from fuzzshard.shrink.repair import repaired
 from fuzzshard.shrink.tiers import TIERS

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, TensorSpec
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import MLP, Attention, Block, Call, Child, Linear, TensorOp, walk
+from fuzzshard.case.graph import Block, Call, Child, TensorOp, walk
 from fuzzshard.case.paths import is_within
+from fuzzshard.parts.leaf import Leaf
 from fuzzshard.shrink.passes import Edit, put, put_module
 
 
@@ -24,8 +25,8 @@ def detours(case: Case) -> Iterator[Edit]:
         inputs = replace(case.inputs, tensors=(*case.inputs.tensors, TensorSpec(size=1)))
         yield put(inputs=inputs, model=replace(case.model, inputs=(*case.model.inputs, "extra")))
     for path, module in walk(case.model):
-        if isinstance(module, MLP | Attention):
-            yield put_module(path, _taken_apart(module, found.width(path)))
+        if isinstance(module, Leaf) and (parts := module.apart(found.width(path))):
+            yield put_module(path, _in_sequence(parts))
     for index, group in enumerate(case.wrap):
         if len(group.modules) > 1:
             single = tuple(replace(group, modules=(m,)) for m in group.modules)
@@ -37,14 +38,10 @@ def detours(case: Case) -> Iterator[Edit]:
             yield put(freezes=(*case.freezes[:index], *each, *case.freezes[index + 1 :]))
 
 
-def _taken_apart(leaf: MLP | Attention, width: int) -> Block:
-    if isinstance(leaf, MLP):
-        parts = {"up": Linear(out=leaf.hidden, bias=leaf.bias), "down": Linear(out=width, bias=leaf.bias)}
-    else:
-        parts = {"qkv": Linear(out=3 * width, bias=False), "proj": Linear(out=width, bias=False)}
+def _in_sequence(parts: dict[str, Leaf]) -> Block:
     first, second = parts
     return Block(
-        children=tuple(Child(name=name, module=linear) for name, linear in parts.items()),
+        children=tuple(Child(name=name, module=leaf) for name, leaf in parts.items()),
         nodes=(
             Call(name="h0", module=first, args=("x",)),
             TensorOp(name="h1", op="relu", args=("h0",)),

@@ -23,29 +23,12 @@ from fuzzshard.case.edit import (
     split,
 )
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import (
-    MLP,
-    Activation,
-    Alias,
-    Attention,
-    Block,
-    Call,
-    Child,
-    Conv1d,
-    Dropout,
-    Embedding,
-    LayerNorm,
-    Leaf,
-    Linear,
-    Node,
-    RawParameter,
-    join,
-    resolve,
-    value_node,
-    walk,
-)
-from fuzzshard.case.leaves import leaf_parameters
-from fuzzshard.case.order import canonical_children, canonical_values, kind_rank
+from fuzzshard.case.graph import Block, Call, Child, Module, Node, join, resolve, value_node, walk
+from fuzzshard.case.order import canonical_children, canonical_values
+from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.shrink.passes import Edit, put_module
 
 Simplify = Callable[[Leaf, int, int], Leaf]
@@ -59,9 +42,9 @@ def _leaves(simplify: Simplify) -> Callable[[Case], Iterator[Edit]]:
         found = facts(case)
         simpler: dict[str, Leaf] = {}
         for path, leaf in walk(case.model):
-            if not isinstance(leaf, Block | Alias):
+            if isinstance(leaf, Leaf):
                 new = simplify(leaf, found.width(path), found.output_values[path][0].size)
-                if kind_rank(new) < kind_rank(leaf) or (type(new) is type(leaf) and new != leaf):
+                if new.rank < leaf.rank or (type(new) is type(leaf) and new != leaf):
                     simpler[path] = new
         for path in simpler:
             yield functools.partial(
@@ -89,24 +72,17 @@ def _to(simpler: Callable[[int], Leaf]) -> Simplify:
     """A leaf with parameters as another kind of leaf, which is given the width it returns."""
 
     def simplify(leaf: Leaf, width: int, out: int) -> Leaf:
-        return leaf if isinstance(leaf, Embedding) or not leaf_parameters(leaf, 1) else simpler(out)
+        return leaf if leaf.takes_ids or not leaf.has_parameters else simpler(out)
 
     return simplify
 
 
 def _to_activation(leaf: Leaf, width: int, out: int) -> Leaf:
-    return leaf if isinstance(leaf, Embedding) else Activation()
+    return leaf if leaf.takes_ids else Activation()
 
 
 def _plain(leaf: Leaf, width: int, out: int) -> Leaf:
-    match leaf:
-        case Linear() | Conv1d() | MLP() | LayerNorm():
-            return replace(leaf, bias=False)
-        case Dropout() | Activation():
-            return Activation()
-        case Attention():
-            return Attention()
-    return leaf
+    return leaf.simpler()
 
 
 to_activation = _leaves(_to_activation)
@@ -125,7 +101,7 @@ def empty_blocks(case: Case) -> Iterator[Edit]:
 
 def floats(case: Case) -> Iterator[Edit]:
     """Ids become float inputs; embeddings that read them become Linears, or are not called any more."""
-    dims = [m.dim for _, m in walk(case.model) if isinstance(m, Embedding)]
+    dims = [leaf.result(leaf.example(0)).size for leaf in facts(case).leaves.values() if leaf.takes_ids]
     if any(t.kind == "ids" for t in case.inputs.tensors):
         yield functools.partial(_floats, width=min(dims, default=1))
         yield functools.partial(_floats_past_embeddings, width=min(dims, default=1))
@@ -141,8 +117,13 @@ def _float_inputs(case: Case, width: int) -> Case:
 
 
 def _linears_for_embeddings(case: Case) -> Case:
-    model = map_modules(case.model, lambda _, m: Linear(out=m.dim) if isinstance(m, Embedding) else m)
-    return replace(case, model=model)
+
+    def change(_: str, module: Module) -> Module:
+        if not isinstance(module, Leaf) or not module.takes_ids:
+            return module
+        return Linear(out=module.result(module.example(0)).size)
+
+    return replace(case, model=map_modules(case.model, change))
 
 
 def _floats(case: Case, width: int) -> Case:
@@ -155,7 +136,7 @@ def _floats_past_embeddings(case: Case, width: int) -> Case:
         for node in module.nodes if isinstance(module, Block) else ():
             if isinstance(node, Call):
                 called = resolve(case.model, join(path, node.module))
-                if called and isinstance(called[1], Embedding):
+                if called and isinstance(called[1], Leaf) and called[1].takes_ids:
                     skip = functools.partial(bypass, name=node.name, value=node.args[0])
                     model = edit_block(model, path, skip)
     return _float_inputs(replace(case, model=model), width)

@@ -24,9 +24,10 @@ from fuzzshard.case.edit import (
     split,
 )
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Alias, Block, Call, Child, Linear, Node, join, resolve, walk
-from fuzzshard.case.leaves import leaf_parameters
+from fuzzshard.case.graph import Alias, Block, Call, Child, Node, join, resolve, walk
 from fuzzshard.case.paths import is_within
+from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.shrink.passes import Edit, put_module
 
 
@@ -202,7 +203,7 @@ def _call_other(case: Case, path: str, name: str, rename: Callable[[str], str]) 
 def merge_into_linear(case: Case) -> Iterator[Edit]:
     """Two leaves with parameters become one Linear, and a freeze of the first is one of its bias."""
     found = facts(case)
-    leaves = [p for p, m in walk(case.model) if not isinstance(m, Block | Alias) and leaf_parameters(m, 1)]
+    leaves = [p for p, m in walk(case.model) if isinstance(m, Leaf) and m.has_parameters]
     pairs = list(itertools.pairwise(leaves))
     for path, other in (*pairs, *((second, first) for first, second in pairs)):
         linear = Linear(out=found.output_values[other][0].size)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Optimizer, RankBatch
 from fuzzshard.case.edit import with_item, without
-from fuzzshard.case.graph import Part
 from fuzzshard.case.order import SCALARS, default_of, off_default
+from fuzzshard.parts.part import Part
 from fuzzshard.shrink.passes import Edit, change_item, put
 
 

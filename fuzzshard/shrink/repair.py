@@ -15,18 +15,8 @@ from fuzzshard.case.case import Case, Freeze, Tie
 from fuzzshard.case.check_options import count_paths
 from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.case.edit import edit_block, map_modules, map_nodes
-from fuzzshard.case.graph import (
-    Alias,
-    Attention,
-    Block,
-    Module,
-    Node,
-    TensorOp,
-    join,
-    walk,
-)
+from fuzzshard.case.graph import Alias, Block, Module, Node, TensorOp, join, walk
 from fuzzshard.case.groups import wrapped_modules
-from fuzzshard.case.leaves import leaf_parameters
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule import (
     Abort,
@@ -45,6 +35,7 @@ from fuzzshard.case.schedule import (
 )
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaf import Leaf
 from fuzzshard.shrink.dangling import without_dangling_aliases, without_dangling_calls
 
 
@@ -67,14 +58,10 @@ def _with_equal_widths(case: Case) -> Iterator[Case]:
     for width in widths:
         equal = set_dims(case, {key: width for key in dims if key[1] != "vocab"})
 
-        def one_head(_: str, module: Module, width: int = width) -> Module:
-            return (
-                replace(module, heads=math.gcd(module.heads, width))
-                if isinstance(module, Attention)
-                else module
-            )
+        def fit(_: str, module: Module, width: int = width) -> Module:
+            return module.with_width(width) if isinstance(module, Leaf) else module
 
-        equal = replace(equal, model=map_modules(equal.model, one_head))
+        equal = replace(equal, model=map_modules(equal.model, fit))
         yield equal
         yield replace(equal, model=_without_concat(equal.model))
 
@@ -96,8 +83,8 @@ def _without_dangling(case: Case) -> Case:
     fqns = [
         join(path, name)
         for path, module in modules.items()
-        if not isinstance(module, Block)
-        for name in leaf_parameters(module, 1)
+        if isinstance(module, Leaf)
+        for name in module.parameters(1)
     ]
     ties = tuple(dict.fromkeys(t for t in (_mend_tie(t, fqns) for t in case.ties) if t))
     tied = {t.parameter for t in ties}

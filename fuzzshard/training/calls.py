@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from fuzzshard.case.graph import BatchNorm, Block, Conv1d
+from fuzzshard.case.graph import Block
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.expressions import input_class
+from fuzzshard.parts.leaf import Leaf
 
 
 def call(engine: Engine, target: str, module: Callable[..., Any], args: list[torch.Tensor]) -> Any:
@@ -20,7 +21,7 @@ def call(engine: Engine, target: str, module: Callable[..., Any], args: list[tor
     inputs = engine.case.inputs
     if inputs.on_host and not engine.moves_inputs(target):
         args = [tensor.to(engine.mesh.device) for tensor in args]
-    if isinstance(leaf, Conv1d) or (isinstance(leaf, BatchNorm) and inputs.seq):
+    if isinstance(leaf, Leaf) and leaf.features_second(inputs.seq):
         return module(args[0].transpose(1, 2)).transpose(1, 2)
     if not isinstance(leaf, Block):
         return module(*args)

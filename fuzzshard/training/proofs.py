@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import Case, EngineName, Inputs, Mesh, TensorSpec, WrapGroup
-from fuzzshard.case.graph import Block, Call, Child, Linear
+from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.options import Precision
 from fuzzshard.case.schedule import Backward, Forward, Op, SetFlag, Step, Unshard, ZeroGrad
 from fuzzshard.engines.fully_shard_state import GroupState
@@ -31,6 +31,7 @@ from fuzzshard.instruments import (
     switch_off,
     works,
 )
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.training.experiment import EngineFailure, Experiment
 
 Reading = Callable[[GroupState], object]

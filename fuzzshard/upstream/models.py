@@ -7,18 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fuzzshard.case.case import Inputs, TensorSpec, Tie
-from fuzzshard.case.graph import (
-    Activation,
-    Block,
-    Call,
-    Child,
-    Dropout,
-    Embedding,
-    LayerNorm,
-    Linear,
-    Module,
-    TensorOp,
-)
+from fuzzshard.case.graph import Block, Call, Child, Module, TensorOp
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.dropout import Dropout
+from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
 
 DIM = 16
 HEADS = 4

@@ -7,9 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.graph import Activation, Linear
 from fuzzshard.case.options import Delay, DelaySite
 from fuzzshard.case.schedule import Backward, Forward, Step, ZeroGrad
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.upstream.cell import Row, grid, single
 from fuzzshard.upstream.models import (
     TIED,

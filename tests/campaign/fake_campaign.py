@@ -18,10 +18,12 @@ from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
-from fuzzshard.case.graph import Block, Call, Child, LayerNorm, Linear
+from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.order import size_order
 from fuzzshard.case.schedule import Backward, Forward, Step
 from fuzzshard.errors import InfraError
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.shrink import Progress
 from fuzzshard.verdict import Finding, Status, Verdict
 from fuzzshard.world.config import WorldConfig

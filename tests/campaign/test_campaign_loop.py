@@ -36,12 +36,12 @@ from fuzzshard.campaign.judge import Stopped
 from fuzzshard.campaign.reduce import Judged
 from fuzzshard.campaign.tally import gist
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import Linear
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.expectation import with_observation
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import InfraError, UsageError
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.report.lines import event_lines
 from fuzzshard.verdict import Status, Verdict
 

@@ -10,13 +10,13 @@ from verdicts import crash
 
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import Linear
 from fuzzshard.corpus import gather
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.distinct import distinct
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry, slug
 from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.verdict import Finding, Status, Verdict
 
 WHOLE = Confirmation(runs=3, reproduced=3)

@@ -7,7 +7,7 @@ from cases import BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, 
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Optimizer
-from fuzzshard.case.graph import Alias, Block, Linear
+from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.schedule import (
     Backward,
     Cast,
@@ -25,6 +25,7 @@ from fuzzshard.engines.optimizer_state import Lack, lacks
 from fuzzshard.engines.reducer import Complaint, ReducerOptions, complaint
 from fuzzshard.engines.refusals import REFUSALS
 from fuzzshard.engines.registry import not_applicable
+from fuzzshard.parts.leaves.linear import Linear
 
 NO_SYNC = SetFlag(flag="requires_gradient_sync", value=False)
 CONTAINS_ALIAS = Block(

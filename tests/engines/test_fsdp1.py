@@ -22,7 +22,7 @@ from cases import (
 )
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, ParameterDtype, Tie
-from fuzzshard.case.graph import Activation, Alias, BatchNorm, Block, Linear, RawParameter
+from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.schedule import (
     Backward,
@@ -34,6 +34,10 @@ from fuzzshard.case.schedule import (
     SetRequiresGrad,
 )
 from fuzzshard.engines.fsdp1_contract import not_applicable
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.upstream.catalog import ROWS
 from fuzzshard.upstream.cell import Cell
 from fuzzshard.verdict import Status

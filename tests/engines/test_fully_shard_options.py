@@ -24,7 +24,7 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
-from fuzzshard.case.graph import MLP, Activation, BatchNorm, Block, Conv2d, Embedding, Linear, RawParameter
+from fuzzshard.case.graph import Block
 from fuzzshard.case.options import CommunicationOption, Delay, DelaySite, Precision
 from fuzzshard.case.schedule import (
     Abort,
@@ -40,6 +40,13 @@ from fuzzshard.case.schedule import (
 )
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase, UsageError
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.conv2d import Conv2d
+from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 

@@ -27,21 +27,18 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, WrapGroup
-from fuzzshard.case.graph import (
-    MLP,
-    Activation,
-    Attention,
-    Block,
-    LayerNorm,
-    Linear,
-    Passing,
-    RawParameter,
-    Returns,
-    RMSNorm,
-)
-from fuzzshard.case.options import FSDP1, Dtype, ParameterDtype, Precision
+from fuzzshard.case.graph import Block, Passing, Returns
+from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.case.schedule import Cast, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.oracles.association import adds_in_another_order
+from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.attention import Attention
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 

@@ -10,7 +10,8 @@ from cases import FORWARD, ROOT, chain, groups, make_case
 from stock_cases import NEEDS_CUDA, STOCK
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.graph import Block, Linear, walk
+from fuzzshard.case.graph import Block, walk
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 from fuzzshard.world.device import cuda_devices

@@ -13,12 +13,14 @@ from stock_cases import STOCK, Stock
 
 from fuzzshard.case.case import Inputs, TensorSpec, Tie
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Alias, BatchNorm, Block, Linear
+from fuzzshard.case.graph import Alias, Block
 from fuzzshard.model.build import build_model
 from fuzzshard.model.expressions import class_name
 from fuzzshard.model.names import MODULUS, seed_of
 from fuzzshard.model.source import model_source
 from fuzzshard.model.values import named_ids, named_values
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.training.calls import flatten
 
 CPU = torch.device("cpu")

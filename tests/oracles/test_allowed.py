@@ -5,9 +5,11 @@ from cases import BACKWARD, STEP, call, children, groups, make_case
 from traces import difference, floats, gradient
 
 from fuzzshard.case.case import Checkpoint
-from fuzzshard.case.graph import BatchNorm, Block, Linear
+from fuzzshard.case.graph import Block
 from fuzzshard.case.schedule import Forward
 from fuzzshard.oracles.allowed import is_allowed
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.training.trace import Key
 
 KEY = gradient(1)

@@ -23,7 +23,7 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Mesh, Tie
-from fuzzshard.case.graph import Alias, BatchNorm, Block, Conv1d, Conv2d, Linear, RMSNorm
+from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.schedule import ClipGradNorm, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
@@ -34,6 +34,11 @@ from fuzzshard.oracles.association import (
     reorders_from,
 )
 from fuzzshard.oracles.rungs import bitwise_until
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.conv1d import Conv1d
+from fuzzshard.parts.leaves.conv2d import Conv2d
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.rms_norm import RMSNorm
 
 END = len(TWO_STEPS)
 FIRST_BACKWARD, SECOND_BACKWARD = 1, 3

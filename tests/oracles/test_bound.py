@@ -5,7 +5,6 @@ import torch
 from cases import AGAIN, BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, make_case
 from traces import difference, floats, gradient, trace
 
-from fuzzshard.case.graph import Conv1d
 from fuzzshard.oracles.bound import (
     FEEDBACK_FACTOR,
     ROUNDING_FACTOR,
@@ -15,6 +14,7 @@ from fuzzshard.oracles.bound import (
     rounding_floor,
     within,
 )
+from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.training.trace import ROUNDING, Key, Piece, Trace
 
 CASE = make_case(mesh=4)

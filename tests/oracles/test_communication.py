@@ -6,10 +6,14 @@ import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, make_case
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
-from fuzzshard.case.graph import MLP, Activation, Block, Embedding, Linear, TensorOp
+from fuzzshard.case.graph import Block, TensorOp
 from fuzzshard.case.options import Precision
 from fuzzshard.case.schedule import Backward, Flag, Forward, Op, Reshard, SetFlag, SetRequiresGrad, Unshard
 from fuzzshard.oracles.communication import communication_findings, expected_communication
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.training.collectives import Collective
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Status

@@ -6,10 +6,12 @@ import pytest
 from cases import BACKWARD, FORWARD, ROOT, TWO_STEPS, call, chain, children, groups, make_case
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, TensorSpec
-from fuzzshard.case.graph import Activation, Block, Linear
+from fuzzshard.case.graph import Block
 from fuzzshard.case.schedule import Forward, Op, SetRequiresGrad
 from fuzzshard.oracles.fully_shard_model import FullyShardModel
 from fuzzshard.oracles.hooks import fsdp1_hook_findings, fully_shard_hook_findings, resharded_units
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.training.hooks import PostBackward
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Status

@@ -4,8 +4,8 @@ import pytest
 import torch
 from traces import difference, floats, gradient
 
-from fuzzshard.case.options import Dtype
 from fuzzshard.oracles.overflow import first_overflow, first_partial_overflow
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.training.trace import Key
 
 INF, NAN = float("inf"), float("nan")

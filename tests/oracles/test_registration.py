@@ -8,7 +8,7 @@ import pytest
 from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, chain, children, groups, make_case
 
 from fuzzshard.case.case import Case, Freeze, Mesh, WrapGroup
-from fuzzshard.case.graph import Block, Call, Linear
+from fuzzshard.case.graph import Block, Call
 from fuzzshard.case.schedule import (
     Backward,
     Cast,
@@ -22,6 +22,7 @@ from fuzzshard.case.schedule import (
     Unshard,
 )
 from fuzzshard.oracles.registration import RegistrationModel, registration_findings
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.training.trace import Key, Registration, Trace
 
 FORWARD_AT, BACKWARD_AT, STEP_AT = 0, 1, 2

@@ -30,7 +30,7 @@ from cases import (
 )
 
 from fuzzshard.case.case import Case, EngineName, Freeze, Mesh, Optimizer, RankBatch, WrapGroup
-from fuzzshard.case.graph import BatchNorm, Block, LayerNorm, Linear
+from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
 from fuzzshard.case.schedule import (
     Abort,
@@ -46,6 +46,9 @@ from fuzzshard.case.schedule import (
     TakeStateDict,
     Unshard,
 )
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.upstream import exec_order
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig

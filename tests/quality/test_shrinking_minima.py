@@ -22,8 +22,9 @@ from shrinking import (
 )
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
-from fuzzshard.case.graph import Block, Call, Child, Linear
+from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.schedule import Backward, Forward, SetFlag
+from fuzzshard.parts.leaves.linear import Linear
 
 
 def linears(count: int = 1, *, out: int = 2, bias: bool = False) -> Block:

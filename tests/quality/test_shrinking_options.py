@@ -9,7 +9,7 @@ from cases import BACKWARD, STEP, ZERO, call, chain, children, make_case
 from shrinking import minimal
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
-from fuzzshard.case.graph import Block, Call, Linear, walk
+from fuzzshard.case.graph import Block, Call, walk
 from fuzzshard.case.options import FSDP1, Delay, ParameterDtype, Precision, TensorParallel
 from fuzzshard.case.order import off_default
 from fuzzshard.case.schedule import (
@@ -26,6 +26,7 @@ from fuzzshard.case.schedule import (
     Unshard,
 )
 from fuzzshard.case.validate import validate
+from fuzzshard.parts.leaves.linear import Linear
 
 INNER = Block(
     children=children(first=Linear(out=4), second=Linear(out=4)),

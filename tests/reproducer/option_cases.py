@@ -15,7 +15,7 @@ from fuzzshard.case.case import (
     TensorSpec,
     WrapGroup,
 )
-from fuzzshard.case.graph import Block, Call, Child, Linear
+from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.options import DDP, FSDP1, Delay, Expect, ParameterDtype, Precision, TensorParallel
 from fuzzshard.case.schedule import (
     Abort,
@@ -36,6 +36,7 @@ from fuzzshard.case.schedule import (
     Unshard,
     ZeroGrad,
 )
+from fuzzshard.parts.leaves.linear import Linear
 
 STRUCTURED = Block(
     children=(

@@ -13,24 +13,7 @@ from fuzzshard.case.case import (
     Tie,
     WrapGroup,
 )
-from fuzzshard.case.graph import (
-    MLP,
-    Activation,
-    Alias,
-    Attention,
-    BatchNorm,
-    Block,
-    Call,
-    Child,
-    Conv1d,
-    Dropout,
-    Embedding,
-    LayerNorm,
-    Linear,
-    RawParameter,
-    RMSNorm,
-    TensorOp,
-)
+from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
 from fuzzshard.case.schedule import (
     Backward,
     Forward,
@@ -40,6 +23,17 @@ from fuzzshard.case.schedule import (
     Step,
     ZeroGrad,
 )
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.attention import Attention
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.conv1d import Conv1d
+from fuzzshard.parts.leaves.dropout import Dropout
+from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.leaves.rms_norm import RMSNorm
 
 
 def chain(*names: str, outputs: tuple[str, ...] = ()) -> Block:

@@ -8,10 +8,10 @@ import pytest
 from cases import AGAIN, BACKWARD, FORWARD, STEP, chain, colwise, groups, make_case
 
 from fuzzshard.case.case import Case, Mesh, Optimizer, WrapGroup
-from fuzzshard.case.graph import Linear
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.schedule import CorruptState, LoadState, SaveState, SetFlag
 from fuzzshard.errors import UsageError
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.reproducer import scripts
 from fuzzshard.verdict import MISSING, Finding, Verdict
 from fuzzshard.world import World, WorldConfig

@@ -16,8 +16,9 @@ from small_cases import EVERYTHING, SMALL
 
 from fuzzshard.case.case import Mesh
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Alias, Linear
+from fuzzshard.case.graph import Alias
 from fuzzshard.errors import UsageError
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.reproducer import script
 from fuzzshard.strategies import draw_cases
 from fuzzshard.verdict import Finding

@@ -18,24 +18,7 @@ from fuzzshard.case.case import (
     Tie,
     WrapGroup,
 )
-from fuzzshard.case.graph import (
-    MLP,
-    Activation,
-    Alias,
-    Attention,
-    BatchNorm,
-    Block,
-    Call,
-    Child,
-    Conv1d,
-    Dropout,
-    Embedding,
-    LayerNorm,
-    Linear,
-    RawParameter,
-    RMSNorm,
-    TensorOp,
-)
+from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
 from fuzzshard.case.schedule import (
     Backward,
     Forward,
@@ -48,6 +31,17 @@ from fuzzshard.case.schedule import (
 from fuzzshard.case.validate import validate
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry
 from fuzzshard.doctor import clean_case
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.attention import Attention
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.conv1d import Conv1d
+from fuzzshard.parts.leaves.dropout import Dropout
+from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.report.show import show_entry
 from fuzzshard.verdict import Finding, Status, Verdict
 

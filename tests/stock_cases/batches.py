@@ -6,7 +6,14 @@ from cases import AGAIN, BACKWARD, FORWARD, STEP, ZERO, chain, colwise, float_in
 from msgspec.structs import replace
 
 from fuzzshard.case.case import ALL_ENGINES, Inputs, Mesh, RankBatch, TensorSpec
-from fuzzshard.case.graph import MLP, Attention, BatchNorm, Conv1d, Conv2d, Embedding, LayerNorm, Linear
+from fuzzshard.parts.leaves.attention import Attention
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.conv1d import Conv1d
+from fuzzshard.parts.leaves.conv2d import Conv2d
+from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.mlp import MLP
 from stock_cases.stock import Stock, bitwise, bounded
 
 SHORT = RankBatch(rank=1, rows=1)

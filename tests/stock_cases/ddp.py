@@ -7,8 +7,9 @@ from typing import Any
 from cases import BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, ZERO, chain, groups, make_case
 
 from fuzzshard.case.case import Optimizer
-from fuzzshard.case.graph import BatchNorm, Linear
 from fuzzshard.case.options import DDP
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.linear import Linear
 from stock_cases.stock import Stock
 
 _THREE_STEPS = (*TWO_STEPS, ZERO, FORWARD, BACKWARD, STEP)

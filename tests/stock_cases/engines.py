@@ -21,12 +21,7 @@ from cases import (
 )
 
 from fuzzshard.case.case import Freeze, Mesh, Optimizer
-from fuzzshard.case.graph import (
-    Block,
-    Call,
-    LayerNorm,
-    Linear,
-)
+from fuzzshard.case.graph import Block, Call
 from fuzzshard.case.options import (
     FSDP1,
     Expect,
@@ -38,6 +33,8 @@ from fuzzshard.case.schedule import (
     SetPath,
     SetRequiresGrad,
 )
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
 from stock_cases.stock import Stock, bitwise, bounded, configured, imprecise, unjudged
 
 

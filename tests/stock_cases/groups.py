@@ -21,13 +21,7 @@ from cases import (
 )
 
 from fuzzshard.case.case import Checkpoint, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
-from fuzzshard.case.graph import (
-    Activation,
-    Block,
-    Embedding,
-    Linear,
-    RawParameter,
-)
+from fuzzshard.case.graph import Block
 from fuzzshard.case.options import (
     CommunicationOption,
     Delay,
@@ -43,6 +37,10 @@ from fuzzshard.case.schedule import (
     Reshard,
     Unshard,
 )
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from stock_cases.stock import Stock, bitwise, bounded, configured, flag, imprecise
 
 _SITES: tuple[DelaySite, ...] = (

@@ -19,26 +19,23 @@ from cases import (
 )
 
 from fuzzshard.case.case import Inputs, TensorSpec, Tie
-from fuzzshard.case.graph import (
-    MLP,
-    Activation,
-    Alias,
-    Attention,
-    BatchNorm,
-    Block,
-    Conv1d,
-    Dropout,
-    Embedding,
-    LayerNorm,
-    Leaf,
-    Linear,
-    RawParameter,
-    RMSNorm,
-)
+from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.schedule import (
     Backward,
     Forward,
 )
+from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.attention import Attention
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.conv1d import Conv1d
+from fuzzshard.parts.leaves.dropout import Dropout
+from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from stock_cases.stock import Stock, bitwise, bounded
 
 ONE_BY_ONE = "not applicable: several forwards have their backward one by one"

@@ -13,13 +13,11 @@ from cases import (
 )
 
 from fuzzshard.case.case import Freeze, Mesh
-from fuzzshard.case.graph import (
-    Linear,
-)
 from fuzzshard.case.schedule import (
     Op,
     SetRequiresGrad,
 )
+from fuzzshard.parts.leaves.linear import Linear
 from stock_cases.stock import bitwise, bounded
 
 UNFROZEN = "not applicable: a parameter frozen at construction is unfrozen: DDP never synchronises it"

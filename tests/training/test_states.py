@@ -23,7 +23,7 @@ from cases import (
 )
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, Tie
-from fuzzshard.case.graph import MLP, Alias, BatchNorm, Block, LayerNorm, Linear
+from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.schedule import (
     Cast,
     CorruptState,
@@ -38,6 +38,10 @@ from fuzzshard.case.schedule import (
     Unshard,
 )
 from fuzzshard.case.validate import validate
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
 

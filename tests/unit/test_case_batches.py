@@ -10,10 +10,11 @@ from fuzzshard.case.batches import all_rows, rows_of_batch
 from fuzzshard.case.case import Case, Mesh, RankBatch
 from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.features import features
-from fuzzshard.case.graph import BatchNorm, Linear
 from fuzzshard.case.order import size_order
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.shrink import shrink
 from fuzzshard.shrink.repair import repaired
 

@@ -21,14 +21,19 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
-from fuzzshard.case.check_dtypes import promote
 from fuzzshard.case.dtypes import Casts, casts, finer, is_low_precision, swapped_casts
-from fuzzshard.case.graph import Block, Embedding, LayerNorm, Linear, RawParameter, RMSNorm
+from fuzzshard.case.graph import Block
 from fuzzshard.case.needs import needs_cpu
-from fuzzshard.case.options import FSDP1, Dtype, ParameterDtype, Precision
+from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.case.schedule import Cast, Forward, SetRequiresGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.dtypes import Dtype, promote
+from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.leaves.rms_norm import RMSNorm
 
 HALF = Precision(param="bfloat16")
 HALF_OUT = Precision(param="bfloat16", output="float32")

@@ -4,28 +4,22 @@ import pytest
 
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import (
-    MLP,
-    Activation,
-    Alias,
-    Attention,
-    BatchNorm,
-    Block,
-    Call,
-    Child,
-    Conv1d,
-    Conv2d,
-    Embedding,
-    LayerNorm,
-    Linear,
-    RawParameter,
-    RMSNorm,
-    TensorOp,
-)
+from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
 from fuzzshard.case.groups import calls_of
-from fuzzshard.case.inference import Value
 from fuzzshard.case.schedule import Forward
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaf import Value
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.attention import Attention
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.conv1d import Conv1d
+from fuzzshard.parts.leaves.conv2d import Conv2d
+from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.leaves.rms_norm import RMSNorm
 
 
 def chain(*leaves, tensor=None, seq=0, **fields):

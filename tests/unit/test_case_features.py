@@ -9,17 +9,7 @@ from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimize
 from fuzzshard.case.dtypes import finer
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import ALL_FEATURES, features
-from fuzzshard.case.graph import (
-    Block,
-    Call,
-    Child,
-    Conv1d,
-    Conv2d,
-    Linear,
-    RawParameter,
-    RMSNorm,
-    TensorOp,
-)
+from fuzzshard.case.graph import Block, Call, Child, TensorOp
 from fuzzshard.case.options import FSDP1, Delay, Precision, TensorParallel
 from fuzzshard.case.schedule import (
     Abort,
@@ -40,6 +30,11 @@ from fuzzshard.case.schedule import (
     Unshard,
     ZeroGrad,
 )
+from fuzzshard.parts.leaves.conv1d import Conv1d
+from fuzzshard.parts.leaves.conv2d import Conv2d
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.leaves.rms_norm import RMSNorm
 
 ROOT = Block(
     children=(

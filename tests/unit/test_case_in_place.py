@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cases import call, chain, children, make_case, tensor_op
 
-from fuzzshard.case.graph import Block, Linear
+from fuzzshard.case.graph import Block
 from fuzzshard.case.in_place import changed_outputs
+from fuzzshard.parts.leaves.linear import Linear
 
 LINEAR = Linear(out=5)
 

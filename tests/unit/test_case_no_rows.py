@@ -7,8 +7,10 @@ from cases import call, chain, children, float_inputs, groups, make_case, tensor
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, RankBatch
-from fuzzshard.case.graph import Block, Dropout, Linear
+from fuzzshard.case.graph import Block
 from fuzzshard.case.no_rows import has_other_graph_without_rows
+from fuzzshard.parts.leaves.dropout import Dropout
+from fuzzshard.parts.leaves.linear import Linear
 
 LINEAR, DROPOUT = Linear(out=5), Dropout(p=0.5)
 ENDS_WITH_DROPOUT = chain(a=LINEAR, b=LINEAR, d=DROPOUT)

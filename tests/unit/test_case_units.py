@@ -7,7 +7,7 @@ from cases import ROOT, TWO_STEPS, chain, float_inputs, groups, make_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Tie
-from fuzzshard.case.graph import Alias, LayerNorm, Linear
+from fuzzshard.case.graph import Alias
 from fuzzshard.case.options import FSDP1
 from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.case.units import (
@@ -20,6 +20,8 @@ from fuzzshard.case.units import (
     splits_a_unit,
     units,
 )
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
 
 LINEAR = Linear(out=5)
 NESTED = chain(p=chain(a=LINEAR, b=LINEAR), c=LINEAR)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
-from fuzzshard.case.graph import Alias, BatchNorm, Block, Call, Child, Linear
+from fuzzshard.case.graph import Alias, Block, Call, Child
 from fuzzshard.case.schedule import (
     Backward,
     Forward,
@@ -18,6 +18,8 @@ from fuzzshard.case.schedule import (
 )
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.linear import Linear
 
 INNER = Block(
     children=(Child(name="a", module=Linear(out=4)), Child(name="b", module=Linear(out=4))),

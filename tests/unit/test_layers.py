@@ -18,10 +18,11 @@ ON_RANKS = (*RANK_MODULES, "engines/", "training/", "oracles/", "mends/")
 
 ALLOWED = {
     "contracts": set(),
-    "case": {"contracts", "errors"},
+    "parts": {"errors"},
+    "case": {"contracts", "errors", "parts"},
     "mending": {"contracts", "errors"},
-    "strategies": {"case", "errors"},
-    "guidance": {"case", "strategies", "shrink", "errors"},
+    "strategies": {"case", "errors", "parts"},
+    "guidance": {"case", "strategies", "shrink", "errors", "parts"},
 }
 """Packages that import no others of ours."""
 

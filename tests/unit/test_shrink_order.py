@@ -10,10 +10,15 @@ from cases import call, chain, children, float_inputs, groups, make_case, tensor
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Mesh
-from fuzzshard.case.graph import Activation, Block, LayerNorm, Linear, Module, RawParameter, RMSNorm
-from fuzzshard.case.order import kind_rank, mesh_rank, size_order
+from fuzzshard.case.graph import Block, Module
+from fuzzshard.case.order import mesh_rank, size_order
 from fuzzshard.case.schedule import Backward, Forward, SetFlag
 from fuzzshard.case.tidy import count_unused, flag_distance
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.shrink import model_passes, plan_passes, size_passes, use_passes
 from fuzzshard.shrink.passes import Edit
 from fuzzshard.shrink.repair import repaired
@@ -72,7 +77,7 @@ def test_leaves_are_ordered_by_what_a_reader_has_to_know() -> None:
         LayerNorm(bias=False),
         LayerNorm(),
     ]
-    assert all(kind_rank(a) < kind_rank(b) for a, b in itertools.pairwise(leaves))
+    assert all(a.rank < b.rank for a, b in itertools.pairwise(leaves))
 
 
 def test_a_width_that_the_shards_divide_is_smaller_than_one_that_they_do_not() -> None:

@@ -8,9 +8,10 @@ import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, call, children, float_inputs, groups, make_case
 
 from fuzzshard.case.case import Case, Freeze
-from fuzzshard.case.graph import Alias, Block, Call, Linear
+from fuzzshard.case.graph import Alias, Block, Call
 from fuzzshard.case.options import FSDP1, Expect
 from fuzzshard.case.schedule import Forward, Op, SetMode, SetPath, SetRequiresGrad
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.training.expectations import keeps_forward_order
 from fuzzshard.verdict import Status
 from fuzzshard.world import World

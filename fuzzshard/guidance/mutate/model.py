@@ -10,22 +10,9 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import blocks, edit_block, map_nodes, map_values
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import (
-    Alias,
-    Block,
-    Call,
-    Child,
-    LayerNorm,
-    Linear,
-    Module,
-    Node,
-    RawParameter,
-    TensorOp,
-    join,
-    resolve,
-    value_node,
-)
+from fuzzshard.case.graph import Alias, Block, Call, Child, Module, Node, TensorOp, join, resolve, value_node
 from fuzzshard.case.schedule import Forward
+from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.shrink.tiers import TIERS
 
 
@@ -57,9 +44,7 @@ def add_module(rng: Random, case: Case, other: Case) -> Case | None:
         if not names:
             return None
         value, width = rng.choice(names), rng.choice((2, 3, 4, 6))
-        module: Module = rng.choice(
-            (Linear(out=width), Linear(out=width, bias=False), RawParameter(), LayerNorm())
-        )
+        module: Module = rng.choice([leaf for kind in LEAVES for leaf in kind.additions(width)])
         others = [p for p, m in facts(case).modules.items() if p and not isinstance(m, Block)]
         if others and rng.random() < 0.3:
             module = Alias(target=rng.choice(others))

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from fuzzshard.case.batches import used_batches
 from fuzzshard.case.case import Case, Mesh, RankBatch
 from fuzzshard.case.dims import get_dims, set_dims
-from fuzzshard.case.graph import Part
 from fuzzshard.case.options import Precision
+from fuzzshard.parts.part import Part
 
 _FIXED = frozenset(("observe", "engines_only", "ranks", "compile", "offload", "debug", "method"))
 """Options that make a case see less, or that few machines have, or that cost seconds a case."""

@@ -1,0 +1,222 @@
+"""What every leaf module says of itself; generic code asks this, and never which leaf it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.part import Part, Shape
+
+T = TypeVar("T")
+
+Style = Literal["colwise", "rowwise", "sequence"]
+"""The styles of ``parallelize_module``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """The type of one value: a float tensor with ``size`` features, or ids below ``size``.
+
+    ``patches`` is the length of the axis that a two-dimensional convolution puts before the features.
+    """
+
+    size: int
+    ids: bool = False
+    patches: int = 0
+
+    def __str__(self) -> str:
+        patches = f" in {self.patches} patches" if self.patches else ""
+        return f"ids below {self.size}" if self.ids else f"width {self.size}{patches}"
+
+
+class Decisions(Protocol):
+    """Where drawn leaves get their decisions from: :class:`fuzzshard.strategies.tape.Tape`."""
+
+    def chance(self, percent: int) -> bool:
+        """True with this probability; False is the simpler one."""
+
+    def pick(self, options: Sequence[T]) -> T:
+        """One of the options, simplest first."""
+
+
+class Drawing(NamedTuple):
+    """What a leaf is drawn for: values of ``width`` features, a result of ``out`` (where it can be chosen).
+
+    ``widths`` are those that the case uses; ``exact``: values have to stay small integers.
+    """
+
+    tape: Decisions
+    width: int
+    out: int
+    widths: tuple[int, ...]
+    exact: bool
+
+
+class Kind(NamedTuple):
+    """One way to draw a leaf: a choice of swarms, and the feature ``leaf:<name>`` of cases that have it.
+
+    ``place`` orders the choices of swarms; -1: such a leaf is drawn where an input asks for it. ``exact``:
+    small integers stay small integers. ``resizes``: the width of the result is free.
+    """
+
+    name: str
+    meaning: str
+    place: int = -1
+    draw: Callable[[Drawing], Leaf] | None = None
+    exact: bool = False
+    resizes: bool = False
+
+    @property
+    def in_swarms(self) -> bool:
+        """Whether swarms choose it."""
+        return self.place >= 0
+
+
+class Leaf(Part, frozen=True, kw_only=True):
+    """A module without children in the graph: it takes one value, and returns one.
+
+    A leaf stores only what cannot be inferred: its input width follows from the graph. Widths that methods
+    take are those of its argument.
+    """
+
+    complexity: ClassVar[int]
+    """How much a reader has to know to read it: the place of the leaf in the order of simplicity."""
+    noun: ClassVar[str]
+    """What it is called in a sentence."""
+    prefix: ClassVar[str]
+    """What generated children of its kind are called, before a number."""
+    kinds: ClassVar[tuple[Kind, ...]]
+    has_parameters: ClassVar[bool] = True
+    sizes: ClassVar[tuple[str, ...]] = ()
+    """The fields that are sizes of tensors, which shrinking makes smaller."""
+    styles: ClassVar[tuple[Style, ...]] = ()
+    """How tensor parallelism may split it; the first is the one by the rows of its weight."""
+    num_linears: ClassVar[int] = 0
+    """How many Linears, called in sequence, a reader takes it for; 0: it is one thing."""
+    takes_ids: ClassVar[bool] = False
+    takes_images: ClassVar[bool] = False
+    needs_sequence: ClassVar[bool] = False
+    """Whether it works along the sequence axis."""
+    is_batch_norm: ClassVar[bool] = False
+    """Whether rows of a batch depend on each other, through statistics that are kept in buffers."""
+    is_norm: ClassVar[bool] = False
+    """Whether it normalizes the features of each row."""
+    is_elementwise: ClassVar[bool] = False
+    """Whether it does to each element the same, and nothing else: DTensors may pass."""
+    is_dropout: ClassVar[bool] = False
+    convolves: ClassVar[bool] = False
+    reads_twice: ClassVar[bool] = False
+    """Whether it is made of functions of which more than one reads its argument, on the CPU."""
+    mixes_dtypes: ClassVar[bool] = False
+    """Whether it takes values of half precision beside parameters in float32, without rounding these."""
+    helper: ClassVar[str] = ""
+    """The class that it needs beside ``torch.nn``, as source."""
+    more_features: ClassVar[Mapping[str, str]] = {}
+    """What each of its :meth:`features` means."""
+
+    @property
+    def source(self) -> str:
+        """The class that it needs beside ``torch.nn``, as source; empty where it needs none."""
+        return self.helper
+
+    @property
+    def drops(self) -> bool:
+        """Whether it draws a mask."""
+        return False
+
+    @property
+    def kind(self) -> Kind:
+        """The kind that this leaf is of."""
+        return self.kinds[0]
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order of simplicity, its options with it."""
+        return self.complexity
+
+    @property
+    def extra_width(self) -> int:
+        """What it adds to the widths of a case without being a size."""
+        return 0
+
+    def constructor(self, width: int) -> str:
+        """The expression that builds it."""
+        raise NotImplementedError
+
+    def text(self, width: int) -> str:
+        """What drawings say of it."""
+        raise NotImplementedError
+
+    def parameters(self, width: int) -> Mapping[str, Shape]:
+        """Names and shapes of its parameters."""
+        return {}
+
+    def check(self, path: str, value: Value, seq: int) -> None:
+        """Raises :class:`InvalidCase` where it cannot be called with ``value``, in sequences of ``seq``."""
+        if value.ids:
+            raise InvalidCase(f"{path!r} is called with {value}", "only an embedding takes ids")
+        if self.needs_sequence and seq < 1:
+            raise InvalidCase(f"{path!r} needs a sequence axis", "set inputs.seq to at least 1")
+
+    def result(self, value: Value) -> Value:
+        """What it makes of a value."""
+        return value
+
+    def example(self, width: int) -> Value:
+        """A value that it can be called with, of ``width`` features where that is its choice."""
+        return Value(width)
+
+    def result_dtype(self, dtype: Dtype | None, own: set[Dtype]) -> Dtype | None:
+        """The dtype of its result, parameters being of ``own`` dtypes; None: torch refuses the call."""
+        return dtype if own == {dtype} else None
+
+    def features_second(self, seq: int) -> bool:
+        """Whether torch's module wants the features before the sequence axis."""
+        return False
+
+    def free_axis(self, result: Value, seq: int) -> int | None:
+        """The length of the axis before the features, where the strides of its result are not contiguous."""
+        return None
+
+    def goes_by_strides(self, width: int) -> bool:
+        """Whether the memory format that torch takes depends on a dimension of size 1."""
+        return False
+
+    def features(self, width: int) -> Iterator[str]:
+        """The features of a case that it makes, beside its kind."""
+        return iter(())
+
+    def simpler(self) -> Leaf:
+        """The same leaf with its options at their simplest; itself where there are none."""
+        return self
+
+    def with_width(self, width: int) -> Leaf:
+        """This leaf, fit to be called with values of ``width``."""
+        return self
+
+    def apart(self, width: int) -> dict[str, Leaf]:
+        """The leaves it is made of, by the names of their parameters; empty where it is one thing."""
+        return {}
+
+    @classmethod
+    def additions(cls, width: int) -> tuple[Leaf, ...]:
+        """The leaves of its kind that a mutation may add behind any value."""
+        return ()
+
+
+def no_bias(bias: bool) -> str:
+    """The argument that leaves a bias out."""
+    return "" if bias else ", bias=False"
+
+
+def with_bias(shapes: dict[str, Shape], bias: bool) -> dict[str, Shape]:
+    """``shapes`` and a bias for each row of the weight."""
+    return shapes | {"bias": shapes["weight"][:1]} if bias else shapes
+
+
+def draw_bias(drawing: Drawing) -> bool:
+    """Whether a drawn leaf has a bias: three of four have."""
+    return not drawing.tape.chance(25)

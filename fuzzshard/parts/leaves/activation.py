@@ -1,0 +1,43 @@
+"""A module without parameters."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from typing_extensions import override
+
+from fuzzshard.parts.leaf import Drawing, Kind, Leaf
+
+Function = Literal["relu", "gelu", "tanh"]
+_CLASSES: dict[Function, str] = {"relu": "ReLU()", "gelu": "GELU()", "tanh": "Tanh()"}
+
+
+def _draw(drawing: Drawing) -> Activation:
+    return Activation() if drawing.exact else drawing.tape.pick(tuple(Activation(fn=fn) for fn in _CLASSES))
+
+
+class Activation(Leaf, tag="activation", frozen=True, kw_only=True):
+    """A parameterless module: ``nn.ReLU()``, ``nn.GELU()`` or ``nn.Tanh()``."""
+
+    fn: Function = "relu"
+
+    complexity: ClassVar[int] = 0
+    noun: ClassVar[str] = "activation"
+    prefix: ClassVar[str] = "act"
+    has_parameters: ClassVar[bool] = False
+    is_elementwise: ClassVar[bool] = True
+    kinds: ClassVar[tuple[Kind, ...]] = (
+        Kind("activation", "a module without parameters", 11, _draw, exact=True),
+    )
+
+    @override
+    def constructor(self, width: int) -> str:
+        return f"nn.{_CLASSES[self.fn]}"
+
+    @override
+    def text(self, width: int) -> str:
+        return _CLASSES[self.fn]
+
+    @override
+    def simpler(self) -> Activation:
+        return Activation()

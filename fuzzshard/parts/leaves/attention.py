@@ -1,0 +1,88 @@
+"""Causal self-attention."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaf import Kind, Leaf, Value
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.part import Shape
+
+_ATTENTION = """
+class Attention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.proj = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        mask = torch.ones(x.shape[1], x.shape[1], device=x.device).triu(1).bool()
+        out = scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
+        return self.proj(out.transpose(1, 2).flatten(2))
+"""
+
+
+class Attention(Leaf, tag="attention", frozen=True, kw_only=True):
+    """Causal self-attention of ``heads`` heads; needs ``Inputs.seq >= 1`` and a width that heads divide."""
+
+    heads: int = 1
+
+    complexity: ClassVar[int] = 19
+    noun: ClassVar[str] = "attention"
+    prefix: ClassVar[str] = "attn"
+    num_linears: ClassVar[int] = 2
+    needs_sequence: ClassVar[bool] = True
+    helper: ClassVar[str] = _ATTENTION
+    kinds: ClassVar[tuple[Kind, ...]] = (
+        Kind(
+            "attention",
+            "self-attention",
+            9,
+            lambda d: Attention(heads=2 if d.width % 2 == 0 and d.tape.chance(50) else 1),
+        ),
+    )
+
+    @property
+    @override
+    def extra_width(self) -> int:
+        return self.heads - 1
+
+    @override
+    def constructor(self, width: int) -> str:
+        return f"Attention({width}, {self.heads})"
+
+    @override
+    def text(self, width: int) -> str:
+        return f"Attention({width}, heads={self.heads})"
+
+    @override
+    def parameters(self, width: int) -> dict[str, Shape]:
+        return {"qkv.weight": (3 * width, width), "proj.weight": (width, width)}
+
+    @override
+    def check(self, path: str, value: Value, seq: int) -> None:
+        super().check(path, value, seq)
+        if self.heads < 1 or value.size % self.heads:
+            raise InvalidCase(
+                f"{path!r}: {self.heads} heads do not divide width {value.size}", "change heads"
+            )
+
+    @override
+    def simpler(self) -> Attention:
+        return Attention()
+
+    @override
+    def with_width(self, width: int) -> Attention:
+        return replace(self, heads=math.gcd(self.heads, width))
+
+    @override
+    def apart(self, width: int) -> dict[str, Leaf]:
+        return {"qkv": Linear(out=3 * width, bias=False), "proj": Linear(out=width, bias=False)}

@@ -1,0 +1,60 @@
+"""``nn.Embedding``."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.leaf import Kind, Leaf, Style, Value
+from fuzzshard.parts.part import Shape
+
+
+class Embedding(Leaf, tag="embedding", frozen=True, kw_only=True):
+    """``nn.Embedding(vocab, dim)``; its argument is an integer input with values below ``vocab``."""
+
+    vocab: int
+    dim: int
+
+    complexity: ClassVar[int] = 14
+    noun: ClassVar[str] = "Embedding"
+    prefix: ClassVar[str] = "embed"
+    sizes: ClassVar[tuple[str, ...]] = ("vocab", "dim")
+    styles: ClassVar[tuple[Style, ...]] = ("rowwise", "colwise")
+    takes_ids: ClassVar[bool] = True
+    kinds: ClassVar[tuple[Kind, ...]] = (
+        Kind("embedding", "an nn.Embedding", draw=lambda d: Embedding(vocab=d.width, dim=d.out)),
+    )
+
+    @override
+    def constructor(self, width: int) -> str:
+        return f"nn.Embedding({self.vocab}, {self.dim})"
+
+    @override
+    def text(self, width: int) -> str:
+        return f"Embedding({self.vocab} ids → {self.dim})"
+
+    @override
+    def parameters(self, width: int) -> dict[str, Shape]:
+        return {"weight": (self.vocab, self.dim)}
+
+    @override
+    def check(self, path: str, value: Value, seq: int) -> None:
+        if not value.ids or value.size > self.vocab:
+            raise InvalidCase(
+                f"embedding {path!r} of {self.vocab} rows is called with {value}", "feed it ids"
+            )
+
+    @override
+    def result(self, value: Value) -> Value:
+        return Value(self.dim)
+
+    @override
+    def example(self, width: int) -> Value:
+        return Value(self.vocab, ids=True)
+
+    @override
+    def result_dtype(self, dtype: Dtype | None, own: set[Dtype]) -> Dtype | None:
+        return next(iter(own))

@@ -1,0 +1,71 @@
+"""``nn.Linear``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.parts.leaf import Kind, Leaf, Style, Value, no_bias, with_bias
+from fuzzshard.parts.part import Shape
+
+
+class Linear(Leaf, tag="linear", frozen=True, kw_only=True):
+    """``nn.Linear(inferred, out, bias=bias)``."""
+
+    out: int
+    bias: bool = True
+
+    complexity: ClassVar[int] = 2
+    noun: ClassVar[str] = "Linear"
+    prefix: ClassVar[str] = "linear"
+    sizes: ClassVar[tuple[str, ...]] = ("out",)
+    styles: ClassVar[tuple[Style, ...]] = ("colwise", "rowwise")
+    kinds: ClassVar[tuple[Kind, ...]] = (
+        Kind("linear", "an nn.Linear with a bias", 0, lambda d: Linear(out=d.out), exact=True, resizes=True),
+        Kind(
+            "linear_no_bias",
+            "an nn.Linear without",
+            1,
+            lambda d: Linear(out=d.out, bias=False),
+            exact=True,
+            resizes=True,
+        ),
+    )
+
+    @property
+    @override
+    def kind(self) -> Kind:
+        return self.kinds[not self.bias]
+
+    @property
+    @override
+    def rank(self) -> int:
+        return self.complexity + self.bias
+
+    @override
+    def constructor(self, width: int) -> str:
+        return f"nn.Linear({width}, {self.out}{no_bias(self.bias)})"
+
+    @override
+    def text(self, width: int) -> str:
+        return f"Linear({width} → {self.out}{no_bias(self.bias)})"
+
+    @override
+    def parameters(self, width: int) -> dict[str, Shape]:
+        return with_bias({"weight": (self.out, width)}, self.bias)
+
+    @override
+    def result(self, value: Value) -> Value:
+        return dataclasses.replace(value, size=self.out)
+
+    @override
+    def simpler(self) -> Linear:
+        return replace(self, bias=False)
+
+    @classmethod
+    @override
+    def additions(cls, width: int) -> tuple[Leaf, ...]:
+        return cls(out=width), cls(out=width, bias=False)

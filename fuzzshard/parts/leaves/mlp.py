@@ -1,0 +1,73 @@
+"""A two-layer perceptron."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.parts.leaf import Kind, Leaf, draw_bias, no_bias
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.part import Shape
+
+_MLP = """
+class MLP(nn.Module):
+    def __init__(self, dim, hidden, bias=True):
+        super().__init__()
+        self.up = nn.Linear(dim, hidden, bias=bias)
+        self.down = nn.Linear(hidden, dim, bias=bias)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)))
+"""
+
+
+class MLP(Leaf, tag="mlp", frozen=True, kw_only=True):
+    """``Linear(width, hidden) -> ReLU -> Linear(hidden, width)``."""
+
+    hidden: int
+    bias: bool = True
+
+    complexity: ClassVar[int] = 17
+    noun: ClassVar[str] = "MLP"
+    prefix: ClassVar[str] = "mlp"
+    sizes: ClassVar[tuple[str, ...]] = ("hidden",)
+    num_linears: ClassVar[int] = 2
+    helper: ClassVar[str] = _MLP
+    kinds: ClassVar[tuple[Kind, ...]] = (
+        Kind(
+            "mlp",
+            "a two-layer perceptron",
+            8,
+            lambda d: MLP(hidden=d.tape.pick(d.widths), bias=draw_bias(d)),
+            exact=True,
+        ),
+    )
+
+    @property
+    @override
+    def rank(self) -> int:
+        return self.complexity + self.bias
+
+    @override
+    def constructor(self, width: int) -> str:
+        return f"MLP({width}, {self.hidden}{no_bias(self.bias)})"
+
+    @override
+    def text(self, width: int) -> str:
+        return f"MLP({width} → {self.hidden} → {width}{no_bias(self.bias)})"
+
+    @override
+    def parameters(self, width: int) -> dict[str, Shape]:
+        up, down = self.apart(width).values()
+        shapes = {f"up.{name}": shape for name, shape in up.parameters(width).items()}
+        return shapes | {f"down.{name}": shape for name, shape in down.parameters(self.hidden).items()}
+
+    @override
+    def simpler(self) -> MLP:
+        return replace(self, bias=False)
+
+    @override
+    def apart(self, width: int) -> dict[str, Leaf]:
+        return {"up": Linear(out=self.hidden, bias=self.bias), "down": Linear(out=width, bias=self.bias)}
