@@ -181,17 +181,20 @@ class _Walk:
             self.grads.maybe -= self.optimized
         elif self.sharded and self.case.optimizer.foreach:
             for sure, names in ((True, self.grads.sure), (False, self.grads.all)):
-                if self._mixes(names & self.optimized):
+                if self._mixes(names & self.optimized, on_host=not sure):
                     yield Lack.ONE_KIND_OF_GRADIENT, index, sure
                     return
 
-    def _mixes(self, names: set[str]) -> bool:
-        """Whether there are both; a plain tensor of one element is taken for a replicated DTensor."""
+    def _mixes(self, names: set[str], *, on_host: bool) -> bool:
+        """Whether there are both; a plain tensor of one element is taken for a replicated DTensor.
+
+        ``on_host``: all are on the CPU, and so on one device with those that are offloaded.
+        """
         planned = tensor_dims(self.case, self.found)
         kinds: dict[object, set[bool]] = {}
         for fqn in names:
             owner = self.found.owners[fqn]
-            offloaded = owner is not UNMANAGED and self.case.wrap[owner].offload is not None
+            offloaded = not on_host and owner is not UNMANAGED and self.case.wrap[owner].offload is not None
             key = (stored_dtype(self.case, fqn, self.progress.cast), offloaded)
             is_dtensor = owner is not UNMANAGED or fqn in planned
             if is_dtensor or math.prod(self.found.parameters[fqn]) > 1:

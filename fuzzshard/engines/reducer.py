@@ -28,6 +28,7 @@ class Complaint(enum.Enum):
 
     NOTHING_TO_REDUCE = "no parameter requires a gradient"
     READY_TWICE = "a parameter is marked ready twice"
+    NOTHING_TO_FINALIZE = "finalize_backward() comes where nothing is reduced"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +42,7 @@ class ReducerOptions:
     built_by_forward: bool = False
     find_unused_parameters: bool = True
     static_graph: bool = False
+    manual_finalization: bool = False
     ignored: frozenset[str] = frozenset()
 
 
@@ -51,6 +53,7 @@ def reducer_options(case: Case, engine: str) -> ReducerOptions:
         built_by_forward=by_replicate,
         find_unused_parameters=case.ddp.find_unused_parameters,
         static_graph=case.ddp.static_graph,
+        manual_finalization=case.ddp.manual_finalization and not by_replicate,
         ignored=ignored_parameters(case, by_replicate=by_replicate),
     )
 
@@ -150,7 +153,11 @@ class _Reducer:
     def _backward(self, index: int, losses: list[Node]) -> Iterator[tuple[Complaint, int]]:
         parameters = self.parameters or frozenset()
         came = _leaves(losses) & parameters
-        if not came or not self.expects or self.options.static_graph:
+        if self.options.static_graph:
+            return
+        if not came or not self.expects:
+            if losses and self.options.manual_finalization and self.flags.synced(UNMANAGED):
+                yield Complaint.NOTHING_TO_FINALIZE, index
             return
         if came & (self.unused | self.ready):
             yield Complaint.READY_TWICE, index

@@ -134,6 +134,14 @@ _REDUCERS = ("ddp", "replicate")
 
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
+        ("ddp",),
+        "RuntimeError",
+        "no gradient reduction requires finalization",
+        _complains(Complaint.NOTHING_TO_FINALIZE),
+        "RuntimeError: ... if no gradient reduction requires finalization",
+        f"{_DDP}, finalize_backward",
+    ),
+    Refusal(
         _REDUCERS,
         "RuntimeError",
         "is not needed when a module",

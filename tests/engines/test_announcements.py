@@ -6,7 +6,7 @@ import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, make_case, two_linears
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Freeze, Optimizer
+from fuzzshard.case.case import Case, Freeze, Optimizer, WrapGroup
 from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.schedule import (
     Backward,
@@ -96,6 +96,13 @@ def test_a_plain_gradient_of_one_element_is_no_other_kind() -> None:
     assert lacks(large, "fully_shard") == ((Lack.ONE_KIND_OF_GRADIENT, 2, True),)
     narrow = chain(a=Linear(out=1), b=Linear(out=1, bias=False))
     assert lacks(replace(large, model=narrow), "fully_shard") == ()
+
+
+def test_offloaded_gradients_are_on_the_device_of_others_where_that_is_the_cpu() -> None:
+    ops = (FORWARD, BACKWARD, ZeroGrad(set_to_none=False))
+    offloaded = WrapGroup(modules=("a",), offload="unpinned")
+    case = make_case(schedule=ops, wrap=(offloaded,), optimizer=Optimizer(foreach=True))
+    assert lacks(case, "fully_shard") == ((Lack.ONE_KIND_OF_GRADIENT, 2, False),)
 
 
 def test_every_refusal_says_where_it_is_documented() -> None:

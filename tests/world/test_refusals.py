@@ -24,10 +24,11 @@ from cases import (
     two_linears,
 )
 from msgspec.structs import replace
+from torch.nn.parallel import DistributedDataParallel
 
 from fuzzshard.case.case import Case, EngineName, Freeze, Optimizer, RankBatch, Tie, WrapGroup
 from fuzzshard.case.graph import Alias, Block, Call
-from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
+from fuzzshard.case.options import DDP, FSDP1, ParameterDtype, Precision
 from fuzzshard.case.schedule import CorruptState, Forward, LoadState, SaveState, SetPath, ZeroGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED, VIEWS_ARE_WARNED_OF
@@ -46,6 +47,7 @@ BY_REDUCERS: tuple[EngineName, ...] = ("ddp", "replicate")
 BY_FULLY_SHARD: tuple[EngineName, ...] = ("fully_shard",)
 BY_FSDP1: tuple[EngineName, ...] = ("fsdp1",)
 
+NOTHING_TO_FINALIZE = "no gradient reduction requires finalization"
 SHARED = "is shared with a parameter already managed by another FSDP group"
 TIED = chain(a=Linear(out=5), b=Linear(out=5))
 ADDS_IN_PLACE = Block(
@@ -95,6 +97,15 @@ SHARED_MODULE = Block(
 INNER = chain(block=two_linears(), c=Linear(out=3))
 
 ANNOUNCED: dict[str, tuple[Case, str]] = {
+    "finalize_backward() of a backward that reaches no parameter": (
+        make_case(
+            freezes=(Freeze(target=ROOT, after_wrap=True),),
+            inputs=float_inputs(),
+            ddp=DDP(manual_finalization=True),
+            engines=("ddp",),
+        ),
+        NOTHING_TO_FINALIZE,
+    ),
     "no trainable parameters": (
         make_case(freezes=(Freeze(target=ROOT),), engines=BY_REDUCERS),
         "is not needed when a module doesn't have any parameter",
@@ -182,8 +193,10 @@ def test_every_refusal_has_a_case() -> None:
 
 @pytest.mark.parametrize(("case", "text"), ANNOUNCED.values(), ids=ANNOUNCED.keys())
 def test_an_announced_refusal_comes(two_ranks: World, case: Case, text: str) -> None:
-    if (text == SHARED and not TIES_ACROSS_GROUPS_ARE_REFUSED.holds()) or (
-        "view" in text and not VIEWS_ARE_WARNED_OF.holds()
+    if (
+        (text == SHARED and not TIES_ACROSS_GROUPS_ARE_REFUSED.holds())
+        or ("view" in text and not VIEWS_ARE_WARNED_OF.holds())
+        or (text == NOTHING_TO_FINALIZE and not hasattr(DistributedDataParallel, "finalize_backward"))
     ):
         pytest.skip("this torch does not refuse it")
     validate(case, 2)
