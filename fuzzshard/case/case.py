@@ -119,14 +119,19 @@ class Freeze(Part, frozen=True, kw_only=True):
     after_wrap: bool = False
 
 
+CheckpointImplementation = Literal["utils", "wrapper", "composable"]
+"""The most public one first: the composable API is private, and the wrapper's module is."""
+
+
 class Checkpoint(Part, frozen=True, kw_only=True):
     """Activation checkpointing of one module, non-reentrant.
 
-    By the composable API, by the module wrapper, or by ``torch.utils.checkpoint`` where the module is called.
+    By the composable API, by the module wrapper, or by ``torch.utils.checkpoint`` wherever the module is
+    called, by another module or by the schedule.
     """
 
     module: str
-    implementation: Literal["composable", "wrapper", "utils"] = "composable"
+    implementation: CheckpointImplementation = "composable"
 
 
 class Optimizer(Part, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from fuzzshard.case.case import Case, Mesh
+from fuzzshard.case.case import Case, CheckpointImplementation, Mesh
 from fuzzshard.case.codec import encode
 from fuzzshard.case.dims import get_dims
 from fuzzshard.case.graph import Alias, Block, Call, Passing, Returns, walk
@@ -22,6 +22,7 @@ class Size(NamedTuple):
 
     mesh: tuple[int, int]
     engines: int
+    private: int
     ops: int
     options: int
     groups: int
@@ -51,9 +52,10 @@ def size_order(case: Case) -> Size:
     """The key by which one case is smaller than another; no two different cases are equal.
 
     What needs a sentence to explain (a rank, an op, an option off its default) weighs more than what
-    only makes the model longer. Of two equally long models the one that a person would have written is
-    smaller: every module called, every value read, the root wrapped, widths that the shards divide evenly.
-    An MLP or an attention counts as two Linears called in sequence.
+    only makes the model longer, and a name that is private in torch weighs more than an op. Of two equally
+    long models the one that a person would have written is smaller: every module called, every value read,
+    the root wrapped, widths that the shards divide evenly. An MLP or an attention counts as two Linears
+    called in sequence.
     """
     modules = [module for _, module in walk(case.model)]
     blocks = [m for m in modules if isinstance(m, Block)]
@@ -63,6 +65,7 @@ def size_order(case: Case) -> Size:
     return Size(
         mesh=mesh_rank(case.mesh),
         engines=len(case.engines),
+        private=sum(get_args(CheckpointImplementation).index(c.implementation) for c in case.checkpoints),
         ops=len(case.schedule),
         options=_count_options(case),
         groups=len(case.wrap),

@@ -152,7 +152,12 @@ def _check_checkpoints(case: Case) -> None:
                 f"a checkpoint of {path!r} would not see its {target[1].method!r}", 'use "utils"'
             )
         if checkpoint.implementation == "utils" and not path:
-            raise InvalidCase("nothing in the model calls the root", 'checkpoint it with "composable"')
+            around = {"ddp", "fsdp1"}.intersection(case.engines)
+            if around or case.compile is not None:
+                raise InvalidCase(
+                    "where the root is called, DDP, FSDP1 or compile() are within its checkpoint",
+                    'checkpoint it with "composable"',
+                )
         if checkpoint.implementation == "wrapper" and (not path or any(is_within(path, t) for t in targets)):
             raise InvalidCase(f"the checkpoint wrapper cannot replace {path!r}", 'use "composable"')
 

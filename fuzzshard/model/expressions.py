@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, Module
 from fuzzshard.parts.leaf import Leaf
 
@@ -55,6 +56,11 @@ def call_expression(
         packed = f"{args[0]}.transpose(1, 2)"
     call = f"checkpointed({callee}, {packed}, use_reentrant=False)" if checkpointed else f"{callee}({packed})"
     return f"{call}.transpose(1, 2)" if transposed else call
+
+
+def is_checkpointed_at_call(case: Case, path: str) -> bool:
+    """Whether whoever calls the module at ``path`` calls it by ``torch.utils.checkpoint``."""
+    return any(c.module == path and c.implementation == "utils" for c in case.checkpoints)
 
 
 def class_name(path: str) -> str:

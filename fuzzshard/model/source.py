@@ -27,6 +27,7 @@ from fuzzshard.model.expressions import (
     constructor,
     helper_class,
     input_class,
+    is_checkpointed_at_call,
     output_class,
     result_expression,
 )
@@ -141,8 +142,10 @@ class _BlockSource:
             self.results[node.name] = module
         args = [self.read(a) for a in node.args]
         callee = f"self.{name}"
-        utils = any(c.module == path and c.implementation == "utils" for c in self.case.checkpoints)
-        return call_expression(module, callee, args, self.case.inputs.seq, path=path, checkpointed=utils)
+        checkpointed = is_checkpointed_at_call(self.case, path)
+        return call_expression(
+            module, callee, args, self.case.inputs.seq, path=path, checkpointed=checkpointed
+        )
 
     def read(self, value: str) -> str:
         name, _, index = value.partition(".")

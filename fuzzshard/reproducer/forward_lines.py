@@ -11,7 +11,7 @@ from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.schedule import Abort, Forward, Op
-from fuzzshard.model.expressions import call_expression
+from fuzzshard.model.expressions import call_expression, is_checkpointed_at_call
 from fuzzshard.reproducer.inputs import InputNames, tuple_text
 from fuzzshard.reproducer.losses import Losses
 from fuzzshard.reproducer.scope import Scope, at
@@ -98,7 +98,14 @@ class ForwardLines:
         callee = at(self.scope.called if not op.target else self.scope.model, op.target)
         shared = self.scope.aim.trains_reference
         arguments = self.inputs.arguments(op, moves=self._moves_inputs(op.target), shared=shared)
-        return call_expression(module, callee, arguments, self.case.inputs.seq, path=op.target)
+        return call_expression(
+            module,
+            callee,
+            arguments,
+            self.case.inputs.seq,
+            path=op.target,
+            checkpointed=is_checkpointed_at_call(self.case, op.target),
+        )
 
     def _moves_inputs(self, target: str) -> bool:
         if self.scope.aim.engine == "fully_shard":

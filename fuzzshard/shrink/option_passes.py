@@ -43,6 +43,13 @@ def options(case: Case) -> Iterator[Edit]:
         yield lambda c: replace(c, inputs=replace(c.inputs, seq=0))
 
 
+def public(case: Case) -> Iterator[Edit]:
+    """A public way of checkpointing in place of a private one."""
+    for index, checkpoint in enumerate(case.checkpoints):
+        for implementation in _others(checkpoint, "implementation"):
+            yield change_item("checkpoints", index, implementation=implementation)
+
+
 def optimizer(case: Case) -> Iterator[Edit]:
     """The optimizer's options one by one, for where not all of them can go."""
     for name in off_default(case.optimizer):

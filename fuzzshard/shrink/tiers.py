@@ -16,6 +16,7 @@ from fuzzshard.shrink.passes import Pass
 TIERS: tuple[tuple[Pass, ...], ...] = (
     (
         Pass("engines", plan_passes.engines, independent=False),
+        Pass("public", option_passes.public, independent=False),
         Pass("mesh", plan_passes.meshes, independent=False),
         Pass("schedule prefix", plan_passes.prefixes, independent=False),
         Pass("options", option_passes.options),

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
 
 from fuzzshard.case.graph import Block
 from fuzzshard.engines.base import Engine
-from fuzzshard.model.expressions import input_class
+from fuzzshard.model.expressions import input_class, is_checkpointed_at_call
 from fuzzshard.parts.leaf import Leaf
 
 
 def call(engine: Engine, target: str, module: Callable[..., Any], args: list[torch.Tensor]) -> Any:
     """Calls what ``engine`` made of the module ``target`` with ``args``, in the form that it takes them."""
     leaf = engine.facts.modules[target]
+    if is_checkpointed_at_call(engine.case, target) and engine.checkpoints_module(target):
+        module = functools.partial(checkpoint, module, use_reentrant=False)
     inputs = engine.case.inputs
     if inputs.on_host and not engine.moves_inputs(target):
         args = [tensor.to(engine.mesh.device) for tensor in args]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import traceback
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -108,16 +108,10 @@ class Experiment:
         findings, rung = self.ladder.judge(differing)
         findings += self.unexpected
         findings += uncorrupted(self.case, reference, self.mesh.rank)
-        for name in engines:
-            findings += leak_findings(self.case, name, self.traces[name], reference, self.mesh.global_rank)
+        if self.case.observe != "losses":
+            findings += self._findings_beside_tensors(engines)
         if FullyShard.name in engines:
-            trace = self.traces[FullyShard.name]
-            findings += registration_findings(self.case, trace, self.mesh.rank)
-            findings += communication_findings(self.case, trace, self.mesh.global_rank)
-            findings += fully_shard_hook_findings(self.case, trace, self.mesh.global_rank)
-            findings += self._relation_findings(trace)
-        if FSDP1.name in engines:
-            findings += fsdp1_hook_findings(self.case, self.traces[FSDP1.name], self.mesh.global_rank)
+            findings += self._relation_findings(self.traces[FullyShard.name])
         findings += self._memory_findings(engines)
         return RankReport(
             findings=tuple(filter(believed, findings)),
@@ -129,6 +123,21 @@ class Experiment:
             },
             replicas={n: _digest(t) for n, t in self.traces.items()},
         )
+
+    def _findings_beside_tensors(self, engines: Iterable[str]) -> list[Finding]:
+        """What is registered, communicated, hooked and left behind otherwise than documented."""
+        found: list[Finding] = []
+        reference, rank = self.traces[Reference.name], self.mesh.global_rank
+        for name in engines:
+            found += leak_findings(self.case, name, self.traces[name], reference, rank)
+        if FullyShard.name in engines:
+            trace = self.traces[FullyShard.name]
+            found += registration_findings(self.case, trace, self.mesh.rank)
+            found += communication_findings(self.case, trace, rank)
+            found += fully_shard_hook_findings(self.case, trace, rank)
+        if FSDP1.name in engines:
+            found += fsdp1_hook_findings(self.case, self.traces[FSDP1.name], rank)
+        return found
 
     def _names(self) -> tuple[str, ...]:
         """What is trained; where ranks differ, the reference's gradients have no common mean."""

@@ -97,7 +97,7 @@ MINIMA: dict[Callable[[Case], bool], Case] = {
         PLAIN,
         schedule=(Forward(), Forward(), Backward()),
         wrap=(WrapGroup(modules=("linear0",)), ROOT),
-        checkpoints=(Checkpoint(module="linear0"),),
+        checkpoints=(Checkpoint(module="linear0", implementation="utils"),),
     ),
     # Two groups: again the root and a child, although two children would do.
     several_groups: replace(PLAIN, wrap=(WrapGroup(modules=("linear0",)), ROOT)),

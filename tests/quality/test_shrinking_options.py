@@ -144,10 +144,8 @@ ONE_OF: dict[str, tuple[Case, Callable[[Case], object]]] = {
         lambda case: case.fsdp1.precision and case.fsdp1.precision.param,
     ),
     "how a module is checkpointed": (
-        make_case(checkpoints=(Checkpoint(module="a", implementation="wrapper"),)),
-        lambda case: next(
-            (c.implementation for c in case.checkpoints if c.implementation != "composable"), None
-        ),
+        make_case(checkpoints=(Checkpoint(module="a"),)),
+        lambda case: next((c.implementation for c in case.checkpoints), None),
     ),
     "an option of collectives": (
         make_case(wrap=(WrapGroup(modules=("",), communication=("two_buffers", "allocate", "hook")),)),

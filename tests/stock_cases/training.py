@@ -131,6 +131,9 @@ OPTIONS = {
     "a composable checkpoint": bitwise(checkpoints=(Checkpoint(module="a"),)),
     "a checkpoint wrapper": bitwise(checkpoints=(Checkpoint(module="b", implementation="wrapper"),)),
     "a checkpoint of the root": bitwise(checkpoints=(Checkpoint(module=ROOT),)),
+    "a checkpoint where the root is called": bitwise(
+        checkpoints=(Checkpoint(module=ROOT, implementation="utils"),), engines=("fully_shard", "replicate")
+    ),
     "a checkpoint around a wrapped module that is not used": bitwise(
         Block(
             children=children(a=Linear(out=4), b=Linear(out=3), c=Linear(out=2)),
@@ -142,6 +145,11 @@ OPTIONS = {
     ),
     "a checkpointed dropout": bitwise(
         chain(a=Linear(out=4), d=Dropout(), b=Linear(out=3)), checkpoints=(Checkpoint(module="d"),)
+    ),
+    "a batch norm in a checkpoint where the root is called": bitwise(
+        chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3)),
+        checkpoints=(Checkpoint(module=ROOT, implementation="utils"),),
+        engines=("fully_shard",),
     ),
     "a checkpointed batch norm": bitwise(
         chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3)), checkpoints=(Checkpoint(module="n"),)

@@ -73,6 +73,10 @@ def test_a_valid_case_gives_its_facts():
         ({"checkpoints": (Checkpoint(module="outer"),)}, "checkpoint names 'outer'"),
         ({"checkpoints": (Checkpoint(module="head"),) * 2}, "no module or named twice"),
         ({"checkpoints": (Checkpoint(module="", implementation="wrapper"),)}, "cannot replace ''"),
+        (
+            {"checkpoints": (Checkpoint(module="", implementation="utils"),), "engines": ("ddp",)},
+            "DDP, FSDP1 or compile() are within its checkpoint",
+        ),
         ({"freezes": (Freeze(target="inner.c"),)}, "freeze names 'inner.c', which has no parameters"),
     ],
 )

@@ -8,9 +8,9 @@ import os
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._composable.checkpoint_activation import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint as checkpointed
 
 
 class Model(nn.Module):
@@ -28,10 +28,9 @@ mesh = init_device_mesh(device, (2,))
 rank = dist.get_rank()
 torch.manual_seed(0)
 model = Model().to(device)
-checkpoint(model)
-fully_shard(model.linear0, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16))
+fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16))
 torch.manual_seed(1 + rank)
 x = torch.randn(1, 2, device=device)
-model(x).sum().backward()
+checkpointed(model, x, use_reentrant=False).sum().backward()
 dist.destroy_process_group()
 os._exit(0)  # threads of gloo that still hold tensors can abort a normal exit
