@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from fuzzshard.case.describe_schedule import op_noun
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.entry import CONTRACT, CorpusEntry
 from fuzzshard.drafts.evidence import Evidence
 from fuzzshard.mending.mend import own_mends
-from fuzzshard.report.program import program
 from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status
 
 _TAGS = {"fully_shard": "FSDP2", "fsdp1": "FSDP1", "ddp": "DDP", "replicate": "replicate"}
@@ -146,9 +146,9 @@ def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
 
 
 def _where(entry: CorpusEntry, first: Finding) -> str:
-    """The tensor, and the statement after which it is looked at."""
-    lines = program(entry.case.schedule)
-    after = f" after `{lines[first.op]}`" if 0 <= first.op < len(lines) else ""
+    """The tensor, and the kind of statement after which it is looked at: the script has its own lines."""
+    schedule = entry.case.schedule
+    after = f" after {op_noun(schedule[first.op])}" if 0 <= first.op < len(schedule) else ""
     return f" (`{first.name}`{after})" if first.name else after
 
 

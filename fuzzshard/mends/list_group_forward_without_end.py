@@ -13,7 +13,7 @@ the unsharded parameter and the optimizer never sees it. A forward ends with the
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "A module of a list group that runs by itself stays unsharded, its gradient may not be reduced"
+TITLE = "fully_shard([a, b]): a module that runs by itself stays unsharded, its gradient may not be reduced"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "If ``reshard_after_forward`` is ``True``, then FSDP frees the unsharded parameters after forward "

@@ -17,7 +17,9 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "reshard() keeps an all-gather that nobody waited for: the next forward uses old weights"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "Reshards the module's parameters [...] the sharded parameters to the module", "FSDPModule.reshard"
+    "Before forward, FSDP all-gathers the sharded parameters across the data-parallel workers to get the "
+    "unsharded parameters for forward computation.",
+    "fully_shard",
 )
 SETUP = (
     "Forward prefetch is set from block to block, and part of the model runs by itself after the backward "
