@@ -20,7 +20,7 @@ def describe_schedule(old: Sequence[Op], new: Sequence[Op], *, no_sync: bool) ->
     def op_words(op: Op) -> str:
         if no_sync and isinstance(op, SetFlag):
             return f"the {'end' if op.value else 'begin'} of {_NO_SYNC}"
-        return _op_words(op)
+        return op_noun(op)
 
     if len(old) == len(new):
         changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
@@ -48,7 +48,7 @@ def describe_schedule(old: Sequence[Op], new: Sequence[Op], *, no_sync: bool) ->
             yield f"with {words}" if not was else f"with {now} {words} in place of {was}"
 
 
-def _op_words(op: Op) -> str:
+def op_noun(op: Op) -> str:
     """An op as a noun."""
     match op:
         case Forward(target=target, grad=grad):

@@ -23,6 +23,9 @@ from fuzzshard.verdict import Finding
 MOST_CHARACTERS = 65_535
 """What GitHub takes for the body of an issue."""
 
+_DOES_LESS = re.compile(r"without (forward|backward)(;|$)")
+"""Changes after which there is nothing to be wrong: they tell a reader nothing."""
+
 _OUTPUT_CHARACTERS = 12_000
 _SHORT_CHARACTERS = 3_000
 
@@ -69,12 +72,12 @@ def _render(
         mend=mend,
         fix=as_diff(mend) if mend is not None and mend.edits and not why_not(mend) else "",
         cured=evidence.cured,
+        setup=mend.setup.replace("``", "`") if mend is not None else "",
         looked=looked,
-        culprits=[c for c in evidence.culprits if c.outcome == "PASS"],
+        culprits=[c for c in evidence.culprits if c.outcome == "PASS" and not _DOES_LESS.search(c.change)],
         ran=evidence.repeats is not None,
         script=script,
         output=evidence.script.output,
-        own_values="torch.manual_seed" in (script or "") and entry.findings[0].error is not None,
         num_ranks=entry.case.mesh.size,
         on_cpu=entry.device == "cpu",
         reasons=list(reasons(entry, evidence)),

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, EngineName
 from fuzzshard.case.dtypes import finer, is_low_precision
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
+from fuzzshard.corpus.lifecycle import in_order, release
 from fuzzshard.corpus.scripts import shown_by
 from fuzzshard.drafts.changes import changes_that_help
 from fuzzshard.errors import FuzzshardError
@@ -32,6 +33,9 @@ _ACCOUNT = "ChildFailedError:"
 """How the error ends with which torchrun tells of ranks that failed."""
 _OF_TORCHRUN = re.compile(r"[EWI]\d{4} [\d:.]+ \d+ .*torch/distributed/")
 """How lines of glog begin, which torchrun writes when a rank fails."""
+
+_CPU = re.compile(r"^CPU:\n.*?\n\n", re.MULTILINE | re.DOTALL)
+"""What collect_env says of the processor: 50 lines that no bug here depends on."""
 
 _PEERS: dict[str, EngineName] = {
     "fully_shard": "ddp",
@@ -122,7 +126,7 @@ def collect_env() -> str:
         )
     except (subprocess.SubprocessError, OSError) as error:
         return f"torch.utils.collect_env did not end well: {type(error).__name__}"
-    return result.stdout.replace(str(Path.home()), "~").strip()
+    return _CPU.sub("", result.stdout.replace(str(Path.home()), "~")).strip()
 
 
 def judged(world: Judge, num_ranks: int, entry: CorpusEntry) -> Evidence:
@@ -145,11 +149,6 @@ def judged(world: Judge, num_ranks: int, entry: CorpusEntry) -> Evidence:
         cured=entry.cause in own_mends()
         and world.run(entry.case, mends=(entry.cause,)).status is Status.PASS,
     )
-
-
-def _is_cured(world: Judge, entry: CorpusEntry) -> bool:
-    known = entry.cause in own_mends()
-    return known and world.run(entry.case, mends=(entry.cause,)).status is Status.PASS
 
 
 def _agreeing_peer(world: Judge, entry: CorpusEntry, engine: str) -> str:
@@ -179,9 +178,8 @@ def _run(world: Judge, case: Case) -> Verdict | None:
 
 
 def versions_known(entry: CorpusEntry) -> Iterator[tuple[str, str]]:
-    """Versions of torch, and whether the finding is there."""
+    """Versions of torch, the newest first, and whether the finding is there."""
+    known = dict.fromkeys(entry.bad_on, "bad") | dict.fromkeys(entry.good_on, "good")
     if entry.torch:
-        yield entry.torch, "bad, found here"
-    public = entry.torch.partition("+")[0]
-    yield from ((version, "bad") for version in entry.bad_on if version not in (entry.torch, public))
-    yield from ((version, "good") for version in entry.good_on)
+        known[release(entry.torch)] = "bad, found here"
+    yield from ((version, known[version]) for version in reversed(in_order(set(known))))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from fuzzshard.case.describe_schedule import op_noun
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.entry import CONTRACT, CorpusEntry
 from fuzzshard.drafts.evidence import Evidence
 from fuzzshard.mending.mend import own_mends
-from fuzzshard.report.program import program
 from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status
 
 _TAGS = {"fully_shard": "FSDP2", "fsdp1": "FSDP1", "ddp": "DDP", "replicate": "replicate"}
@@ -116,6 +116,9 @@ _WHAT = {
 }
 
 
+_UNSHARDED = ("Tensor", "DTensor")
+
+
 def _kind(text: str) -> str:
     return text.partition("[")[0]
 
@@ -133,17 +136,19 @@ def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
     presence = first.detail in (MISSING, UNEXPECTED)
     if first.error is None and not presence and first.oracle not in ("exception", "exit", "deadline"):
         what += f" Expected: `{_cut(expected, 300)}`; observed: `{_cut(observed, 300)}`."
+    if first.oracle == "registration" and (_kind(first.observed), _kind(first.expected)) == _UNSHARDED:
+        what += " What stays unsharded takes memory, and a forward that finds it so does not see a step."
     loud = entry.status in (Status.CRASH, Status.HANG)
     silent = "" if loud or first.oracle == "warning" else " Nothing is raised, so training goes on with it."
-    told = conditions(entry, cause)
+    told = [] if entry.cause in own_mends() else conditions(entry, cause)
     together = f" It takes {'these together' if told[1:] else 'this'}: {'; '.join(told)}." if told else ""
     return what + silent + together
 
 
 def _where(entry: CorpusEntry, first: Finding) -> str:
-    """The tensor, and the statement after which it is looked at."""
-    lines = program(entry.case.schedule)
-    after = f" after `{lines[first.op]}`" if 0 <= first.op < len(lines) else ""
+    """The tensor, and the kind of statement after which it is looked at: the script has its own lines."""
+    schedule = entry.case.schedule
+    after = f" after {op_noun(schedule[first.op])}" if 0 <= first.op < len(schedule) else ""
     return f" (`{first.name}`{after})" if first.name else after
 
 
@@ -160,7 +165,7 @@ def reasons(entry: CorpusEntry, evidence: Evidence) -> Iterator[str]:
     yield f"{engine} is wrong: {_rule(entry, first)}"
     mend = own_mends().get(entry.cause)
     if contract := mend.contract.text() if mend is not None else entry.notes.get(CONTRACT):
-        yield f"Documented: {contract}"
+        yield f"Documented: {contract.replace('``', '`')}"
     if first.error is not None and first.bound:
         ratio = first.error / first.bound
         yield (
@@ -168,8 +173,6 @@ def reasons(entry: CorpusEntry, evidence: Evidence) -> Iterator[str]:
             f"by running the reference again with every sum of gradients off by as much as another order "
             f"could make it: the difference is {ratio:.1e} times that."
         )
-    elif first.error is not None:
-        yield f"The difference is {first.error:.3g}."
     if evidence.exactly is not None and evidence.exactly.error is not None:
         bound = f", where rounding explains {evidence.exactly.bound:.1e}" if evidence.exactly.bound else ""
         yield f"In float64 the difference is still {evidence.exactly.error:.3g}{bound}: it is no rounding."

@@ -106,11 +106,11 @@ KINDS: tuple[Kind, ...] = ("mend", "tripwire", "signature")
 class Mend:
     """One root cause, as a file says it.
 
-    ``contract`` is what it breaks, ``torch`` the releases that have it, as measured, ``public`` where it is
-    known. It is mended by ``edits``, and by ``apply(patch)`` where what is wrong is no Python function of
-    torch that can be edited. A *tripwire* mends nothing and calls :func:`fuzzshard.mending.trip` where the
-    cause occurs. A *signature* has neither: any finding with one of ``signatures`` (patterns of
-    :mod:`fnmatch`) is taken for it.
+    ``contract`` is what it breaks, ``torch`` the releases that have it, as measured, ``public`` where it
+    is known, ``setup`` who runs into it and how. It is mended by ``edits``, and by ``apply(patch)`` where
+    what is wrong is no Python function of torch that can be edited. A *tripwire* mends nothing and calls
+    :func:`fuzzshard.mending.trip` where the cause occurs. A *signature* has neither: any finding with one
+    of ``signatures`` (patterns of :mod:`fnmatch`) is taken for it.
     """
 
     slug: str
@@ -121,6 +121,7 @@ class Mend:
     public: tuple[Public, ...]
     diagnosis: str
     file: Path
+    setup: str = ""
     kind: Kind = "mend"
     edits: tuple[Edit, ...] = ()
     apply: Callable[[Patch], None] | None = None
@@ -149,6 +150,7 @@ def mend_of(module: ModuleType, file: Path) -> Mend:
         public=tuple(getattr(module, "PUBLIC", ())),
         diagnosis=inspect.cleandoc(module.__doc__ or ""),
         file=file,
+        setup=str(getattr(module, "SETUP", "")),
         kind=kind,
         edits=tuple(getattr(module, "EDITS", ())),
         apply=getattr(module, "apply", None),

@@ -4,22 +4,37 @@ Gradients are reduced by ``_post_backward_hook`` in ``torch/distributed/fsdp/_ru
 which is registered on the ``AccumulateGrad`` of the first forward since the last backward
 (``_register_post_backward_hook``). It does not run where the backward that synchronizes misses a unit that
 accumulated under ``no_sync()``, and not where the first forward's output is unused: with a ``param_dtype``
-every forward has an ``AccumulateGrad`` of its own. The gradient stays local then: an assertion fails at the
-end of backward, or an earlier gradient takes its place, or the replicas drift apart (``NO_SHARD``).
-Whatever has accumulated has to be reduced at the latest when the backward ends.
+every forward has an ``AccumulateGrad`` of its own, which the docstring there names as the reason for
+preferring the first. The gradient stays local then: an assertion fails at the end of backward, or an
+earlier gradient takes its place, or the replicas drift apart (``NO_SHARD``). Whatever has accumulated has
+to be reduced at the latest when the backward ends.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1 leaves a gradient local where no post-backward hook of its unit runs"
+TITLE = "A gradient stays local or is lost where no post-backward hook of its unit runs"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
-    "gradients will be accumulated in module variables, which will later be synchronized in the first "
-    "forward-backward pass after exiting the context",
-    "FullyShardedDataParallel.no_sync",
+    "For gradients, it synchronizes and shards them (via reduce-scatter) after the backward computation.",
+    "ShardingStrategy, FULL_SHARD",
+)
+SETUP = (
+    "With a ``param_dtype``, a module runs twice with gradients enabled, and the first output is detached "
+    "or only logged: a head that teacher and student share (issue 94857). Its gradients are None. Running "
+    "that forward under ``no_grad()`` avoids it."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
+    Public(
+        link="https://github.com/pytorch/pytorch/issues/94857",
+        says="closed: the same with an unused first forward, by a maintainer",
+        query="FSDP mixed precision gradients None forward called twice first output detached",
+        date="2026-11-23",
+    ),
+    Public(
+        link="https://github.com/pytorch/pytorch/pull/95326",
+        says="merged: documents that the hook is registered in the first forward only",
+    ),
     Public(
         says="near: pytorch PRs 90546 and 92874, which let use_orig_params hold the unsharded gradients of "
         "no_sync(), and PR 80245, which keeps a backward that misses a unit from failing",

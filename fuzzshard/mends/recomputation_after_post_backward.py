@@ -4,17 +4,25 @@ Where two forwards come before one backward, or a module is called twice, the re
 call comes after the post-backward of the younger one. ``FSDPState._pre_forward`` unshards the group for it
 (torch/distributed/fsdp/_fully_shard/_fsdp_state.py). If no further post-backward follows, the end of the
 backward (``_root_post_backward_final_callback``) passes the group over, as it is in its post-backward
-state: its parameters stay unsharded, and a step changes others than the next forward computes with.
+state: its parameters stay unsharded, and a step changes others than the next forward computes with. torch
+2.15 shards such groups again in ``finalize_backward()``, which only runs where users call it themselves.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "A recomputation unshards a group that had its post-backward already"
+TITLE = "Recomputation after post-backward leaves a group unsharded, so the next forward may use old weights"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "After gradient computation, FSDP frees the unsharded parameters and reduce-scatters the unsharded "
     "gradients across data-parallel workers.",
     "fully_shard",
+)
+SETUP = (
+    "A model returns hidden states beside its output, activation checkpointing spans several groups, and "
+    "two batches are run before one backward, as for a contrastive or a preference loss (issue 153354 was "
+    "DPO); of the first batch only the hidden states enter the loss. The output part of the model stays "
+    "unsharded through the optimizer step, which takes memory, and its next forward is wrong: that of an "
+    "evaluation after the step, or of a next batch whose output does enter the loss."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
@@ -30,6 +38,11 @@ PUBLIC = (
     Public(
         link="https://github.com/pytorch/pytorch/issues/187437",
         says="near: closed, a crash in the same kind of program",
+        query=(
+            "FSDP2 nested fully_shard checkpoint two forward passes stale weights parameters "
+            "unsharded after backward"
+        ),
+        date="2026-11-23",
     ),
 )
 EDITS = (
