@@ -1,0 +1,134 @@
+"""How many source files name each leaf, option, op, oracle and engine: what adding one more would touch.
+
+A file names a leaf or an op where it defines or imports its class, or has its tag as a string; an option
+where it reads, gives or lists the field; an oracle or an engine where its name is a string. Counted are
+the modules of fuzzshard/ and strategies/, without those that are data: the rows of torch's own tests
+(upstream/) and the mends. A field whose name means other things too (join, kind, output) counts too high.
+Runs nothing, and reads the tree that it stands in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+from common import make_console, print_json, run_main
+from rich.table import Table
+
+from fuzzshard.case.case import ALL_ENGINES, Optimizer, WrapGroup
+from fuzzshard.case.options import DDP, FSDP1, Precision
+from fuzzshard.case.schedule import Op
+from fuzzshard.parts.leaves import LEAVES
+from fuzzshard.verdict import ORACLES
+
+ROOT = Path(__file__).parent.parent
+DATA = ("fuzzshard/upstream/", "fuzzshard/mends/")
+OPTIONS = (WrapGroup, Precision, FSDP1, DDP, Optimizer)
+"""The parts of a case whose fields with a default are options of an engine."""
+WIDEST = 100
+
+
+def main() -> int:
+    """Prints the table; exit code 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, nothing else")
+    parser.add_argument("--names", action="store_true", help="a line for each name, most files first")
+    args = parser.parse_args()
+    files = {file: file.read_text() for file in sources()}
+    named = {file: names(ast.parse(text)) for file, text in files.items()}
+    kinds = {kind: count(wanted, named) for kind, wanted in vocabulary().items()}
+    outside = {
+        engine: sum(not file.is_relative_to(ROOT / "fuzzshard/engines") for file in where)
+        for engine, where in kinds.pop("engine").items()
+    }
+    lines = [line for text in files.values() for line in text.splitlines()]
+    figures: dict[str, object] = {
+        kind: {
+            "median": statistics.median(len(where) for where in counted.values()),
+            "max": max(len(where) for where in counted.values()),
+        }
+        for kind, counted in kinds.items()
+    }
+    figures["engine"] = {"outside": max(outside.values())}
+    figures["lines"] = len(lines)
+    figures["modules"] = len(files)
+    figures["over_100_columns"] = sum(len(line) > WIDEST for line in lines)
+    if args.json:
+        print_json(figures)
+        return 0
+    table = Table("what", "median files", "most files", "named in most")
+    for kind, counted in kinds.items():
+        most = max(counted, key=lambda name: len(counted[name]))
+        sizes = [len(where) for where in counted.values()]
+        table.add_row(kind, f"{statistics.median(sizes):g}", str(max(sizes)), most)
+    most = max(outside, key=lambda name: outside[name])
+    table.add_row(
+        "engine, outside engines/", f"{statistics.median(outside.values()):g}", str(outside[most]), most
+    )
+    console = make_console(args)
+    console.print(table)
+    console.print(
+        f"{len(lines)} lines in {len(files)} modules, {figures['over_100_columns']} over {WIDEST} columns"
+    )
+    if args.names:
+        for kind, counted in kinds.items():
+            for name, where in sorted(counted.items(), key=lambda item: -len(item[1])):
+                console.print(f"{len(where):4}  {kind} {name}")
+    return 0
+
+
+def sources() -> list[Path]:
+    """The modules that are no data."""
+    found = [*(ROOT / "fuzzshard").rglob("*.py"), *(ROOT / "strategies").rglob("*.py")]
+    return [
+        file
+        for file in sorted(found)
+        if not file.relative_to(ROOT).as_posix().startswith((*DATA, "fuzzshard/strategies/"))
+    ]
+
+
+def vocabulary() -> dict[str, dict[str, tuple[str, ...]]]:
+    """For each kind its names, and the identifiers and strings that stand for each."""
+    fields = {field.name for part in OPTIONS for field in msgspec.structs.fields(part) if not field.required}
+    return {
+        "leaf": {leaf.__name__: (leaf.__name__, f"'{leaf.__struct_config__.tag}'") for leaf in LEAVES},
+        "option": {field: (f".{field}", f"'{field}'") for field in fields},
+        "op": {op.__name__: (op.__name__, f"'{op.__struct_config__.tag}'") for op in get_args(Op)},
+        "oracle": {oracle: (f"'{oracle}'",) for oracle in ORACLES},
+        "engine": {engine: (f"'{engine}'",) for engine in ALL_ENGINES},
+    }
+
+
+def names(tree: ast.AST) -> frozenset[str]:
+    """Classes that are imported or defined; fields that are read or given, as ``.field``; strings, quoted."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module)) if module.startswith("fuzzshard"):
+                found |= {alias.name for alias in node.names}
+            case ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+                found.add(f".{name}")
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(f".{name}")
+            case ast.Constant(value=str(value)):
+                found.add(f"'{value}'")
+    return frozenset(found)
+
+
+def count(wanted: Mapping[str, Iterable[str]], named: Mapping[Path, frozenset[str]]) -> dict[str, list[Path]]:
+    """The files in which each name stands."""
+    return {
+        name: [file for file, found in named.items() if not found.isdisjoint(forms)]
+        for name, forms in wanted.items()
+    }
+
+
+if __name__ == "__main__":
+    run_main(main)
