@@ -5,7 +5,8 @@ Inputs that require gradients pass through ``RegisterPostBackwardFunction``
 backward runs as soon as one of them has a gradient, and autograd then hands it zeros for the others, which it
 passes on. Parameters before an input that the module does not use get a gradient of zeros in place of
 ``None``: weight decay and momentum move them. It needs no gradients itself, so it can ask for none
-(``ctx.set_materialize_grads``).
+(``ctx.set_materialize_grads``). Then ``Redistribute`` of DTensors has to ask for none as well
+(``torch/distributed/tensor/_redistribute.py``): the zeros that autograd makes for it are no DTensor.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -40,6 +41,34 @@ ctx.set_materialize_grads(False)
         """
 ctx.param_group = param_group
 ctx.set_materialize_grads(False)
+        """,
+        Releases(since="2.13"),
+    ),
+    Edit(
+        "torch.distributed.tensor._redistribute:Redistribute.forward",
+        "ctx.async_op = async_op",
+        """
+ctx.async_op = async_op
+ctx.set_materialize_grads(False)
+        """,
+    ),
+    Edit(
+        "torch.distributed.tensor._redistribute:Redistribute.backward",
+        "previous_spec = ctx.current_spec",
+        """
+if grad_output is None:
+    return (None,) * len(ctx.needs_input_grad)
+previous_spec = ctx.current_spec
+        """,
+        Releases(until="2.13"),
+    ),
+    Edit(
+        "torch.distributed.tensor._redistribute:Redistribute.backward",
+        "output_dtensor = NestedRedistribute.apply(",
+        """
+if grad_output is None:
+    return (None,) * len(ctx.needs_input_grad)
+output_dtensor = NestedRedistribute.apply(
         """,
         Releases(since="2.13"),
     ),
