@@ -17,7 +17,7 @@ CONTRACT = Promise(
     "somehow leaks out [...] it may be guarded on, which will hard error",
     "symint_visitor_fn, a comment",
 )
-TORCH = Releases(since="2.12", until="2.15")
+TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (
     Public(
         says="near: pytorch issues 154111 and 159709, closed, of other operations on such DTensors",
