@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, Module
 from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.leaves import LEAVES
 
 MODEL_CLASS = "Model"
 
 MATRIX_CLASS = "Matrix"
 
-_TAKEN_CLASSES = (MODEL_CLASS, "Attention", "Patches", "Scale", MATRIX_CLASS)
+_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+_TAKEN_CLASSES = {
+    MODEL_CLASS,
+    *(name for leaf in LEAVES for helper in leaf.helpers for name in _CLASS.findall(helper)),
+}
 """Class names that a block may not have."""
 
 _ATTEND = """

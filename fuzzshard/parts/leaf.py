@@ -112,15 +112,15 @@ class Leaf(Part, frozen=True, kw_only=True):
     """Whether it is made of functions of which more than one reads its argument, on the CPU."""
     mixes_dtypes: ClassVar[bool] = False
     """Whether it takes values of half precision beside parameters in float32, without rounding these."""
-    helper: ClassVar[str] = ""
-    """The class that it needs beside ``torch.nn``, as source."""
+    helpers: ClassVar[tuple[str, ...]] = ()
+    """The classes that leaves of its kind need beside ``torch.nn``, as source."""
     more_features: ClassVar[Mapping[str, str]] = {}
     """What each of its :meth:`features` means."""
 
     @property
     def source(self) -> str:
-        """The class that it needs beside ``torch.nn``, as source; empty where it needs none."""
-        return self.helper
+        """That of :attr:`helpers` which it needs; empty where it needs none."""
+        return self.helpers[0] if self.helpers else ""
 
     @property
     def drops(self) -> bool:

@@ -40,7 +40,7 @@ class Attention(Leaf, tag="attention", frozen=True, kw_only=True):
     prefix: ClassVar[str] = "attn"
     num_linears: ClassVar[int] = 2
     needs_sequence: ClassVar[bool] = True
-    helper: ClassVar[str] = _ATTENTION
+    helpers: ClassVar[tuple[str, ...]] = (_ATTENTION,)
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind(
             "attention",

@@ -45,7 +45,7 @@ class Conv2d(Leaf, tag="conv2d", frozen=True, kw_only=True):
     prefix: ClassVar[str] = "patch"
     takes_images: ClassVar[bool] = True
     convolves: ClassVar[bool] = True
-    helper: ClassVar[str] = _PATCHES
+    helpers: ClassVar[tuple[str, ...]] = (_PATCHES,)
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind("conv2d", "an nn.Conv2d that cuts an image into patches", draw=_draw),
     )

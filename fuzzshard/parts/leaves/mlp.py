@@ -34,7 +34,7 @@ class MLP(Leaf, tag="mlp", frozen=True, kw_only=True):
     prefix: ClassVar[str] = "mlp"
     sizes: ClassVar[tuple[str, ...]] = ("hidden",)
     num_linears: ClassVar[int] = 2
-    helper: ClassVar[str] = _MLP
+    helpers: ClassVar[tuple[str, ...]] = (_MLP,)
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind(
             "mlp",

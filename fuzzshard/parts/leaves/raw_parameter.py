@@ -39,6 +39,7 @@ class RawParameter(Leaf, tag="raw_parameter", frozen=True, kw_only=True):
     complexity: ClassVar[int] = 5
     noun: ClassVar[str] = "plain parameter"
     prefix: ClassVar[str] = "scale"
+    helpers: ClassVar[tuple[str, ...]] = (_SCALE, _MATRIX)
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind(
             "raw_parameter",
@@ -59,7 +60,7 @@ class RawParameter(Leaf, tag="raw_parameter", frozen=True, kw_only=True):
     @property
     @override
     def source(self) -> str:
-        return _MATRIX if self.matrix else _SCALE
+        return self.helpers[self.matrix]
 
     @property
     @override

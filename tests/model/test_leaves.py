@@ -1,0 +1,63 @@
+"""What a leaf says of itself, held against the module that it builds."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from fuzzshard.parts.leaf import Drawing, Kind, Leaf
+from fuzzshard.parts.leaves import KINDS, LEAVES
+from fuzzshard.strategies.tape import Tape
+
+WIDTH, OUT, SEQ = 12, 5, 4
+
+
+def drawn(kind: Kind) -> Leaf:
+    """The simplest leaf of a kind."""
+    assert kind.draw is not None
+    return kind.draw(Drawing(Tape(b""), WIDTH, OUT, (OUT,), exact=False))
+
+
+def built(leaf: Leaf) -> nn.Module:
+    """The module of a leaf."""
+    names: dict[str, object] = {"torch": torch, "nn": nn}
+    exec(leaf.source, names)
+    module = eval(leaf.constructor(WIDTH), names)
+    assert isinstance(module, nn.Module)
+    return module
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_the_module_has_the_parameters_and_returns_what_the_leaf_says(kind: Kind) -> None:
+    leaf = drawn(kind)
+    module = built(leaf)
+    assert leaf.kind == kind
+    assert {n: tuple(p.shape) for n, p in module.named_parameters()} == dict(leaf.parameters(WIDTH))
+    assert leaf.has_parameters == bool(leaf.parameters(WIDTH))
+    assert leaf.is_batch_norm == any(True for _ in module.buffers())
+    value = leaf.example(WIDTH)
+    seq = 0 if leaf.takes_images else SEQ
+    leaf.check("a", value, seq)
+    shape = (2, seq) if seq else (2,)
+    x = torch.randint(value.size, shape) if value.ids else torch.randn(*shape, value.size)
+    second = leaf.features_second(seq)
+    result = module(x.transpose(1, 2) if second else x)
+    result = result.transpose(1, 2) if second else result
+    said = leaf.result(value)
+    assert tuple(result.shape) == (*shape, *([said.patches] if said.patches else []), said.size)
+
+
+def test_leaves_and_kinds_have_places_of_their_own() -> None:
+    assert max(Counter(leaf.complexity for leaf in LEAVES).values()) == 1
+    assert max(Counter(kind.place for kind in KINDS if kind.in_swarms).values()) == 1
+    assert max(Counter(kind.name for kind in KINDS).values()) == 1
+
+
+def test_what_a_leaf_is_made_of_has_its_parameters() -> None:
+    for leaf in map(drawn, KINDS):
+        if parts := leaf.apart(WIDTH):
+            names = {f"{name}.{n}" for name, part in parts.items() for n in part.parameters(WIDTH)}
+            assert names == set(leaf.parameters(WIDTH))
