@@ -85,7 +85,7 @@ def _alone(tape: Tape, path: str) -> TensorParallel:
 
 
 def _pair(tape: Tape, case: Case, found: Facts, first: str, second: str) -> dict[str, TensorParallel]:
-    if found.leaves[second].styles[:1] != ("colwise",) or not _splits(case, found.leaves[first]):
+    if found.leaves[second].styles[:1] != ("colwise",) or not _splits(case, found, first):
         return {}
     local = not tape.chance(50)
     return {
@@ -108,10 +108,9 @@ def _sequence(tape: Tape, case: Case, paths: list[str]) -> dict[str, TensorParal
     }
 
 
-def _splits(case: Case, leaf: Leaf) -> bool:
+def _splits(case: Case, found: Facts, path: str) -> bool:
     """Whether the features of a result are split evenly: a local result does not tell the sizes of others."""
-    width = leaf.result(leaf.example(0)).size
-    return width % (case.mesh.tensor or 1) == 0
+    return found.output_values[path][0].size % (case.mesh.tensor or 1) == 0
 
 
 def _chains(case: Case, found: Facts) -> list[list[_Use]]:

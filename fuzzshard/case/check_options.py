@@ -47,7 +47,7 @@ def check_options(case: Case, found: Facts) -> None:
             "both FSDP1 and wrap groups have mixed precision, and there is one reference",
             "keep one of the two",
         )
-    if case.ddp.broadcasts_buffers and set(case.engines) - {"ddp"} and _has_buffers(found):
+    if case.ddp.broadcasts_buffers and set(case.engines) - {"ddp"} and found.batch_norms:
         raise InvalidCase(
             "DDP broadcasts buffers, which the other engines do not, and there is one reference",
             'run the engine ddp alone, or set ddp.buffers to "local"',
@@ -132,14 +132,10 @@ def _check_names(case: Case, found: Facts) -> None:
     ):
         raise InvalidCase("the optimizer has no parameters", "exclude fewer")
     low = any(g.precision and g.precision.param for g in case.wrap) or case.fsdp1.precision
-    if low and _has_buffers(found):
+    if low and found.batch_norms:
         raise InvalidCase(
             "batch norm under mixed precision has buffers of another dtype", "remove one of the two"
         )
-
-
-def _has_buffers(found: Facts) -> bool:
-    return any(leaf.is_batch_norm for leaf in found.leaves.values())
 
 
 def _check_expectations(case: Case) -> None:

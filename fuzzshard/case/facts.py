@@ -51,6 +51,11 @@ class Facts:
         """The modules that are leaves."""
         return {path: module for path, module in self.modules.items() if isinstance(module, Leaf)}
 
+    @functools.cached_property
+    def batch_norms(self) -> frozenset[str]:
+        """The leaves through which rows of a batch depend on each other; they alone have buffers."""
+        return frozenset(path for path, leaf in self.leaves.items() if leaf.is_batch_norm)
+
     def width(self, path: str) -> int:
         """The width of the first value that a module is called with."""
         values = self.input_values[path]
@@ -130,11 +135,7 @@ def facts(case: Case) -> Facts:
 
 def has_batch_norm(case: Case, path: str) -> bool:
     """Whether a batch norm is at or below ``path``: recomputation updates its statistics again."""
-    modules = facts(case).modules
-    return any(
-        isinstance(leaf := modules[module], Leaf) and leaf.is_batch_norm
-        for module in modules_below(case.model, path)
-    )
+    return not facts(case).batch_norms.isdisjoint(modules_below(case.model, path))
 
 
 def _check_names(root: Block) -> None:

@@ -11,7 +11,6 @@ from fuzzshard.case.case import Inputs, Tie
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.groups import modules_called
-from fuzzshard.parts.leaf import Leaf
 
 
 class Flow:
@@ -25,10 +24,9 @@ class Flow:
         tied = {tie.parameter: tie.source for tie in ties}
         self.parameters: dict[str, frozenset[str]] = {}
         """The distinct parameters of every leaf, by path."""
-        for path, module in found.modules.items():
-            if isinstance(module, Leaf):
-                names = [join(path, n) for n in module.parameters(found.width(path))]
-                self.parameters[path] = frozenset(tied.get(name, name) for name in names)
+        for path, leaf in found.leaves.items():
+            names = [join(path, n) for n in leaf.parameters(found.width(path))]
+            self.parameters[path] = frozenset(tied.get(name, name) for name in names)
 
     def outputs(
         self, target: str, trainable: Set[str], paths: Mapping[str, int] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fuzzshard.case.batches import all_rows
+from fuzzshard.case.batches import only_some_ranks_have_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, join, modules_below
@@ -17,8 +17,7 @@ from fuzzshard.case.in_place import returned_by
 
 def has_other_graph_without_rows(case: Case, wrapped: Collection[str]) -> bool:
     """Whether hooks on the outputs of the ``wrapped`` modules may run otherwise on a rank without rows."""
-    rows = all_rows(case)
-    return len(rows) > 1 and 0 in rows and (_drops_without_grad(case) or _moves_hooks(case, wrapped))
+    return only_some_ranks_have_rows(case) and (_drops_without_grad(case) or _moves_hooks(case, wrapped))
 
 
 def _drops_without_grad(case: Case) -> bool:

@@ -131,9 +131,8 @@ def _visit_calls(case: Case, path: str, block: Block, order: list[str]) -> None:
 
 def _without_checkpoints(case: Case) -> Case | None:
     """Not where a batch norm would be counted once less."""
-    norms = [path for path, leaf in facts(case).leaves.items() if leaf.is_batch_norm]
     recomputed = {p for c in case.checkpoints for p in calls_of(case, c.module)}
-    return None if recomputed.intersection(norms) else replace(case, checkpoints=())
+    return None if recomputed.intersection(facts(case).batch_norms) else replace(case, checkpoints=())
 
 
 def _without_unshards(case: Case) -> Case:

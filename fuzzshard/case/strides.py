@@ -15,18 +15,15 @@ from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.schedule import SetRequiresGrad
-from fuzzshard.parts.leaf import Leaf
 
 
 def leaves_with_free_strides(case: Case, found: Facts) -> frozenset[str]:
     """The leaves that return a dim of size 1 with a stride of its own: one row, one position or one patch."""
     one_row, seq = 1 in all_rows(case), case.inputs.seq
     leaves = set()
-    for path, module in found.modules.items():
-        if not isinstance(module, Leaf):
-            continue
+    for path, leaf in found.leaves.items():
         (result,) = found.output_values[path]
-        length = module.free_axis(result, seq)
+        length = leaf.free_axis(result, seq)
         if length is not None and (one_row or length == 1) and result.size > 1:
             leaves.add(path)
     return frozenset(leaves)
@@ -44,10 +41,8 @@ def strides_are_free(case: Case) -> bool:
     leading = 1 in (*all_rows(case), case.inputs.seq)
 
     return folds_by_strides(case) or any(
-        isinstance(module, Leaf)
-        and module.convolves
-        and (leading or module.goes_by_strides(found.width(path)))
-        for path, module in found.modules.items()
+        leaf.convolves and (leading or leaf.goes_by_strides(found.width(path)))
+        for path, leaf in found.leaves.items()
     )
 
 

@@ -122,9 +122,9 @@ def fsdp1_normalizes_otherwise(case: Case, device: str) -> bool:
     found = facts(case)
     others = {tie.parameter: tie.source for tie in case.ties}
     unaligned = set(_unaligned(case, VECTOR))
-    for path, module in found.modules.items():
-        if isinstance(module, Leaf) and module.is_norm and found.width(path) % VECTOR == 0:
-            names = (join(path, name) for name in module.parameters(found.width(path)))
+    for path, leaf in found.leaves.items():
+        if leaf.is_norm and found.width(path) % VECTOR == 0:
+            names = (join(path, name) for name in leaf.parameters(found.width(path)))
             if any(others.get(name, name) in unaligned for name in names):
                 return True
     return False

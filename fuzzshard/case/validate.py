@@ -89,7 +89,7 @@ def _check_sizes(case: Case, found: Facts, world_size: int | None) -> None:
     if min((d for s in found.parameters.values() for d in s), default=1) < 1:
         raise InvalidCase("a parameter has a dimension of size 0", "use at least 1")
     rows = case.inputs.batch * max(case.inputs.seq, 1)
-    if rows < 2 and any(leaf.is_batch_norm for leaf in found.leaves.values()):
+    if rows < 2 and found.batch_norms:
         raise InvalidCase("batch norm needs two values per channel", "use a batch of 2")
     if not case.engines:
         raise InvalidCase("the case names no engine", 'use engines=["fully_shard"]')

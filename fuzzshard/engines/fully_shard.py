@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from typing_extensions import override
 
-from fuzzshard.case.batches import all_rows
+from fuzzshard.case.batches import only_some_ranks_have_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import stored_dtype, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
@@ -75,7 +75,7 @@ def not_applicable(case: Case) -> Exclusion | None:
             f"this version of torch has no {name}", f"torch/distributed/fsdp/_fully_shard: there is no {name}"
         )
     wrapped = [path for group in case.wrap for path in group.modules]
-    if not changed_outputs(case).isdisjoint(wrapped) and len(rows := all_rows(case)) > 1 and 0 in rows:
+    if not changed_outputs(case).isdisjoint(wrapped) and only_some_ranks_have_rows(case):
         return VIEW_ON_ONE_RANK
     if has_other_graph_without_rows(case, wrapped):
         return OTHER_GRAPH_ON_ONE_RANK

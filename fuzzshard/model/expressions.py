@@ -37,11 +37,6 @@ def add_in_place(x, y):
 """
 
 
-def helper_class(module: Module) -> str:
-    """The source of the class that a leaf needs beside ``torch.nn``; empty where it needs none."""
-    return module.source if isinstance(module, Leaf) else ""
-
-
 def constructor(module: Module, width: int, class_name: str) -> str:
     """The expression that builds a module called with values of ``width`` features."""
     return module.constructor(width) if isinstance(module, Leaf) else f"{class_name}()"

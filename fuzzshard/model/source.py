@@ -25,7 +25,6 @@ from fuzzshard.model.expressions import (
     call_expression,
     class_name,
     constructor,
-    helper_class,
     input_class,
     is_checkpointed_at_call,
     output_class,
@@ -193,7 +192,7 @@ def model_source(case: Case) -> str:
     Expects ``torch`` and ``nn`` in scope, and what :func:`model_imports` names.
     """
     found = facts(case)
-    helpers = dict.fromkeys(h for m in found.modules.values() if (h := helper_class(m)))
+    helpers = dict.fromkeys(leaf.source for leaf in found.leaves.values() if leaf.source)
     helpers |= dict.fromkeys(_tensor_op_helpers(found))
     blocks = [(p, m) for p, m in found.modules.items() if isinstance(m, Block)]
     classes = [_BlockSource(case, found, path, block).source() for path, block in reversed(blocks)]

@@ -172,7 +172,7 @@ class Watch:
                 value, over = f"{self.scope.model}.get_parameter(n)", "n in names"
             case "state_dict":
                 value, over = "t", "n, t in taken.items()"
-            case "buffer" if any(leaf.is_batch_norm for leaf in facts(self.case).leaves.values()):
+            case "buffer" if facts(self.case).batch_norms:
                 self.scope.uses.add("buffer_names")
                 value, over = "b", f"n, b in zip(buffer_names, {self.scope.called}.buffers())"
             case _:

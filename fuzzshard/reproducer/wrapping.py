@@ -216,8 +216,7 @@ def _group(case: Case) -> str:
 
 def _ddp_arguments(case: Case) -> list[str]:
     """Buffers, if there are any, are left alone as the other engines do, unless the case says otherwise."""
-    has_buffers = any(leaf.is_batch_norm for leaf in facts(case).leaves.values())
-    arguments = ddp_arguments(case.ddp, has_buffers=has_buffers)
+    arguments = ddp_arguments(case.ddp, has_buffers=bool(facts(case).batch_norms))
     if case.ddp.device_mesh:
         arguments.append("device_mesh=mesh")
     elif not (names := MeshNames(case)).flat:

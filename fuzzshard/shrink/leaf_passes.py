@@ -101,7 +101,8 @@ def empty_blocks(case: Case) -> Iterator[Edit]:
 
 def floats(case: Case) -> Iterator[Edit]:
     """Ids become float inputs; embeddings that read them become Linears, or are not called any more."""
-    dims = [leaf.result(leaf.example(0)).size for leaf in facts(case).leaves.values() if leaf.takes_ids]
+    found = facts(case)
+    dims = [found.output_values[path][0].size for path, leaf in found.leaves.items() if leaf.takes_ids]
     if any(t.kind == "ids" for t in case.inputs.tensors):
         yield functools.partial(_floats, width=min(dims, default=1))
         yield functools.partial(_floats_past_embeddings, width=min(dims, default=1))
@@ -117,7 +118,6 @@ def _float_inputs(case: Case, width: int) -> Case:
 
 
 def _linears_for_embeddings(case: Case) -> Case:
-
     def change(_: str, module: Module) -> Module:
         if not isinstance(module, Leaf) or not module.takes_ids:
             return module
