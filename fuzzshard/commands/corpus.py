@@ -17,7 +17,7 @@ from fuzzshard.bisect.versions import parse_versions
 from fuzzshard.case.order import leaf_count
 from fuzzshard.commands.corpus_mark import mark
 from fuzzshard.commands.corpus_sets import Flag, add, complain, merge, prune
-from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json
+from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json, RanksPerDevice, world_config
 from fuzzshard.corpus.causes import by_cause, causes_table, releases_table
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.gather import load
@@ -94,7 +94,12 @@ def causes(
 
 
 def verify(
-    *paths: Path, run: Flag = False, causes: Flag = False, device: Device = "auto", as_json: Json = False
+    *paths: Path,
+    run: Flag = False,
+    causes: Flag = False,
+    device: Device = "auto",
+    ranks_per_device: RanksPerDevice = 1,
+    as_json: Json = False,
 ) -> int:
     """Check that each entry can be read and that its script is the one that its case stands for.
 
@@ -108,6 +113,7 @@ def verify(
     INVALID     a file cannot be read
     UNSHOWN     with --run: the script does not show the finding, or shows one that is fixed;
                 with --causes: the case does not fail as recorded, or its mend does not cure it
+    NOT RUN     with --causes: this torch or this machine has nothing to show
 
     Exit code 0: nothing is INVALID, MISSING or UNSHOWN; 2: something is INVALID or MISSING; 3: UNSHOWN.
 
@@ -126,6 +132,8 @@ def verify(
         Check causes, on ranks.
     device
         With --run or --causes: auto is CUDA with NCCL where there is any, else the CPU with gloo.
+    ranks_per_device
+        With --causes: how many ranks may share a CUDA device, for meshes larger than the node: slower by far.
     as_json
         With --causes: print one JSON object for each entry.
     """
@@ -134,7 +142,9 @@ def verify(
     if as_json and not causes:
         raise UsageError("--json is for --causes", "add --causes or leave it out")
     if causes:
-        return _verify_causes(paths or (DEFAULT_CORPUS,), device, as_json=as_json)
+        return _verify_causes(paths or (DEFAULT_CORPUS,), device, ranks_per_device, as_json=as_json)
+    if ranks_per_device != 1:
+        raise UsageError("--ranks-per-device is for --causes", "add --causes or leave it out")
     from fuzzshard import reproducer
     from fuzzshard.world import resolve_device
 
@@ -159,29 +169,30 @@ def verify(
     return EXIT_INCONCLUSIVE if Condition.UNSHOWN in seen else EXIT_CLEAN
 
 
-def _verify_causes(paths: Sequence[Path], device: Device, *, as_json: bool) -> int:
+def _verify_causes(paths: Sequence[Path], device: Device, ranks_per_device: int, *, as_json: bool) -> int:
     from fuzzshard.corpus.verify_causes import verify_cause
-    from fuzzshard.world import World, WorldConfig, resolve_device
+    from fuzzshard.world import World, resolve_device
 
     kind, num_devices = resolve_device(device)
     stored, broken = load(paths)
     entries = [(shown_path(item.file), item.entry) for item in stored if item.entry.signature]
-    num_ranks = most_ranks(kind, num_devices)
-    seen, roots, mends = Counter[str](), set[str](), mends_for()
+    num_ranks = most_ranks(kind, num_devices, ranks_per_device)
+    seen, roots, mends = Counter[Condition](), set[str](), mends_for()
     for size, of_size in by_size(entries, kind, num_ranks):
-        with World(WorldConfig(size=size, device=kind)) as world:
+        with World(
+            world_config(kind, num_devices, (), asked=size, default=size, ranks_per_device=ranks_per_device)
+        ) as world:
             world.start()
             for path, entry in of_size:
                 verified = verify_cause(world, path, entry, kind, size, mends)
-                condition = "NOT RUN" if verified.message.startswith("not run") else str(verified.condition)
-                seen[condition] += 1
-                if condition == Condition.OK:
+                seen[verified.condition] += 1
+                if verified.condition is Condition.OK:
                     roots.add(verified.cause)
                 if as_json:
                     row = {**dataclasses.asdict(verified), "path": str(path)}
                     print(msgspec.json.encode(row).decode(), flush=True)
                 else:
-                    words = (f"{condition:<7}", str(path), verified.cause, verified.message)
+                    words = (f"{verified.condition:<7}", str(path), verified.cause, verified.message)
                     print("  ".join(words).rstrip(), flush=True)
     if not as_json:
         counts = ", ".join(f"{count} {condition}" for condition, count in seen.items())

@@ -23,6 +23,7 @@ class Condition(enum.StrEnum):
     ``OK``: it is whole. ``STALE``: its script is not the one that this version writes. ``UNSCRIPTED``: the
     script says why it cannot be written. ``MISSING``: there is none. ``INVALID``: a file cannot be read.
     ``UNSHOWN``: the script was run and does not show what the entry says, or shows what should be fixed.
+    ``NOT_RUN``: this torch or this machine has nothing to show.
     """
 
     OK = "OK"
@@ -31,6 +32,7 @@ class Condition(enum.StrEnum):
     MISSING = "MISSING"
     INVALID = "INVALID"
     UNSHOWN = "UNSHOWN"
+    NOT_RUN = "NOT RUN"
 
 
 @dataclasses.dataclass(frozen=True)

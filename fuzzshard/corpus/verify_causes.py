@@ -18,7 +18,7 @@ from fuzzshard.verdict import Status, Verdict
 
 @dataclasses.dataclass(frozen=True)
 class CauseVerified:
-    """One entry and its cause. ``OK`` with a message: nothing was to be verified on this torch or machine."""
+    """One entry and its cause: OK, UNSHOWN or NOT RUN, with a line of why."""
 
     path: Path
     cause: str
@@ -45,9 +45,9 @@ def _verified(
 ) -> tuple[Condition, str]:
     torch = world.info["torch"]
     if reason := obstacle(entry, "cuda" if device == "cuda" else "cpu", num_ranks):
-        return Condition.OK, f"not run: {reason}"
+        return Condition.NOT_RUN, reason
     if expected(entry, torch, device) is not Expected.FINDING:
-        return Condition.OK, f"not run: not known to be in torch {torch}"
+        return Condition.NOT_RUN, f"not known to be in torch {torch}"
     if (mend := own_mends().get(entry.cause)) is None:
         return Condition.UNSHOWN, f"there is no mend {entry.cause!r}" if entry.cause else "it names no cause"
     if not mend.torch.include(torch):

@@ -126,10 +126,10 @@ def test_what_another_tripwire_tells_is_not_its_cause() -> None:
 def test_what_cannot_be_seen_here_is_not_run() -> None:
     assert verified(FakeWorld(PASS), entry(), num_ranks=1) == (
         Condition.OK,
-        "not run: the mesh (shard 2) needs 2 ranks, not 1",
+        "the mesh (shard 2) needs 2 ranks, not 1",
     )
     elsewhere = entry(bad_on=("2.10.0",), good_on=(TORCH,))
-    assert verified(FakeWorld(PASS), elsewhere)[1] == f"not run: not known to be in torch {TORCH}"
+    assert verified(FakeWorld(PASS), elsewhere)[1] == f"not known to be in torch {TORCH}"
 
 
 def test_a_corpus_without_findings_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
