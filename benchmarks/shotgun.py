@@ -22,8 +22,8 @@ from rich.table import Table
 
 from fuzzshard.case.case import ALL_ENGINES, Optimizer, WrapGroup
 from fuzzshard.case.options import DDP, FSDP1, Precision
-from fuzzshard.case.schedule import Op
 from fuzzshard.parts.leaves import LEAVES
+from fuzzshard.parts.op import Op
 from fuzzshard.verdict import ORACLES
 
 ROOT = Path(__file__).parent.parent

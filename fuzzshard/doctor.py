@@ -18,13 +18,13 @@ from pathlib import Path
 import fuzzshard
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.schedule import Backward, Forward, Step, ZeroGrad
 from fuzzshard.corpus.outcome import ReplayWorld
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import INSTRUMENTS, off_lines
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.mending.source import unfit, unfit_lines
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, Step, ZeroGrad
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import cuda_devices

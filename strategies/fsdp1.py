@@ -11,7 +11,7 @@ from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import fsdp1_shards
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.strategies.precision import computes, forwards_in_all_dtypes
+from fuzzshard.strategies.precision import computes
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -49,7 +49,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
     alone = replace(
         case, fsdp1=replace(options, precision=policy), engines=("fsdp1",), wrap=groups, dtypes=()
     )
-    return alone if computes(alone, found, forwards_in_all_dtypes(swarm, case)) else case
+    return alone if computes(alone, found, casts="cast" in swarm) else case
 
 
 def _further(tape: Tape, case: Case, options: FSDP1, *, cuda: bool) -> FSDP1:

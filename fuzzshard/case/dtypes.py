@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -12,7 +12,6 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Cast
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 from fuzzshard.parts.dtypes import Dtype
 
@@ -123,9 +122,16 @@ _FINER: dict[Dtype, Dtype] = {
 
 def swapped_casts(case: Case) -> Case:
     """The case for a run in the other of float32 and float64: ``Cast`` ops cast to the other one as well."""
-    other: dict[str, Literal["float32", "float64"]] = {"float32": "float64", "float64": "float32"}
-    ops = (replace(op, dtype=other[op.dtype]) if isinstance(op, Cast) else op for op in case.schedule)
-    return replace(case, schedule=tuple(ops))
+    return _with_casts(case, {"float32": "float64", "float64": "float32"})
+
+
+def in_float64(case: Case) -> Case:
+    """The case with casts to float64 only."""
+    return _with_casts(case, {"float32": "float64", "float64": "float64"})
+
+
+def _with_casts(case: Case, dtypes: Mapping[Dtype, Dtype]) -> Case:
+    return replace(case, schedule=tuple(op.in_dtypes(dtypes) for op in case.schedule))
 
 
 def finer(case: Case) -> Case:
@@ -138,10 +144,9 @@ def finer(case: Case) -> Case:
         return replace(of, **{name: dtype and _FINER[dtype] for name, dtype in named.items()})
 
     return replace(
-        case,
+        in_float64(case),
         dtype="float64",
         dtypes=tuple(replace(entry, dtype=_FINER[entry.dtype]) for entry in case.dtypes),
-        schedule=tuple(replace(op, dtype="float64") if isinstance(op, Cast) else op for op in case.schedule),
         wrap=tuple(replace(group, precision=policy(group.precision)) for group in case.wrap),
         fsdp1=replace(case.fsdp1, precision=policy(case.fsdp1.precision)),
     )

@@ -14,7 +14,6 @@ import functools
 from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.schedule import SetRequiresGrad
 
 
 def leaves_with_free_strides(case: Case, found: Facts) -> frozenset[str]:
@@ -53,7 +52,5 @@ def folds_by_strides(case: Case) -> bool:
     What requires no gradient has ``matmul`` fold a batch into the rows only where strides allow it
     (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp).
     """
-    freezes = bool(case.freezes) or any(
-        isinstance(op, SetRequiresGrad) and not op.value for op in case.schedule
-    )
+    freezes = bool(case.freezes) or any(op.toggle and not op.toggle.value for op in case.schedule)
     return freezes and bool(leaves_with_free_strides(case, facts(case)))

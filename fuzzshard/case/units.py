@@ -11,7 +11,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, join, resolve, walk
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.progress import Progress, engines_train_more_from
+from fuzzshard.case.schedule_state import engines_train_more_from, follow
 from fuzzshard.parts.leaf import Leaf
 
 ROOT = ""
@@ -88,14 +88,8 @@ def computes_frozen_as_trainable(case: Case) -> bool:
     """
     if "fsdp1" not in case.engines or not case.fsdp1.use_orig_params:
         return False
-    progress = Progress(case)
-    for _ in range(len(case.schedule) + 1):
-        frozen = progress.frozen
-        if any(0 < len(frozen.intersection(members)) < len(members) for members in units(case).values()):
-            return True
-        if progress.next < len(case.schedule):
-            progress.advance()
-    return False
+    groups = units(case).values()
+    return any(0 < len(at.frozen.intersection(fqns)) < len(fqns) for at in follow(case) for fqns in groups)
 
 
 @functools.lru_cache(maxsize=64)  # asked for every tensor that differs

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule import Cast
+from fuzzshard.case.dtypes import in_float64
 from fuzzshard.oracles.bound import NoiseBound, distance
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.training.trace import Trace, cut
@@ -26,8 +26,7 @@ def unrounded(case: Case) -> Case:
     """The case without mixed precision and dtypes of its own, to run in float64 from beginning to end."""
     groups = tuple(replace(group, precision=None) for group in case.wrap)
     fsdp1 = replace(case.fsdp1, precision=None)
-    ops = tuple(replace(op, dtype="float64") if isinstance(op, Cast) else op for op in case.schedule)
-    return replace(case, wrap=groups, fsdp1=fsdp1, dtypes=(), schedule=ops)
+    return replace(in_float64(case), wrap=groups, fsdp1=fsdp1, dtypes=())
 
 
 @dataclasses.dataclass(frozen=True)

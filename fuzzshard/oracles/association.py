@@ -19,9 +19,9 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.progress import Progress, engines_train_more_from
-from fuzzshard.case.schedule import Backward, ClipGradNorm, Forward, SetFlag, ZeroGrad
+from fuzzshard.case.schedule_state import engines_train_more_from, first, follow
 from fuzzshard.case.strides import strides_are_free
+from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.case.units import fsdp1_shards
 from fuzzshard.parts.dtypes import Dtype
 
@@ -40,10 +40,10 @@ def _accumulates_at(case: Case) -> int:
     ops = [
         (index, op)
         for index, op in enumerate(case.schedule)
-        if isinstance(op, Backward) or (isinstance(op, ZeroGrad) and not kept)
+        if op.takes or (op.zeroes_gradients and not kept)
     ]
     pairs = itertools.pairwise(ops)
-    again = (b for (_, a), (b, op) in pairs if isinstance(a, Backward) and isinstance(op, Backward))
+    again = (b for (_, a), (b, op) in pairs if a.takes and op.takes)
     return next(again, len(case.schedule))
 
 
@@ -78,7 +78,7 @@ def _regroups_sums_from(case: Case, engine: str) -> int:
         views = any(seen.returned for seen in _boundaries(case))
         return min(_accumulates_at(case), _regroups_at(case)) if views else _accumulates_at(case)
     ends = [len(case.schedule), _regroups_at(case)]
-    ends += [index for index, op in enumerate(case.schedule) if isinstance(op, ClipGradNorm)]
+    ends.append(first(case, lambda op: op.clips))
     if engine != "fully_shard" or _reduces_in_parts(case):
         ends.append(_accumulates_at(case))
     return min(ends)
@@ -92,10 +92,10 @@ def _regroups_at(case: Case) -> int:
     regrouped = _regrouped(case)
     pending, differs = 0, False
     for index, op in enumerate(case.schedule):
-        if isinstance(op, Forward) and op.grad:
+        if op.call and op.call.grad:
             pending += 1
             differs |= next(regrouped)
-        elif isinstance(op, Backward) and pending:
+        elif op.takes and pending:
             if differs or pending > 1:
                 return index
             pending = 0
@@ -104,8 +104,7 @@ def _regroups_at(case: Case) -> int:
 
 def _reduces_in_parts(case: Case) -> bool:
     """Whether gradients are reduced over shards in one backward and over replicas in another."""
-    partial = any(isinstance(op, SetFlag) and op.flag == "requires_all_reduce" for op in case.schedule)
-    return partial and case.mesh.replicate is not None
+    return "requires_all_reduce" in flags_set(case) and case.mesh.replicate is not None
 
 
 class _Boundaries:
@@ -217,16 +216,14 @@ def _boundaries(case: Case) -> Iterator[_Boundaries]:
     Whatever requires a gradient at some time counts; an output that enters the loss is read by it.
     """
     found = facts(case)
-    progress = Progress(case)
-    for op in case.schedule:
-        if isinstance(op, Forward) and op.grad:
-            seen = _Boundaries(case, found, progress.cast)
-            outputs = seen.tape.forward(op.target, grad=True, paths=progress.paths, frozen=(), training=False)
+    for at in follow(case):
+        if (call := at.op.call) and call.grad:
+            seen = _Boundaries(case, found, at.cast)
+            outputs = seen.tape.forward(call.target, grad=True, paths=at.paths, frozen=(), training=False)
             for node in seen.tape.nodes:
                 seen.read(node.inputs, node.number)
             seen.read(outputs, len(seen.tape.nodes))
             yield seen
-        progress.advance()
 
 
 def _reduces_twice(case: Case, seen: _Boundaries) -> bool:

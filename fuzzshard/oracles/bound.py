@@ -11,8 +11,7 @@ import torch
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import policies, reduction_dtype
 from fuzzshard.case.facts import facts
-from fuzzshard.case.progress import engines_train_more_from
-from fuzzshard.case.schedule import Backward, Step
+from fuzzshard.case.schedule_state import engines_train_more_from, first
 from fuzzshard.case.strides import strides_are_free
 from fuzzshard.case.units import fsdp1_multiplies_otherwise, fsdp1_normalizes_otherwise
 from fuzzshard.oracles.association import reorders_from
@@ -68,12 +67,12 @@ def _is_exact_yet(case: Case, key: Key, device: str) -> bool:
     rounds = fused or bool(case.tensor_parallel) or fsdp1_multiplies_otherwise(case) or strides_are_free(case)
     rounds = rounds or fsdp1_normalizes_otherwise(case, device) or key.op >= engines_train_more_from(case)
     plain = not rounds or key.oracle in ("parameter", "registered_parameter")
-    return plain and key.op <= _first(case, Backward)
+    return plain and key.op <= first(case, lambda op: op.takes is not None)
 
 
 def _is_termwise(case: Case, key: Key, engine: str) -> bool:
     """Whether only the reduction over the mesh may round each element differently."""
-    ordered = key.op < min(_first(case, Step), reorders_from(case, engine))
+    ordered = key.op < min(first(case, lambda op: op.updates), reorders_from(case, engine))
     return key.oracle == "gradient" and ordered
 
 
@@ -87,11 +86,6 @@ def gradient_unit(case: Case, key: Key, dtype: torch.dtype, engine: str) -> floa
     if key.op >= reorders_from(case, engine):
         used.append(policy.param)
     return max(torch.finfo(dtype).eps, *(torch.finfo(getattr(torch, d)).eps for d in used if d), 0.0)
-
-
-def _first(case: Case, kind: type[Backward] | type[Step]) -> int:
-    ops = case.schedule
-    return next((i for i, op in enumerate(ops) if isinstance(op, kind)), len(ops))
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -9,8 +9,7 @@ import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import is_low_precision
-from fuzzshard.case.schedule import Backward, SetDivideFactor, SetFlag, Step
-from fuzzshard.case.sync_flags import SyncFlags
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.units import fsdp1_multiplies_otherwise, fsdp1_normalizes_otherwise
 from fuzzshard.oracles.association import MOST_TERMS, accumulates, adds_in_another_order, reorders_from
 from fuzzshard.oracles.compare import Difference, same_bits
@@ -39,7 +38,7 @@ def bitwise_until(case: Case, engine: str, oracle: str, device: str = "cpu") -> 
         return 0  # the optimizer of offloaded parameters runs on the CPU, which rounds otherwise
     reduced = _first_reduction(case)
     if oracle not in REDUCED:
-        steps = (i for i, op in enumerate(case.schedule) if i > reduced and isinstance(op, Step))
+        steps = (i for i, op in enumerate(case.schedule) if i > reduced and op.updates)
         reduced = next(steps, len(case.schedule))
     return min(reorders_from(case, engine), reduced)
 
@@ -66,13 +65,7 @@ def _first_reduction(case: Case) -> int:
     end = len(case.schedule)
     if case.mesh.size <= MOST_TERMS:
         return end
-    flags = SyncFlags(case)
-    for index, op in enumerate(case.schedule):
-        if isinstance(op, SetFlag):
-            flags.set(op)
-        elif isinstance(op, Backward) and any(flags.reduce.values()):
-            return index
-    return end
+    return next((at.index for at in follow(case) if at.op.takes and any(at.flags.reduce.values())), end)
 
 
 def _scales_terms(case: Case, device: str) -> bool:
@@ -81,7 +74,7 @@ def _scales_terms(case: Case, device: str) -> bool:
     NCCL does so with ``PREMUL_SUM``; and where the shard axis has one rank, ``fully_shard`` divides in place
     of the reduce-scatter, before replicas are added (``foreach_reduce``).
     """
-    factors = (op.factor for op in case.schedule if isinstance(op, SetDivideFactor))
+    factors = (op.divisor for op in case.schedule if op.divisor is not None)
     scaled = device == "cuda" or (case.mesh.shard == 1 and case.mesh.data_size > 1)
     return scaled and any(math.frexp(factor)[0] != 0.5 for factor in factors)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule import Backward, ClipGradNorm, Step
 from fuzzshard.oracles.bound import ROUNDING_FACTOR, gradient_unit
 from fuzzshard.oracles.compare import Difference
 
@@ -31,13 +30,11 @@ def _step_after(case: Case, index: int) -> int:
     """The step that takes gradients as this op leaves them, else the number of ops."""
     end = len(case.schedule)
     for later in range(index + 1, end):
-        match case.schedule[later]:
-            case Step():
-                return later
-            case Backward() | ClipGradNorm():
-                return end
-            case _:
-                pass
+        op = case.schedule[later]
+        if op.updates:
+            return later
+        if op.takes or op.clips:
+            return end
     return end
 
 

@@ -213,7 +213,7 @@ def _brief(value: object) -> str:
 
 def _schedule(case: Case, marks: Mapping[int, str]) -> Text:
     text = Text(no_wrap=True, overflow="ignore")
-    for index, line in enumerate(program(case.schedule)):
+    for index, line in enumerate(program(case)):
         text.append(f"{index:>3}  ", style="dim").append(line)
         if index in marks:
             text.append(f"   ← {marks[index]}", style="bold red")

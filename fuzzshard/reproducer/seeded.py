@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 
 from fuzzshard.case.case import Case, TensorSpec
-from fuzzshard.case.schedule import Backward
 from fuzzshard.reproducer.aim import ROUNDING, Aim, adds_in_order
 from fuzzshard.reproducer.setup import freeze_lines
 
@@ -48,7 +47,7 @@ def tolerance(case: Case, aim: Aim, *, plain: bool) -> float:
     Nothing where both sides add the same numbers in the same order, and where nothing was reduced yet. Not
     ``plain`` gradients are averaged in another order than the engine does.
     """
-    reduces = any(isinstance(op, Backward) for op in case.schedule[: (aim.op or 0) + 1])
+    reduces = any(op.takes for op in case.schedule[: (aim.op or 0) + 1])
     engine = aim.engine if "unreduced_gradient" in aim.oracles else ""
     same_order = adds_in_order(case, engine) and plain
     if not aim.bound and (same_order or not (reduces or case.tensor_parallel)):

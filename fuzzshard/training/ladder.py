@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import dtypes_in_play, finer, has_precision, is_low_precision, swapped_casts
-from fuzzshard.case.schedule import Cast
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.noise import NoiseTwin
@@ -150,7 +149,7 @@ class Ladder:
         truth = self._truth()
         first = exact_until(reference, truth, end, in_parts=in_parts)
         doubles = "float64" in dtypes_in_play(self.case)
-        if not doubles and not any(isinstance(op, Cast) for op in self.case.schedule):
+        if not doubles and not any(op.casts_to for op in self.case.schedule):
             return first
         plain = self._trace(Reference(swapped_casts(unrounded(self.case)), self.mesh, torch.float32))
         return min(first, exact_until(truth, plain, end, in_parts=in_parts))

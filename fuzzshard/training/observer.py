@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    ClipGradNorm,
-    CorruptState,
-    Forward,
-    LoadState,
-    Op,
-    Reshard,
-    SaveState,
-    SetRequiresGrad,
-    Step,
-    TakeStateDict,
-    Unshard,
-)
 from fuzzshard.engines.base import plain_name
+from fuzzshard.parts.op import Look, Op
 from fuzzshard.training.remains import hook_counts, remains
 from fuzzshard.training.states import optimizer_states
 from fuzzshard.training.trace import Key, Observation, Trace
@@ -50,42 +37,21 @@ class Observer:
 
     def observe(self, index: int, op: Op) -> None:
         """Records what the op at ``index`` may have changed."""
-        match op:
-            case Forward():
-                self.observe_registration(index)
-                self._parameters(index)
-                self._buffers(index)
-            case Backward():
-                self.observe_registration(index)
-                self._inputs(index)
-                self._gradients(index)
-                self._unreduced(index)
-            case Step():
-                self.observe_registration(index)
-                self._trained(index)
-                self._taken(index)
-            case SetRequiresGrad() | Unshard() | Reshard():
-                self.observe_registration(index)
-            case Abort():
-                self.observe_registration(index)
-                self._buffers(index)
-                self._unreduced(index)
-            case ClipGradNorm():
-                self._gradients(index)
-            case TakeStateDict():
-                self._state_dict(index)
-            case SaveState():
-                self._trained(index)
-                self._optimizer(index)
-            case CorruptState():
-                self._trained(index, "resume")
-            case LoadState():
-                self._trained(index)
-                self._buffers(index)
-                self._optimizer(index)
-                self._taken(index)
-            case _:
-                pass
+        looks: Mapping[Look, Callable[[int], None]] = {
+            "registration": self.observe_registration,
+            "parameters": self._parameters,
+            "trained": self._trained,
+            "resumed": lambda index: self._trained(index, "resume"),
+            "gradients": self._gradients,
+            "unreduced": self._unreduced,
+            "inputs": self._inputs,
+            "buffers": self._buffers,
+            "state_dict": self._state_dict,
+            "taken": self._taken,
+            "optimizer": self._optimizer,
+        }
+        for look in op.looks:
+            looks[look](index)
 
     def observe_registration(self, index: int) -> None:
         """Records how every parameter is registered, where the engine registers others in training."""

@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Freeze, Mesh, Tie
 from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.case.schedule import ClipGradNorm, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 from fuzzshard.oracles.association import (
     accumulates,
@@ -39,6 +38,7 @@ from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.conv2d import Conv2d
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
+from fuzzshard.parts.ops import ClipGradNorm, Forward, SetFlag, SetRequiresGrad
 
 END = len(TWO_STEPS)
 FIRST_BACKWARD, SECOND_BACKWARD = 1, 3

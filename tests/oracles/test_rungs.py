@@ -6,8 +6,8 @@ from cases import TWO_STEPS, make_case
 from traces import floats, gradient, trace
 
 from fuzzshard.case.case import Mesh
-from fuzzshard.case.schedule import SetDivideFactor
 from fuzzshard.oracles.rungs import bitwise_applies, exact_until
+from fuzzshard.parts.ops import SetDivideFactor
 
 KEY = gradient(1)
 

@@ -6,8 +6,9 @@ from cases import BACKWARD, FORWARD, STEP, ZERO, make_case
 from traces import difference, floats, gradient
 
 from fuzzshard.case.case import Optimizer
-from fuzzshard.case.schedule import ClipGradNorm, Op
 from fuzzshard.oracles.undetermined import first_undetermined_step
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import ClipGradNorm
 from fuzzshard.training.trace import Key
 
 TWICE = (FORWARD, BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)

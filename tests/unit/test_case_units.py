@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Freeze, Tie
 from fuzzshard.case.graph import Alias
 from fuzzshard.case.options import FSDP1
-from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.case.units import (
     aliased_units,
     computes_frozen_as_trainable,
@@ -22,6 +21,7 @@ from fuzzshard.case.units import (
 )
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import SetRequiresGrad
 
 LINEAR = Linear(out=5)
 NESTED = chain(p=chain(a=LINEAR, b=LINEAR), c=LINEAR)

@@ -1,0 +1,96 @@
+"""``model.to(dtype)``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.op import Choice, Op
+
+if TYPE_CHECKING:
+    from fuzzshard.parts.op import Boundaries, Checked, Engine, Offered, Program, ScheduleState, Trainer
+
+
+class Cast(Op, tag="cast", frozen=True, kw_only=True):
+    """``model.to(dtype)``; inputs are of this dtype from now on and the optimizer is made anew."""
+
+    dtype: Literal["float32", "float64"]
+
+    wants_sharded: ClassVar[bool] = True
+    meanings: ClassVar[Mapping[str, str]] = {
+        "op:cast": "a cast of the wrapped model",
+        "op:cast_before_forward": "a cast between wrapping and the first forward",
+    }
+    choices: ClassVar[tuple[Choice, ...]] = (
+        # what was saved has one dtype
+        Choice("cast", 12, 2, excluded_by=("save_load", "other_dtypes"), new=True),
+    )
+
+    @classmethod
+    def to_other(cls, dtype: str) -> Self:
+        """To the dtype that is not ``dtype``."""
+        return cls(dtype="float64" if dtype == "float32" else "float32")
+
+    @property
+    @override
+    def casts_to(self) -> Literal["float32", "float64"]:
+        return self.dtype
+
+    @override
+    def apply(self, state: ScheduleState) -> None:
+        state.cast, state.saved = self.dtype, None
+
+    @override
+    def check(self, at: Checked) -> None:
+        at.check_awaits_none()
+
+    @override
+    def features(self, at: ScheduleState) -> Iterator[str]:
+        yield "op:cast"
+        if not at.has_run:
+            yield "op:cast_before_forward"
+
+    @override
+    def statement(self, index: int, losses: Sequence[int]) -> str:
+        return f"model.to({self.dtype})"
+
+    @override
+    def run(self, trainer: Trainer, index: int) -> None:
+        trainer.before_change()
+        self.run_again(trainer.engine)
+        trainer.feed.batches.clear()
+        trainer.make_optimizer()
+        trainer.forget_tensors()
+
+    @override
+    def run_again(self, engine: Engine) -> None:
+        engine.cast(self.dtype)
+
+    @override
+    def lines(self, program: Program, index: int) -> list[str]:
+        program.inputs.change_dtype(self.dtype)
+        program.taken = False
+        return [*program.reshard(), *self.lines_again(program), *program.renewed()]
+
+    @override
+    def lines_again(self, program: Program) -> list[str]:
+        return [f"{program.scope.called}.to(torch.{self.dtype})"]
+
+    @classmethod
+    @override
+    def draw_between(cls, steps: Boundaries) -> None:
+        if "cast" in steps.swarm:
+            steps.ops[0].append(cls.to_other(steps.case.dtype))
+
+    @classmethod
+    @override
+    def additions(cls, offered: Offered) -> Iterator[tuple[Op, ...]]:
+        yield (cls.to_other(offered.case.dtype),)
+
+    @override
+    def in_dtypes(self, dtypes: Mapping[Dtype, Dtype]) -> Self:
+        return replace(self, dtype=dtypes[self.dtype])

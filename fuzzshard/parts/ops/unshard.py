@@ -1,0 +1,88 @@
+"""``unshard()``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from typing_extensions import override
+
+from fuzzshard.parts.op import Below, Choice, Look, Moment, Op, expression
+
+if TYPE_CHECKING:
+    from fuzzshard.parts.op import Checked, Offered, Program, Run, ScheduleState, Trainer
+
+
+class Unshard(Op, tag="unshard", frozen=True, kw_only=True):
+    """``FSDPModule.unshard(async_op)`` on the wrapped modules below ``target``, or on it alone.
+
+    ``wait``: the handles that an ``async_op`` returns are waited for, once all are there.
+    """
+
+    target: str = ""
+    recurse: bool = True
+    async_op: bool = False
+    wait: bool = False
+
+    lane: ClassVar[str] = "sharding"
+    gathers: ClassVar[bool] = True
+    looks: ClassVar[tuple[Look, ...]] = ("registration",)
+    meanings: ClassVar[Mapping[str, str]] = {
+        "op:unshard": "an explicit unshard",
+        "op:unshard_async": "an explicit unshard that does not wait",
+        "op:unshard_wait": "unshard(async_op=True), whose handle is waited for",
+    }
+    choices: ClassVar[tuple[Choice, ...]] = (Choice("unshard", 9, 5, needed_by=("relation",)),)
+
+    @property
+    @override
+    def below(self) -> Below:
+        return Below(self.target, self.recurse)
+
+    @property
+    @override
+    def waits(self) -> bool:
+        return self.wait or not self.async_op
+
+    @override
+    def apply(self, state: ScheduleState) -> None:
+        state.gather()
+
+    @override
+    def check(self, at: Checked) -> None:
+        at.check_wrapped()
+
+    @override
+    def features(self, at: ScheduleState) -> Iterator[str]:
+        yield "op:unshard_async" if not self.waits else "op:unshard_wait" if self.async_op else "op:unshard"
+
+    @override
+    def statement(self, index: int, losses: Sequence[int]) -> str:
+        waits = ".wait()" if self.async_op and self.wait else ""
+        return f"{expression(self.target)}.unshard(async_op={self.async_op}{self.below.alone}){waits}"
+
+    @override
+    def run(self, trainer: Trainer, index: int) -> None:
+        trainer.engine.unshard(self.below, async_op=self.async_op, wait=self.wait)
+
+    @override
+    def lines(self, program: Program, index: int) -> list[str]:
+        waits = ".wait()" if self.async_op and self.wait else ""
+        call = f"unshard({'async_op=True' if self.async_op else ''}){waits}"
+        return program.unshard_lines(self.below, call)
+
+    @classmethod
+    @override
+    def draw(cls, run: Run, moment: Moment) -> None:
+        """Gathers parameters ahead of the forward that needs them."""
+        if moment == "before_forward" and run.wrapped and run.allows("unshard", 45):
+            target, recurse = run.any_wrapped()
+            how = run.tape.weighted((("async", 40), ("waited for", 20), ("at once", 40)))
+            wait = how == "waited for"
+            run.ops.append(cls(target=target, recurse=recurse, async_op=how != "at once", wait=wait))
+
+    @classmethod
+    @override
+    def additions(cls, offered: Offered) -> Iterator[tuple[Op, ...]]:
+        target, recurse = offered.below
+        yield (cls(target=target, recurse=recurse, async_op=offered.rng.random() < 0.5),)
