@@ -64,4 +64,4 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
 def _is_foreign(op: Op) -> bool:
     """Whether DDP has nothing for an op, so that it does not run."""
     elsewhere = (op.call and op.call.target) or (op.switch and op.switch.below.target)
-    return bool(elsewhere or op.divisor is not None or op.casts_to)
+    return bool(elsewhere or op.factor is not None or op.casts_to)

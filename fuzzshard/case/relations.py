@@ -103,7 +103,7 @@ def _call_order(case: Case) -> list[str] | None:
     """
     wrapped = {m for g in case.wrap for m in g.modules if m}
     plain = all(len(g.modules) == 1 for g in case.wrap) and not case.checkpoints
-    if not plain or any(op.chooses_path or (op.call and op.call.target) for op in case.schedule):
+    if not plain or any(op.path is not None or (op.call and op.call.target) for op in case.schedule):
         return None
     order: list[str] = []
     _visit_calls(case, "", case.model, order)

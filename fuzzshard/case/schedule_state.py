@@ -39,6 +39,7 @@ class ScheduleState:
         self.rank = rank
         self.index = 0
         self.skipped = False
+        """Whoever follows the schedule may say so of the op at hand."""
         self.pending: list[Pending] = []
         self.frozen: set[str] = set()
         """The parameters that do not require a gradient."""
@@ -64,7 +65,7 @@ class ScheduleState:
         self._may_be_unsharded = False
         self._keeps_unsharded = not root_is_wrapped(case)
         for freeze in case.freezes:
-            self.set_requires_grad(freeze.target, False)
+            self._set_requires_grad(freeze.target, False)
 
     @property
     def op(self) -> Op:
@@ -106,41 +107,48 @@ class ScheduleState:
 
     def advance(self, *, skipped: bool = False) -> None:
         """Applies the op."""
-        self.skipped = skipped
-        self.op.apply(self)
+        op, taken = self.op, self.taken
+        if op.begins or op.gathers:
+            self._may_be_unsharded = True
+        if op.frees and op.below and op.below.everything:
+            self._may_be_unsharded = False
+        if op.call:
+            self.has_run = True
+        if op.call and op.call.grad:
+            self.pending.append(Pending(self.index, op.call, self.calls_of(op.target)))
+        if op.takes:
+            wrapped = wrapped_modules(self.case)
+            self.pending = [each for each in self.pending if each not in taken]
+            self._may_be_unsharded &= skipped or not any(wrapped & each.modules for each in taken)
+            self.unsynced = bool(self.off["requires_gradient_sync"])
+            self.backwards += 1
+        if op.updates:
+            self.steps, self.backwards, self.zeroed = self.steps + 1, 0, False
+        self.zeroed |= op.zeroes_gradients
+        if op.switch:
+            self._set_flag(op.switch)
+        if op.factor is not None and op.below:
+            self.flags.set_divisor(op.factor, op.below)
+        if op.toggle and op.runs_on(self.rank):
+            self._set_requires_grad(op.target, op.toggle.value)
+        if op.path is not None and op.runs_on(self.rank):
+            self.paths[op.target] = op.path
+        if op.train is not None:
+            self.training = op.train
+        if op.casts_to:
+            self.cast, self.saved = op.casts_to, None
+        self.saved = op.via or self.saved
         self.index += 1
         self.skipped = False
 
-    def gather(self) -> None:
-        """Groups may be unsharded from now on."""
-        self._may_be_unsharded = True
-
-    def reshard(self) -> None:
-        """What a forward or an unshard has gathered is freed."""
-        self._may_be_unsharded = False
-
-    def add_loss(self, call: Call) -> None:
-        """The loss of a forward waits for its backward."""
-        self.pending.append(Pending(self.index, call, self.calls_of(call.target)))
-
-    def take_losses(self) -> None:
-        """A backward takes pending losses."""
-        taken, wrapped = self.taken, wrapped_modules(self.case)
-        self.pending = [each for each in self.pending if each not in taken]
-        self._may_be_unsharded &= self.skipped or not any(wrapped & each.modules for each in taken)
-        self.unsynced = bool(self.off["requires_gradient_sync"])
-        self.backwards += 1
-
-    def set_flag(self, switch: Switch) -> None:
-        """A flag is switched on or off."""
+    def _set_flag(self, switch: Switch) -> None:
         chosen = frozenset(modules_named(self.case, self.modules, switch.below))
         before = self.off[switch.flag]
         self.off[switch.flag] = before - chosen if switch.value else before | chosen
         self._keeps_unsharded |= switch.flag == "reshard_after_backward" and not switch.value
         self.flags.set(switch)
 
-    def set_requires_grad(self, target: str, value: bool) -> None:
-        """Parameters are frozen, or not any more."""
+    def _set_requires_grad(self, target: str, value: bool) -> None:
         names = self.parameters_at(target)
         self.frozen = self.frozen - names if value else self.frozen | names
 
@@ -164,7 +172,7 @@ def ranks_differ(case: Case) -> bool:
     Nothing is comparable then, neither with the reference, whose gradients have no common mean, nor between
     ranks; such a case is judged by its expectations alone.
     """
-    return any(op.on_some_ranks for op in case.schedule)
+    return any(op.ranks != "all" for op in case.schedule)
 
 
 @functools.lru_cache(maxsize=64)  # asked for every tensor that differs

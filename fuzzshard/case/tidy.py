@@ -44,7 +44,7 @@ def flag_distance(case: Case) -> int:
     for op in case.schedule:
         if op.call:
             waiting = 0
-        elif op.prepares:
+        elif op.switch or op.toggle or op.train is not None:
             waiting += 1
         else:
             total += waiting

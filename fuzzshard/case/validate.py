@@ -45,6 +45,7 @@ def validate(case: Case, world_size: int | None = None) -> Facts:
     for freeze in case.freezes:
         at.check_has_parameters(freeze.target, "freeze")
     for op in case.schedule:
+        at.check_any(op)
         op.check(at)
         at.advance()
     if not at.has_run:
@@ -219,13 +220,17 @@ class Checked(ScheduleState):
         """How many paths a block has."""
         return self._paths.get(block, 0)
 
-    def check_awaits_none(self) -> None:
-        """Parameters cannot be replaced now if a backward is to come."""
-        if self.pending:
+    def check_any(self, op: Op) -> None:
+        """What holds of every op that names, replaces or loads something."""
+        if op.recurse is False and op.target not in self._wrapped:
+            raise InvalidCase(f"{op.tag} names {op.target!r}, which is not wrapped", "wrap it or recurse")
+        if self.pending and (op.casts_to or op.corrupts or op.loads):
             raise InvalidCase(
                 "parameters are replaced between a forward and its backward",
                 "autograd refuses parameters that were changed in place: move the op",
             )
+        if self.saved is None and (op.corrupts or op.loads):
+            raise InvalidCase("a state is loaded or corrupted before any was saved", "save first")
 
     def check_recomputes(self, what: str) -> None:
         """``what`` cannot change now if a checkpointed forward is to be computed again."""
@@ -244,11 +249,6 @@ class Checked(ScheduleState):
                 "zeros_for_unused and no_backward_unshard do not say what then: move the op",
             )
 
-    def check_saved(self) -> None:
-        """There must be something to load."""
-        if self.saved is None:
-            raise InvalidCase("a state is loaded or corrupted before any was saved", "save first")
-
     def check_one_copy(self) -> None:
         """A checkpoint must be the same on every rank."""
         if has_own_statistics(self.case):
@@ -256,18 +256,10 @@ class Checked(ScheduleState):
                 "a checkpoint holds one copy of the statistics of a batch norm, and every rank has its own",
                 'save via "state_dict", or give all ranks the same inputs and drop nothing out',
             )
-        if any(op.toggle and op.on_some_ranks for op in self.case.schedule):
+        if any(op.toggle and op.ranks != "all" for op in self.case.schedule):
             raise InvalidCase(
                 "a checkpoint of parameters that only some ranks freeze",
                 "torch.distributed.checkpoint needs the same keys on every rank: freeze on all",
-            )
-
-    def check_wrapped(self) -> None:
-        """The op must be for some wrapped module."""
-        below = self.op.below
-        if below and not below.recurse and below.target not in self._wrapped:
-            raise InvalidCase(
-                f"{self.op.tag} names {below.target!r}, which is not wrapped", "wrap it or recurse"
             )
 
     def check_has_parameters(self, target: str, what: str) -> None:

@@ -99,7 +99,7 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
     if (reason := ddp_options.not_covered(case, replicate=built_by_forward)) is not None:
         return reason
     built = not built_by_forward
-    if any(op.divisor is not None for op in case.schedule):
+    if any(op.factor is not None for op in case.schedule):
         return DIVIDE_FACTOR
     if any(fills_unused(case, index) for index in range(len(case.wrap))):
         return FILLED
@@ -112,7 +112,7 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
         built = built or (call is not None and not call.target)
         if built_by_forward and op.rebuilds:
             built, frozen = False, set(at.frozen)
-        if built and op.assigns and at.saved == "state_dict":
+        if built and op.assign and at.saved == "state_dict":
             return ASSIGNED
         if built and op.casts_to:
             return CAST

@@ -162,7 +162,7 @@ def _of_replicate(case: Case, spec: DDP) -> Iterator[Exclusion]:
     if spec.join is not None or spec.manual_finalization:
         yield Exclusion("replicate() has no join() and no finalize_backward()", _LATE)
     if spec.initial == "first_rank":
-        if not all(op.keeps_parameters for op in itertools.takewhile(lambda op: not op.call, case.schedule)):
+        if not all(op.sets_mode for op in itertools.takewhile(lambda op: not op.call, case.schedule)):
             yield Exclusion("parameters are used before the first forward, which synchronises them", _LATE)
         if any(op.rebuilds for op in case.schedule):
             yield Exclusion("a model that is built anew is used before its first forward", _LATE)

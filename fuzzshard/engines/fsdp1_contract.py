@@ -219,7 +219,7 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
             holds_reduced |= at.synced
         elif op.zeroes_gradients:
             keeps_some = bool(case.optimizer.exclude)
-            holds_gradients &= not op.drops_gradients or keeps_some
+            holds_gradients &= not op.set_to_none or keeps_some
             holds_reduced &= keeps_some
 
 
@@ -234,7 +234,7 @@ def _of_op(op: Op) -> Iterator[Exclusion]:
         )
     if op.switch and op.switch.flag in SYNC_FLAGS and not op.switch.below.everything:
         yield Exclusion("a flag for some modules only, which no_sync() cannot express", _NO_SYNC)
-    if op.divisor is not None:
+    if op.factor is not None:
         yield Exclusion(
             "a divide factor, which FSDP1 does not have",
             "fully_sharded_data_parallel.py: FullyShardedDataParallel has no such method",

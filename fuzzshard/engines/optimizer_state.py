@@ -61,7 +61,7 @@ def lacks(case: Case, engine: str) -> tuple[tuple[Lack, int, bool], ...]:
     """What is lacking, at which op, and whether that is certain; up to the first that is certain."""
     loads = any(op.loads for op in case.schedule)
     zeroes = case.optimizer.foreach and any(
-        op.zeroes_gradients and not op.drops_gradients for op in case.schedule
+        op.zeroes_gradients and not op.set_to_none for op in case.schedule
     )
     found: list[tuple[Lack, int, bool]] = []
     if not loads and not zeroes:
@@ -103,8 +103,8 @@ class _Walk:
                 yield from self._load()
             if op.updates and not self.stateless:
                 self.state.add(self.grads.within(self.optimized))
-            if op.saves:
-                if op.saves == "dcp":
+            if op.via:
+                if op.via == "dcp":
                     self._initialise()
                 self.saved = self.state.copy()
             if op.casts_to or op.rebuilds:
@@ -133,7 +133,7 @@ class _Walk:
 
     def _zero_grad(self) -> Iterator[tuple[Lack, int, bool]]:
         """``Optimizer.zero_grad``: all gradients of one dtype and device in one call."""
-        if self.at.op.drops_gradients:
+        if self.at.op.set_to_none:
             self.grads.sure -= self.optimized
             self.grads.maybe -= self.optimized
         elif self.sharded and self.case.optimizer.foreach:
@@ -173,13 +173,13 @@ class _Walk:
         op, index = self.at.op, self.at.index
         if self.at.saved == "state_dict":
             self.state = self.saved.copy()
-            if op.assigns:  # the parameters are others now
+            if op.assign:  # the parameters are others now
                 self.grads = Known()
             return
         self._initialise()
         if self.state.all - self.saved.sure:
             yield Lack.SAVED_STATE, index, False
-        if op.assigns and self.state.all and not self.stateless:
+        if op.assign and self.state.all and not self.stateless:
             needed = self.optimized - self.at.frozen
             if needed - self.state.sure:
                 yield Lack.SAVED_STATE, index, False

@@ -52,7 +52,7 @@ def _options_meet(case: Case, found: Facts) -> bool:
         return False
     if case.init == "meta" and case.ties:
         return False
-    if any(op.casts_to for op in ops) and (case.dtypes or any(op.saves for op in ops)):
+    if any(op.casts_to for op in ops) and (case.dtypes or any(op.via for op in ops)):
         return False
     frozen = [freeze.target for freeze in case.freezes]
     toggled = [op.toggle for op in ops if op.toggle]
@@ -60,7 +60,7 @@ def _options_meet(case: Case, found: Facts) -> bool:
         return False
     if case.dtypes and any(toggle.value for toggle in toggled):
         return False
-    return not (toggled and any(op.saves == "dcp" for op in ops))
+    return not (toggled and any(op.via == "dcp" for op in ops))
 
 
 def _adds_in_place(block: Block) -> bool:
@@ -80,7 +80,7 @@ def _trains(case: Case, found: Facts) -> bool:
     flow = Flow(case.model, case.inputs, found, case.ties)
     off: set[Switch] = set()
     unsynced = backwards = 0
-    saves = any(op.saves for op in case.schedule)
+    saves = any(op.via for op in case.schedule)
     for at in follow(case):
         op = at.op
         if op.takes:
@@ -92,7 +92,7 @@ def _trains(case: Case, found: Facts) -> bool:
                 return False
         if (op.updates or op.clips) and at.pending:
             return False
-        if (op.updates or op.saves or op.loads) and saves and unsynced:
+        if (op.updates or op.via or op.loads) and saves and unsynced:
             return False
         if op.switch and op.switch.flag != "reshard_after_forward":
             key = op.switch._replace(value=False)

@@ -125,7 +125,7 @@ def vote(
     not.
     """
     disagreeing = {name: {d.key for d in found} for name, found in differing.items()}
-    shared = first(case, lambda op: op.saves == "dcp")
+    shared = first(case, lambda op: op.via == "dcp")
 
     def culprit(difference: Difference) -> str:
         for other, keys in disagreeing.items():

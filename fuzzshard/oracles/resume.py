@@ -18,7 +18,7 @@ def uncorrupted(case: Case, reference: Trace, rank: int) -> list[Finding]:
     found = []
     saved: dict[str, torch.Tensor] = {}
     for index, op in enumerate(case.schedule):
-        if op.saves:
+        if op.via:
             saved = _parameters(reference, index, "parameter")
         elif op.corrupts:
             corrupted = _parameters(reference, index, "resume")

@@ -74,7 +74,7 @@ def _scales_terms(case: Case, device: str) -> bool:
     NCCL does so with ``PREMUL_SUM``; and where the shard axis has one rank, ``fully_shard`` divides in place
     of the reduce-scatter, before replicas are added (``foreach_reduce``).
     """
-    factors = (op.divisor for op in case.schedule if op.divisor is not None)
+    factors = (op.factor for op in case.schedule if op.factor is not None)
     scaled = device == "cuda" or (case.mesh.shard == 1 and case.mesh.data_size > 1)
     return scaled and any(math.frexp(factor)[0] != 0.5 for factor in factors)
 

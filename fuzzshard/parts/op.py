@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.strategies.schedules import Run as Run
     from fuzzshard.strategies.states import Boundaries as Boundaries
     from fuzzshard.training.trainer import Trainer as Trainer
+else:  # nobody looks at annotations when it runs
+    Boundaries = Case = Checked = Engine = Names = Offered = Program = Run = ScheduleState = Trainer = None
 
 Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""
@@ -37,31 +39,8 @@ Flag = Literal[
     "reshard_after_backward",
     "reshard_after_forward",
 ]
-Look = Literal[
-    "registration",
-    "parameters",
-    "trained",
-    "resumed",
-    "gradients",
-    "unreduced",
-    "inputs",
-    "buffers",
-    "state_dict",
-    "taken",
-    "optimizer",
-]
-"""What can be recorded after an op (:class:`fuzzshard.training.observer.Observer`)."""
-Moment = Literal[
-    "step_begins",
-    "aside",
-    "before_forward",
-    "before_second_forward",
-    "after_forward",
-    "before_backward",
-    "after_backward",
-    "before_step",
-]
-"""Where in a step of a drawn schedule an op may be put."""
+Moment = str
+"""Where in a step of a drawn schedule ops may be put (:class:`fuzzshard.strategies.schedules.Run`)."""
 
 
 class Call(NamedTuple):
@@ -136,19 +115,17 @@ class Op(Part, frozen=True, kw_only=True):
     meanings: ClassVar[Mapping[str, str]] = {}
     """What each of its :meth:`features` means."""
     choices: ClassVar[tuple[Choice, ...]] = ()
-    looks: ClassVar[tuple[Look, ...]] = ()
-    """What is recorded after it, as it may have changed it."""
+    says: ClassVar[str] = ""
+    """Its :meth:`statement`, of ``op``, the expression ``at`` its target, ``alone`` and ``others``."""
+    looks: ClassVar[tuple[str, ...]] = ()
+    """What is recorded after it: methods of :class:`fuzzshard.training.observer.Observer`."""
     method: ClassVar[str] = ""
     """The method of ``FSDPModule`` that it calls, where not every supported torch has that."""
-    prepares: ClassVar[bool] = False
-    """Whether it sets something for the forward that comes next, and reads best just before that."""
     updates: ClassVar[bool] = False
     """Whether the optimizer makes a step."""
     clips: ClassVar[bool] = False
     """Whether it scales all gradients by their norm."""
     zeroes_gradients: ClassVar[bool] = False
-    chooses_path: ClassVar[bool] = False
-    """Whether forwards call other modules after it."""
     aborts: ClassVar[bool] = False
     """Whether an exception ends the iteration that it runs."""
     gathers: ClassVar[bool] = False
@@ -160,15 +137,60 @@ class Op(Part, frozen=True, kw_only=True):
     loads: ClassVar[bool] = False
     corrupts: ClassVar[bool] = False
     """Whether parameters and the optimizer's state lose their values."""
-    wants_sharded: ClassVar[bool] = False
-    """Whether it changes parameters, which only sharded ones may be."""
-    keeps_parameters: ClassVar[bool] = False
-    """Whether parameters are what they were, whatever it is given."""
 
     @property
     def tag(self) -> str:
         """Its name in JSON."""
         return str(self.__struct_config__.tag)
+
+    # Fields of some ops, with what the others say:
+
+    @property
+    def target(self) -> str:
+        """The module or parameter that it is for."""
+        return ""
+
+    @property
+    def recurse(self) -> bool | None:
+        """Whether it is for the wrapped modules below :attr:`target` too, where it is for such."""
+        return None
+
+    @property
+    def ranks(self) -> Ranks:
+        """Where it runs."""
+        return "all"
+
+    @property
+    def train(self) -> bool | None:
+        """The mode of the model from now on."""
+        return None
+
+    @property
+    def path(self) -> int | None:
+        """The alternative that the block at :attr:`target` calls from now on."""
+        return None
+
+    @property
+    def factor(self) -> float | None:
+        """What sums of gradients are divided by from now on."""
+        return None
+
+    @property
+    def via(self) -> Via | None:
+        """How it saves model and optimizer."""
+        return None
+
+    @property
+    def assign(self) -> bool:
+        """Whether what it loads becomes the parameters, in place of their values."""
+        return False
+
+    @property
+    def set_to_none(self) -> bool:
+        """Whether it zeroes gradients by removing them."""
+        return False
+
+    # What follows from fields:
 
     @property
     def call(self) -> Call | None:
@@ -186,14 +208,9 @@ class Op(Part, frozen=True, kw_only=True):
         return None
 
     @property
-    def batch_used(self) -> int | None:
-        """The input batch that a forward takes."""
-        return None if self.call is None else self.call.batch
-
-    @property
     def below(self) -> Below | None:
         """The wrapped modules that it is for, where it is for some of them."""
-        return None
+        return None if self.recurse is None else Below(self.target, self.recurse)
 
     @property
     def switch(self) -> Switch | None:
@@ -206,33 +223,13 @@ class Op(Part, frozen=True, kw_only=True):
         return None
 
     @property
-    def divisor(self) -> float | None:
-        """What sums of gradients are divided by from now on."""
-        return None
-
-    @property
     def casts_to(self) -> Literal["float32", "float64"] | None:
         """The dtype of everything from now on."""
         return None
 
     @property
-    def saves(self) -> Via | None:
-        """How it saves model and optimizer."""
-        return None
-
-    @property
-    def assigns(self) -> bool:
-        """Whether what it loads becomes the parameters, in place of their values."""
-        return False
-
-    @property
     def rebuilds(self) -> bool:
         """Whether model and optimizer are built anew."""
-        return False
-
-    @property
-    def drops_gradients(self) -> bool:
-        """Whether it zeroes gradients by removing them."""
         return False
 
     @property
@@ -241,54 +238,57 @@ class Op(Part, frozen=True, kw_only=True):
         return False
 
     @property
-    def replaces_parameters(self) -> bool:
-        """Whether parameters are other tensors, or of another dtype, after it."""
-        return self.casts_to is not None or self.assigns or self.rebuilds
+    def sets_mode(self) -> bool:
+        """Whether it sets how forwards run, and touches no parameter."""
+        return self.switch is not None or self.train is not None or self.path is not None
 
     @property
-    def on_some_ranks(self) -> bool:
-        """Whether it does not run on all ranks."""
-        return getattr(self, "ranks", "all") != "all"
+    def wants_sharded(self) -> bool:
+        """Whether it changes parameters, which only sharded ones may be."""
+        return self.updates or self.corrupts or self.toggle is not None or self.casts_to is not None
+
+    @property
+    def replaces_parameters(self) -> bool:
+        """Whether parameters are other tensors, or of another dtype, after it."""
+        return self.casts_to is not None or self.assign or self.rebuilds
 
     def runs_on(self, rank: int) -> bool:
         """Whether it runs on ``rank``."""
-        return names_rank(getattr(self, "ranks", "all"), rank)
+        return names_rank(self.ranks, rank)
 
     @property
     def restored_by(self) -> Op | None:
         """The op that undoes it, where it is one of two that belong together."""
         return None
 
-    def apply(self, state: ScheduleState) -> None:
-        """Changes what is known of the run by the schedule alone."""
-
     def check(self, at: Checked) -> None:
         """Raises :class:`InvalidCase` where it cannot be meant at this point of a run."""
 
     def features(self, at: ScheduleState) -> Iterator[str]:
-        """The features of a case that it makes."""
-        return iter(())
+        """The features of a case that it makes; that of :attr:`meanings` where it is one."""
+        return iter(self.meanings if len(self.meanings) == 1 else ())
 
     def statement(self, index: int, losses: Sequence[int]) -> str:
         """A line of a program; ``losses`` are the forwards whose losses it takes."""
-        raise NotImplementedError
+        alone = self.below.alone if self.below else ""
+        others = "" if self.ranks == "all" else "if rank > 0: "
+        return self.says.format(op=self, at=expression(self.target), alone=alone, others=others)
 
     def noun(self, *, no_sync: bool = False) -> str:
         """What it is called in a sentence; with ``no_sync`` engines have that in place of flags."""
         words = self.tag.replace("_", " ")
-        target = getattr(self, "target", "")
-        return f"{words} of {target}" if target else words
+        return f"{words} of {self.target}" if self.target else words
 
     def run(self, trainer: Trainer, index: int) -> bool | None:
         """Runs it on a rank; False where it had nothing to differentiate."""
-        raise NotImplementedError
+        return self.run_again(trainer.engine)
 
     def run_again(self, engine: Engine) -> None:
         """Sets on a model that is built anew what it has set on the one before."""
 
     def lines(self, program: Program, index: int) -> list[str]:
         """Its statements in a script."""
-        raise NotImplementedError
+        return self.lines_again(program)
 
     def lines_again(self, program: Program) -> list[str]:
         """Statements for what a model that is built anew has to be told again."""
@@ -309,13 +309,14 @@ class Op(Part, frozen=True, kw_only=True):
 
     def mended(self, names: Names) -> Op | None:
         """The same op where modules and parameters may be gone; None where it means nothing any more."""
-        if (below := self.below) is None:
-            return self
-        return self if below.target in (names.modules if below.recurse else names.wrapped) else None
+        names.saved |= self.via is not None
+        lost = (self.loads or self.corrupts) and not names.saved
+        known = names.wrapped if self.recurse is False else names.modules
+        return None if lost or self.target not in known else self
 
     def renamed(self, rename: Callable[[str], str]) -> Self:
         """The same op for a module that has another name."""
-        return replace(self, target=rename(self.target)) if hasattr(self, "target") else self
+        return replace(self, target=rename(self.target)) if "target" in self.__struct_fields__ else self
 
     def renumbered(self, numbers: Mapping[int, int]) -> Self:
         """The same op where input batches have other numbers."""
@@ -338,3 +339,7 @@ def names_rank(ranks: Ranks, rank: int) -> bool:
 def expression(path: str) -> str:
     """The expression for the module at ``path``; the root is ``model``."""
     return f"model.{path}" if path else "model"
+
+
+Features = Iterator[str]
+Additions = Iterator[tuple[Op, ...]]

@@ -132,7 +132,7 @@ class Program:
         if (watched and not is_returned) or self.aim.kind == "replicas" or uses_parameters(self.scope):
             lines.append(f"params = {self.scope.parameters(self.scope.model)}")
         has_optimizer = any(
-            op.updates or op.zeroes_gradients or op.saves or op.loads or op.corrupts for op in self.ops
+            op.updates or op.zeroes_gradients or op.via or op.loads or op.corrupts for op in self.ops
         )
         return [*lines, *(optimizer_lines(self.scope) if has_optimizer else [])]
 

@@ -131,8 +131,8 @@ def raise_targets(case: Case) -> Iterator[Edit]:
         if checkpoint.module:
             yield change_item("checkpoints", index, module=split(checkpoint.module)[0])
     for index, op in enumerate(case.schedule):
-        if getattr(op, "target", ""):
-            yield change_item("schedule", index, target=split(getattr(op, "target", ""))[0])
+        if op.target:
+            yield change_item("schedule", index, target=split(op.target)[0])
 
 
 def raise_groups(case: Case) -> Iterator[Edit]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fuzzshard.engines.base import plain_name
-from fuzzshard.parts.op import Look, Op
+from fuzzshard.parts.op import Op
 from fuzzshard.training.remains import hook_counts, remains
 from fuzzshard.training.states import optimizer_states
 from fuzzshard.training.trace import Key, Observation, Trace
@@ -37,29 +36,16 @@ class Observer:
 
     def observe(self, index: int, op: Op) -> None:
         """Records what the op at ``index`` may have changed."""
-        looks: Mapping[Look, Callable[[int], None]] = {
-            "registration": self.observe_registration,
-            "parameters": self._parameters,
-            "trained": self._trained,
-            "resumed": lambda index: self._trained(index, "resume"),
-            "gradients": self._gradients,
-            "unreduced": self._unreduced,
-            "inputs": self._inputs,
-            "buffers": self._buffers,
-            "state_dict": self._state_dict,
-            "taken": self._taken,
-            "optimizer": self._optimizer,
-        }
         for look in op.looks:
-            looks[look](index)
+            getattr(self, look)(index)
 
-    def observe_registration(self, index: int) -> None:
+    def registration(self, index: int) -> None:
         """Records how every parameter is registered, where the engine registers others in training."""
         if self.trainer.engine.reregisters:
             for fqn in self.trainer.engine.facts.parameters:
                 self.trace.register(Key(index, "registration", fqn), self.trainer.engine.parameter(fqn))
 
-    def _parameters(self, index: int) -> None:
+    def parameters(self, index: int) -> None:
         """What is registered; a tensor that only an in-place op can change is copied once a version."""
         for fqn in self.trainer.engine.facts.parameters if self.trainer.engine.registers else ():
             key = Key(index, "registered_parameter", fqn)
@@ -72,39 +58,50 @@ class Observer:
             if not self.trainer.engine.reregisters:
                 self.copies[fqn] = parameter._version, self.trace.tensors[key]
 
-    def _trained(self, index: int, oracle: str = "parameter") -> None:
+    def trained(self, index: int, oracle: str = "parameter") -> None:
+        """Parameters as the optimizer sees them."""
         for fqn, parameter in self.trainer.engine.observed().items():
             self.trace.record(Key(index, oracle, fqn), parameter, self.trainer.engine.flat_range(fqn))
 
-    def _optimizer(self, index: int) -> None:
+    def resumed(self, index: int) -> None:
+        """The same, of parameters that a load has to bring back."""
+        self.trained(index, "resume")
+
+    def optimizer(self, index: int) -> None:
+        """The state of the optimizer."""
         for name, state in optimizer_states(self.trainer):
             self.trace.record(Key(index, "resume", name), state)
 
-    def _state_dict(self, index: int) -> None:
+    def state_dict(self, index: int) -> None:
+        """The state dict that was taken last."""
         for fqn, tensor in self.trainer.states.taken.items():
             self.trace.record(Key(index, "state_dict", fqn), tensor)
 
-    def _taken(self, index: int) -> None:
+    def taken(self, index: int) -> None:
         """What a state dict that was taken earlier holds now, where its tensors are the model's own."""
         if self.trainer.engine.state_dict_aliases:
-            self._state_dict(index)
+            self.state_dict(index)
 
-    def _gradients(self, index: int) -> None:
+    def gradients(self, index: int) -> None:
+        """Gradients as the optimizer sees them."""
         for oracle, gradients in self.trainer.engine.gradients().items():
             for fqn, gradient in gradients.items():
                 self.trace.record(Key(index, oracle, fqn), gradient, self.trainer.engine.flat_range(fqn))
 
-    def _unreduced(self, index: int) -> None:
+    def unreduced(self, index: int) -> None:
+        """Gradients that wait to be reduced."""
         for fqn, gradient in self.trainer.engine.unreduced_gradients().items():
             self.trace.record(Key(index, "unreduced_gradient", fqn), gradient)
 
-    def _inputs(self, index: int) -> None:
+    def inputs(self, index: int) -> None:
+        """Gradients of inputs."""
         for (target, batch), tensors in self.trainer.feed.batches.items():
             for i, tensor in enumerate(tensors):
                 if tensor.requires_grad:
                     name = f"input {i} of batch {batch}{' of ' + target if target else ''}"
                     self.trace.record(Key(index, "input_gradient", name), tensor.grad)
 
-    def _buffers(self, index: int) -> None:
+    def buffers(self, index: int) -> None:
+        """Buffers of modules."""
         for name, buffer in self.trainer.engine.model.named_buffers():
             self.trace.record(Key(index, "buffer", plain_name(name)), buffer)

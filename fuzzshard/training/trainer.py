@@ -58,7 +58,7 @@ class Trainer:
     def run(self, on_op: OnOp | None = None) -> None:
         """Runs the whole schedule; ``on_op`` is called with the index of each op before it runs."""
         if self.observer is not None:
-            self.observer.observe_registration(-1)
+            self.observer.registration(-1)
         try:
             for index, op in enumerate(self.case.schedule):
                 if on_op is not None:

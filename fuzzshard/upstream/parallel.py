@@ -12,8 +12,7 @@ from fuzzshard.case.options import TensorParallel
 from fuzzshard.parts.leaves.conv2d import Conv2d
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step, ZeroGrad
+from fuzzshard.parts.ops import Backward, Forward, Op, SetFlag, Step, ZeroGrad
 from fuzzshard.upstream.cell import Row, grid, single
 from fuzzshard.upstream.models import call, mlp, mlp_stack, sequential
 from fuzzshard.upstream.setup import (

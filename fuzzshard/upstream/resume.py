@@ -7,12 +7,12 @@ from typing import Any
 
 from fuzzshard.case.case import Case, Mesh, Optimizer
 from fuzzshard.case.options import TensorParallel
-from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     Backward,
     CorruptState,
     Forward,
     LoadState,
+    Op,
     SaveState,
     Step,
     TakeStateDict,

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from fuzzshard.case.schedule_state import ranks_differ
 from small_cases import SMALL
 
 from fuzzshard.case.case import Case, EngineName
 from fuzzshard.case.facts import facts
+from fuzzshard.case.schedule_state import ranks_differ
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.ops import Backward, Forward, Step
 from fuzzshard.reproducer import script, scripts

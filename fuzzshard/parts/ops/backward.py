@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
 
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.op import Look, Op, Which
-
-if TYPE_CHECKING:
-    from fuzzshard.parts.op import Checked, Names, Program, ScheduleState, Trainer
+from fuzzshard.parts import op
 
 
-class Backward(Op, tag="backward", frozen=True, kw_only=True):
+class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
     """Calls ``backward`` on the sum of all pending losses, or only on the oldest or newest one."""
 
-    which: Which = "all"
+    which: op.Which = "all"
 
-    lane: ClassVar[str] = "backward"
-    looks: ClassVar[tuple[Look, ...]] = ("registration", "inputs", "gradients", "unreduced")
-    meanings: ClassVar[Mapping[str, str]] = {
+    lane = "backward"
+    looks = ("registration", "inputs", "gradients", "unreduced")
+    meanings = {
         "reuse:two_forwards": "a backward while two forwards are pending",
         "schedule:backward_oldest": "a backward of the oldest of several pending losses",
         "schedule:backward_newest": "a backward of the newest of several pending losses",
@@ -35,20 +31,16 @@ class Backward(Op, tag="backward", frozen=True, kw_only=True):
 
     @property
     @override
-    def takes(self) -> Which:
+    def takes(self) -> op.Which:
         return self.which
 
     @override
-    def apply(self, state: ScheduleState) -> None:
-        state.take_losses()
-
-    @override
-    def check(self, at: Checked) -> None:
+    def check(self, at: op.Checked) -> None:
         if not at.pending:
             raise InvalidCase("a backward has no pending forward", "put a forward before it")
 
     @override
-    def features(self, at: ScheduleState) -> Iterator[str]:
+    def features(self, at: op.ScheduleState) -> op.Features:
         if len(at.pending) > 1:
             yield "reuse:two_forwards"
             if self.which != "all":
@@ -70,15 +62,15 @@ class Backward(Op, tag="backward", frozen=True, kw_only=True):
         return f"{taken if len(losses) == 1 else f'({taken})'}.backward()"
 
     @override
-    def run(self, trainer: Trainer, index: int) -> bool:
+    def run(self, trainer: op.Trainer, index: int) -> bool:
         return trainer.backward(index, self.which)
 
     @override
-    def lines(self, program: Program, index: int) -> list[str]:
+    def lines(self, program: op.Program, index: int) -> list[str]:
         return program.backwards.lines(index, stops=program.stops_at(index))
 
     @override
-    def mended(self, names: Names) -> Op | None:
+    def mended(self, names: op.Names) -> op.Op | None:
         if not names.pending:
             return None
         names.pending = 0 if self.which == "all" else names.pending - 1

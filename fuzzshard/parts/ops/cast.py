@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Literal, Self
 
 from msgspec.structs import replace
 from typing_extensions import override
 
+from fuzzshard.parts import op
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.parts.op import Choice, Op
-
-if TYPE_CHECKING:
-    from fuzzshard.parts.op import Boundaries, Checked, Engine, Offered, Program, ScheduleState, Trainer
 
 
-class Cast(Op, tag="cast", frozen=True, kw_only=True):
+class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
     """``model.to(dtype)``; inputs are of this dtype from now on and the optimizer is made anew."""
 
     dtype: Literal["float32", "float64"]
 
-    wants_sharded: ClassVar[bool] = True
-    meanings: ClassVar[Mapping[str, str]] = {
+    says = "model.to({op.dtype})"
+    meanings = {
         "op:cast": "a cast of the wrapped model",
         "op:cast_before_forward": "a cast between wrapping and the first forward",
     }
-    choices: ClassVar[tuple[Choice, ...]] = (
+    choices = (
         # what was saved has one dtype
-        Choice("cast", 12, 2, excluded_by=("save_load", "other_dtypes"), new=True),
+        op.Choice("cast", 12, 2, excluded_by=("save_load", "other_dtypes"), new=True),
     )
 
     @classmethod
@@ -41,25 +38,13 @@ class Cast(Op, tag="cast", frozen=True, kw_only=True):
         return self.dtype
 
     @override
-    def apply(self, state: ScheduleState) -> None:
-        state.cast, state.saved = self.dtype, None
-
-    @override
-    def check(self, at: Checked) -> None:
-        at.check_awaits_none()
-
-    @override
-    def features(self, at: ScheduleState) -> Iterator[str]:
+    def features(self, at: op.ScheduleState) -> op.Features:
         yield "op:cast"
         if not at.has_run:
             yield "op:cast_before_forward"
 
     @override
-    def statement(self, index: int, losses: Sequence[int]) -> str:
-        return f"model.to({self.dtype})"
-
-    @override
-    def run(self, trainer: Trainer, index: int) -> None:
+    def run(self, trainer: op.Trainer, index: int) -> None:
         trainer.before_change()
         self.run_again(trainer.engine)
         trainer.feed.batches.clear()
@@ -67,28 +52,28 @@ class Cast(Op, tag="cast", frozen=True, kw_only=True):
         trainer.forget_tensors()
 
     @override
-    def run_again(self, engine: Engine) -> None:
+    def run_again(self, engine: op.Engine) -> None:
         engine.cast(self.dtype)
 
     @override
-    def lines(self, program: Program, index: int) -> list[str]:
+    def lines(self, program: op.Program, index: int) -> list[str]:
         program.inputs.change_dtype(self.dtype)
         program.taken = False
         return [*program.reshard(), *self.lines_again(program), *program.renewed()]
 
     @override
-    def lines_again(self, program: Program) -> list[str]:
+    def lines_again(self, program: op.Program) -> list[str]:
         return [f"{program.scope.called}.to(torch.{self.dtype})"]
 
     @classmethod
     @override
-    def draw_between(cls, steps: Boundaries) -> None:
+    def draw_between(cls, steps: op.Boundaries) -> None:
         if "cast" in steps.swarm:
             steps.ops[0].append(cls.to_other(steps.case.dtype))
 
     @classmethod
     @override
-    def additions(cls, offered: Offered) -> Iterator[tuple[Op, ...]]:
+    def additions(cls, offered: op.Offered) -> op.Additions:
         yield (cls.to_other(offered.case.dtype),)
 
     @override

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.op import Call, Look, Op, expression
+from fuzzshard.parts import op
 from fuzzshard.parts.ops.backward import Backward
 
-if TYPE_CHECKING:
-    from fuzzshard.parts.op import Checked, Names, Offered, Program, ScheduleState, Trainer
 
-
-class Forward(Op, tag="forward", frozen=True, kw_only=True):
+class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     """Runs ``target`` on input batch ``batch`` and keeps the loss pending for a later backward.
 
     The same ``batch`` number means the same tensors. ``grad=False`` runs under ``torch.no_grad()``
@@ -29,9 +26,9 @@ class Forward(Op, tag="forward", frozen=True, kw_only=True):
     grad: bool = True
     outputs: tuple[int, ...] | None = None
 
-    lane: ClassVar[str] = "forward"
-    looks: ClassVar[tuple[Look, ...]] = ("registration", "parameters", "buffers")
-    meanings: ClassVar[Mapping[str, str]] = {
+    lane = "forward"
+    looks = ("registration", "parameters", "buffers")
+    meanings = {
         "schedule:no_grad_forward": "a forward under no_grad",
         "schedule:eval_forward": "a forward in eval mode",
         "schedule:non_root_forward": "a forward of a module below the root",
@@ -39,25 +36,18 @@ class Forward(Op, tag="forward", frozen=True, kw_only=True):
 
     @property
     @override
-    def call(self) -> Call:
-        return Call(self.target, self.batch, self.grad, self.outputs)
+    def call(self) -> op.Call:
+        return op.Call(self.target, self.batch, self.grad, self.outputs)
 
     @override
-    def apply(self, state: ScheduleState) -> None:
-        state.gather()
-        state.has_run = True
-        if self.grad:
-            state.add_loss(self.call)
-
-    @override
-    def check(self, at: Checked) -> None:
+    def check(self, at: op.Checked) -> None:
         at.check_called_alone(self.target)
         outputs = at.num_outputs(self.target)
         if self.outputs is not None and (not self.outputs or any(not 0 <= i < outputs for i in self.outputs)):
             raise InvalidCase(f"forward uses outputs {self.outputs} of {outputs}", "use indices that exist")
 
     @override
-    def features(self, at: ScheduleState) -> Iterator[str]:
+    def features(self, at: op.ScheduleState) -> op.Features:
         if not self.grad:
             yield "schedule:no_grad_forward"
         if not at.training:
@@ -68,7 +58,7 @@ class Forward(Op, tag="forward", frozen=True, kw_only=True):
     @override
     def statement(self, index: int, losses: Sequence[int]) -> str:
         outputs = "" if self.outputs is None else f"outputs {', '.join(map(str, self.outputs))} of "
-        loss = f"loss({outputs}{expression(self.target)}(batch {self.batch}))"
+        loss = f"loss({outputs}{op.expression(self.target)}(batch {self.batch}))"
         return f"loss{index} = {loss}" if self.grad else f"with no_grad: {loss}"
 
     @override
@@ -76,16 +66,16 @@ class Forward(Op, tag="forward", frozen=True, kw_only=True):
         return super().noun() if self.grad else f"{super().noun()} under no_grad"
 
     @override
-    def run(self, trainer: Trainer, index: int) -> None:
+    def run(self, trainer: op.Trainer, index: int) -> None:
         trainer.forward(index, self.call)
 
     @override
-    def lines(self, program: Program, index: int) -> list[str]:
+    def lines(self, program: op.Program, index: int) -> list[str]:
         return program.forwards.lines(index, self.call)
 
     @classmethod
     @override
-    def additions(cls, offered: Offered) -> Iterator[tuple[Op, ...]]:
+    def additions(cls, offered: op.Offered) -> op.Additions:
         one = cls(batch=offered.batch)
         yield (replace(one, grad=False),)
         yield (one, Backward())
@@ -93,7 +83,7 @@ class Forward(Op, tag="forward", frozen=True, kw_only=True):
         yield (replace(one, target=offered.some_called()), Backward())
 
     @override
-    def mended(self, names: Names) -> Op:
+    def mended(self, names: op.Names) -> op.Op:
         target = self.target if self.target in names.modules else ""
         kept = tuple(i for i in self.outputs or () if i < names.num_outputs(target))
         names.pending += self.grad

@@ -2,66 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
-
 from typing_extensions import override
 
-from fuzzshard.parts.op import Choice, Look, Op, Via
+from fuzzshard.parts import op
 from fuzzshard.parts.ops.corrupt_state import CorruptState
 from fuzzshard.parts.ops.load_state import LoadState
 
-if TYPE_CHECKING:
-    from fuzzshard.parts.op import Boundaries, Checked, Names, Offered, Program, ScheduleState, Trainer
 
-
-class SaveState(Op, tag="save_state", frozen=True, kw_only=True):
+class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
     """Saves model and optimizer: through ``torch.distributed.checkpoint``, or as copied state dicts."""
 
-    via: Via = "dcp"
+    via: op.Via = "dcp"
 
-    lane: ClassVar[str] = "state"
-    takes_state: ClassVar[bool] = True
-    looks: ClassVar[tuple[Look, ...]] = ("trained", "optimizer")
-    meanings: ClassVar[Mapping[str, str]] = {
+    says = "save_state(via={op.via!r})"
+    lane = "state"
+    takes_state = True
+    looks = ("trained", "optimizer")
+    meanings = {
         "op:save_dcp": "a checkpoint on disk",
         "op:save_state_dict": "copies of state dicts",
     }
-    choices: ClassVar[tuple[Choice, ...]] = (Choice("save_load", 16, 1, needs=("several_steps",), new=True),)
-
-    @property
-    @override
-    def saves(self) -> Via:
-        return self.via
+    choices = (op.Choice("save_load", 16, 1, needs=("several_steps",), new=True),)
 
     @override
-    def apply(self, state: ScheduleState) -> None:
-        state.saved = self.via
-
-    @override
-    def check(self, at: Checked) -> None:
+    def check(self, at: op.Checked) -> None:
         if self.via == "dcp":
             at.check_one_copy()
 
     @override
-    def features(self, at: ScheduleState) -> Iterator[str]:
+    def features(self, at: op.ScheduleState) -> op.Features:
         yield f"op:save_{self.via}"
 
     @override
-    def statement(self, index: int, losses: Sequence[int]) -> str:
-        return f"save_state(via={self.via!r})"
-
-    @override
-    def run(self, trainer: Trainer, index: int) -> None:
+    def run(self, trainer: op.Trainer, index: int) -> None:
         trainer.states.save(trainer, self.via)
 
     @override
-    def lines(self, program: Program, index: int) -> list[str]:
+    def lines(self, program: op.Program, index: int) -> list[str]:
         return [*program.states.save(self.via), *program.watch.lines(index, ("parameter", "resume"))]
 
     @classmethod
     @override
-    def draw_between(cls, steps: Boundaries) -> None:
+    def draw_between(cls, steps: op.Boundaries) -> None:
         """Saves, perhaps trains on, perhaps corrupts, loads; then trains on.
 
         A checkpoint on disk holds one copy of the buffers, and ranks with data of their own have their own.
@@ -70,7 +52,7 @@ class SaveState(Op, tag="save_state", frozen=True, kw_only=True):
             return
         tape, last = steps.tape, steps.num_steps - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
-        via: Via = "dcp" if tape.chance(60) and not steps.has_own_statistics else "state_dict"
+        via: op.Via = "dcp" if tape.chance(60) and not steps.has_own_statistics else "state_dict"
         then = steps.ops[first + tape.below(last - first + 1)]
         steps.ops[first].append(cls(via=via))
         assign = tape.chance(25) and not steps.case.ties
@@ -80,11 +62,6 @@ class SaveState(Op, tag="save_state", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def additions(cls, offered: Offered) -> Iterator[tuple[Op, ...]]:
+    def additions(cls, offered: op.Offered) -> op.Additions:
         for saved in (cls(via="state_dict"), cls()):
             yield (saved, CorruptState(how=offered.rng.choice(("zero", "rebuild"))), LoadState())
-
-    @override
-    def mended(self, names: Names) -> Op:
-        names.saved = True
-        return self

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
-
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.op import Below, Choice, Op, expression
-
-if TYPE_CHECKING:
-    from fuzzshard.parts.op import Boundaries, Checked, Engine, Offered, Program, ScheduleState, Trainer
+from fuzzshard.parts import op
 
 
-class SetDivideFactor(Op, tag="set_divide_factor", frozen=True, kw_only=True):
+class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True):
     """``FSDPModule.set_gradient_divide_factor(factor)`` on the wrapped modules below ``target``, or on it.
 
     Gradients are then the sum over the data-parallel ranks divided by ``factor``, not by their number.
@@ -24,28 +18,14 @@ class SetDivideFactor(Op, tag="set_divide_factor", frozen=True, kw_only=True):
     target: str = ""
     recurse: bool = True
 
-    meanings: ClassVar[Mapping[str, str]] = {"op:divide_factor": "set_gradient_divide_factor"}
-    choices: ClassVar[tuple[Choice, ...]] = (Choice("divide_factor", 10, 3, new=True),)
-
-    @property
-    @override
-    def below(self) -> Below:
-        return Below(self.target, self.recurse)
-
-    @property
-    @override
-    def divisor(self) -> float:
-        return self.factor
+    says = "{at}.set_gradient_divide_factor({op.factor}{alone})"
+    meanings = {"op:divide_factor": "set_gradient_divide_factor"}
+    choices = (op.Choice("divide_factor", 10, 3, new=True),)
 
     @override
-    def apply(self, state: ScheduleState) -> None:
-        state.flags.set_divisor(self.factor, self.below)
-
-    @override
-    def check(self, at: Checked) -> None:
+    def check(self, at: op.Checked) -> None:
         if self.factor <= 0:
             raise InvalidCase("a divide factor is not positive", "use a positive number")
-        at.check_wrapped()
         if at.was_reduced_partly:
             raise InvalidCase(
                 "a divide factor changes while gradients are reduced over one axis of the mesh only",
@@ -53,27 +33,11 @@ class SetDivideFactor(Op, tag="set_divide_factor", frozen=True, kw_only=True):
             )
 
     @override
-    def features(self, at: ScheduleState) -> Iterator[str]:
-        yield "op:divide_factor"
+    def run_again(self, engine: op.Engine) -> None:
+        engine.set_divide_factor(self.factor, op.Below(self.target, self.recurse))
 
     @override
-    def statement(self, index: int, losses: Sequence[int]) -> str:
-        return f"{expression(self.target)}.set_gradient_divide_factor({self.factor}{self.below.alone})"
-
-    @override
-    def run(self, trainer: Trainer, index: int) -> None:
-        self.run_again(trainer.engine)
-
-    @override
-    def run_again(self, engine: Engine) -> None:
-        engine.set_divide_factor(self.factor, self.below)
-
-    @override
-    def lines(self, program: Program, index: int) -> list[str]:
-        return self.lines_again(program)
-
-    @override
-    def lines_again(self, program: Program) -> list[str]:
+    def lines_again(self, program: op.Program) -> list[str]:
         """With sums in place of what gloo does not have (:func:`fuzzshard.case.sync_flags.multiplies`)."""
 
         def statements(module: str) -> list[str]:
@@ -83,11 +47,11 @@ class SetDivideFactor(Op, tag="set_divide_factor", frozen=True, kw_only=True):
                 lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
             return lines
 
-        return program.scope.each_wrapped(self.below, statements)
+        return program.scope.each_wrapped(op.Below(self.target, self.recurse), statements)
 
     @classmethod
     @override
-    def draw_between(cls, steps: Boundaries) -> None:
+    def draw_between(cls, steps: op.Boundaries) -> None:
         """Any factor, also one that the number of ranks is not a multiple of."""
         if "divide_factor" not in steps.swarm:
             return
@@ -97,6 +61,6 @@ class SetDivideFactor(Op, tag="set_divide_factor", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def additions(cls, offered: Offered) -> Iterator[tuple[Op, ...]]:
+    def additions(cls, offered: op.Offered) -> op.Additions:
         factor, below = offered.rng.choice((1.0, 2.0, 3.0, 8.0)), offered.below
         yield (cls(factor=factor, target=below.target, recurse=below.recurse),)

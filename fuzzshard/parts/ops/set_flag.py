@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from collections.abc import Mapping
+from typing import Self
 
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.parts.op import Below, Choice, Flag, Op, Switch, expression
+from fuzzshard.parts import op
 
-if TYPE_CHECKING:
-    from fuzzshard.parts.op import Boundaries, Checked, Engine, Offered, Program, Run, ScheduleState, Trainer
-
-SYNC_FLAGS: tuple[Flag, ...] = ("requires_gradient_sync", "requires_all_reduce")
+SYNC_FLAGS: tuple[op.Flag, ...] = ("requires_gradient_sync", "requires_all_reduce")
 """Those that say what is reduced in a backward: what ``no_sync()`` is for engines that have no flags."""
 
-_CHOICES: Mapping[str, Flag] = {
+_CHOICES: Mapping[str, op.Flag] = {
     "no_sync": "requires_gradient_sync",
     "partial_sync": "requires_gradient_sync",
     "no_all_reduce": "requires_all_reduce",
@@ -26,33 +23,25 @@ _CHOICES: Mapping[str, Flag] = {
 """The choices of swarms that every schedule may make, and their flags."""
 
 
-class SetFlag(Op, tag="set_flag", frozen=True, kw_only=True):
+class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
     """``FSDPModule.set_<flag>(value)`` on the wrapped modules below ``target``, or on it alone.
 
     For DDP the first two at the root are ``no_sync()``; the others have no counterpart.
     """
 
-    flag: Flag
+    flag: op.Flag
     value: bool
     target: str = ""
     recurse: bool = True
 
-    prepares: ClassVar[bool] = True
-    keeps_parameters: ClassVar[bool] = True
-    meanings: ClassVar[Mapping[str, str]] = {
-        "op:set_reshard_after_forward": "set_reshard_after_forward during training"
-    }
-    choices: ClassVar[tuple[Choice, ...]] = (Choice("set_reshard", 12, 7),)
+    says = "{at}.set_{op.flag}({op.value}{alone})"
+    meanings = {"op:set_reshard_after_forward": "set_reshard_after_forward during training"}
+    choices = (op.Choice("set_reshard", 12, 7),)
 
     @property
     @override
-    def below(self) -> Below:
-        return Below(self.target, self.recurse)
-
-    @property
-    @override
-    def switch(self) -> Switch:
-        return Switch(self.flag, self.value, self.below)
+    def switch(self) -> op.Switch:
+        return op.Switch(self.flag, self.value, op.Below(self.target, self.recurse))
 
     @property
     @override
@@ -60,21 +49,9 @@ class SetFlag(Op, tag="set_flag", frozen=True, kw_only=True):
         return replace(self, value=not self.value)
 
     @override
-    def apply(self, state: ScheduleState) -> None:
-        state.set_flag(self.switch)
-
-    @override
-    def check(self, at: Checked) -> None:
-        at.check_wrapped()
-
-    @override
-    def features(self, at: ScheduleState) -> Iterator[str]:
+    def features(self, at: op.ScheduleState) -> op.Features:
         if self.flag == "reshard_after_forward":
             yield "op:set_reshard_after_forward"
-
-    @override
-    def statement(self, index: int, losses: Sequence[int]) -> str:
-        return f"{expression(self.target)}.set_{self.flag}({self.value}{self.below.alone})"
 
     @override
     def noun(self, *, no_sync: bool = False) -> str:
@@ -83,25 +60,17 @@ class SetFlag(Op, tag="set_flag", frozen=True, kw_only=True):
         return f"set_{self.flag}({self.value}) of {self.target or 'the root'}"
 
     @override
-    def run(self, trainer: Trainer, index: int) -> None:
-        self.run_again(trainer.engine)
-
-    @override
-    def run_again(self, engine: Engine) -> None:
+    def run_again(self, engine: op.Engine) -> None:
         engine.set_flag(self.switch)
 
     @override
-    def lines(self, program: Program, index: int) -> list[str]:
-        return self.lines_again(program)
-
-    @override
-    def lines_again(self, program: Program) -> list[str]:
+    def lines_again(self, program: op.Program) -> list[str]:
         return program.flags.lines(self.switch)
 
     @classmethod
-    def drawn(cls, run: Run) -> list[Self]:
+    def drawn(cls, run: op.Run) -> list[Self]:
         """What the rounds before the last one switch off; each flag of each module once."""
-        chosen: dict[tuple[Flag, str], Self] = {}
+        chosen: dict[tuple[op.Flag, str], Self] = {}
         for choice, flag in _CHOICES.items():
             rare = choice == "no_all_reduce" and run.subject.case.mesh.replicate is None
             if choice in run.swarm and run.tape.chance(25 if rare else 60):
@@ -111,7 +80,7 @@ class SetFlag(Op, tag="set_flag", frozen=True, kw_only=True):
         return list(chosen.values())
 
     @classmethod
-    def off(cls, run: Run, flag: Flag, *, partial: bool) -> Self:
+    def off(cls, run: op.Run, flag: op.Flag, *, partial: bool) -> Self:
         """``flag`` is switched off; ``partial`` spares some groups."""
         if not partial or not run.wrapped:
             return cls(flag=flag, value=False)
@@ -120,16 +89,16 @@ class SetFlag(Op, tag="set_flag", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw_between(cls, steps: Boundaries) -> None:
+    def draw_between(cls, steps: op.Boundaries) -> None:
         """Another ``reshard_after_forward`` from now on."""
         for _ in range(1 + steps.tape.chance(40)) if "set_reshard" in steps.swarm else ():
             place, below = steps.early(35), steps.below()
-            op = cls(flag="reshard_after_forward", value=steps.tape.chance(50), target=below.target)
-            place.append(replace(op, recurse=below.recurse))
+            new = cls(flag="reshard_after_forward", value=steps.tape.chance(50), target=below.target)
+            place.append(replace(new, recurse=below.recurse))
 
     @classmethod
     @override
-    def additions(cls, offered: Offered) -> Iterator[tuple[Op, ...]]:
+    def additions(cls, offered: op.Offered) -> op.Additions:
         value, below = offered.rng.random() < 0.5, offered.below
-        op = cls(flag="reshard_after_forward", value=value, target=below.target, recurse=below.recurse)
-        yield (op,)
+        new = cls(flag="reshard_after_forward", value=value, target=below.target, recurse=below.recurse)
+        yield (new,)

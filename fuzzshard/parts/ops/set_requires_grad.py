@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.parts.op import Look, Moment, Op, Ranks, Toggle, expression
-
-if TYPE_CHECKING:
-    from fuzzshard.parts.op import Checked, Names, Program, Run, ScheduleState, Trainer
+from fuzzshard.parts import op
 
 
-class SetRequiresGrad(Op, tag="set_requires_grad", frozen=True, kw_only=True):
+class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True):
     """``requires_grad_(value)`` on a parameter, or on every parameter of a module.
 
     ``engines_only`` leaves the reference as it is, as an upstream test does by mistake.
@@ -22,13 +18,11 @@ class SetRequiresGrad(Op, tag="set_requires_grad", frozen=True, kw_only=True):
 
     target: str
     value: bool
-    ranks: Ranks = "all"
+    ranks: op.Ranks = "all"
     engines_only: bool = False
 
-    prepares: ClassVar[bool] = True
-    wants_sharded: ClassVar[bool] = True
-    looks: ClassVar[tuple[Look, ...]] = ("registration",)
-    meanings: ClassVar[Mapping[str, str]] = {
+    looks = ("registration",)
+    meanings = {
         "freeze:toggled_on": "requires_grad_(True) during training",
         "freeze:toggled_off": "requires_grad_(False) during training",
         "freeze:engines_only": "requires_grad_ under the engines and not the reference",
@@ -36,37 +30,32 @@ class SetRequiresGrad(Op, tag="set_requires_grad", frozen=True, kw_only=True):
 
     @property
     @override
-    def toggle(self) -> Toggle:
-        return Toggle(self.target, self.value, self.engines_only)
+    def toggle(self) -> op.Toggle:
+        return op.Toggle(self.target, self.value, self.engines_only)
 
     @override
-    def apply(self, state: ScheduleState) -> None:
-        if self.runs_on(state.rank):
-            state.set_requires_grad(self.target, self.value)
-
-    @override
-    def check(self, at: Checked) -> None:
+    def check(self, at: op.Checked) -> None:
         at.check_requires_grad()
         at.check_has_parameters(self.target, self.tag)
 
     @override
-    def features(self, at: ScheduleState) -> Iterator[str]:
+    def features(self, at: op.ScheduleState) -> op.Features:
         yield "freeze:toggled_on" if self.value else "freeze:toggled_off"
         if self.engines_only:
             yield "freeze:engines_only"
 
     @override
     def statement(self, index: int, losses: Sequence[int]) -> str:
-        others = "if rank > 0: " if self.on_some_ranks else ""
+        others = "if rank > 0: " if self.ranks != "all" else ""
         spared = "  # not of the reference" if self.engines_only else ""
-        return f"{others}{expression(self.target)}.requires_grad_({self.value}){spared}"
+        return f"{others}{op.expression(self.target)}.requires_grad_({self.value}){spared}"
 
     @override
     def noun(self, *, no_sync: bool = False) -> str:
         return f"requires_grad_({self.value}) of {self.target or 'the root'}"
 
     @override
-    def run(self, trainer: Trainer, index: int) -> None:
+    def run(self, trainer: op.Trainer, index: int) -> None:
         spared = self.engines_only and trainer.engine.name == "reference"
         if self.runs_on(trainer.rank) and not spared:
             trainer.before_change()
@@ -74,11 +63,11 @@ class SetRequiresGrad(Op, tag="set_requires_grad", frozen=True, kw_only=True):
                 parameter.requires_grad_(self.value)
 
     @override
-    def lines(self, program: Program, index: int) -> list[str]:
+    def lines(self, program: op.Program, index: int) -> list[str]:
         return [*program.reshard(), *self.lines_again(program)]
 
     @override
-    def lines_again(self, program: Program) -> list[str]:
+    def lines_again(self, program: op.Program) -> list[str]:
         lines = program.requires_grad_lines(self.target, self.value)
         if self.engines_only:
             lines = program.scope.unless_reference(lines)
@@ -86,12 +75,12 @@ class SetRequiresGrad(Op, tag="set_requires_grad", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw(cls, run: Run, moment: Moment) -> None:
+    def draw(cls, run: op.Run, moment: op.Moment) -> None:
         moments = ("step_begins", "before_second_forward", "before_backward", "before_step")
         if moment in moments and (picked := run.pick_toggle()):
             run.ops.append(cls(target=picked[0], value=picked[1]))
 
     @override
-    def mended(self, names: Names) -> Op | None:
+    def mended(self, names: op.Names) -> op.Op | None:
         target = names.nearest(self.target)
         return replace(self, target=target) if names.has_parameters(target) else None

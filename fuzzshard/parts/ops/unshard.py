@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
 
 from typing_extensions import override
 
-from fuzzshard.parts.op import Below, Choice, Look, Moment, Op, expression
-
-if TYPE_CHECKING:
-    from fuzzshard.parts.op import Checked, Offered, Program, Run, ScheduleState, Trainer
+from fuzzshard.parts import op
 
 
-class Unshard(Op, tag="unshard", frozen=True, kw_only=True):
+class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
     """``FSDPModule.unshard(async_op)`` on the wrapped modules below ``target``, or on it alone.
 
     ``wait``: the handles that an ``async_op`` returns are waited for, once all are there.
@@ -24,20 +20,15 @@ class Unshard(Op, tag="unshard", frozen=True, kw_only=True):
     async_op: bool = False
     wait: bool = False
 
-    lane: ClassVar[str] = "sharding"
-    gathers: ClassVar[bool] = True
-    looks: ClassVar[tuple[Look, ...]] = ("registration",)
-    meanings: ClassVar[Mapping[str, str]] = {
+    lane = "sharding"
+    gathers = True
+    looks = ("registration",)
+    meanings = {
         "op:unshard": "an explicit unshard",
         "op:unshard_async": "an explicit unshard that does not wait",
         "op:unshard_wait": "unshard(async_op=True), whose handle is waited for",
     }
-    choices: ClassVar[tuple[Choice, ...]] = (Choice("unshard", 9, 5, needed_by=("relation",)),)
-
-    @property
-    @override
-    def below(self) -> Below:
-        return Below(self.target, self.recurse)
+    choices = (op.Choice("unshard", 9, 5, needed_by=("relation",)),)
 
     @property
     @override
@@ -45,35 +36,28 @@ class Unshard(Op, tag="unshard", frozen=True, kw_only=True):
         return self.wait or not self.async_op
 
     @override
-    def apply(self, state: ScheduleState) -> None:
-        state.gather()
-
-    @override
-    def check(self, at: Checked) -> None:
-        at.check_wrapped()
-
-    @override
-    def features(self, at: ScheduleState) -> Iterator[str]:
+    def features(self, at: op.ScheduleState) -> op.Features:
         yield "op:unshard_async" if not self.waits else "op:unshard_wait" if self.async_op else "op:unshard"
 
     @override
     def statement(self, index: int, losses: Sequence[int]) -> str:
         waits = ".wait()" if self.async_op and self.wait else ""
-        return f"{expression(self.target)}.unshard(async_op={self.async_op}{self.below.alone}){waits}"
+        alone = "" if self.recurse else ", recurse=False"
+        return f"{op.expression(self.target)}.unshard(async_op={self.async_op}{alone}){waits}"
 
     @override
-    def run(self, trainer: Trainer, index: int) -> None:
-        trainer.engine.unshard(self.below, async_op=self.async_op, wait=self.wait)
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.engine.unshard(op.Below(self.target, self.recurse), async_op=self.async_op, wait=self.wait)
 
     @override
-    def lines(self, program: Program, index: int) -> list[str]:
+    def lines(self, program: op.Program, index: int) -> list[str]:
         waits = ".wait()" if self.async_op and self.wait else ""
         call = f"unshard({'async_op=True' if self.async_op else ''}){waits}"
-        return program.unshard_lines(self.below, call)
+        return program.unshard_lines(op.Below(self.target, self.recurse), call)
 
     @classmethod
     @override
-    def draw(cls, run: Run, moment: Moment) -> None:
+    def draw(cls, run: op.Run, moment: op.Moment) -> None:
         """Gathers parameters ahead of the forward that needs them."""
         if moment == "before_forward" and run.wrapped and run.allows("unshard", 45):
             target, recurse = run.any_wrapped()
@@ -83,6 +67,6 @@ class Unshard(Op, tag="unshard", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def additions(cls, offered: Offered) -> Iterator[tuple[Op, ...]]:
+    def additions(cls, offered: op.Offered) -> op.Additions:
         target, recurse = offered.below
         yield (cls(target=target, recurse=recurse, async_op=offered.rng.random() < 0.5),)

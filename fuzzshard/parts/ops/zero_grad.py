@@ -2,55 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
-
 from typing_extensions import override
 
-from fuzzshard.parts.op import Op
-
-if TYPE_CHECKING:
-    from fuzzshard.parts.op import Offered, Program, ScheduleState, Trainer
+from fuzzshard.parts import op
 
 
-class ZeroGrad(Op, tag="zero_grad", frozen=True, kw_only=True):
+class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
     """``optimizer.zero_grad(set_to_none=...)``."""
 
     set_to_none: bool = True
 
-    lane: ClassVar[str] = "optimizer"
-    zeroes_gradients: ClassVar[bool] = True
-    meanings: ClassVar[Mapping[str, str]] = {
+    says = "optimizer.zero_grad(set_to_none={op.set_to_none})"
+    lane = "optimizer"
+    zeroes_gradients = True
+    meanings = {
         "schedule:zero_grad_to_none": "gradients zeroed by removing them",
         "schedule:zero_grad_to_zero": "gradients zeroed in place",
     }
 
-    @property
     @override
-    def drops_gradients(self) -> bool:
-        return self.set_to_none
-
-    @override
-    def apply(self, state: ScheduleState) -> None:
-        state.zeroed = True
-
-    @override
-    def features(self, at: ScheduleState) -> Iterator[str]:
+    def features(self, at: op.ScheduleState) -> op.Features:
         yield f"schedule:zero_grad_to_{'none' if self.set_to_none else 'zero'}"
 
     @override
-    def statement(self, index: int, losses: Sequence[int]) -> str:
-        return f"optimizer.zero_grad(set_to_none={self.set_to_none})"
-
-    @override
-    def run(self, trainer: Trainer, index: int) -> None:
+    def run(self, trainer: op.Trainer, index: int) -> None:
         trainer.optimizer.zero_grad(set_to_none=self.set_to_none)
 
     @override
-    def lines(self, program: Program, index: int) -> list[str]:
+    def lines(self, program: op.Program, index: int) -> list[str]:
         return [f"optimizer.zero_grad({'' if self.set_to_none else 'set_to_none=False'})"]
 
     @classmethod
     @override
-    def additions(cls, offered: Offered) -> Iterator[tuple[Op, ...]]:
+    def additions(cls, offered: op.Offered) -> op.Additions:
         yield (cls(set_to_none=offered.rng.random() < 0.5),)
