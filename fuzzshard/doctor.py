@@ -73,16 +73,7 @@ def clean_case(num_ranks: int) -> Case:
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
         mesh=Mesh(shard=min(num_ranks, 2)),
         wrap=(WrapGroup(modules=("up",)), WrapGroup(modules=("",))),
-        schedule=(
-            ZeroGrad(),
-            Forward(),
-            Backward(),
-            Step(),
-            ZeroGrad(),
-            Forward(batch=1),
-            Backward(),
-            Step(),
-        ),
+        schedule=tuple(op for i in range(2) for op in (ZeroGrad(), Forward(batch=i), Backward(), Step())),
     )
 
 

@@ -64,6 +64,6 @@ def _backwards(case: Case) -> Mapping[int, tuple[frozenset[str], Hashable]]:
         nodes = reached(tape.follow(at))
         if at.op.takes:
             arrived = frozenset(fqn for node in nodes for fqn in node.parameters) - at.frozen
-            calls = tuple((call.target, call.outputs, modules) for _, call, modules in at.taken)
+            calls = tuple((call.target, call.outputs, modules) for _, call, modules, _ in at.taken)
             found[at.index] = (arrived, (calls, frozenset(at.frozen)))
     return found

@@ -21,11 +21,15 @@ from fuzzshard.parts.op import Call, Op, Switch, Via
 
 
 class Pending(NamedTuple):
-    """A forward without a backward yet: its place in the schedule, and the modules that it called."""
+    """A forward without a backward yet: its place in the schedule, the modules that it called.
+
+    ``synced``: whether engines with one switch for everything synchronised gradients then.
+    """
 
     place: int
     call: Call
     modules: frozenset[str]
+    synced: bool
 
 
 class ScheduleState:
@@ -115,7 +119,8 @@ class ScheduleState:
         if op.call:
             self.has_run = True
         if op.call and op.call.grad:
-            self.pending.append(Pending(self.index, op.call, self.calls_of(op.target)))
+            modules = self.calls_of(op.target)
+            self.pending.append(Pending(self.index, op.call, modules, self.synced))
         if op.takes:
             wrapped = wrapped_modules(self.case)
             self.pending = [each for each in self.pending if each not in taken]

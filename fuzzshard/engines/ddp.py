@@ -105,7 +105,6 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
         return FILLED
     if any(op.aborts for op in case.schedule):
         return ABORTED
-    synced_at: dict[int, bool] = {}
     unsynced = False
     for at in follow(case):
         op, call, switch, toggle = at.op, at.op.call, at.op.switch, at.op.toggle
@@ -118,12 +117,10 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
             return CAST
         if call and call.target and call.grad:
             return AROUND_THE_WRAPPER
-        if call:
-            synced_at[at.index] = at.synced
         if switch and switch.flag in SYNC_FLAGS and not switch.below.everything:
             return PARTIAL_FLAG
         if op.takes:
-            if any(synced_at[each.place] != at.synced for each in at.pending):
+            if any(each.synced != at.synced for each in at.pending):
                 return SWITCHED
             if len(at.pending) > 1 and op.takes != "all" and at.synced:
                 return ONE_BY_ONE

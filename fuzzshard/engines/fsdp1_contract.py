@@ -185,14 +185,13 @@ def _model(case: Case) -> Iterator[Exclusion]:
 
 def _of_schedule(case: Case) -> Iterator[Exclusion]:
     """Why ops of the schedule are not covered, in order."""
-    synced_at: dict[int, bool] = {}
     last_backward = -1
     forwarded = unsynced = holds_gradients = holds_reduced = False
     for at in follow(case):
         op = at.op
         yield from _of_op(op)
         if op.takes:
-            yield from _of_backward(at, synced_at, last_backward)
+            yield from _of_backward(at, last_backward)
             if case.fsdp1.offload and holds_reduced:
                 yield Exclusion(
                     "gradient accumulation outside no_sync() with CPU offloading, which is not supported "
@@ -211,7 +210,6 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
         if op.toggle:
             yield from _of_toggle(at, op.toggle, holds_gradients=holds_gradients)
         if op.call:
-            synced_at[at.index] = at.synced
             forwarded = True
         elif op.takes:
             last_backward = at.index
@@ -251,7 +249,7 @@ def _of_op(op: Op) -> Iterator[Exclusion]:
         )
 
 
-def _of_backward(at: ScheduleState, synced_at: Mapping[int, bool], last: int) -> Iterator[Exclusion]:
+def _of_backward(at: ScheduleState, last: int) -> Iterator[Exclusion]:
     if any(each.place < last for each in at.taken):
         yield Exclusion(
             "a backward of a forward that another backward came after, which removed the hooks that "
@@ -259,7 +257,7 @@ def _of_backward(at: ScheduleState, synced_at: Mapping[int, bool], last: int) ->
             "_runtime_utils.py, _register_post_backward_hook: 'We register the post-backward hook only "
             "once in the first forward that a FlatParameter participates in.'",
         )
-    if any(synced_at[each.place] != at.synced for each in at.taken):
+    if any(each.synced != at.synced for each in at.taken):
         yield Exclusion("gradient sync is switched between a forward and its backward", _NO_SYNC)
 
 

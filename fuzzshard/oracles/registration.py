@@ -57,12 +57,9 @@ class RegistrationModel:
             self._forward(op.call)
         if op.takes and not skipped:
             self._backward()
-        if op.switch and op.switch.flag == "reshard_after_forward":
-            for group in self._named(op.switch.below):
-                group.reshard_after_forward = op.switch.value
-        if op.switch and op.switch.flag == "reshard_after_backward":
-            for group in self._named(op.switch.below):
-                group.reshard_after_backward = op.switch.value
+        if op.switch and op.switch.flag.startswith("reshard_after_"):
+            for group in self._named(op.below):
+                setattr(group, op.switch.flag, op.switch.value)
         if op.gathers and op.waits:
             for group in self._named(op.below):
                 group.state = UNSHARDED
@@ -149,8 +146,8 @@ class RegistrationModel:
         """It is certain to reach the groups of the FSDP roots that its forwards called themselves."""
         done = self.at.taken
         wrapped = {m: i for i, spec in enumerate(self.case.wrap) for m in spec.modules}
-        certain = {self.groups[wrapped[c.target]].root for _, c, _ in done if c.target in wrapped}
-        called = {module for *_, modules in done for module in modules}
+        certain = {self.groups[wrapped[c.target]].root for _, c, *_ in done if c.target in wrapped}
+        called = {module for _, _, modules, _ in done for module in modules}
         for group, spec in zip(self.groups, self.case.wrap, strict=True):
             ran = any(m in called for m in spec.modules)
             if group.root in certain and group.reshard_after_backward:

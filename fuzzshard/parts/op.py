@@ -14,7 +14,6 @@ from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.part import Part
 
 if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
-    from fuzzshard.case.case import Case as Case
     from fuzzshard.case.schedule_state import ScheduleState as ScheduleState
     from fuzzshard.case.validate import Checked as Checked
     from fuzzshard.engines.base import Engine as Engine
@@ -25,7 +24,7 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.strategies.states import Boundaries as Boundaries
     from fuzzshard.training.trainer import Trainer as Trainer
 else:  # nobody looks at annotations when it runs
-    Boundaries = Case = Checked = Engine = Names = Offered = Program = Run = ScheduleState = Trainer = None
+    Boundaries = Checked = Engine = Names = Offered = Program = Run = ScheduleState = Trainer = None
 
 Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""
@@ -118,7 +117,7 @@ class Op(Part, frozen=True, kw_only=True):
     says: ClassVar[str] = ""
     """Its :meth:`statement`, of ``op``, the expression ``at`` its target, ``alone`` and ``others``."""
     looks: ClassVar[tuple[str, ...]] = ()
-    """What is recorded after it: methods of :class:`fuzzshard.training.observer.Observer`."""
+    """What is recorded after it: private methods of :class:`fuzzshard.training.observer.Observer`."""
     method: ClassVar[str] = ""
     """The method of ``FSDPModule`` that it calls, where not every supported torch has that."""
     updates: ClassVar[bool] = False
@@ -268,7 +267,7 @@ class Op(Part, frozen=True, kw_only=True):
         """The features of a case that it makes; that of :attr:`meanings` where it is one."""
         return iter(self.meanings if len(self.meanings) == 1 else ())
 
-    def statement(self, index: int, losses: Sequence[int]) -> str:
+    def statement(self, index: int, *losses: int) -> str:
         """A line of a program; ``losses`` are the forwards whose losses it takes."""
         alone = self.below.alone if self.below else ""
         others = "" if self.ranks == "all" else "if rank > 0: "
@@ -281,7 +280,8 @@ class Op(Part, frozen=True, kw_only=True):
 
     def run(self, trainer: Trainer, index: int) -> bool | None:
         """Runs it on a rank; False where it had nothing to differentiate."""
-        return self.run_again(trainer.engine)
+        self.run_again(trainer.engine)
+        return None
 
     def run_again(self, engine: Engine) -> None:
         """Sets on a model that is built anew what it has set on the one before."""

@@ -9,7 +9,7 @@ from fuzzshard.case.schedule_state import follow
 def program(case: Case) -> list[str]:
     """One statement for each op; line ``i`` is the op that a finding calls ``op i``."""
     taken = losses_taken(case)
-    return [op.statement(index, taken.get(index, ())) for index, op in enumerate(case.schedule)]
+    return [op.statement(index, *taken.get(index, ())) for index, op in enumerate(case.schedule)]
 
 
 def losses_taken(case: Case) -> dict[int, list[int]]:

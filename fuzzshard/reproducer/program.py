@@ -20,7 +20,7 @@ from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.losses import losses
 from fuzzshard.reproducer.optimizer import optimizer_lines, uses_parameters
 from fuzzshard.reproducer.options import fsdp1_summon_lines
-from fuzzshard.reproducer.scope import Scope, at, indented, merged
+from fuzzshard.reproducer.scope import Scope, at, indented, merged, on_ranks
 from fuzzshard.reproducer.setup import flat_requires_grad_lines, freeze_lines, requires_grad_lines
 from fuzzshard.reproducer.state_ops import States
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
@@ -142,7 +142,8 @@ class Program:
         return [*self._parameters(), *([by_hand] if self.by_hand else [])]
 
     def _advance(self, index: int) -> list[str]:
-        lines = self.ops[index].lines(self, index)
+        op = self.ops[index]
+        lines = on_ranks(op.ranks, op.lines(self, index))
         self._at.advance(skipped=index in self.losses.skipped)
         return expecting(self.case, self.aim, lines) if self.stops_at(index) else lines
 
@@ -193,7 +194,7 @@ class Program:
         )
         self.taken = False
         self.flags = self.backwards.flags = module_ops.Flags(self.scope)
-        lines += [line for op in self.ops[:index] for line in op.lines_again(self)]
+        lines += [line for op in self.ops[:index] for line in on_ranks(op.ranks, op.lines_again(self))]
         return [*lines, *self.renewed(), *(["local = {}"] if self.sums else [])]
 
     @property

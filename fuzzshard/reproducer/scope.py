@@ -117,10 +117,6 @@ class Scope:
             return lines
         return [f"if {self.called} is not reference:", *indented(lines)]
 
-    def on_ranks(self, ranks: Ranks, lines: list[str]) -> list[str]:
-        """``lines``, for some ranks only."""
-        return on_ranks(ranks, lines)
-
     def path_lines(self, block: str, path: int) -> list[str]:
         """Chooses among alternatives; found by its class where a wrapper would get the attribute."""
         if not block or not self.has_wrapper_modules:

@@ -37,15 +37,19 @@ class Observer:
     def observe(self, index: int, op: Op) -> None:
         """Records what the op at ``index`` may have changed."""
         for look in op.looks:
-            getattr(self, look)(index)
+            getattr(self, f"_{look}")(index)
 
-    def registration(self, index: int) -> None:
+    def begin(self) -> None:
+        """Records what there is before the first op."""
+        self._registration(-1)
+
+    def _registration(self, index: int) -> None:
         """Records how every parameter is registered, where the engine registers others in training."""
         if self.trainer.engine.reregisters:
             for fqn in self.trainer.engine.facts.parameters:
                 self.trace.register(Key(index, "registration", fqn), self.trainer.engine.parameter(fqn))
 
-    def parameters(self, index: int) -> None:
+    def _parameters(self, index: int) -> None:
         """What is registered; a tensor that only an in-place op can change is copied once a version."""
         for fqn in self.trainer.engine.facts.parameters if self.trainer.engine.registers else ():
             key = Key(index, "registered_parameter", fqn)
@@ -58,50 +62,42 @@ class Observer:
             if not self.trainer.engine.reregisters:
                 self.copies[fqn] = parameter._version, self.trace.tensors[key]
 
-    def trained(self, index: int, oracle: str = "parameter") -> None:
-        """Parameters as the optimizer sees them."""
+    def _trained(self, index: int, oracle: str = "parameter") -> None:
         for fqn, parameter in self.trainer.engine.observed().items():
             self.trace.record(Key(index, oracle, fqn), parameter, self.trainer.engine.flat_range(fqn))
 
-    def resumed(self, index: int) -> None:
-        """The same, of parameters that a load has to bring back."""
-        self.trained(index, "resume")
+    def _resumed(self, index: int) -> None:
+        self._trained(index, "resume")
 
-    def optimizer(self, index: int) -> None:
-        """The state of the optimizer."""
+    def _optimizer(self, index: int) -> None:
         for name, state in optimizer_states(self.trainer):
             self.trace.record(Key(index, "resume", name), state)
 
-    def state_dict(self, index: int) -> None:
-        """The state dict that was taken last."""
+    def _state_dict(self, index: int) -> None:
         for fqn, tensor in self.trainer.states.taken.items():
             self.trace.record(Key(index, "state_dict", fqn), tensor)
 
-    def taken(self, index: int) -> None:
+    def _taken(self, index: int) -> None:
         """What a state dict that was taken earlier holds now, where its tensors are the model's own."""
         if self.trainer.engine.state_dict_aliases:
-            self.state_dict(index)
+            self._state_dict(index)
 
-    def gradients(self, index: int) -> None:
-        """Gradients as the optimizer sees them."""
+    def _gradients(self, index: int) -> None:
         for oracle, gradients in self.trainer.engine.gradients().items():
             for fqn, gradient in gradients.items():
                 self.trace.record(Key(index, oracle, fqn), gradient, self.trainer.engine.flat_range(fqn))
 
-    def unreduced(self, index: int) -> None:
-        """Gradients that wait to be reduced."""
+    def _unreduced(self, index: int) -> None:
         for fqn, gradient in self.trainer.engine.unreduced_gradients().items():
             self.trace.record(Key(index, "unreduced_gradient", fqn), gradient)
 
-    def inputs(self, index: int) -> None:
-        """Gradients of inputs."""
+    def _inputs(self, index: int) -> None:
         for (target, batch), tensors in self.trainer.feed.batches.items():
             for i, tensor in enumerate(tensors):
                 if tensor.requires_grad:
                     name = f"input {i} of batch {batch}{' of ' + target if target else ''}"
                     self.trace.record(Key(index, "input_gradient", name), tensor.grad)
 
-    def buffers(self, index: int) -> None:
-        """Buffers of modules."""
+    def _buffers(self, index: int) -> None:
         for name, buffer in self.trainer.engine.model.named_buffers():
             self.trace.record(Key(index, "buffer", plain_name(name)), buffer)

@@ -167,12 +167,10 @@ def rebuild(trainer: Trainer, index: int) -> None:
     other = msgspec.structs.replace(trainer.case, seed=seed_of(trainer.case.seed, "rebuilt"))
     engine = trainer.engine = old.rebuilt(other, trainer.first_dtype)
     for op in trainer.case.schedule[:index]:
-        op.run_again(engine)
+        if op.runs_on(trainer.rank):
+            op.run_again(engine)
     for fqn, parameter in old.trained.items():
         engine.parameter(fqn).requires_grad_(parameter.requires_grad)
-    for path, number in trainer.at.paths.items():
-        engine.set_path(path, number)
-    engine.module.train(old.module.training)
     trainer.make_optimizer()
 
 

@@ -58,13 +58,14 @@ class Trainer:
     def run(self, on_op: OnOp | None = None) -> None:
         """Runs the whole schedule; ``on_op`` is called with the index of each op before it runs."""
         if self.observer is not None:
-            self.observer.registration(-1)
+            self.observer.begin()
         try:
             for index, op in enumerate(self.case.schedule):
                 if on_op is not None:
                     on_op(index)
                 self.recorder.op = index
-                self.at.advance(skipped=op.run(self, index) is False)
+                skipped = op.runs_on(self.rank) and op.run(self, index) is False
+                self.at.advance(skipped=skipped)
                 if self.observer is not None:
                     self.observer.observe(index, op)
             self.engine.finish()

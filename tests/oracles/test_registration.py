@@ -148,7 +148,7 @@ def test_requires_grad_follows_the_freeze_plan_and_the_schedule() -> None:
     case = make_case(schedule=(*ONCE, thaw, *ONCE, freeze), freezes=(Freeze(target="a.weight"),))
     model = RegistrationModel(case)
     seen = []
-    for index in range(len(case.schedule)):
+    for _ in case.schedule:
         model.advance(skipped=False)
         expected = model.expected("a.weight")
         assert expected is not None

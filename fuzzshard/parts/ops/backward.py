@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
@@ -57,7 +55,7 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
             yield "schedule:no_reshard"
 
     @override
-    def statement(self, index: int, losses: Sequence[int]) -> str:
+    def statement(self, index: int, *losses: int) -> str:
         taken = " + ".join(f"loss{forward}" for forward in losses)
         return f"{taken if len(losses) == 1 else f'({taken})'}.backward()"
 

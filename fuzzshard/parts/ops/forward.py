@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Self
 
 from msgspec.structs import replace
@@ -56,7 +56,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
             yield "schedule:non_root_forward"
 
     @override
-    def statement(self, index: int, losses: Sequence[int]) -> str:
+    def statement(self, index: int, *losses: int) -> str:
         outputs = "" if self.outputs is None else f"outputs {', '.join(map(str, self.outputs))} of "
         loss = f"loss({outputs}{op.expression(self.target)}(batch {self.batch}))"
         return f"loss{index} = {loss}" if self.grad else f"with no_grad: {loss}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
@@ -40,7 +38,7 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
         yield "op:load_assign" if self.assign else "op:load"
 
     @override
-    def statement(self, index: int, losses: Sequence[int]) -> str:
+    def statement(self, index: int, *losses: int) -> str:
         return f"load_state({'assign=True' if self.assign else ''})"
 
     @override

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from typing_extensions import override
 
 from fuzzshard.parts import op
@@ -22,7 +20,7 @@ class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
     choices = (op.Choice("reshard", 14, 6),)
 
     @override
-    def statement(self, index: int, losses: Sequence[int]) -> str:
+    def statement(self, index: int, *losses: int) -> str:
         return f"{op.expression(self.target)}.reshard({'' if self.recurse else 'recurse=False'})"
 
     @override

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from typing_extensions import override
 
 from fuzzshard.parts import op
@@ -20,12 +18,12 @@ class SetMode(op.Op, tag="set_mode", frozen=True, kw_only=True):
         at.check_recomputes("the mode")
 
     @override
-    def statement(self, index: int, losses: Sequence[int]) -> str:
+    def statement(self, index: int, *losses: int) -> str:
         return "model.train()" if self.train else "model.eval()"
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.engine.module.train(self.train)
+    def run_again(self, engine: op.Engine) -> None:
+        engine.module.train(self.train)
 
     @override
     def lines_again(self, program: op.Program) -> list[str]:

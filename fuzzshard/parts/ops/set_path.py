@@ -34,13 +34,12 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
         yield "op:set_path" if self.ranks == "all" else "op:set_path_on_some_ranks"
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        if self.runs_on(trainer.rank):
-            trainer.engine.set_path(self.target, self.path)
+    def run_again(self, engine: op.Engine) -> None:
+        engine.set_path(self.target, self.path)
 
     @override
     def lines_again(self, program: op.Program) -> list[str]:
-        return program.scope.on_ranks(self.ranks, program.scope.path_lines(self.target, self.path))
+        return program.scope.path_lines(self.target, self.path)
 
     @classmethod
     @override

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 from typing_extensions import override
 
@@ -45,7 +43,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
             yield "freeze:engines_only"
 
     @override
-    def statement(self, index: int, losses: Sequence[int]) -> str:
+    def statement(self, index: int, *losses: int) -> str:
         others = "if rank > 0: " if self.ranks != "all" else ""
         spared = "  # not of the reference" if self.engines_only else ""
         return f"{others}{op.expression(self.target)}.requires_grad_({self.value}){spared}"
@@ -57,7 +55,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
         spared = self.engines_only and trainer.engine.name == "reference"
-        if self.runs_on(trainer.rank) and not spared:
+        if not spared:
             trainer.before_change()
             for parameter in trainer.engine.parameters_at(self.target):
                 parameter.requires_grad_(self.value)
@@ -69,9 +67,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     @override
     def lines_again(self, program: op.Program) -> list[str]:
         lines = program.requires_grad_lines(self.target, self.value)
-        if self.engines_only:
-            lines = program.scope.unless_reference(lines)
-        return program.scope.on_ranks(self.ranks, lines)
+        return program.scope.unless_reference(lines) if self.engines_only else lines
 
     @classmethod
     @override

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from typing_extensions import override
 
 from fuzzshard.parts import op
@@ -40,7 +38,7 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
         yield "op:unshard_async" if not self.waits else "op:unshard_wait" if self.async_op else "op:unshard"
 
     @override
-    def statement(self, index: int, losses: Sequence[int]) -> str:
+    def statement(self, index: int, *losses: int) -> str:
         waits = ".wait()" if self.async_op and self.wait else ""
         alone = "" if self.recurse else ", recurse=False"
         return f"{op.expression(self.target)}.unshard(async_op={self.async_op}{alone}){waits}"
