@@ -9,14 +9,14 @@ refuses a backward through parameters that were changed in place.
 from __future__ import annotations
 
 from fuzzshard.case.communication import looks_at_unsharded
-from fuzzshard.case.graph import Block, count_paths
-from fuzzshard.case.groups import calls_of, reached_roots, root_is_wrapped
+from fuzzshard.case.facts import has_own_statistics
+from fuzzshard.case.graph import count_paths
+from fuzzshard.case.groups import calls_of, reached_roots
 from fuzzshard.case.paths import is_within
-from fuzzshard.parts.op import Moment, Op, Which
+from fuzzshard.parts.op import Below, Moment, Op, Which
 from fuzzshard.parts.ops import OPS, Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step, ZeroGrad
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 from fuzzshard.strategies.freezing import below, pick_target
-from fuzzshard.strategies.states import Boundaries
 from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -29,8 +29,10 @@ def schedule(tape: Tape, swarm: Swarm, subject: Subject) -> tuple[Op, ...]:
     """One to four steps of one to three rounds each."""
     run = Run(tape, swarm, subject)
     steps = tape.weighted(((2, 5), (3, 3), (4, 1))) if "several_steps" in swarm else 1
-    boundaries = Boundaries(tape, swarm, subject, steps)
-    for between in boundaries.ops:
+    run.between = [[] for _ in range(steps)]
+    for op in OPS:
+        op.draw_between(run)
+    for between in run.between:
         run.ops += between
         run.step()
     return run.finished()
@@ -41,7 +43,11 @@ class Run:
 
     def __init__(self, tape: Tape, swarm: Swarm, subject: Subject) -> None:
         self.tape, self.swarm, self.subject = tape, swarm, subject
+        self.case = subject.case
+        self.has_own_statistics = has_own_statistics(self.case)
         self.ops: list[Op] = []
+        self.between: list[list[Op]] = []
+        """What comes before each step; those of a step are in one order."""
         self.trainable = subject.trainable
         self.wrapped = [module for group in subject.case.wrap for module in group.modules]
         self.must_reach = False
@@ -92,7 +98,7 @@ class Run:
             self.ops += [flag for flag in changes if (flag.flag, flag.target) in held_back]
             self.backwards(last=i == rounds - 1)
             self.draw("after_backward")
-            if i < rounds - 1 or "fsdp1" not in self.subject.case.engines:
+            if i < rounds - 1 or "fsdp1" not in self.case.engines:
                 self.aside()  # FSDP1 wants no forward between a backward and the step
         self.leave_unsynced()
         self.draw("before_step")
@@ -153,7 +159,7 @@ class Run:
 
     def reached(self, target: str) -> frozenset[int]:
         """The FSDP roots that a backward of a forward of ``target`` reaches."""
-        return reached_roots(self.subject.case, self.subject.found, target)
+        return reached_roots(self.case, self.subject.found, target)
 
     def outputs(self, target: str) -> tuple[int, ...] | None:
         """The outputs that enter the loss, of which one requires a gradient at least."""
@@ -175,7 +181,7 @@ class Run:
         self.ops.append(SetMode(train=False))
         grad = self.tape.chance(25)
         self.forward(grad=grad)
-        if grad and (self.subject.case.checkpoints or self.tape.chance(50)):
+        if grad and (self.case.checkpoints or self.tape.chance(50)):
             self.backward("all")
         self.ops.append(SetMode(train=True))
         if self.pending:
@@ -191,7 +197,7 @@ class Run:
 
         Nothing while a checkpointed forward is pending: recomputation must see what it saw.
         """
-        bound = self.subject.case.checkpoints or looks_at_unsharded(self.subject.case)
+        bound = self.case.checkpoints or looks_at_unsharded(self.case)
         if not self.toggles or (self.pending and bound) or not self.tape.chance(60):
             return None
         self.toggles -= 1
@@ -213,21 +219,19 @@ class Run:
         return target, value
 
     @property
-    def root_is_wrapped(self) -> bool:
-        """Whether one FSDP root manages the whole model."""
-        return root_is_wrapped(self.subject.case)
-
-    @property
     def leaves_called(self) -> list[str]:
         """The modules without children that a forward of the root calls."""
-        modules = self.subject.found.modules
-        return sorted(p for p in calls_of(self.subject.case, "") if not isinstance(modules[p], Block))
+        return sorted(calls_of(self.case, "") & self.subject.found.leaves.keys())
 
-    def any_wrapped(self) -> tuple[str, bool]:
-        """The root and all below it, or one wrapped module."""
-        if not self.tape.chance(40):
-            return "", True
-        return self.tape.pick(self.wrapped), self.tape.chance(30)
+    def early(self, percent: int) -> list[Op]:
+        """The ops before the first step with this probability, else those before any."""
+        return self.between[0 if not self.tape.chance(100 - percent) else self.tape.below(len(self.between))]
+
+    def any_wrapped(self, percent: int = 40) -> Below:
+        """The root and all below it, or one wrapped module with this probability."""
+        if not self.tape.chance(percent):
+            return Below()
+        return Below(self.tape.pick(self.wrapped), self.tape.chance(30))
 
     def finished(self) -> tuple[Op, ...]:
         """The schedule, often with a last forward, which shows whether what the last step changed is used.
@@ -235,7 +239,7 @@ class Run:
         Not for FSDP1, which may take it for another order of forwards than the first iteration's, and warn.
         Where only losses are compared, engines freeze something before the last one of training.
         """
-        case = self.subject.case
+        case = self.case
         bound = case.checkpoints or case.dtypes or looks_at_unsharded(case)
         if "losses_only" in self.swarm and not bound:
             last = max(i for i, op in enumerate(self.ops) if op.call)

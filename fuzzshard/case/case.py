@@ -200,3 +200,8 @@ class Case(Part, frozen=True, kw_only=True):
     relation: Relation | None = None
     expect: tuple[Expect, ...] = ()
     observe: Literal["everything", "losses", "memory"] = "everything"
+
+    @property
+    def root_is_wrapped(self) -> bool:
+        """Whether one FSDP root manages the whole model, so that a backward finalises every group."""
+        return any("" in group.modules for group in self.wrap)

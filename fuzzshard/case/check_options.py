@@ -9,7 +9,6 @@ from fuzzshard.case.check_dtypes import check_dtypes
 from fuzzshard.case.communication import misfit
 from fuzzshard.case.dtypes import uses_fsdp1_policy
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.paths import is_within
@@ -29,7 +28,6 @@ def check_options(case: Case, found: Facts) -> None:
     check_layouts(case, found)
     _check_groups(case, found)
     _check_shard_dims(case, found)
-    _check_host_inputs(case, found)
     _check_names(case, found)
     _check_expectations(case)
     check_dtypes(case, found)
@@ -106,14 +104,6 @@ def _check_shard_dims(case: Case, found: Facts) -> None:
                     f"{fqn!r} {list(shape)} cannot be sharded {evenly}",
                     "use sizes that the shard axis divides",
                 )
-
-
-def _check_host_inputs(case: Case, found: Facts) -> None:
-    """Engines move tensors, in tuples and dicts too (``_recursive_to`` in torch/distributed/utils.py)."""
-    for op in case.schedule if case.inputs.on_host else ():
-        called = found.modules.get(op.call.target) if op.call else None
-        if isinstance(called, Block) and called.passing == "dataclass":
-            raise InvalidCase("engines do not move tensors inside a dataclass", "pass the inputs another way")
 
 
 def _check_names(case: Case, found: Facts) -> None:

@@ -16,31 +16,28 @@ def describe_schedule(old: Sequence[Op], new: Sequence[Op], *, no_sync: bool) ->
 
     With ``no_sync`` engines have a context manager in place of flags.
     """
-
-    def op_words(op: Op) -> str:
-        return op.noun(no_sync=no_sync)
-
+    words = {op: op.noun(no_sync=no_sync) for op in (*old, *new)}
     if len(old) == len(new):
         changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
         if len(changed) > 1 and Counter(old) == Counter(new):
             yield "with the ops in another order"
             return
         for a, b in changed:
-            if type(a) is type(b) and op_words(a) == op_words(b):
-                yield from fields(a, b, f" in {op_words(a)}")
+            if type(a) is type(b) and words[a] == words[b]:
+                yield from fields(a, b, f" in {words[a]}")
             else:
-                yield f"with {op_words(b)} in place of {op_words(a)}"
+                yield f"with {words[b]} in place of {words[a]}"
         return
-    before, after = Counter(map(op_words, old)), Counter(map(op_words, new))
-    if no_sync and not any(words.endswith(_NO_SYNC) for words in after):
-        gone = [words for words in before if words.endswith(_NO_SYNC)]
+    before, after = Counter(words[op] for op in old), Counter(words[op] for op in new)
+    if no_sync and not any(noun.endswith(_NO_SYNC) for noun in after):
+        gone = [noun for noun in before if noun.endswith(_NO_SYNC)]
         if gone:
             yield "without no_sync()"
-        for words in gone:
-            del before[words]
-    for words in before | after:
-        was, now = before[words], after[words]
+        for noun in gone:
+            del before[noun]
+    for noun in before | after:
+        was, now = before[noun], after[noun]
         if now < was:
-            yield f"without {words}" if not now else f"with {now} {words} in place of {was}"
+            yield f"without {noun}" if not now else f"with {now} {noun} in place of {was}"
         elif now > was:
-            yield f"with {words}" if not was else f"with {now} {words} in place of {was}"
+            yield f"with {noun}" if not was else f"with {now} {noun} in place of {was}"

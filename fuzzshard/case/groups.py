@@ -108,8 +108,3 @@ def groups_within(case: Case, index: int) -> tuple[int, ...]:
     """The wrap groups with a module at or below one of the group at ``index``, under whatever name."""
     below = frozenset[str]().union(*(modules_below(case.model, m) for m in case.wrap[index].modules))
     return tuple(i for i, group in enumerate(case.wrap) if not below.isdisjoint(group.modules))
-
-
-def root_is_wrapped(case: Case) -> bool:
-    """Whether one FSDP root manages the whole model, so that a backward finalises every group."""
-    return any("" in group.modules for group in case.wrap)

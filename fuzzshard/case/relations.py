@@ -16,7 +16,7 @@ from fuzzshard.case.check_dtypes import called_dtypes
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, join, resolve
-from fuzzshard.case.groups import calls_of, root_groups, root_is_wrapped
+from fuzzshard.case.groups import calls_of, root_groups
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.case.validate import validate
@@ -134,7 +134,7 @@ def _without_unshards(case: Case) -> Case:
 
 def _root_only(case: Case) -> Case | None:
     """One group in place of many that are alike; not where the schedule tells groups apart."""
-    if not root_is_wrapped(case) or len(case.wrap) == 1:
+    if not case.root_is_wrapped or len(case.wrap) == 1:
         return None
     kinds = {(g.precision, g.offload, g.shard_dim) for g in case.wrap}
     if any(fills_unused(case, index) for index in range(len(case.wrap))):

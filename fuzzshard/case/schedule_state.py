@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.groups import calls_of, modules_named, root_is_wrapped, wrapped_modules
+from fuzzshard.case.groups import calls_of, modules_named, wrapped_modules
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.parts.dtypes import Dtype
@@ -67,7 +67,7 @@ class ScheduleState:
         self.unsynced = False
         """Whether the last backward left some gradients unsynchronised."""
         self._may_be_unsharded = False
-        self._keeps_unsharded = not root_is_wrapped(case)
+        self._keeps_unsharded = not case.root_is_wrapped
         for freeze in case.freezes:
             self._set_requires_grad(freeze.target, False)
 
@@ -75,11 +75,6 @@ class ScheduleState:
     def op(self) -> Op:
         """The op that comes next."""
         return self.case.schedule[self.index]
-
-    @property
-    def dtype(self) -> Dtype:
-        """The dtype of inputs, and of parameters that have none of their own."""
-        return self.cast or self.case.dtype
 
     @property
     def synced(self) -> bool:

@@ -18,7 +18,6 @@ from fuzzshard.case.groups import (
     calls_of,
     reached_roots,
     root_groups,
-    root_is_wrapped,
     uses_outside_groups,
     wrapped_modules,
 )
@@ -109,7 +108,7 @@ def _check_wrap(case: Case, found: Facts) -> None:
 
 def _check_ties(case: Case) -> None:
     """Below one FSDP root torch refuses parameters tied across groups; elsewhere it cannot see them."""
-    if root_is_wrapped(case):
+    if case.root_is_wrapped:
         return
     for tie in case.ties:
         managers = [
@@ -160,7 +159,7 @@ class Checked(ScheduleState):
         self.was_reduced_partly = False
         """Whether the last backward reduced gradients over one axis of the mesh only, somewhere."""
         self._wrapped = wrapped_modules(case)
-        self._paths = count_paths(found.modules)
+        self.num_paths = count_paths(found.modules)
         self._roots = {m: r for r, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules}
         self._unfinished: dict[int, set[str]] = {}
 
@@ -192,7 +191,7 @@ class Checked(ScheduleState):
 
         It is in torch/distributed/fsdp/_fully_shard/_fully_shard.py.
         """
-        if not self.root_is_wrapped:
+        if not self.case.root_is_wrapped:
             raise InvalidCase("backward is finalized by hand and the root is not wrapped", "wrap it")
         if op.takes and self.pending:
             raise InvalidCase('"Do not call it between forward and backward"', "leave no forward pending")
@@ -203,22 +202,9 @@ class Checked(ScheduleState):
             )
 
     @property
-    def root_is_wrapped(self) -> bool:
-        """Whether one FSDP root manages the whole model."""
-        return root_is_wrapped(self.case)
-
-    @property
-    def leaves_called(self) -> list[str]:
+    def leaves_called(self) -> frozenset[str]:
         """The modules without children that a forward of the root may call."""
-        return [path for path in calls_of(self.case, "") if not isinstance(self.found.modules[path], Block)]
-
-    def num_outputs(self, target: str) -> int:
-        """How many values a forward of ``target`` returns."""
-        return len(self.found.output_values[target])
-
-    def num_paths(self, block: str) -> int:
-        """How many paths a block has."""
-        return self._paths.get(block, 0)
+        return calls_of(self.case, "") & self.found.leaves.keys()
 
     def check_any(self, op: Op) -> None:
         """What holds of every op that names, replaces or loads something."""
@@ -273,9 +259,13 @@ class Checked(ScheduleState):
         """A forward of ``target`` must get values that it can take, and gather all that it uses."""
         if any(value.patches for value in self.found.input_values[target]):
             raise InvalidCase(f"a forward of {target!r} would need patches as input", "call the root")
+        called = self.found.modules[target]
+        if self.case.inputs.on_host and isinstance(called, Block) and called.passing == "dataclass":
+            # they do in tuples and dicts (``_recursive_to`` in torch/distributed/utils.py)
+            raise InvalidCase("engines do not move tensors inside a dataclass", "pass the inputs another way")
         tied = {tie.source for tie in self.case.ties}
         for path, fqn in uses_outside_groups(self.case, self.found, target):
-            if target == "" and fqn in tied and self.root_is_wrapped:
+            if target == "" and fqn in tied and self.case.root_is_wrapped:
                 continue  # torch refuses parameters that are tied across groups, with its own text
             raise InvalidCase(
                 f"forward of {target!r} uses {fqn!r} in {path!r}, outside the group that manages it",

@@ -9,7 +9,6 @@ from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.case.groups import root_is_wrapped
 from fuzzshard.case.no_rows import has_other_graph_without_rows
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState, follow, ranks_differ
@@ -85,14 +84,14 @@ def _options(case: Case) -> Iterator[Exclusion]:
             "an output dtype, which MixedPrecision (api.py) does not have",
             "api.py, MixedPrecision: its attributes have no output dtype",
         )
-    if case.fsdp1.precision is not None and not root_is_wrapped(case):
+    if case.fsdp1.precision is not None and not case.root_is_wrapped:
         yield Exclusion("mixed precision of a root that the case does not wrap", _OURS)
     if case.fsdp1.precision is not None and case.ignored:
         yield Exclusion("mixed precision of parameters that fully_shard ignores, and so the reference", _OURS)
     yield from _further_options(case)
     switches = (op.switch for op in case.schedule)
     unsynced = any(s and s.flag in SYNC_FLAGS and not s.value for s in switches)
-    if unsynced and not root_is_wrapped(case):
+    if unsynced and not case.root_is_wrapped:
         yield Exclusion(
             "no_sync() of a root that the case does not wrap: the roots of fully_shard synchronise apart",
             _OURS,

@@ -21,10 +21,9 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.reproducer.program import Program as Program
     from fuzzshard.shrink.repair import Names as Names
     from fuzzshard.strategies.schedules import Run as Run
-    from fuzzshard.strategies.states import Boundaries as Boundaries
     from fuzzshard.training.trainer import Trainer as Trainer
 else:  # nobody looks at annotations when it runs
-    Boundaries = Checked = Engine = Names = Offered = Program = Run = ScheduleState = Trainer = None
+    Checked = Engine = Names = Offered = Program = Run = ScheduleState = Trainer = None
 
 Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""
@@ -299,7 +298,7 @@ class Op(Part, frozen=True, kw_only=True):
         """Adds some to a schedule that is drawn, or none."""
 
     @classmethod
-    def draw_between(cls, steps: Boundaries) -> None:
+    def draw_between(cls, run: Run) -> None:
         """Adds some between the steps of a schedule, or none."""
 
     @classmethod

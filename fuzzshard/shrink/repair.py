@@ -164,10 +164,7 @@ class Names:
         named = self.modules[module]
         return len(named.outputs) if isinstance(named, Block) else 1
 
-    def nearest(self, target: str) -> str:
-        """``target``, or the first parameter of the module that had it."""
-        return _nearest(target, self.fqns)
-
-    def has_parameters(self, target: str) -> bool:
-        """Whether there are any at ``target``."""
-        return _has_parameters(target, self.fqns)
+    def with_parameters(self, target: str) -> str | None:
+        """``target``, or the first parameter of the module that had it; None where there are none."""
+        nearest = _nearest(target, self.fqns)
+        return nearest if _has_parameters(nearest, self.fqns) else None

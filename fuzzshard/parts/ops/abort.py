@@ -42,7 +42,7 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
     @override
     def check(self, at: op.Checked) -> None:
         """``reset_iter_state`` is for the FSDP root, and what it resets for a whole iteration."""
-        if not at.root_is_wrapped:
+        if not at.case.root_is_wrapped:
             raise InvalidCase("an iteration is aborted and the root is not wrapped", "wrap it")
         if at.pending:
             raise InvalidCase("an iteration is aborted while a forward is pending", "move the op")
@@ -72,10 +72,10 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
     @override
     def draw(cls, run: op.Run, moment: op.Moment) -> None:
         """An iteration that an exception ends, between two that are whole."""
-        case = run.subject.case
+        case = run.case
         if moment != "step_begins" or run.pending or case.checkpoints or case.compile:
             return
-        if not run.root_is_wrapped or not run.allows("abort", 50):
+        if not run.case.root_is_wrapped or not run.allows("abort", 50):
             return
         run.batch += 1
         during: Literal["forward", "backward"] = "backward" if run.tape.chance(60) else "forward"

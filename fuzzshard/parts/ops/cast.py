@@ -67,9 +67,9 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw_between(cls, steps: op.Boundaries) -> None:
-        if "cast" in steps.swarm:
-            steps.ops[0].append(cls.to_other(steps.case.dtype))
+    def draw_between(cls, run: op.Run) -> None:
+        if "cast" in run.swarm:
+            run.between[0].append(cls.to_other(run.case.dtype))
 
     @classmethod
     @override

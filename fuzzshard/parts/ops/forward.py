@@ -42,7 +42,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     @override
     def check(self, at: op.Checked) -> None:
         at.check_called_alone(self.target)
-        outputs = at.num_outputs(self.target)
+        outputs = len(at.found.output_values[self.target])
         if self.outputs is not None and (not self.outputs or any(not 0 <= i < outputs for i in self.outputs)):
             raise InvalidCase(f"forward uses outputs {self.outputs} of {outputs}", "use indices that exist")
 

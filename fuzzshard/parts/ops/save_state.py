@@ -43,19 +43,19 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw_between(cls, steps: op.Boundaries) -> None:
+    def draw_between(cls, run: op.Run) -> None:
         """Saves, perhaps trains on, perhaps corrupts, loads; then trains on.
 
         A checkpoint on disk holds one copy of the buffers, and ranks with data of their own have their own.
         """
-        if "save_load" not in steps.swarm:
+        if "save_load" not in run.swarm:
             return
-        tape, last = steps.tape, steps.num_steps - 1
+        tape, last = run.tape, len(run.between) - 1
         first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
-        via: op.Via = "dcp" if tape.chance(60) and not steps.has_own_statistics else "state_dict"
-        then = steps.ops[first + tape.below(last - first + 1)]
-        steps.ops[first].append(cls(via=via))
-        assign = tape.chance(25) and not steps.case.ties
+        via: op.Via = "dcp" if tape.chance(60) and not run.has_own_statistics else "state_dict"
+        then = run.between[first + tape.below(last - first + 1)]
+        run.between[first].append(cls(via=via))
+        assign = tape.chance(25) and not run.case.ties
         if tape.chance(75):
             then.append(CorruptState(how="rebuild" if tape.chance(50) else "zero"))
         then.append(LoadState(assign=assign))

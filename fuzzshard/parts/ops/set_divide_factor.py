@@ -51,12 +51,12 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
 
     @classmethod
     @override
-    def draw_between(cls, steps: op.Boundaries) -> None:
+    def draw_between(cls, run: op.Run) -> None:
         """Any factor, also one that the number of ranks is not a multiple of."""
-        if "divide_factor" not in steps.swarm:
+        if "divide_factor" not in run.swarm:
             return
-        place, below, ranks = steps.early(50), steps.below(), float(steps.case.mesh.data_size)
-        factor = steps.tape.pick((2.0 * ranks, 1.0, 2.0, 4.0, 3.0, ranks))
+        place, below, ranks = run.early(50), run.any_wrapped(35), float(run.case.mesh.data_size)
+        factor = run.tape.pick((2.0 * ranks, 1.0, 2.0, 4.0, 3.0, ranks))
         place.append(cls(factor=factor, target=below.target, recurse=below.recurse))
 
     @classmethod

@@ -72,7 +72,7 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
         """What the rounds before the last one switch off; each flag of each module once."""
         chosen: dict[tuple[op.Flag, str], Self] = {}
         for choice, flag in _CHOICES.items():
-            rare = choice == "no_all_reduce" and run.subject.case.mesh.replicate is None
+            rare = choice == "no_all_reduce" and run.case.mesh.replicate is None
             if choice in run.swarm and run.tape.chance(25 if rare else 60):
                 partial = choice == "partial_sync" or (choice != "no_sync" and run.tape.chance(20))
                 off = cls.off(run, flag, partial=partial)
@@ -89,11 +89,11 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw_between(cls, steps: op.Boundaries) -> None:
+    def draw_between(cls, run: op.Run) -> None:
         """Another ``reshard_after_forward`` from now on."""
-        for _ in range(1 + steps.tape.chance(40)) if "set_reshard" in steps.swarm else ():
-            place, below = steps.early(35), steps.below()
-            new = cls(flag="reshard_after_forward", value=steps.tape.chance(50), target=below.target)
+        for _ in range(1 + run.tape.chance(40)) if "set_reshard" in run.swarm else ():
+            place, below = run.early(35), run.any_wrapped(35)
+            new = cls(flag="reshard_after_forward", value=run.tape.chance(50), target=below.target)
             place.append(replace(new, recurse=below.recurse))
 
     @classmethod

@@ -23,7 +23,7 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
 
     @override
     def check(self, at: op.Checked) -> None:
-        if not 0 <= self.path < at.num_paths(self.target):
+        if not 0 <= self.path < at.num_paths.get(self.target, 0):
             raise InvalidCase(
                 f"block {self.target!r} has no path {self.path}", "give one of its calls more alternatives"
             )
@@ -47,7 +47,7 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
         """Not while flags wait for a backward that reaches every FSDP root: other paths may reach others."""
         if moment not in ("step_begins", "aside"):
             return
-        bound = run.must_reach and not run.root_is_wrapped
+        bound = run.must_reach and not run.case.root_is_wrapped
         if run.paths and not bound and not run.pending and run.tape.chance(55):
             target = run.tape.pick([*run.paths])
             others = [k for k in range(run.paths[target]) if k != run.on_path.get(target, 0)]

@@ -78,5 +78,5 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
 
     @override
     def mended(self, names: op.Names) -> op.Op | None:
-        target = names.nearest(self.target)
-        return replace(self, target=target) if names.has_parameters(target) else None
+        target = names.with_parameters(self.target)
+        return None if target is None else replace(self, target=target)

@@ -38,9 +38,9 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw_between(cls, steps: op.Boundaries) -> None:
-        if "take_state_dict" in steps.swarm:
-            steps.early(35).append(cls())
+    def draw_between(cls, run: op.Run) -> None:
+        if "take_state_dict" in run.swarm:
+            run.early(35).append(cls())
 
     @classmethod
     @override
