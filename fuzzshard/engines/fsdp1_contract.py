@@ -63,9 +63,12 @@ FILLED_GRADIENTS = Exclusion(
 )
 
 
-def not_applicable(case: Case) -> Exclusion | None:
-    """Why FSDP1's documented contract does not cover a case, or None."""
-    found = (*_options(case), *_model(case), *_Run(case).exclusions())
+def not_applicable(case: Case, skipped: Collection[int] = ()) -> Exclusion | None:
+    """Why FSDP1's documented contract does not cover a case, or None.
+
+    The ``skipped`` backwards, by the index of their ops, turned out to have nothing to differentiate.
+    """
+    found = (*_options(case), *_model(case), *_Run(case, skipped).exclusions())
     return next(iter(found), None)
 
 
@@ -206,8 +209,9 @@ def _model(case: Case) -> Iterator[Exclusion]:
 class _Run:
     """Walks the schedule."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, skipped: Collection[int]) -> None:
         self.case = case
+        self.skipped = skipped
         self.progress = Progress(case)
         self.flags = SyncFlags(case)
         self.synced_at: dict[int, bool] = {}
@@ -303,7 +307,7 @@ class _Run:
             case Forward():
                 self.synced_at[index] = self.flags.synced(UNMANAGED)
                 self.forwarded = True
-            case Backward():
+            case Backward() if index not in self.skipped:
                 self.last_backward = index
                 self.holds_gradients = True
                 self.forwarded = False
@@ -317,7 +321,7 @@ class _Run:
                 self.flags.set(op)
             case _:
                 pass
-        self.progress.advance()
+        self.progress.advance(skipped=index in self.skipped)
 
 
 def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
