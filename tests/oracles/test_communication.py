@@ -9,6 +9,7 @@ from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSp
 from fuzzshard.case.graph import Block, TensorOp
 from fuzzshard.case.options import Precision
 from fuzzshard.case.schedule import Backward, Flag, Forward, Op, Reshard, SetFlag, SetRequiresGrad, Unshard
+from fuzzshard.mending.mend import mends_for
 from fuzzshard.oracles.communication import communication_findings, expected_communication
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.embedding import Embedding
@@ -187,6 +188,26 @@ def test_what_a_recomputation_may_not_have_come_to_maybe_is_prefetched_still(two
     gathers = [expected and expected.gathers for expected in expected_communication(case, 0)]
     assert gathers == [(0, 0), (2, 2), None, (1, 2)]
     assert two_ranks.run(case).status is Status.PASS
+
+
+def test_an_input_that_the_loss_does_not_depend_on_brings_no_gradient(two_ranks: World) -> None:
+    inner = Block(
+        children=children(c=Linear(out=3)),
+        nodes=(call("h", "c", "x0"),),
+        outputs=("h", "x1"),
+        inputs=("x0", "x1"),
+        returns="tuple",
+    )
+    model = Block(
+        children=children(a=Linear(out=5), b=Linear(out=5), inner=inner),
+        nodes=(call("h", "a", "x"), call("k", "b", "x"), call("y", "inner", "h", "k")),
+        outputs=("y.0", "y.1"),
+        returns="tuple",
+    )
+    schedule = (Forward(outputs=(1,)), BACKWARD, FORWARD, BACKWARD)
+    case = make_case(model, schedule, wrap=groups("a", "b", "inner"), engines=("fully_shard",))
+    assert [reductions for _, reductions, _ in counts(case)] == [0, 1, 0, 3]
+    assert two_ranks.run(case, mends=mends_for()).status is Status.PASS
 
 
 @pytest.mark.parametrize(("outer", "known"), [(ROOT, True), ("q", False)])
