@@ -172,9 +172,8 @@ class FullyShardModel:
                     group.root.last_backward = op.value
 
     def _forward(self, op: Forward) -> None:
-        hooked, plain = (
-            tape.loss(op, self.progress, training=self.training) for tape in (self.hooks.tape, self.plain)
-        )
+        hooked = self.hooks.loss(op, self.progress, training=self.training)
+        plain = self.plain.loss(op, self.progress, training=self.training)
         if op.grad:
             self.losses[self.progress.next] = hooked, plain
 
