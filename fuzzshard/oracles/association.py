@@ -134,9 +134,10 @@ class _Boundaries:
             self.read(args, len(self.tape.nodes), first=len(args))
         return args
 
-    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
         """To return a value is not to read it."""
         self.returned |= any(value is not None and value.number in self.nodes for value in results)
+        return results
 
     def _boundary(self, value: Node, place: Term) -> Node:
         made = self.tape.node((value,))
