@@ -343,7 +343,7 @@ def test_hooks_of_an_outer_module_are_on_what_an_inner_one_casts(
     _, backward = expected_communication(case, 0)
     assert backward is not None
     assert backward.gathers == gathers
-    assert two_ranks.run(case).status is Status.PASS
+    assert two_ranks.run(case, mends=mends_for()).status is Status.PASS
 
 
 def test_a_prefetch_of_what_backward_does_not_need_may_gather_more() -> None:
