@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fuzzshard.case.autograd import Node, reached
+from fuzzshard.case.autograd import Node, Tape, Unwatched, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
@@ -78,6 +78,8 @@ class FullyShardModel:
         """The state of a model that was just wrapped."""
         self.hooks = HookModel(self.case, self.found, self.issued, prefetches=self.prefetches)
         self.losses: dict[int, list[Node]] = {}
+        self.plain = Tape(self.case, self.found, Unwatched())
+        self.plain_losses: dict[int, list[Node]] = {}
         self.training = True
 
     @property
@@ -171,13 +173,22 @@ class FullyShardModel:
 
     def _forward(self, op: Forward) -> None:
         loss = self.hooks.tape.loss(op, self.progress, training=self.training)
+        plain = self.plain.loss(op, self.progress, training=self.training)
         if op.grad:
-            self.losses[self.progress.next] = loss
+            self.losses[self.progress.next], self.plain_losses[self.progress.next] = loss, plain
 
     def _backward(self, op: Backward) -> bool:
-        losses = [node for index, _, _ in self.progress.taken_by(op) for node in self.losses.pop(index)]
+        """Runs the graph with the hooks; which parameters get a gradient follows from the one without.
+
+        The inputs of a wrapped module pass through one function, whose backward comes to all of them; one
+        that the module does not use has no gradient, and nor have the parameters before it.
+        """
+        taken = [index for index, _, _ in self.progress.taken_by(op)]
+        losses = [node for index in taken for node in self.losses.pop(index)]
+        plain = reached(node for index in taken for node in self.plain_losses.pop(index))
         if losses:
-            self.hooks.backward(reached(losses), self.progress.frozen)
+            given = frozenset(fqn for node in plain for fqn in node.parameters)
+            self.hooks.backward(reached(losses), self.progress.frozen, given)
             if self.case.finalize is not None:
                 self.hooks.finalize()
         return bool(losses)

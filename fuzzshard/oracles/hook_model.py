@@ -128,8 +128,8 @@ class HookModel:
             inner.claimed, inner.root = True, group.root
         group.keeps_after_forward |= group.keeps_as_root
 
-    def backward(self, nodes: list[Node], frozen: Set[str]) -> None:
-        """Runs ``nodes``, in their order; parameters in ``frozen`` get no gradient."""
+    def backward(self, nodes: list[Node], frozen: Set[str], given: Set[str]) -> None:
+        """Runs ``nodes``, in their order; of the parameters, those that are ``given`` one get a gradient."""
         self.gathers_certain = not self.casts_before_prefetch
         for group in self.groups:
             group.frozen = frozen
@@ -144,12 +144,12 @@ class HookModel:
             if node.inputs_of is not None:
                 self.groups[node.inputs_of].post_backward()
                 self.in_backward[node.inputs_of] += 1
-            self._accumulate(node, last, frozen)
+            self._accumulate(node, last, frozen, given)
         for root in self.finals:
             self._finish(root)
         self.finals.clear()
 
-    def _accumulate(self, node: Node, last: dict[str, Node], frozen: Set[str]) -> None:
+    def _accumulate(self, node: Node, last: dict[str, Node], frozen: Set[str], given: Set[str]) -> None:
         """A parameter gets its gradient, the sum over all its uses, when the last of them has run."""
         for fqn in node.parameters - frozen:
             if (owner := self.found.owners[fqn]) is not None:
@@ -157,7 +157,7 @@ class HookModel:
                 self.certain &= (
                     group.shards in (Shards.WHOLE, Shards.EITHER) or not group.unshards_in_backward
                 )
-                if last[fqn] is node:
+                if last[fqn] is node and fqn in given:
                     group.gradients.add(fqn)
 
     def _pre_backward(self, group: Group) -> None:

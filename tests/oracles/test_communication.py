@@ -333,3 +333,22 @@ def test_another_size_is_a_finding() -> None:
 def test_what_is_left_to_the_user_is_not_the_engines() -> None:
     explicit = Collective(0, "all_reduce", "all_reduce", (3,), "float32", explicit=True)
     assert communication_findings(make_case(schedule=(FORWARD,), wrap=()), recorded(explicit), 0) == []
+
+
+def test_what_comes_before_an_input_that_a_module_does_not_use_reduces_nothing(two_ranks: World) -> None:
+    """Mended torch: otherwise what comes before such an input gets a gradient of zeros."""
+    inner = Block(
+        children=children(c=Linear(out=5)),
+        nodes=(call("h", "c", "x0"),),
+        inputs=("x0", "x1"),
+        outputs=("h",),
+    )
+    model = Block(
+        children=children(a=Linear(out=5), b=Linear(out=5), m=inner),
+        nodes=(call("h0", "a", "x"), call("h1", "b", "x"), call("h2", "m", "h0", "h1")),
+        outputs=("h2",),
+    )
+    case = make_case(model, ONCE, wrap=groups("a", "b", "m", ROOT))
+    assert counts(case)[1][1] == 2
+    verdict = two_ranks.run(case, mends=("missing_input_gradients_become_zeros",))
+    assert verdict.status is Status.PASS, verdict.findings
