@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.communication import fills_unused
+from fuzzshard.case.communication import some_fill_unused
 from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
@@ -78,7 +78,7 @@ def _options(case: Case) -> Iterator[Exclusion]:
             "an iteration ends with an exception, after which FSDP1 does not say how to go on",
             "fully_sharded_data_parallel.py: reset_iter_state is a method of FSDPModule alone",
         )
-    if any(fills_unused(case, index) for index in range(len(case.wrap))):
+    if some_fill_unused(case):
         yield Exclusion(
             "zeros for parameters without a gradient",
             "fully_sharded_data_parallel.py: set_reduce_scatter_unused_params is a method of FSDPModule",
