@@ -63,7 +63,7 @@ def _backwards(case: Case) -> Mapping[int, tuple[frozenset[str], Hashable]]:
     for at in follow(case):
         nodes = reached(tape.follow(at))
         if at.op.takes:
-            arrived = frozenset(fqn for node in nodes for fqn in node.parameters) - at.frozen
+            graph = frozenset(fqn for node in nodes for fqn in node.parameters)
             calls = tuple((call.target, call.outputs, modules) for _, call, modules, _ in at.taken)
-            found[at.index] = (arrived, (calls, frozenset(at.frozen)))
+            found[at.index] = (graph - at.frozen, (calls, frozenset(at.frozen), graph))
     return found

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Mesh, WrapGroup
 from fuzzshard.case.check_dtypes import called_dtypes
-from fuzzshard.case.communication import fills_unused
+from fuzzshard.case.communication import some_fill_unused
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, join, resolve
 from fuzzshard.case.groups import calls_of, root_groups
@@ -127,7 +127,9 @@ def _without_checkpoints(case: Case) -> Case | None:
     return None if recomputed.intersection(facts(case).batch_norms) else replace(case, checkpoints=())
 
 
-def _without_unshards(case: Case) -> Case:
+def _without_unshards(case: Case) -> Case | None:
+    if some_fill_unused(case):
+        return None  # a group that runs in no forward gets zeros once it is unsharded
     ops = (SetMode(train=at.training) if at.op.gathers or at.op.frees else at.op for at in follow(case))
     return replace(case, schedule=tuple(ops))
 
@@ -137,7 +139,7 @@ def _root_only(case: Case) -> Case | None:
     if not case.root_is_wrapped or len(case.wrap) == 1:
         return None
     kinds = {(g.precision, g.offload, g.shard_dim) for g in case.wrap}
-    if any(fills_unused(case, index) for index in range(len(case.wrap))):
+    if some_fill_unused(case):
         return None  # another group is another set of parameters that have run
     if len(kinds) > 1 or any(op.below and not op.below.everything for op in case.schedule):
         return None

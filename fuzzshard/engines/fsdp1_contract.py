@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.communication import fills_unused
+from fuzzshard.case.communication import some_fill_unused
 from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
@@ -43,9 +43,12 @@ FILLED_GRADIENTS = Exclusion(
 )
 
 
-def not_applicable(case: Case) -> Exclusion | None:
-    """Why FSDP1's documented contract does not cover a case, or None."""
-    found = (*_options(case), *_model(case), *_of_schedule(case))
+def not_applicable(case: Case, skipped: Collection[int] = ()) -> Exclusion | None:
+    """Why FSDP1's documented contract does not cover a case, or None.
+
+    The ``skipped`` backwards, by the index of their ops, turned out to have nothing to differentiate.
+    """
+    found = (*_options(case), *_model(case), *_of_schedule(case, skipped))
     return next(iter(found), None)
 
 
@@ -55,7 +58,7 @@ def _options(case: Case) -> Iterator[Exclusion]:
             "an iteration ends with an exception, after which FSDP1 does not say how to go on",
             "fully_sharded_data_parallel.py: reset_iter_state is a method of FSDPModule alone",
         )
-    if any(fills_unused(case, index) for index in range(len(case.wrap))):
+    if some_fill_unused(case):
         yield Exclusion(
             "zeros for parameters without a gradient",
             "fully_sharded_data_parallel.py: set_reduce_scatter_unused_params is a method of FSDPModule",
@@ -182,11 +185,11 @@ def _model(case: Case) -> Iterator[Exclusion]:
                 )
 
 
-def _of_schedule(case: Case) -> Iterator[Exclusion]:
+def _of_schedule(case: Case, skipped: Collection[int]) -> Iterator[Exclusion]:
     """Why ops of the schedule are not covered, in order."""
     last_backward = -1
     forwarded = unsynced = holds_gradients = holds_reduced = False
-    for at in follow(case):
+    for at in follow(case, skipped=skipped):
         op = at.op
         yield from _of_op(op)
         if op.takes:
@@ -210,7 +213,7 @@ def _of_schedule(case: Case) -> Iterator[Exclusion]:
             yield from _of_toggle(at, op.toggle, holds_gradients=holds_gradients)
         if op.call:
             forwarded = True
-        elif op.takes:
+        elif op.takes and at.index not in skipped:
             last_backward = at.index
             holds_gradients, forwarded, unsynced = True, False, not at.synced
             holds_reduced |= at.synced

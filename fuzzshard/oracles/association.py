@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fuzzshard.case.autograd import Node, Tape, Value
 from fuzzshard.case.case import Case
+from fuzzshard.case.check_dtypes import gradients_outgrow_reductions
 from fuzzshard.case.dtypes import computing_dtype, reduction_dtype, reductions_follow_parameters
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block
@@ -77,7 +78,7 @@ def _regroups_sums_from(case: Case, engine: str) -> int:
     if engine == "ddp":
         views = any(seen.returned for seen in _boundaries(case))
         return min(_accumulates_at(case), _regroups_at(case)) if views else _accumulates_at(case)
-    ends = [len(case.schedule), _regroups_at(case)]
+    ends = [len(case.schedule), _regroups_at(case), _rounds_unreduced_from(case)]
     ends.append(first(case, lambda op: op.clips))
     if engine != "fully_shard" or _reduces_in_parts(case):
         ends.append(_accumulates_at(case))
@@ -100,6 +101,25 @@ def _regroups_at(case: Case) -> int:
                 return index
             pending = 0
     return len(case.schedule)
+
+
+def _rounds_unreduced_from(case: Case) -> int:
+    """The first backward that adds a gradient to an unreduced one of a narrower dtype.
+
+    The reference casts it first. ``fully_shard`` rounds the sum only: it puts off the cast where the dtype of
+    the reduction is wider than the parameter's (``_set_unsharded_grad_dtypes`` in
+    torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py). Neither is documented.
+    """
+    end = len(case.schedule)
+    if not (reductions_follow_parameters(case) and gradients_outgrow_reductions(case, facts(case))):
+        return end
+    unreduced = False
+    for at in follow(case):
+        if at.op.takes:
+            if unreduced:
+                return at.index
+            unreduced = not all(at.flags.reduce.values())
+    return end
 
 
 def _reduces_in_parts(case: Case) -> bool:
@@ -133,9 +153,10 @@ class _Boundaries:
             self.read(args, len(self.tape.nodes), first=len(args))
         return args
 
-    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
         """To return a value is not to read it."""
         self.returned |= any(value is not None and value.number in self.nodes for value in results)
+        return results
 
     def _boundary(self, value: Node, place: Term) -> Node:
         made = self.tape.node((value,))

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fuzzshard.case.autograd import reached
+from fuzzshard.case.autograd import Tape, Unwatched, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
@@ -62,6 +62,7 @@ class FullyShardModel:
     def _start(self) -> None:
         """The state of a model that was just wrapped."""
         self.hooks = HookModel(self.case, self.found, self.issued, prefetches=self.prefetches)
+        self.plain = Tape(self.case, self.found, Unwatched())
 
     @property
     def groups(self) -> list[Group]:
@@ -86,9 +87,10 @@ class FullyShardModel:
 
     def _run(self, op: Op) -> bool:
         """Runs one op; False for a backward that has nothing to differentiate."""
-        losses = self.hooks.tape.follow(self.at)
+        losses, plain = self.hooks.follow(self.at), reached(self.plain.follow(self.at))
         if losses:
-            self.hooks.backward(reached(losses), self.at.frozen)
+            arriving = frozenset(fqn for node in plain for fqn in node.parameters)
+            self.hooks.backward(reached(losses), arriving, self.at.frozen)
             if self.case.finalize is not None:
                 self.hooks.finalize()
         if op.switch:

@@ -33,12 +33,16 @@ from fuzzshard.oracles.association import (
     reorders_from,
 )
 from fuzzshard.oracles.rungs import bitwise_until
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.conv2d import Conv2d
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import ClipGradNorm, Forward, SetFlag, SetRequiresGrad
+from fuzzshard.verdict import Status
+from fuzzshard.world import World
 
 END = len(TWO_STEPS)
 FIRST_BACKWARD, SECOND_BACKWARD = 1, 3
@@ -288,6 +292,34 @@ def test_gradients_of_a_parameter_that_is_used_twice_may_add_up_before_they_are_
 ) -> None:
     case = make_case(TIED, ties=TIE, wrap=(replace(*groups(ROOT), precision=precision),))
     assert narrow_sums(case, "fully_shard") == expected
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "synced", "expected"),
+    [
+        (Precision(param="float16", reduce="float32", cast_inputs=False), "float64", False, 4),
+        (Precision(param="float16", reduce="float32", cast_inputs=False), "float64", True, 5),
+        (Precision(param="float16", reduce="float32", cast_inputs=False), "float32", False, 5),
+        (Precision(param="float16", reduce="float32"), "float64", False, 5),
+        (Precision(param="float16", reduce="float16", cast_inputs=False), "float64", False, 5),
+        (Precision(param="float16", cast_inputs=False), "float64", False, 5),
+    ],
+)
+@pytest.mark.skipif(not REDUCTIONS_FOLLOW_GRAD_DTYPE.holds(), reason="gradients arrive in param_dtype")
+def test_gradients_that_outgrow_their_reduction_may_be_cast_before_they_add_up_or_then(
+    precision: Precision, dtype: Dtype, synced: bool, expected: int, two_ranks: World
+) -> None:
+    wrap = (replace(*groups(ROOT), precision=precision),)
+    sync = SetFlag(flag="requires_gradient_sync", value=synced)
+    case = make_case(
+        chain(a=RawParameter()),
+        (sync, FORWARD, BACKWARD, AGAIN, BACKWARD),
+        dtype=dtype,
+        wrap=wrap,
+        engines=("fully_shard",),
+    )
+    assert reorders_from(case, "fully_shard") == expected
+    assert two_ranks.run(case).status is Status.PASS
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,14 @@ def test_a_gradient_of_the_first_step_may_round_in_each_element() -> None:
     assert floor.tolist() == [ROUNDING_FACTOR * EPS * 2, ROUNDING_FACTOR * EPS * 8]
 
 
+@pytest.mark.parametrize("oracle", ["local_gradient", "unreduced_gradient"])
+def test_a_gradient_that_is_not_reduced_may_round_in_the_first_backward_too(oracle: str) -> None:
+    """FSDP1 adds up the terms of each of two forwards first, where plain autograd adds one after another."""
+    key = Key(FIRST_BACKWARD, oracle, "a.weight")
+    floor = rounding_floor(CASE, difference(key, floats(1.0, 8.0), floats(2.0, -8.0)), "fsdp1")
+    assert floor.item() == ROUNDING_FACTOR * EPS * 8
+
+
 def test_later_tensors_may_round_by_their_largest_element() -> None:
     for key in (gradient(LATER_BACKWARD), Key(FIRST_STEP, "parameter", "a.weight")):
         floor = rounding_floor(CASE, difference(key, floats(1.0, 8.0), floats(2.0, -8.0)))

@@ -103,6 +103,15 @@ PAST: dict[str, Case] = {
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
         engines=("ddp", "replicate", "fully_shard", "fsdp1"),
     ),
+    "FSDP1 may lose a change after a forward whose backward had nothing to differentiate": make_case(
+        chain(a=LINEAR),
+        (FORWARD, BACKWARD, STEP, FORWARD),
+        wrap=(),
+        freezes=(Freeze(target="a"),),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
+        engines=("fsdp1",),
+        fsdp1=FSDP1(summon="written"),
+    ),
     "a root that its last backward missed is resharded before a step": make_case(
         block(
             use("h0", "a", "x"),
