@@ -4,9 +4,8 @@ import copy
 
 import pytest
 import torch
-from torch import nn
-
 from fuzzshard.engines.batch_norm_noise import cancelled_rows, cancels_rows
+from torch import nn
 
 
 def rows(count: int) -> torch.Tensor:

@@ -24,13 +24,13 @@ from cases import (
     make_case,
     tensor_op,
 )
+from fuzzshard.oracles.association import adds_in_another_order
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, WrapGroup
 from fuzzshard.case.graph import Block, Passing, Returns
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
 from fuzzshard.case.schedule import Cast, Forward, SetFlag, SetRequiresGrad
-from fuzzshard.oracles.association import adds_in_another_order
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import Attention

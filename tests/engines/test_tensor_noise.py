@@ -4,9 +4,8 @@ import copy
 
 import pytest
 import torch
-from torch import nn
-
 from fuzzshard.engines.tensor_noise import add_rounding, can_round, leaves_rounding_only, rounded_softmax
+from torch import nn
 
 
 def gradients(norm: nn.Module) -> dict[str, torch.Tensor]:

@@ -20,13 +20,13 @@ from cases import (
     float_inputs,
     make_case,
 )
+from fuzzshard.engines.noise import NoiseTwin
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Optimizer, RankBatch
 from fuzzshard.case.graph import Block
 from fuzzshard.case.schedule import Backward, Forward, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.noise import NoiseTwin
 from fuzzshard.engines.reference import Reference
 from fuzzshard.oracles.compare import differences
 from fuzzshard.parts.leaves.batch_norm import BatchNorm

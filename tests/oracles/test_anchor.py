@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, ZERO, groups, make_case
+from fuzzshard.oracles.anchor import ANCHOR_FACTOR, PrecisionBound, unrounded
 from msgspec.structs import replace
 from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
-from fuzzshard.oracles.anchor import ANCHOR_FACTOR, PrecisionBound, unrounded
 from fuzzshard.oracles.bound import ROUNDING_FACTOR, rounding_floor
 from fuzzshard.oracles.judge import GRAY, TERMWISE_GRAY_FACTOR, tensor_findings
 from fuzzshard.oracles.rungs import exact_applies, loose_rung

@@ -20,6 +20,12 @@ from cases import (
     make_case,
     tensor_op,
 )
+from fuzzshard.oracles.association import (
+    accumulates,
+    adds_in_another_order,
+    narrow_sums,
+    reorders_from,
+)
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Mesh, Tie
@@ -27,12 +33,6 @@ from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.schedule import ClipGradNorm, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
-from fuzzshard.oracles.association import (
-    accumulates,
-    adds_in_another_order,
-    narrow_sums,
-    reorders_from,
-)
 from fuzzshard.oracles.rungs import bitwise_until
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.conv1d import Conv1d

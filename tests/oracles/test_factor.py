@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from cases import make_case
+from fuzzshard.oracles.anchor import PrecisionBound
+from fuzzshard.oracles.factor import FEWEST_ELEMENTS, NOISE_FACTOR, allowed_deviation
 from traces import difference, gradient, trace
 
-from fuzzshard.oracles.anchor import PrecisionBound
 from fuzzshard.oracles.bound import NoiseBound
-from fuzzshard.oracles.factor import FEWEST_ELEMENTS, NOISE_FACTOR, allowed_deviation
 from fuzzshard.oracles.judge import GRAY, tensor_findings
 
 EXPECTED = torch.linspace(-2, 3, 24)

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 from cases import BACKWARD, FORWARD, STEP, ZERO, make_case
+from fuzzshard.oracles.undetermined import first_undetermined_step
 from traces import difference, floats, gradient
 
 from fuzzshard.case.case import Optimizer
 from fuzzshard.case.schedule import ClipGradNorm, Op
-from fuzzshard.oracles.undetermined import first_undetermined_step
 from fuzzshard.training.trace import Key
 
 TWICE = (FORWARD, BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)
