@@ -190,7 +190,9 @@ class Experiment:
         return relation_findings(precise[0], one, two, self.mesh.rank, rounds=True)
 
     def _train_again(self, case: Case, name: str) -> Trace | None:
-        """Trains the engine of that name on another case; None where that is refused."""
+        """Trains the engine of that name on another case; None where that is refused, or does not apply."""
+        if not_applicable(case, name) is not None:
+            return None
         again, trace = Experiment(case, rank_mesh(case, self.mesh.device), self.on_engine), Trace()
         return trace if again._train(name, lambda: again._build(name), trace) else None
 

@@ -22,6 +22,7 @@ from fuzzshard.oracles.bound import TRUTH_FACTOR, Bound, tolerance
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.overflow import first_overflow
+from fuzzshard.oracles.reduced_dtype import is_reduced_otherwise
 from fuzzshard.oracles.rungs import exact_until, first_step, loose_rung
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
@@ -75,7 +76,7 @@ class Ladder:
     def _loose_findings(self, differing: Differing) -> list[Finding]:
         """What rounding does not explain: up to the first step in the precision of the case, then in a finer.
 
-        Whether something is there, and its shape and dtype, no rounding explains.
+        Whether something is there, its dtype, and in which one it was reduced, no rounding explains.
         """
         reference = self.traces[Reference.name]
         if self.case == uniform(self.case, "float64"):
@@ -83,7 +84,9 @@ class Ladder:
             return self._findings(differing, loose_rung(self.case), coarser, self.traces)
         step = first_step(self.case)
         early = {
-            name: [d for d in found if d.key.op < step or not d.comparable]
+            name: [
+                d for d in found if d.key.op < step or not d.comparable or is_reduced_otherwise(self.case, d)
+            ]
             for name, found in differing.items()
         }
         bound = Bound(self.case, reference, self._truth, TRUTH_FACTOR)
