@@ -22,7 +22,7 @@ FLAKY_RUNS = 10
 """As many at least once one of them shows something else: a rate out of three says little."""
 
 STRICTNESS = {"precision": 0, "bounded": 1, "relation": 1, "bitwise": 2, "exact": 2, "invariant": 3}
-"""How much a rung demands; ``bitwise`` and ``exact`` both demand equal bits."""
+"""How much a rung demands; ``exact``, and ``bitwise`` of older entries, demand equal bits."""
 
 
 class Runner(Protocol):

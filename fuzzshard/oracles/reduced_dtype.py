@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import dtypes_in_play
+from fuzzshard.case.dtypes import dtypes_in_play, reduction_dtype
+from fuzzshard.case.facts import facts
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.oracles.compare import Difference
 
@@ -19,21 +20,29 @@ HALVES = (torch.float16, torch.bfloat16)
 FEWEST = 2
 """Elements that are not zero, of which so many are no numbers of a half precision by chance."""
 
+FEWEST_SUMS = 8
+"""The same of sums of two numbers in half precision: of these a third are such numbers again."""
+
 
 def is_reduced_otherwise(case: Case, difference: Difference) -> bool:
-    """Whether one of the two gradients is made of numbers in half precision, and the other is not.
+    """Whether a gradient was not reduced in the half precision of its policy, or in one without a policy.
 
-    Dyadic values are such numbers in any dtype, while nothing rounds.
+    Dyadic values are numbers in half precision in any dtype, while nothing rounds. On one rank nothing is
+    reduced: whether terms are cast before they are added, no documentation says.
     """
-    if difference.key.oracle != "gradient" or case.values == "dyadic" or (both := difference.both) is None:
-        return False
-    if any(int(tensor.count_nonzero()) < FEWEST for tensor in both):
+    if difference.key.oracle != "gradient" or case.values == "dyadic" or case.mesh.data_size == 1:
         return False
     used = {DTYPES[dtype] for dtype in dtypes_in_play(case)}.intersection(HALVES)
-    return any(_fits(both[0], dtype) != _fits(both[1], dtype) for dtype in used)
+    if not used or (both := difference.both) is None:
+        return False
+    due = DTYPES[reduction_dtype(case, facts(case), difference.key.name, None)]
+    observed, expected = both
+    if due in HALVES:
+        return not _fits(observed, due) and _fits(expected, due, FEWEST)
+    return any(_fits(observed, dtype, FEWEST_SUMS) and not _fits(expected, dtype) for dtype in used)
 
 
-def _fits(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether all finite elements are numbers of ``dtype``."""
+def _fits(tensor: torch.Tensor, dtype: torch.dtype, fewest: int = 0) -> bool:
+    """Whether all finite elements are numbers of ``dtype``, and so many of them are not zero."""
     values = tensor[tensor.isfinite()]
-    return torch.equal(values.to(dtype).to(values.dtype), values)
+    return int(values.count_nonzero()) >= fewest and torch.equal(values.to(dtype).to(values.dtype), values)
