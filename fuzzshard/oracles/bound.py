@@ -66,7 +66,7 @@ class Bound:
         if (both := difference.both) is None:
             return False, float("inf"), 0.0
         error = largest_distance(*both)
-        if is_reduced_otherwise(self.case, difference):
+        if is_reduced_otherwise(self.case, difference, self.reference):
             return False, error, 0.0
         limit = self._limit(difference.key) if both[0].is_floating_point() else 0.0
         return error <= limit, error, limit

@@ -12,8 +12,10 @@ import torch
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import dtypes_in_play, reduction_dtype
 from fuzzshard.case.facts import facts
+from fuzzshard.case.schedule import SetFlag
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.oracles.compare import Difference
+from fuzzshard.training.trace import Key, Trace
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -24,13 +26,18 @@ FEWEST_SUMS = 8
 """The same of sums of two numbers in half precision: of these a third are such numbers again."""
 
 
-def is_reduced_otherwise(case: Case, difference: Difference) -> bool:
+def is_reduced_otherwise(case: Case, difference: Difference, reference: Trace) -> bool:
     """Whether a gradient was not reduced in the half precision of its policy, or in one without a policy.
 
     Dyadic values are numbers in half precision in any dtype, while nothing rounds. On one rank nothing is
-    reduced: whether terms are cast before they are added, no documentation says.
+    reduced: whether terms are cast before they are added, no documentation says. And what was reduced in
+    several parts is a sum of such numbers: only the first gradient of a parameter tells.
     """
     if difference.key.oracle != "gradient" or case.values == "dyadic" or case.mesh.data_size == 1:
+        return False
+    if any(isinstance(op, SetFlag) and op.flag == "requires_all_reduce" for op in case.schedule):
+        return False
+    if not _is_first(difference.key, reference):
         return False
     used = {DTYPES[dtype] for dtype in dtypes_in_play(case)}.intersection(HALVES)
     if not used or (both := difference.both) is None:
@@ -40,6 +47,11 @@ def is_reduced_otherwise(case: Case, difference: Difference) -> bool:
     if due in HALVES:
         return not _fits(observed, due) and _fits(expected, due, FEWEST)
     return any(_fits(observed, dtype, FEWEST_SUMS) and not _fits(expected, dtype) for dtype in used)
+
+
+def _is_first(key: Key, reference: Trace) -> bool:
+    earlier = (reference.tensors.get(key._replace(op=op)) for op in range(key.op))
+    return all(observation is None or observation.tensor is None for observation in earlier)
 
 
 def _fits(tensor: torch.Tensor, dtype: torch.dtype, fewest: int = 0) -> bool:

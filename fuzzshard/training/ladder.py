@@ -82,18 +82,17 @@ class Ladder:
         if self.case == uniform(self.case, "float64"):
             coarser = Bound(self.case, reference, self._single, tolerance(self.case))
             return self._findings(differing, loose_rung(self.case), coarser, self.traces)
-        step = first_step(self.case)
-        early = {
-            name: [
-                d for d in found if d.key.op < step or not d.comparable or is_reduced_otherwise(self.case, d)
-            ]
-            for name, found in differing.items()
-        }
+        early = {name: list(filter(self._is_due, found)) for name, found in differing.items()}
         bound = Bound(self.case, reference, self._truth, TRUTH_FACTOR)
         precise = self._finer_findings(differing)
         seen = {(f.engine, f.op, f.oracle, f.name) for f in precise}
         found = self._findings(early, loose_rung(self.case), bound, self.traces)
         return [*precise, *(f for f in found if (f.engine, f.op, f.oracle, f.name) not in seen)]
+
+    def _is_due(self, difference: Difference) -> bool:
+        """Whether a difference is judged in the precision of the case."""
+        early = difference.key.op < first_step(self.case) or not difference.comparable
+        return early or is_reduced_otherwise(self.case, difference, self.traces[Reference.name])
 
     def _finer_findings(self, differing: Differing) -> list[Finding]:
         """What the engines that differ do otherwise than the reference in the next higher precision, too."""

@@ -6,13 +6,14 @@ import pytest
 import torch
 from cases import make_case
 from msgspec.structs import replace
-from traces import difference, floats, gradient, trace
+from traces import difference, gradient, trace
 
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.options import FSDP1, Precision
+from fuzzshard.case.schedule import SetFlag
 from fuzzshard.oracles.bound import Bound
 from fuzzshard.oracles.reduced_dtype import FEWEST_SUMS, is_reduced_otherwise
-from fuzzshard.training.trace import Key
+from fuzzshard.training.trace import Key, Trace
 
 REDUCED = make_case(engines=("fsdp1",), fsdp1=FSDP1(precision=Precision(reduce="float16")))
 COMPUTED = make_case(engines=("fsdp1",), fsdp1=FSDP1(precision=Precision(param="float16", reduce="float32")))
@@ -29,7 +30,7 @@ def test_a_gradient_that_was_not_rounded_as_its_policy_says_is_told_by_its_bits(
     case: Case, observed: torch.Tensor, expected: torch.Tensor
 ) -> None:
     changed = difference(KEY, observed, expected)
-    assert is_reduced_otherwise(case, changed)
+    assert is_reduced_otherwise(case, changed, Trace())
     assert Bound(case, trace({KEY: expected})).excess(changed)[::2] == (False, 0.0)
 
 
@@ -46,12 +47,15 @@ def test_a_gradient_that_was_not_rounded_as_its_policy_says_is_told_by_its_bits(
     ],
 )
 def test_bits_say_nothing_else(case: Case, observed: torch.Tensor | None, expected: torch.Tensor) -> None:
-    assert not is_reduced_otherwise(case, difference(KEY, observed, expected))
+    assert not is_reduced_otherwise(case, difference(KEY, observed, expected), Trace())
 
 
-def test_only_random_gradients_under_a_policy_of_half_precision_are_looked_at() -> None:
-    changed = difference(KEY, ANY, HALF)
-    assert not is_reduced_otherwise(make_case(), changed)
-    assert not is_reduced_otherwise(replace(REDUCED, values="dyadic"), changed)
-    assert not is_reduced_otherwise(REDUCED, difference(Key(1, "parameter", "a.weight"), ANY, HALF))
-    assert not is_reduced_otherwise(REDUCED, difference(KEY, floats(0.5, 2.0), floats(0.25, 2.0)))
+def test_only_the_first_random_gradient_under_a_policy_of_half_precision_is_looked_at() -> None:
+    changed, parameter = difference(KEY, ANY, HALF), Key(1, "parameter", "a.weight")
+    parts = (SetFlag(flag="requires_all_reduce", value=False), *REDUCED.schedule)
+    assert is_reduced_otherwise(REDUCED, changed, trace({gradient(0): None}))
+    assert not is_reduced_otherwise(REDUCED, changed, trace({gradient(0): ANY}))
+    assert not is_reduced_otherwise(make_case(), changed, Trace())
+    assert not is_reduced_otherwise(replace(REDUCED, values="dyadic"), changed, Trace())
+    assert not is_reduced_otherwise(replace(REDUCED, schedule=parts), changed, Trace())
+    assert not is_reduced_otherwise(REDUCED, difference(parameter, ANY, HALF), Trace())
