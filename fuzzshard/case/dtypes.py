@@ -121,13 +121,6 @@ _FINER: dict[Dtype, Dtype] = {
 }
 
 
-def swapped_casts(case: Case) -> Case:
-    """The case for a run in the other of float32 and float64: ``Cast`` ops cast to the other one as well."""
-    other: dict[str, Literal["float32", "float64"]] = {"float32": "float64", "float64": "float32"}
-    ops = (replace(op, dtype=other[op.dtype]) if isinstance(op, Cast) else op for op in case.schedule)
-    return replace(case, schedule=tuple(ops))
-
-
 def finer(case: Case) -> Case:
     """The same case in the next higher precision throughout, mixed precision and casts included."""
 
@@ -144,4 +137,16 @@ def finer(case: Case) -> Case:
         schedule=tuple(replace(op, dtype="float64") if isinstance(op, Cast) else op for op in case.schedule),
         wrap=tuple(replace(group, precision=policy(group.precision)) for group in case.wrap),
         fsdp1=replace(case.fsdp1, precision=policy(case.fsdp1.precision)),
+    )
+
+
+def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
+    """The case without mixed precision and dtypes of its own, in ``dtype`` from beginning to end."""
+    return replace(
+        case,
+        dtype=dtype,
+        dtypes=(),
+        schedule=tuple(replace(op, dtype=dtype) if isinstance(op, Cast) else op for op in case.schedule),
+        wrap=tuple(replace(group, precision=None) for group in case.wrap),
+        fsdp1=replace(case.fsdp1, precision=None),
     )
