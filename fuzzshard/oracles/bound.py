@@ -13,7 +13,6 @@ import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import dtypes_in_play
-from fuzzshard.case.schedule import Cast
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.reduced_dtype import is_reduced_otherwise
@@ -31,7 +30,7 @@ Both round, and the largest distance of any element is a sample of what rounding
 
 def tolerance(case: Case) -> float:
     """The tolerance of the coarsest dtype that ``case`` computes something in."""
-    used = {*dtypes_in_play(case), *(op.dtype for op in case.schedule if isinstance(op, Cast))}
+    used = {*dtypes_in_play(case), *(op.casts_to for op in case.schedule if op.casts_to)}
     return max(TOLERANCES[DTYPES[dtype]] for dtype in used)
 
 

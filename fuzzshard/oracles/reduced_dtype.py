@@ -12,7 +12,7 @@ import torch
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import dtypes_in_play, reduction_dtype
 from fuzzshard.case.facts import facts
-from fuzzshard.case.schedule import SetFlag
+from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.training.trace import Key, Trace
@@ -35,7 +35,7 @@ def is_reduced_otherwise(case: Case, difference: Difference, reference: Trace) -
     """
     if difference.key.oracle != "gradient" or case.values == "dyadic" or case.mesh.data_size == 1:
         return False
-    if any(isinstance(op, SetFlag) and op.flag == "requires_all_reduce" for op in case.schedule):
+    if "requires_all_reduce" in flags_set(case):
         return False
     if not _is_first(difference.key, reference):
         return False

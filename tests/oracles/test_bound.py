@@ -10,9 +10,9 @@ from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
-from fuzzshard.case.schedule import Cast
 from fuzzshard.oracles.bound import TOLERANCES, Bound, distance, tolerance
 from fuzzshard.oracles.rungs import loose_rung
+from fuzzshard.parts.ops import Cast
 
 NAN, INF = float("nan"), float("inf")
 KEY, OTHER = gradient(1), gradient(1, "b.weight")

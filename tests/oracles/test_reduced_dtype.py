@@ -10,9 +10,9 @@ from traces import difference, gradient, trace
 
 from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.case.schedule import SetFlag
 from fuzzshard.oracles.bound import Bound
 from fuzzshard.oracles.reduced_dtype import FEWEST_SUMS, is_reduced_otherwise
+from fuzzshard.parts.ops import SetFlag
 from fuzzshard.training.trace import Key, Trace
 
 REDUCED = make_case(engines=("fsdp1",), fsdp1=FSDP1(precision=Precision(reduce="float16")))
