@@ -15,7 +15,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import dtypes_in_play
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.oracles.compare import Difference
-from fuzzshard.oracles.reduced_dtype import is_reduced_otherwise
 from fuzzshard.training.trace import Key, Trace
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -65,8 +64,6 @@ class Bound:
         if (both := difference.both) is None:
             return False, float("inf"), 0.0
         error = largest_distance(*both)
-        if is_reduced_otherwise(self.case, difference, self.reference):
-            return False, error, 0.0
         limit = self._limit(difference.key) if both[0].is_floating_point() else 0.0
         return error <= limit, error, limit
 

@@ -22,7 +22,6 @@ from fuzzshard.oracles.bound import TRUTH_FACTOR, Bound, tolerance
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.overflow import first_overflow
-from fuzzshard.oracles.reduced_dtype import is_reduced_otherwise
 from fuzzshard.oracles.rungs import exact_until, first_step, loose_rung
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
@@ -76,23 +75,22 @@ class Ladder:
     def _loose_findings(self, differing: Differing) -> list[Finding]:
         """What rounding does not explain: up to the first step in the precision of the case, then in a finer.
 
-        Whether something is there, its dtype, and in which one it was reduced, no rounding explains.
+        Whether something is there, and its shape and dtype, no rounding explains.
         """
         reference = self.traces[Reference.name]
         if self.case == uniform(self.case, "float64"):
             coarser = Bound(self.case, reference, self._single, tolerance(self.case))
             return self._findings(differing, loose_rung(self.case), coarser, self.traces)
-        early = {name: list(filter(self._is_due, found)) for name, found in differing.items()}
+        step = first_step(self.case)
+        early = {
+            name: [d for d in found if d.key.op < step or not d.comparable]
+            for name, found in differing.items()
+        }
         bound = Bound(self.case, reference, self._truth, TRUTH_FACTOR)
         precise = self._finer_findings(differing)
         seen = {(f.engine, f.op, f.oracle, f.name) for f in precise}
         found = self._findings(early, loose_rung(self.case), bound, self.traces)
         return [*precise, *(f for f in found if (f.engine, f.op, f.oracle, f.name) not in seen)]
-
-    def _is_due(self, difference: Difference) -> bool:
-        """Whether a difference is judged in the precision of the case."""
-        early = difference.key.op < first_step(self.case) or not difference.comparable
-        return early or is_reduced_otherwise(self.case, difference, self.traces[Reference.name])
 
     def _finer_findings(self, differing: Differing) -> list[Finding]:
         """What the engines that differ do otherwise than the reference in the next higher precision, too."""
