@@ -11,9 +11,9 @@ from __future__ import annotations
 from fuzzshard.case.communication import looks_at_unsharded
 from fuzzshard.case.facts import has_own_statistics
 from fuzzshard.case.graph import count_paths
-from fuzzshard.case.groups import calls_of, reached_roots
+from fuzzshard.case.groups import reached_roots
 from fuzzshard.case.paths import is_within
-from fuzzshard.parts.op import Below, Moment, Op, Which
+from fuzzshard.parts.op import Below, Op, Which
 from fuzzshard.parts.ops import OPS, Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step, ZeroGrad
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 from fuzzshard.strategies.freezing import below, pick_target
@@ -187,7 +187,7 @@ class Run:
         if self.pending:
             self.backward("all")
 
-    def draw(self, moment: Moment) -> None:
+    def draw(self, moment: str) -> None:
         """What may be done at this point, by every op that may."""
         for op in OPS:
             op.draw(self, moment)
@@ -217,11 +217,6 @@ class Run:
             return None
         self.trainable = after
         return target, value
-
-    @property
-    def leaves_called(self) -> list[str]:
-        """The modules without children that a forward of the root calls."""
-        return sorted(calls_of(self.case, "") & self.subject.found.leaves.keys())
 
     def early(self, percent: int) -> list[Op]:
         """The ops before the first step with this probability, else those before any."""

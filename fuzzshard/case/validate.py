@@ -15,7 +15,6 @@ from fuzzshard.case.communication import looks_at_unsharded
 from fuzzshard.case.facts import Facts, facts, has_own_statistics
 from fuzzshard.case.graph import Alias, Block, count_paths, resolve, walk
 from fuzzshard.case.groups import (
-    calls_of,
     reached_roots,
     root_groups,
     uses_outside_groups,
@@ -200,11 +199,6 @@ class Checked(ScheduleState):
             raise InvalidCase(
                 '"Partial gradient reduction for replicate() and HSDP is not supported"', "remove the flag"
             )
-
-    @property
-    def leaves_called(self) -> frozenset[str]:
-        """The modules without children that a forward of the root may call."""
-        return calls_of(self.case, "") & self.found.leaves.keys()
 
     def check_any(self, op: Op) -> None:
         """What holds of every op that names, replaces or loads something."""

@@ -37,8 +37,6 @@ Flag = Literal[
     "reshard_after_backward",
     "reshard_after_forward",
 ]
-Moment = str
-"""Where in a step of a drawn schedule ops may be put (:class:`fuzzshard.strategies.schedules.Run`)."""
 
 
 class Call(NamedTuple):
@@ -294,8 +292,8 @@ class Op(Part, frozen=True, kw_only=True):
         return []
 
     @classmethod
-    def draw(cls, run: Run, moment: Moment) -> None:
-        """Adds some to a schedule that is drawn, or none."""
+    def draw(cls, run: Run, moment: str) -> None:
+        """Adds some to a schedule that is drawn, or none; ``moment`` is where (:class:`Run`)."""
 
     @classmethod
     def draw_between(cls, run: Run) -> None:

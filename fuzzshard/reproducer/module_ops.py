@@ -5,7 +5,6 @@ from __future__ import annotations
 from fuzzshard.case.groups import root_groups, wrapped_modules
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.parts.op import Switch
-from fuzzshard.reproducer.optimizer import mixes_kinds
 from fuzzshard.reproducer.scope import ENGINE_CLASSES, Scope, at, indented
 
 WITH, END_WITH = "with no_sync", "end of no_sync"
@@ -25,34 +24,6 @@ def with_blocks(lines: list[str]) -> list[str]:
         else:
             result.append(f"    {line}" if inside else line)
     return [*result, "    pass"] if result and result[-1].startswith("with ") else result
-
-
-def reshard_lines(scope: Scope) -> list[str]:
-    """Parameters may only change while they are sharded, says the docstring of ``fully_shard``."""
-    if not scope.shards:
-        return []
-    scope.uses.add("FSDPModule")
-    return [
-        f"for module in {scope.model}.modules():  # only sharded parameters may be changed",
-        "    if isinstance(module, FSDPModule):",
-        "        module.reshard()",
-    ]
-
-
-def clip_lines(scope: Scope, arguments: str) -> list[str]:
-    """FSDP1 has a method of its own; what ``clip_grad_norm_`` does not take together is clipped by hand."""
-    plain = f"torch.nn.utils.clip_grad_norm_({scope.model}.parameters(), {arguments})"
-    if scope.engine == "fsdp1":
-        own = f"{scope.called}.clip_grad_norm_({arguments})"
-        if not scope.aim.trains_reference:
-            return [own]
-        kind = ENGINE_CLASSES[scope.engine]
-        return [f"if isinstance({scope.called}, {kind}):", f"    {own}", "else:", f"    {plain}"]
-    offloads = any(group.offload is not None for group in scope.case.wrap)
-    if scope.shards and (offloads or mixes_kinds(scope)):
-        scope.uses.add("clip_grad_norm")
-        return [f"clip_grad_norm(list({scope.model}.parameters()), {arguments})"]
-    return [plain]
 
 
 def event_lines(scope: Scope) -> list[str]:

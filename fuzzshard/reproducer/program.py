@@ -18,9 +18,9 @@ from fuzzshard.reproducer.expected import expecting
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.losses import losses
-from fuzzshard.reproducer.optimizer import optimizer_lines, uses_parameters
+from fuzzshard.reproducer.optimizer import mixes_kinds, optimizer_lines, uses_parameters
 from fuzzshard.reproducer.options import fsdp1_summon_lines
-from fuzzshard.reproducer.scope import Scope, at, indented, merged, on_ranks
+from fuzzshard.reproducer.scope import ENGINE_CLASSES, Scope, at, indented, merged, on_ranks
 from fuzzshard.reproducer.setup import flat_requires_grad_lines, freeze_lines, requires_grad_lines
 from fuzzshard.reproducer.state_ops import States
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
@@ -153,7 +153,14 @@ class Program:
 
     def reshard(self) -> list[str]:
         """Parameters may only change while they are sharded, says the docstring of ``fully_shard``."""
-        return module_ops.reshard_lines(self.scope) if self._at.may_be_unsharded else []
+        if not self.scope.shards or not self._at.may_be_unsharded:
+            return []
+        self.scope.uses.add("FSDPModule")
+        return [
+            f"for module in {self.scope.model}.modules():  # only sharded parameters may be changed",
+            "    if isinstance(module, FSDPModule):",
+            "        module.reshard()",
+        ]
 
     def unshard_lines(self, below: Below, call: str) -> list[str]:
         """Unshards or reshards, which a relation may want one of two runs to leave out."""
@@ -171,8 +178,20 @@ class Program:
         return multiplies(factor, self.case.mesh.shard)
 
     def clip_lines(self, arguments: str) -> list[str]:
-        """Clips the norm of gradients."""
-        return module_ops.clip_lines(self.scope, arguments)
+        """FSDP1 has a method of its own; what ``clip_grad_norm_`` cannot take together is done by hand."""
+        scope = self.scope
+        plain = f"torch.nn.utils.clip_grad_norm_({scope.model}.parameters(), {arguments})"
+        if scope.engine == "fsdp1":
+            own = f"{scope.called}.clip_grad_norm_({arguments})"
+            if not scope.aim.trains_reference:
+                return [own]
+            kind = ENGINE_CLASSES[scope.engine]
+            return [f"if isinstance({scope.called}, {kind}):", f"    {own}", "else:", f"    {plain}"]
+        offloads = any(group.offload is not None for group in scope.case.wrap)
+        if scope.shards and (offloads or mixes_kinds(scope)):
+            scope.uses.add("clip_grad_norm")
+            return [f"clip_grad_norm(list({scope.model}.parameters()), {arguments})"]
+        return [plain]
 
     def after_step(self) -> list[str]:
         """Records an event, and what a case does with the full parameters of FSDP1."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from random import Random
 from typing import get_args
 
@@ -60,10 +61,7 @@ class Offered:
         self.below = Below() if everything else Below(rng.choice(wrapped), recurse=False)
         self.paths = {p: count for p, count in count_paths(facts(case).modules).items() if count > 1}
         self.batch = rng.randint(0, 3)
-
-    def some_called(self) -> str:
-        """A module below the root that a forward calls; or the root."""
-        return some_called(self.rng, self.case)
+        self.some_called = functools.partial(some_called, rng, case)
 
 
 def _new_ops(rng: Random, case: Case) -> tuple[Op, ...]:

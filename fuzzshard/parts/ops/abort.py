@@ -51,7 +51,7 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
                 "an iteration is aborted under activation checkpointing or compile()",
                 "neither says that it can go on after an exception: remove one of the two",
             )
-        if self.target not in at.leaves_called:
+        if self.target not in at.found.called & at.found.leaves.keys():
             raise InvalidCase(f"{self.target!r} is no module that the forward calls to compute", "name one")
 
     @override
@@ -70,14 +70,15 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw(cls, run: op.Run, moment: op.Moment) -> None:
+    def draw(cls, run: op.Run, moment: str) -> None:
         """An iteration that an exception ends, between two that are whole."""
-        case = run.case
+        case, found = run.case, run.subject.found
         if moment != "step_begins" or run.pending or case.checkpoints or case.compile:
             return
         if not run.case.root_is_wrapped or not run.allows("abort", 50):
             return
         run.batch += 1
         during: Literal["forward", "backward"] = "backward" if run.tape.chance(60) else "forward"
-        run.ops.append(cls(target=run.tape.pick(run.leaves_called), batch=run.batch, during=during))
+        target = run.tape.pick(sorted(found.called & found.leaves.keys()))
+        run.ops.append(cls(target=target, batch=run.batch, during=during))
         run.started = True

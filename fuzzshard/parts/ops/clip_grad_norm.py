@@ -41,7 +41,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw(cls, run: op.Run, moment: op.Moment) -> None:
+    def draw(cls, run: op.Run, moment: str) -> None:
         if moment == "before_step" and not run.restore and run.allows("clip", 75):
             norm_type = 1.0 if run.tape.chance(25) else 2.0
             run.ops.append(cls(max_norm=run.tape.pick((1.0, 0.25, 8.0)), norm_type=norm_type))

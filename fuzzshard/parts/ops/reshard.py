@@ -33,7 +33,7 @@ class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw(cls, run: op.Run, moment: op.Moment) -> None:
+    def draw(cls, run: op.Run, moment: str) -> None:
         """Frees what a forward or an unshard has gathered."""
         percent = {"after_forward": 30, "after_backward": 20}.get(moment)
         if percent and run.wrapped and run.allows("reshard", percent):

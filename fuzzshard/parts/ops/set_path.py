@@ -43,7 +43,7 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw(cls, run: op.Run, moment: op.Moment) -> None:
+    def draw(cls, run: op.Run, moment: str) -> None:
         """Not while flags wait for a backward that reaches every FSDP root: other paths may reach others."""
         if moment not in ("step_begins", "aside"):
             return

@@ -19,6 +19,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     ranks: op.Ranks = "all"
     engines_only: bool = False
 
+    says = "{others}{at}.requires_grad_({op.value})"
     looks = ("registration",)
     meanings = {
         "freeze:toggled_on": "requires_grad_(True) during training",
@@ -44,9 +45,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
 
     @override
     def statement(self, index: int, *losses: int) -> str:
-        others = "if rank > 0: " if self.ranks != "all" else ""
-        spared = "  # not of the reference" if self.engines_only else ""
-        return f"{others}{op.expression(self.target)}.requires_grad_({self.value}){spared}"
+        return super().statement(index) + ("  # not of the reference" if self.engines_only else "")
 
     @override
     def noun(self, *, no_sync: bool = False) -> str:
@@ -71,7 +70,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
 
     @classmethod
     @override
-    def draw(cls, run: op.Run, moment: op.Moment) -> None:
+    def draw(cls, run: op.Run, moment: str) -> None:
         moments = ("step_begins", "before_second_forward", "before_backward", "before_step")
         if moment in moments and (picked := run.pick_toggle()):
             run.ops.append(cls(target=picked[0], value=picked[1]))

@@ -18,6 +18,7 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
     async_op: bool = False
     wait: bool = False
 
+    says = "{at}.unshard(async_op={op.async_op}{alone})"
     lane = "sharding"
     gathers = True
     looks = ("registration",)
@@ -39,9 +40,7 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
 
     @override
     def statement(self, index: int, *losses: int) -> str:
-        waits = ".wait()" if self.async_op and self.wait else ""
-        alone = "" if self.recurse else ", recurse=False"
-        return f"{op.expression(self.target)}.unshard(async_op={self.async_op}{alone}){waits}"
+        return super().statement(index) + (".wait()" if self.async_op and self.wait else "")
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
@@ -55,7 +54,7 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
 
     @classmethod
     @override
-    def draw(cls, run: op.Run, moment: op.Moment) -> None:
+    def draw(cls, run: op.Run, moment: str) -> None:
         """Gathers parameters ahead of the forward that needs them."""
         if moment == "before_forward" and run.wrapped and run.allows("unshard", 45):
             target, recurse = run.any_wrapped()
