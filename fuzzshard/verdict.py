@@ -12,7 +12,7 @@ class Status(enum.StrEnum):
     """The outcome of a Case.
 
     ``REJECTED``: an engine refused with a documented error and nothing else went wrong.
-    ``INCONCLUSIVE``: a difference that did not repeat, or that noise could explain.
+    ``INCONCLUSIVE``: a finding that did not repeat on fresh ranks.
     ``INFRA``: our fault or the machine's; says nothing about torch.
     """
 
@@ -161,7 +161,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     ``notes`` say per engine why it was not judged (a refusal with torch's text, or not applicable).
     ``stacks`` hold the Python stack of every rank, for a hang or a death, and ``recordings`` what torch's
     flight recorder says on the ranks that hung, a JSON text each.
-    ``rung`` is the strictest rung of the ladder by which tensors were judged. ``tripped`` are the
+    ``rung`` is the strictest rung of the ladder by which tensors were judged; ``bitwise``: none differed.
+    ``tripped`` are the
     known causes whose tripwires said that they occurred.
     """
 

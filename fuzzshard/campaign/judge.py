@@ -12,7 +12,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import finer
 from fuzzshard.case.schedule_state import engines_train_more_from
 from fuzzshard.corpus.entry import Confirmation
-from fuzzshard.corpus.rounding import unless_rounding
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.identity import shows
 from fuzzshard.verdict import Status, Verdict
@@ -23,7 +22,7 @@ FLAKY_RUNS = 10
 """As many at least once one of them shows something else: a rate out of three says little."""
 
 STRICTNESS = {"precision": 0, "bounded": 1, "relation": 1, "bitwise": 2, "exact": 2, "invariant": 3}
-"""How much a rung demands; ``bitwise`` and ``exact`` both demand equal bits."""
+"""How much a rung demands; ``exact``, and ``bitwise`` of older entries, demand equal bits."""
 
 
 class Runner(Protocol):
@@ -45,25 +44,18 @@ class Stopped(Exception):
 
 
 def judge(world: Runner, case: Case, *, deadline: float | None = None, fresh: bool = False) -> Verdict:
-    """The verdict of one run, with ``fresh`` on fresh ranks; INFRA is tried once more on fresh ranks.
-
-    What is inconclusive is judged in higher precision, too (:mod:`fuzzshard.corpus.rounding`).
-    """
+    """The verdict of one run, with ``fresh`` on fresh ranks; INFRA is tried once more on fresh ranks."""
     verdict = _run(world, case, deadline, fresh)
-    if verdict.status is Status.INFRA:
-        return _run(world, case, deadline, True)
-    return unless_rounding(verdict, case, lambda finer_case: _run(world, finer_case, deadline, False))
+    return _run(world, case, deadline, True) if verdict.status is Status.INFRA else verdict
 
 
 def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
     """The verdict of one run, and the case that it is about.
 
-    That is another one where rounding might explain what is wrong with ``case``, and cannot in the next
-    higher precision: then the case in that precision is the finding. So is the case with everything observed
-    where only losses were, unless engines are to train more than the reference then: a loss says little about
-    what is wrong. And so is the case in higher precision
-    where that is wrong at an earlier op: low precision is so wide that a wrong gradient may first be seen in
-    the step that it makes.
+    That is the case with everything observed where only losses were, unless engines are to train more than
+    the reference then: a loss says little about what is wrong. And it is the case in higher precision where
+    that is wrong at an earlier op: low precision is so wide that a wrong gradient may first be seen in the
+    step that it makes.
     """
     verdict = judge(world, case)
     trains_alike = engines_train_more_from(case) == len(case.schedule)
@@ -72,9 +64,9 @@ def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
         closer, nearer = judge_clearly(world, whole)
         if nearer.status.is_finding:
             return closer, nearer
-    if (verdict.status is Status.INCONCLUSIVE or _is_wide(verdict)) and (finer_case := finer(case)) != case:
+    if _is_wide(verdict) and (finer_case := finer(case)) != case:
         clearer, precise = judge_clearly(world, finer_case)
-        if precise.status.is_finding and (not _is_wide(verdict) or _is_earlier(precise, verdict)):
+        if _is_earlier(precise, verdict):
             return clearer, precise
     return case, verdict
 

@@ -17,7 +17,6 @@ from fuzzshard.case.dtypes import (
     casts,
     computing_dtype,
     has_precision,
-    reduction_dtype,
     stored_dtype,
 )
 from fuzzshard.case.facts import Facts
@@ -65,14 +64,6 @@ def norms_half_precision_in_float32(case: Case, found: Facts) -> bool:
     """Whether a layer norm with parameters in float32 is called with values in half precision."""
     mixed = has_precision(case) or case.dtypes
     return bool(mixed) and any(flow.norms_half_precision for flow in _forwards(case, found))
-
-
-def gradients_outgrow_reductions(case: Case, found: Facts) -> bool:
-    """Whether some gradient is computed in a wider dtype than it is reduced in, and that is a raised one.
-
-    Raised is a reduction in a wider dtype than the parameter is computed with.
-    """
-    return has_precision(case) and any(flow.outgrows_reduction for flow in _forwards(case, found))
 
 
 def called_dtypes(case: Case, found: Facts) -> list[CallDtypes]:
@@ -132,7 +123,6 @@ class _Flow(ForwardWalk[DtypeOrIds]):
         self.casts = casts(case)
         self.ties = {tie.parameter: tie.source for tie in case.ties}
         self.norms_half_precision = False
-        self.outgrows_reduction = False
         self.calls: list[CallDtypes] = []
         self.made: dict[str, deque[CastHere]] = {}
 
@@ -154,8 +144,7 @@ class _Flow(ForwardWalk[DtypeOrIds]):
 
     @override
     def leaf(self, path: str, leaf: Leaf, arg: DtypeOrIds) -> DtypeOrIds:
-        fqns = [join(path, name) for name in leaf.parameters(self.found.width(path))]
-        own = {self.parameter(fqn) for fqn in fqns}
+        own = {self.parameter(join(path, name)) for name in leaf.parameters(self.found.width(path))}
         if not own:
             return arg
         result = leaf.result_dtype(arg, own)
@@ -167,13 +156,7 @@ class _Flow(ForwardWalk[DtypeOrIds]):
             )
         if leaf.mixes_dtypes and own != {arg}:
             self.norms_half_precision = True
-        self.outgrows_reduction |= any(self._outgrows_reduction(result, fqn) for fqn in fqns)
         return result
-
-    def _outgrows_reduction(self, computed: Dtype, fqn: str) -> bool:
-        own, name = self.parameter(fqn), self.ties.get(fqn, fqn)
-        reduced = reduction_dtype(self.case, self.found, name, self.cast)
-        return own != reduced == promote(own, reduced) and promote(computed, reduced) != reduced
 
     def parameter(self, fqn: str) -> Dtype:
         return computing_dtype(self.case, self.found, self.ties.get(fqn, fqn), self.cast)

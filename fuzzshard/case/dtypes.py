@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -120,16 +120,6 @@ _FINER: dict[Dtype, Dtype] = {
 }
 
 
-def swapped_casts(case: Case) -> Case:
-    """The case for a run in the other of float32 and float64: ``Cast`` ops cast to the other one as well."""
-    return _with_casts(case, {"float32": "float64", "float64": "float32"})
-
-
-def in_float64(case: Case) -> Case:
-    """The case with casts to float64 only."""
-    return _with_casts(case, {"float32": "float64", "float64": "float64"})
-
-
 def _with_casts(case: Case, dtypes: Mapping[Dtype, Dtype]) -> Case:
     return replace(case, schedule=tuple(op.in_dtypes(dtypes) for op in case.schedule))
 
@@ -144,9 +134,20 @@ def finer(case: Case) -> Case:
         return replace(of, **{name: dtype and _FINER[dtype] for name, dtype in named.items()})
 
     return replace(
-        in_float64(case),
+        _with_casts(case, _FINER),
         dtype="float64",
         dtypes=tuple(replace(entry, dtype=_FINER[entry.dtype]) for entry in case.dtypes),
         wrap=tuple(replace(group, precision=policy(group.precision)) for group in case.wrap),
         fsdp1=replace(case.fsdp1, precision=policy(case.fsdp1.precision)),
+    )
+
+
+def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
+    """The case without mixed precision and dtypes of its own, in ``dtype`` from beginning to end."""
+    return replace(
+        _with_casts(case, {"float32": dtype, "float64": dtype}),
+        dtype=dtype,
+        dtypes=(),
+        wrap=tuple(replace(group, precision=None) for group in case.wrap),
+        fsdp1=replace(case.fsdp1, precision=None),
     )

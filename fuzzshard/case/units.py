@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Iterator
-
-from fuzzshard.case.batches import all_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, join, resolve, walk
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule_state import engines_train_more_from, follow
 from fuzzshard.parts.leaf import Leaf
 
 ROOT = ""
@@ -77,86 +71,6 @@ def splits_a_unit(case: Case, target: str) -> bool:
     """Whether ``target`` (a module or parameter) has some parameters of a unit, and not all of them."""
     inside = (tuple(is_within(fqn, target) for fqn in fqns) for fqns in units(case).values())
     return any(any(flags) and not all(flags) for flags in inside)
-
-
-def computes_frozen_as_trainable(case: Case) -> bool:
-    """Whether FSDP1 computes with a frozen parameter as if it required a gradient, at some time.
-
-    It is a view of a flat parameter that does, with others in it (``use_orig_params``). That may round
-    otherwise: ``matmul`` looks at what requires a gradient when it folds a batch into the rows
-    (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp).
-    """
-    if "fsdp1" not in case.engines or not case.fsdp1.use_orig_params:
-        return False
-    groups = units(case).values()
-    return any(0 < len(at.frozen.intersection(fqns)) < len(fqns) for at in follow(case) for fqns in groups)
-
-
-@functools.lru_cache(maxsize=64)  # asked for every tensor that differs
-def fsdp1_multiplies_otherwise(case: Case) -> bool:
-    """Whether products under FSDP1 may be rounded otherwise than in plain training."""
-    return computes_frozen_as_trainable(case) or _multiplies_unaligned(case)
-
-
-def some_engine_multiplies_otherwise(case: Case) -> bool:
-    """The same of any engine: also of what is frozen in plain training alone."""
-    return fsdp1_multiplies_otherwise(case) or engines_train_more_from(case) < len(case.schedule)
-
-
-@functools.lru_cache(maxsize=64)
-def fsdp1_normalizes_otherwise(case: Case, device: str) -> bool:
-    """Whether norms under FSDP1 may be rounded otherwise than in plain training on ``device``.
-
-    CUDA has a kernel that loads ``VECTOR`` elements at once and adds them up in an order of its own. It is
-    taken where all parameters of the norm allow it (``can_vectorize`` in
-    aten/src/ATen/native/cuda/layer_norm_kernel.cu).
-    """
-    if device != "cuda":
-        return False
-    found = facts(case)
-    others = {tie.parameter: tie.source for tie in case.ties}
-    unaligned = set(_unaligned(case, VECTOR))
-    for path, leaf in found.leaves.items():
-        if leaf.is_norm and found.width(path) % VECTOR == 0:
-            names = (join(path, name) for name in leaf.parameters(found.width(path)))
-            if any(others.get(name, name) in unaligned for name in names):
-                return True
-    return False
-
-
-ALIGNMENT = 8
-"""Elements of two bytes in 16 bytes."""
-
-VECTOR = 4
-"""Elements that CUDA's vectorized norms load at once."""
-
-
-def _multiplies_unaligned(case: Case) -> bool:
-    """Whether FSDP1 may multiply a vector by a matrix that does not begin at 16 bytes.
-
-    BLAS adds up such a product of one row, or of one column, in an order that depends on where the matrix
-    lies.
-    """
-    shapes = facts(case).parameters
-    one_row = 1 in (*all_rows(case), case.inputs.seq)
-    return any(len(shapes[f]) == 2 and (one_row or 1 in shapes[f]) for f in _unaligned(case, ALIGNMENT))
-
-
-def _unaligned(case: Case, elements: int) -> Iterator[str]:
-    """The parameters under FSDP1 that do not begin at a multiple of so many elements.
-
-    They are views of a flat one, which pads between them with ``use_orig_params`` only
-    (``align_addresses`` in torch/distributed/fsdp/_flat_param.py).
-    """
-    if "fsdp1" not in case.engines or case.fsdp1.use_orig_params:
-        return
-    shapes = facts(case).parameters
-    for members in units(case).values():
-        offset = 0
-        for fqn in members:
-            if offset % elements:
-                yield fqn
-            offset += math.prod(shapes[fqn])
 
 
 def aliased_units(case: Case) -> tuple[str, ...]:

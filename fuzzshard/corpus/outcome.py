@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
@@ -14,7 +13,6 @@ from fuzzshard.case.needs import unfit_for
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import Expected, expected, is_there
 from fuzzshard.corpus.lifecycle import Lifecycle
-from fuzzshard.corpus.rounding import unless_rounding
 from fuzzshard.errors import (
     EXIT_CLEAN,
     EXIT_FINDING,
@@ -161,9 +159,8 @@ def exit_code(outcomes: Iterable[Outcome]) -> int:
 
 
 def _judge(world: ReplayWorld, entry: CorpusEntry, device: str, deadline: float | None) -> Replayed:
-    run = functools.partial(world.run, deadline=deadline)
     try:
-        verdict = unless_rounding(run(entry.case), entry.case, run)
+        verdict = world.run(entry.case, deadline=deadline)
     except FuzzshardError as error:
         return Replayed(Outcome.INFRA, str(error), None, world.info.get("torch", ""))
     torch = world.info["torch"]

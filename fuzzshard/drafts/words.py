@@ -168,9 +168,8 @@ def reasons(entry: CorpusEntry, evidence: Evidence) -> Iterator[str]:
     if first.error is not None and first.bound:
         ratio = first.error / first.bound
         yield (
-            f"The difference is {first.error:.3g}. Rounding explains {first.bound:.3g} there, measured "
-            f"by running the reference again with every sum of gradients off by as much as another order "
-            f"could make it: the difference is {ratio:.1e} times that."
+            f"The difference is {first.error:.3g}. Rounding explains {first.bound:.3g} there: "
+            f"the difference is {ratio:.1e} times that."
         )
     if evidence.exactly is not None and evidence.exactly.error is not None:
         bound = f", where rounding explains {evidence.exactly.bound:.1e}" if evidence.exactly.bound else ""

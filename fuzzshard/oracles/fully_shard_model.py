@@ -86,10 +86,13 @@ class FullyShardModel:
         return Prediction(tuple(self.issued), hooks.gathers_certain, dict(hooks.in_backward))
 
     def _run(self, op: Op) -> bool:
-        """Runs one op; False for a backward that has nothing to differentiate."""
-        losses, plain = self.hooks.follow(self.at), reached(self.plain.follow(self.at))
+        """Runs one op; False for a backward that has nothing to differentiate.
+
+        Which parameters get a gradient follows from the graph without hooks.
+        """
+        losses, plain = self.hooks.follow(self.at), self.plain.follow(self.at)
         if losses:
-            arriving = frozenset(fqn for node in plain for fqn in node.parameters)
+            arriving = frozenset(fqn for node in reached(plain) for fqn in node.parameters)
             self.hooks.backward(reached(losses), arriving, self.at.frozen)
             if self.case.finalize is not None:
                 self.hooks.finalize()

@@ -39,8 +39,8 @@ class HookModel:
         self.in_backward: Counter[int] = Counter()
 
     def follow(self, at: ScheduleState) -> list[Node]:
-        """Runs the next op, as :meth:`Tape.follow` does."""
-        if call := at.op.call:
+        """Runs a forward, or names what a backward is of, as :meth:`Tape.follow` does."""
+        if (call := at.op.call) is not None:
             self.casts = casts_made(self.case, self.found, call.target, cast=at.cast, paths=at.paths)
         return self.tape.follow(at)
 

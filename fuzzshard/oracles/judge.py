@@ -8,7 +8,7 @@ import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import first
-from fuzzshard.oracles.bound import NoiseBound, distance
+from fuzzshard.oracles.bound import Bound, distance, largest_distance
 from fuzzshard.oracles.compare import Difference, agree
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, is_internal
@@ -21,7 +21,7 @@ def tensor_findings(
     engine: str,
     differences: Sequence[Difference],
     rung: str,
-    bound: NoiseBound | None,
+    bound: Bound | None,
     culprit: Callable[[Difference], str],
     rank: int,
 ) -> list[Finding]:
@@ -47,7 +47,7 @@ def tensor_findings(
                 rung=rung,
                 error=error,
                 bound=limit,
-                detail=_detail(difference, error, limit, rung, bound),
+                detail=_detail(difference),
             )
         )
         if len(found) >= MOST_FINDINGS and not is_internal(found):
@@ -55,44 +55,18 @@ def tensor_findings(
     return found
 
 
-GRAY_FACTOR = 64.0
-"""An error above its bound by less than this is rounding that the twins underestimated, or a tiny bug."""
-
-PRECISION_GRAY_FACTOR = 100.0
-"""The same in half precision, for what rounding has fed back into."""
-
-TERMWISE_GRAY_FACTOR = 4.0
-"""The same in half precision, for what is bounded a priori: half precision is too coarse for much slack."""
-
-
-GRAY = "gray"
-
-
-def is_gray(difference: Difference, error: float, limit: float, rung: str, bound: NoiseBound) -> bool:
-    """Whether what ``bound`` does not explain may be rounding: a little too large, by no wrong factor.
-
-    ``error`` and ``limit`` are those of :meth:`NoiseBound.excess`.
-    """
-    if bound.wrong_factor(difference) is not None:
-        return False
-    factor = GRAY_FACTOR
-    if rung == "precision":
-        factor = TERMWISE_GRAY_FACTOR if bound.is_termwise(difference) else PRECISION_GRAY_FACTOR
-    return error <= factor * limit
-
-
-def _detail(difference: Difference, error: float, limit: float, rung: str, bound: NoiseBound | None) -> str:
+def _detail(difference: Difference) -> str:
     if difference.observed is None:
         return MISSING
     if difference.expected is None:
         return UNEXPECTED
-    return GRAY if bound is not None and is_gray(difference, error, limit, rung, bound) else ""
+    return ""
 
 
 def _error(difference: Difference) -> float:
     if (both := difference.both) is None:
         return float("inf")
-    return float(distance(*both).max())
+    return largest_distance(*both)
 
 
 def describe(tensor: torch.Tensor | None, difference: Difference) -> str:

@@ -5,40 +5,42 @@ The reference adds up and divides afterwards. DDP divides first (torch/csrc/dist
 "For fp32/bf16, we do not need to worry about overflow/underflow" (torch/distributed/fsdp/_fully_shard/
 _fsdp_collectives.py). So one of them has an infinity where another has a number, and both are right.
 
-Gradients of one parameter may be added up in a narrower dtype than the reference's
-(``fuzzshard.oracles.association.narrow_sums``).
-
-Within a rank a part of a sum may overflow in one order and not in another; two infinities of opposite signs,
-or an infinity times zero, are no number.
+Gradients of one parameter may be added up in a narrower dtype than the reference's: whether a term is cast
+before it is added, nothing says. Within a rank a part of a sum may overflow in one order and not in another;
+two infinities of opposite signs, or an infinity times zero, are no number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
+from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import dtypes_in_play
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.oracles.compare import Difference
-from fuzzshard.parts.dtypes import Dtype
 
 
-def first_overflow(found: Sequence[Difference], terms: int, narrow: Mapping[str, Dtype], end: int) -> int:
-    """The first op at which a sum overflowed on one side only, else ``end``.
+def first_overflow(case: Case, found: Sequence[Difference]) -> int:
+    """The first op at which a sum over all ranks overflowed on one side only, or otherwise; else the end.
 
-    That is the reference's sum over ``terms`` ranks, or an engine's sum of one rank's gradients of the
-    parameters in ``narrow``, in the dtype given there. What comes then follows from that infinity.
+    In any dtype of the case. What comes then follows from that infinity.
     """
-    overflowed = (d.key.op for d in found if _overflowed(d, terms) or _overflowed_narrow(d, terms, narrow))
-    return min(overflowed, default=end)
+    most = min(torch.finfo(DTYPES[dtype]).max for dtype in dtypes_in_play(case))
+    overflowed = (
+        d.key.op for d in found if _overflowed(d, most / case.mesh.size) or _overflowed_otherwise(d)
+    )
+    return min(overflowed, default=len(case.schedule))
 
 
-def first_partial_overflow(found: Sequence[Difference], end: int) -> int:
-    """The first op at which both sides overflowed and have different infinities, or none, else ``end``.
-
-    For sums that were added up in two orders.
-    """
-    return min((d.key.op for d in found if _overflowed_otherwise(d)), default=end)
+def _overflowed(difference: Difference, most: float) -> bool:
+    """Whether one side is infinite only where the other, a mean, is larger than ``most``."""
+    if difference.key.oracle != "gradient" or (both := difference.both) is None:
+        return False
+    observed, expected = both
+    means = torch.cat([a[b.isinf() & a.isfinite()] for a, b in ((observed, expected), (expected, observed))])
+    return bool(means.numel()) and bool((means.double().abs() > most).all())
 
 
 def _overflowed_otherwise(difference: Difference) -> bool:
@@ -51,20 +53,3 @@ def _overflowed_otherwise(difference: Difference) -> bool:
         return False
     a, b = observed[invalid], expected[invalid]
     return bool(((a != b) & ~(a.isnan() & b.isnan())).any())
-
-
-def _overflowed(difference: Difference, terms: int) -> bool:
-    if difference.key.oracle != "gradient" or (both := difference.both) is None:
-        return False
-    observed, expected = both
-    means = observed[expected.isinf() & observed.isfinite()].double().abs()
-    return bool(means.numel()) and bool((means * terms > torch.finfo(observed.dtype).max).all())
-
-
-def _overflowed_narrow(difference: Difference, terms: int, narrow: Mapping[str, Dtype]) -> bool:
-    dtype = narrow.get(difference.key.name)
-    if difference.key.oracle != "gradient" or dtype is None or (both := difference.both) is None:
-        return False
-    observed, expected = both
-    means = expected[observed.isinf() & expected.isfinite()].double().abs()
-    return bool(means.numel()) and bool((means * terms > torch.finfo(DTYPES[dtype]).max).all())

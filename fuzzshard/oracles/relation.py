@@ -9,12 +9,11 @@ there gloo and NCCL choose in which order they add the ranks' terms (measured on
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.strides import strides_are_free
 from fuzzshard.engines.fully_shard import FullyShard
 from fuzzshard.oracles.allowed import is_allowed
+from fuzzshard.oracles.bound import Bound
 from fuzzshard.oracles.compare import Difference, rank_of, same_bits
 from fuzzshard.oracles.judge import tensor_findings
-from fuzzshard.oracles.rungs import bitwise_applies
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
@@ -22,19 +21,23 @@ COMPARED = ("output", "loss", "input_gradient", "gradient", "parameter")
 """What a relation is about; how parameters are registered in between may well differ."""
 
 
-def is_due(case: Case) -> bool:
-    """Whether both runs must have the same bits: as soon as no sum of three terms changes its order.
+def regroups_sums(case: Case) -> bool:
+    """Whether the two runs may round otherwise, and are to be compared in float64 where they do.
 
-    In a recomputation the inputs of a module may pass through no autograd function (``_pre_forward`` in
-    torch/distributed/fsdp/_fully_shard/_fsdp_state.py), which keep the strides that they have.
+    Another plan groups sums otherwise. In a recomputation the inputs of a module may pass through no autograd
+    function (``_pre_forward`` in torch/distributed/fsdp/_fully_shard/_fsdp_state.py), which keep the strides
+    that they have, and by these a convolution chooses its kernel.
     """
-    if case.relation == "checkpoint":
-        return not strides_are_free(case)
-    return case.relation != "plan" or bitwise_applies(case, "fully_shard")
+    return case.relation in ("plan", "checkpoint")
 
 
-def relation_findings(case: Case, trace: Trace, other: Trace, rank: int) -> list[Finding]:
-    """Where the values of a run are not those of ``other``, the run of the case's variant."""
+def relation_findings(
+    case: Case, trace: Trace, other: Trace, rank: int, *, rounds: bool = False
+) -> list[Finding]:
+    """Where the values of a run are not those of ``other``, the run of the case's variant.
+
+    If it ``rounds`` otherwise, as far as rounding does not explain that.
+    """
     found = []
     for key, observation in trace.tensors.items():
         if key.oracle not in COMPARED or key not in other.tensors:
@@ -47,7 +50,8 @@ def relation_findings(case: Case, trace: Trace, other: Trace, rank: int) -> list
             continue
         found.append(Difference(key, observed, expected, observation.pieces))
     due = [d for d in sorted(found, key=lambda d: rank_of(d.key)) if not _is_allowed(case, d)]
-    return tensor_findings(FullyShard.name, due, "relation", None, lambda _: FullyShard.name, rank)
+    bound = Bound(case, other) if rounds else None
+    return tensor_findings(FullyShard.name, due, "relation", bound, lambda _: FullyShard.name, rank)
 
 
 def _is_allowed(case: Case, difference: Difference) -> bool:

@@ -107,9 +107,6 @@ class Leaf(Part, frozen=True, kw_only=True):
     is_elementwise: ClassVar[bool] = False
     """Whether it does to each element the same, and nothing else: DTensors may pass."""
     is_dropout: ClassVar[bool] = False
-    convolves: ClassVar[bool] = False
-    reads_twice: ClassVar[bool] = False
-    """Whether it is made of functions of which more than one reads its argument, on the CPU."""
     mixes_dtypes: ClassVar[bool] = False
     """Whether it takes values of half precision beside parameters in float32, without rounding these."""
     helpers: ClassVar[tuple[str, ...]] = ()
@@ -175,14 +172,6 @@ class Leaf(Part, frozen=True, kw_only=True):
 
     def features_second(self, seq: int) -> bool:
         """Whether torch's module wants the features before the sequence axis."""
-        return False
-
-    def free_axis(self, result: Value, seq: int) -> int | None:
-        """The length of the axis before the features, where the strides of its result are not contiguous."""
-        return None
-
-    def goes_by_strides(self, width: int) -> bool:
-        """Whether the memory format that torch takes depends on a dimension of size 1."""
         return False
 
     def features(self, width: int) -> Iterator[str]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from fuzzshard.case.case import Case
-from fuzzshard.oracles.association import adds_in_another_order
-
 Kind = Literal[
     "compare",
     "relation",
@@ -39,9 +36,6 @@ ROUNDING = {"float32": 1e-6, "float64": 1e-15}
 
 OF_TYPE = "a tensor of shape"
 """How the text of what was expected begins where shapes or dtypes differ."""
-
-LARGEST_BITWISE_MESH = 2
-"""Sums of two terms are the same in any order (the bitwise rung of the ladder)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +84,3 @@ class Aim:
     def tolerant(self) -> bool:
         """Whether sums in another order do no harm: the difference is far above what rounding explains."""
         return self.kind == "compare" and self.seeded and self.error > 0
-
-
-def adds_in_order(case: Case, engine: str = "") -> bool:
-    """Whether any engine, or ``engine``, adds the same numbers in the same order as plain training does."""
-    return case.mesh.size <= LARGEST_BITWISE_MESH and not adds_in_another_order(case, engine)

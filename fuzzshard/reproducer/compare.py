@@ -93,13 +93,13 @@ class Compare(Writer):
         """The comparison; with a bound, of the one tensor that it bounds."""
         if self.aim.seeded:
             return self._seeded_verdict()
-        tolerance = f"rtol=0, atol={self.aim.bound or 0}"
+        tolerances = f"rtol=0, atol={tolerance(self.case, self.aim) if self.aim.bound else 0:g}"
         comment = []
         if self.aim.bound is None:
-            tolerance = "rtol=1e-4, atol=1e-5" if self.case.dtype == "float32" else "rtol=1e-9, atol=1e-9"
+            tolerances = "rtol=1e-4, atol=1e-5" if self.case.dtype == "float32" else "rtol=1e-9, atol=1e-9"
             comment = ["# The engines may add in another order; nobody has measured what that explains here."]
         elif self.aim.bound:
-            comment = ["# atol is what rounding explains: from runs with another order of reduction."]
+            comment = ["# atol is what rounding explains."]
         only = [f"    if name != {self.aim.name!r}:", "        continue"] if self.aim.name else []
         offloads = any(group.offload is not None for group in self.case.wrap)
         full = "got.to(device).full_tensor()" if offloads else "got.full_tensor()"
@@ -114,13 +114,14 @@ class Compare(Writer):
             *only,
             *whole,
             '    both = f"rank {rank}, {name}: expected\\n{want}\\nobserved\\n{got}\\n"',
-            f"    torch.testing.assert_close(got, want, {tolerance}, equal_nan=True, msg=lambda m: both + m)",
+            f"    torch.testing.assert_close(got, want, {tolerances}, equal_nan=True, "
+            "msg=lambda m: both + m)",
             *helpers.END,
         ]
 
     def _seeded_verdict(self) -> list[str]:
         """The comparison of one tensor, which the functions that train return, or a dict with it."""
-        atol = tolerance(self.case, self.aim, plain=self.program.sync.plain and self.program.sync.exactly)
+        atol = tolerance(self.case, self.aim)
         tolerances = f"rtol=0, atol={atol:g}{', check_dtype=False' if has_precision(self.case) else ''}"
         comment = ["# A difference of up to atol could be rounding: sums in another order."] if atol else []
         lines, key = [], f'"{self.aim.name}"'

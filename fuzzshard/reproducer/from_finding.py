@@ -7,7 +7,7 @@ import dataclasses
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.errors import UsageError
-from fuzzshard.reproducer.aim import OF_TYPE, ROUNDING, Aim, Kind, Values, adds_in_order
+from fuzzshard.reproducer.aim import OF_TYPE, ROUNDING, Aim, Kind, Values
 from fuzzshard.reproducer.losses import microbatches
 from fuzzshard.verdict import MISSING, NOT_REFUSED, TENSOR_ORACLES, UNEXPECTED, Finding
 
@@ -47,7 +47,7 @@ def aim_of(case: Case, signature: str, finding: Finding | None, values: Values =
             return Aim("replicas", engine)
         case _:
             oracles = (oracle,) if oracle else _judged_everywhere(engine)
-            return Aim("compare", engine, oracles, bound=0.0 if adds_in_order(case) else None)
+            return Aim("compare", engine, oracles, bound=None)
 
 
 def _from_finding(case: Case, finding: Finding) -> Aim:
@@ -103,7 +103,8 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
     )
     if finding.engine == "reference":
         raise UsageError("the finding is about the case itself, not about an engine", "mend the case")
-    return Aim("compare", engine, (finding.oracle,), op, finding.name if alone else "", bound)
+    aim = Aim("compare", engine, (finding.oracle,), op, finding.name if alone else "", bound)
+    return dataclasses.replace(aim, error=finding.error or 0.0) if bound else aim
 
 
 def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:

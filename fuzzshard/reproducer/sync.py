@@ -27,8 +27,7 @@ class SyncPlan:
     of the roots that it goes through. ``through``: by backward, the roots whose modules its forwards
     called by themselves: it finalises them even if it brings them no gradient. ``plain``: gradients may
     add up in ``.grad`` and be averaged there, because nothing reads them, or adds to them what is
-    averaged already, in between; or because none is averaged by hand. ``exactly``: they are then added in the
-    order in which engines add them.
+    averaged already, in between; or because none is averaged by hand.
     ``clears``: the backward before which averages may be dropped, where only what comes after is looked at.
     """
 
@@ -38,7 +37,6 @@ class SyncPlan:
     roots: Mapping[str, Owner]
     through: Mapping[int, frozenset[int]]
     plain: bool
-    exactly: bool = True
     clears: int | None = None
 
 
@@ -57,7 +55,7 @@ def sync_plan(
     unsynced: dict[int, tuple[str, ...]] = {}
     divisors: dict[int, dict[str, float]] = {}
     usual = case.mesh.data_size
-    plain, exactly, averaged, local = True, True, False, False
+    plain, averaged, local = True, False, False
     clears: int | None = None
     for at in itertools.islice(follow(case), last + 1):
         op, index = at.op, at.index
@@ -67,7 +65,6 @@ def sync_plan(
             factors = {n: f for n, owner in owners.items() if (f := at.flags.divisors[owner]) != usual}
             divisors |= {index: factors} if factors else {}
             everything, nothing = len(names) == len(owners), not names
-            exactly &= not averaged
             plain &= (aim.tolerant or not averaged) and (everything or nothing)
             plain &= not (names and (several or aim.watches("gradient", index)))
             plain &= not factors or (not averaged and _is_one_factor(factors, owners))
@@ -89,9 +86,9 @@ def sync_plan(
     elif averaged and clears is None:
         plain = False
     if not several or not any(unsynced.values()):
-        return SyncPlan(unsynced, divisors, tuple(owners), {}, {}, plain, exactly, clears)
+        return SyncPlan(unsynced, divisors, tuple(owners), {}, {}, plain, clears)
     through = {index: _roots_called(case, groups, forwards) for index, forwards in taken.items()}
-    return SyncPlan(unsynced, divisors, tuple(owners), roots, through, plain, exactly, clears)
+    return SyncPlan(unsynced, divisors, tuple(owners), roots, through, plain, clears)
 
 
 def _is_one_factor(factors: Mapping[str, float], names: Collection[str]) -> bool:

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 import torch
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.dtypes import uniform
 from fuzzshard.case.relations import variant
 from fuzzshard.case.schedule_state import ranks_differ, steps_unsynced
 from fuzzshard.engines import fsdp1_contract
@@ -29,7 +30,7 @@ from fuzzshard.oracles.alone import findings_alone
 from fuzzshard.oracles.communication import communication_findings
 from fuzzshard.oracles.hooks import fsdp1_hook_findings, fully_shard_hook_findings
 from fuzzshard.oracles.registration import registration_findings
-from fuzzshard.oracles.relation import is_due, relation_findings
+from fuzzshard.oracles.relation import regroups_sums, relation_findings
 from fuzzshard.oracles.resume import uncorrupted
 from fuzzshard.training import hooks
 from fuzzshard.training.collectives import Recorder, record_into
@@ -74,7 +75,7 @@ class Experiment:
         self.refused: list[str] = []
         self.unexpected: list[Finding] = []
         self.survivors: dict[str, Survivors] = {}
-        self.ladder = Ladder(case, mesh, self.dtype, self.traces)
+        self.ladder = Ladder(case, mesh, self.dtype, self.traces, self._train_again)
 
     def run_bare(self) -> None:
         """Trains the reference and every engine, and looks at nothing."""
@@ -170,20 +171,33 @@ class Experiment:
             return tuple(self.unexpected)
         self.traces[engine] = trace
         differing = {n: self.ladder.differences(n) for n in self.traces if n != Reference.name}
-        rank, device = self.mesh.rank, self.mesh.device.type
-        alone = findings_alone(self.case, self.traces, differing, device, rank)
+        alone = findings_alone(self.case, self.traces, differing, self.mesh.rank)
         return (*filter(believed, alone), *self.unexpected)
 
     def _relation_findings(self, trace: Trace) -> list[Finding]:
         """Runs ``fully_shard`` again as the relation of the case says, if it has one, and compares."""
         changed = variant(self.case)
-        if changed is None or not is_due(self.case):
+        if changed is None:
             return []
         again = Experiment(changed, rank_mesh(changed, self.mesh.device), self.on_engine)
         other = Trace()
         if not again._train(FullyShard.name, lambda: again._build(FullyShard.name), other):
             return again.unexpected
-        return relation_findings(self.case, trace, other, self.mesh.rank)
+        found = relation_findings(self.case, trace, other, self.mesh.rank)
+        if not regroups_sums(self.case) or not self.ladder.anywhere(bool(found)):
+            return found
+        precise = [uniform(case, "float64") for case in (self.case, changed)]
+        one, two = (self._train_again(case, FullyShard.name) for case in precise)
+        if one is None or two is None:
+            return []
+        return relation_findings(precise[0], one, two, self.mesh.rank, rounds=True)
+
+    def _train_again(self, case: Case, name: str) -> Trace | None:
+        """Trains the engine of that name on another case; None where that is refused, or does not apply."""
+        if not_applicable(case, name) is not None:
+            return None
+        again, trace = Experiment(case, rank_mesh(case, self.mesh.device), self.on_engine), Trace()
+        return trace if again._train(name, lambda: again._build(name), trace) else None
 
     def _memory_findings(self, engines: Sequence[str]) -> list[Finding]:
         """Trains the reference and the engines again, if the case asks for it; what keeps itself is known."""

@@ -26,10 +26,6 @@ class Key(NamedTuple):
     name: str
 
 
-ROUNDING = "rounding"
-"""What noise twins alone record: no oracle, but how far another order of reductions may move a gradient."""
-
-
 class Piece(NamedTuple):
     """One cut of a shard: part ``part`` of ``parts`` along ``dim``, as ``torch.chunk`` cuts."""
 

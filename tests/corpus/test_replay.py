@@ -162,13 +162,6 @@ def test_a_known_finding_is_no_news_where_nothing_is_expected(tmp_path: Path) ->
     assert exit_code([Outcome.KNOWN, Outcome.PASS]) == 0
 
 
-def test_what_may_be_rounding_is_judged_in_higher_precision(tmp_path: Path) -> None:
-    world = FakeWorld(Verdict(status=Status.INCONCLUSIVE), PASS)
-    (result,) = run(world, bare(tmp_path / "mlp.json"))
-    assert (result.outcome, result.message) == (Outcome.PASS, "rounding: it passes in float64")
-    assert [case.dtype for case in world.cases] == ["float32", "float64"]
-
-
 HUNG = Verdict(
     status=Status.HANG,
     findings=(Finding(oracle="deadline", engine="fully_shard", observed="300 s", expected="an end"),),

@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Freeze, Optimizer, RankBatch
 from fuzzshard.case.graph import Block
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.noise import NoiseTwin
 from fuzzshard.engines.reference import Reference
 from fuzzshard.oracles.compare import differences
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
@@ -190,62 +189,3 @@ def test_a_recorded_tensor_is_a_copy() -> None:
     trace.record(Key(0, "parameter", "p"), parameter)
     parameter.zero_()
     assert tensor(trace, 0, "parameter", "p").tolist() == [1.0, 1.0]
-
-
-def test_a_noise_twin_starts_equal_and_moves_by_rounding_only() -> None:
-    case = one_rank()
-    reference, _ = train(case)
-    twin = Trace()
-    Trainer(case, NoiseTwin(case, ONE_RANK, torch.float32, 1), twin).run()
-    moved = differences(reference, twin)
-    assert moved
-    assert min(d.key.op for d in moved) == 1
-    for found in moved:
-        assert found.comparable
-        torch.testing.assert_close(found.observed, found.expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_noise_twin_rounds_what_a_batch_norm_of_two_rows_passes_on() -> None:
-    case = one_rank(chain(a=Linear(out=4), n=BatchNorm()), loss="sum")
-    exact, double = (
-        gradient(train(case, dtype)[0], 1, "a.weight") for dtype in (torch.float32, torch.float64)
-    )
-    twin = Trace()
-    Trainer(case, NoiseTwin(case, ONE_RANK, torch.float32, 1), twin).run()
-    moved = (gradient(twin, 1, "a.weight") - exact).abs()
-    assert moved.max() >= (exact - double).abs().max()
-    assert moved.max() < 1e-4
-
-
-def test_a_noise_twin_rounds_what_a_batch_norm_of_two_rows_computes_after_a_step() -> None:
-    model = Block(
-        children=children(n=BatchNorm(), a=Linear(out=4)),
-        nodes=(call("h", "n", "x"), call("k", "a", "h")),
-        outputs=("h", "k"),
-        returns="tuple",
-    )
-    case = one_rank(model, (FORWARD, BACKWARD, STEP, FORWARD), freezes=(Freeze(target="n"),))
-    reference, _ = train(case)
-    twin = Trace()
-    Trainer(case, NoiseTwin(case, ONE_RANK, torch.float32, 1), twin).run()
-    name = "output 0 of the root"
-    before, after = (
-        (tensor(twin, op, "output", name) - tensor(reference, op, "output", name)).abs() for op in (0, 3)
-    )
-    assert not before.any()
-    assert 0.0 < after.max() < 1e-4
-
-
-def test_a_noise_twin_records_how_far_its_reductions_may_round_since_gradients_were_zeroed() -> None:
-    """On every element, whatever the other noise does to it; two reductions that add up round twice."""
-    unit = torch.finfo(torch.float32).eps / 2
-    case = one_rank(
-        schedule=(FORWARD, BACKWARD, AGAIN, BACKWARD, ZeroGrad(set_to_none=False), AGAIN, BACKWARD)
-    )
-    twin = Trace()
-    Trainer(case, NoiseTwin(case, ONE_RANK, torch.float32, 1), twin).run()
-    first, both, last = (tensor(twin, op, "rounding", "b.weight") for op in (1, 3, 6))
-    assert bool((first >= unit / 2 * gradient(twin, 1).abs()).all())
-    assert bool((both >= first + unit / 2 * gradient(twin, 1).abs()).all())
-    assert bool((last >= unit / 2 * gradient(twin, 6).abs()).all())
-    assert last.sum() < both.sum()

@@ -6,9 +6,9 @@ from cases import BACKWARD, FORWARD, chain, make_case
 from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Case
-from fuzzshard.oracles.bound import NoiseBound
+from fuzzshard.oracles.bound import Bound
 from fuzzshard.oracles.compare import Difference, differences
-from fuzzshard.oracles.judge import GRAY, GRAY_FACTOR, MOST_FINDINGS, tensor_findings, vote
+from fuzzshard.oracles.judge import MOST_FINDINGS, tensor_findings, vote
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import SaveState
 from fuzzshard.training.trace import Piece, Trace
@@ -18,7 +18,7 @@ KEY = gradient(1)
 TIED = chain(a=Linear(out=5), b=Linear(out=5))
 
 
-def findings(found: list[Difference], bound: NoiseBound | None = None, rung: str = "bitwise") -> list:
+def findings(found: list[Difference], bound: Bound | None = None, rung: str = "bitwise") -> list:
     return tensor_findings("ddp", found, rung, bound, lambda d: "ddp", rank=2)
 
 
@@ -48,14 +48,12 @@ def test_only_the_first_findings_are_kept() -> None:
     assert len(findings([difference(KEY, floats(1.0), floats(2.0))] * 50)) == MOST_FINDINGS
 
 
-def test_explained_differences_are_no_findings_and_slightly_unexplained_ones_are_gray() -> None:
-    bound = NoiseBound(make_case(mesh=4), trace({KEY: floats(1.0)}), [])
-    limit = float(bound.excess(difference(KEY, floats(2.0), floats(1.0)))[2])
-    errors = {"": 1.5 * GRAY_FACTOR * limit, GRAY: 2 * limit}
-    for detail, error in errors.items():
-        (finding,) = findings([difference(KEY, floats(1.0 + error), floats(1.0))], bound, "bounded")
-        assert finding.detail == detail
+def test_explained_differences_are_no_findings() -> None:
+    bound = Bound(make_case(mesh=4), trace({KEY: floats(1.0)}))
+    limit = bound.excess(difference(KEY, floats(2.0), floats(1.0)))[2]
     assert findings([difference(KEY, floats(1.0 + limit / 2), floats(1.0))], bound, "bounded") == []
+    (finding,) = findings([difference(KEY, floats(1.0 + limit * 2), floats(1.0))], bound, "bounded")
+    assert (finding.rung, finding.bound, finding.detail) == ("bounded", limit, "")
 
 
 def voted(

@@ -1,4 +1,4 @@
-"""How many noise twins a difference is worth."""
+"""Which runs a difference is worth, and what they make of it."""
 
 from __future__ import annotations
 
@@ -8,52 +8,95 @@ from typing import cast
 import pytest
 import torch
 from cases import make_case
+from msgspec.structs import replace
 from traces import difference, gradient, trace
 
-from fuzzshard.engines.base import Engine
+from fuzzshard.case.case import Case
+from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.oracles.bound import NoiseBound
-from fuzzshard.training.ladder import MORE_NOISE_SEEDS, NOISE_SEEDS, Ladder
-from fuzzshard.training.trace import Trace
+from fuzzshard.oracles.compare import Difference
+from fuzzshard.training.ladder import Ladder
+from fuzzshard.training.trace import Key, Trace
+from fuzzshard.verdict import Finding
 
-KEY = gradient(4)
-ONE = torch.ones(3, dtype=torch.float64)
-TWINS = len(NOISE_SEEDS["bounded"])
-MOST = TWINS + len(MORE_NOISE_SEEDS)
+BEFORE, STEP, AFTER = 1, 2, 5
+ONE = torch.ones(3)
+HALF = make_case(fsdp1=FSDP1(precision=Precision(param="bfloat16")), engines=("fsdp1",))
 
 
 class FakeLadder(Ladder):
-    """On one rank, where every twin moves the gradient as the next entry of ``moves`` says."""
+    """On one rank, where all values are one, and the engine is off by ``errors`` at ``key`` in each dtype."""
 
-    def __init__(self, dtype: str, moves: list[float]) -> None:
+    def __init__(self, case: Case, key: Key, errors: dict[str, float]) -> None:
         mesh = cast(RankMesh, SimpleNamespace(device=torch.device("cpu"), rank=0, size=4, global_rank=0))
-        super().__init__(
-            make_case(mesh=4, dtype=dtype), mesh, torch.float64, {"reference": trace({KEY: ONE})}
-        )
-        self.moves = iter(moves)
+        self.key, self.errors, self.trained = key, errors, list[str]()
+        super().__init__(case, mesh, torch.float32, {"reference": self._ones(case)}, self.off)
 
-    def _anywhere(self, here: bool) -> bool:
+    def _ones(self, case: Case) -> Trace:
+        return trace({self.key: ONE.to(getattr(torch, case.dtype))})
+
+    def _trace(self, case: Case) -> Trace:
+        return self._ones(case)
+
+    def off(self, case: Case, engine: str) -> Trace:
+        self.trained.append(case.dtype)
+        return trace({self.key: self._ones(case).tensors[self.key].tensor + self.errors[case.dtype]})
+
+    def anywhere(self, here: bool) -> bool:
         return here
 
-    def _trace(self, engine: Engine) -> Trace:
-        return trace({KEY: ONE + next(self.moves)})
+    def findings(self) -> list[Finding]:
+        expected = self._ones(self.case).tensors[self.key].tensor
+        found = [difference(self.key, expected + self.errors[self.case.dtype], expected)]
+        self.traces = {**self.traces, "fsdp1": trace({self.key: found[0].observed})}
+        return self._loose_findings({"fsdp1": found})
 
-    def bound(self, error: float) -> NoiseBound:
-        return self._noise_bound({"ddp": [difference(KEY, ONE + torch.tensor([0, error, 0]), ONE)]})
 
-
+@pytest.mark.parametrize("op", [BEFORE, AFTER])
 @pytest.mark.parametrize(
-    ("dtype", "error", "moves", "twins"),
+    ("errors", "found"),
     [
-        ("float64", 1e-3, [1e-3] * MOST, 1),
-        ("float64", 1e-3, [1e-6] * TWINS + [1e-3] * (MOST - TWINS), TWINS + 1),
-        ("float64", 1e-3, [1e-5] * MOST, MOST),
-        ("float64", 1.0, [1e-5] * MOST, TWINS),
-        ("float32", 1e-3, [1e-5] * MOST, TWINS),
+        ({"float32": 1e-5, "float64": 1e-14}, False),
+        ({"float32": 1e-5, "float64": 1e-5}, True),
     ],
-    ids=["explained", "explained by one more", "gray", "clear", "gray, and higher precision will tell"],
 )
-def test_only_a_gray_difference_in_the_highest_precision_is_worth_more_twins(
-    dtype: str, error: float, moves: list[float], twins: int
+def test_what_float64_takes_away_was_rounding(op: int, errors: dict[str, float], found: bool) -> None:
+    ladder = FakeLadder(make_case(), gradient(op), errors)
+    findings = ladder.findings()
+    assert [f.error for f in findings] == [pytest.approx(1e-5)] * found
+    assert ladder.trained == ["float64"]
+
+
+@pytest.mark.parametrize(("op", "found"), [(BEFORE, True), (AFTER, False)])
+@pytest.mark.parametrize("case", [make_case(), HALF])
+def test_an_error_of_one_precision_counts_before_rounding_feeds_on_itself(
+    case: Case, op: int, found: bool
 ) -> None:
-    assert len(FakeLadder(dtype, moves).bound(error).twins) == twins
+    assert bool(FakeLadder(case, gradient(op), {"float32": 2.0, "float64": 0.0}).findings()) is found
+
+
+@pytest.mark.parametrize(("error", "found"), [(1e-7, False), (1e-5, True)])
+def test_what_is_in_float64_already_is_not_run_again(error: float, found: bool) -> None:
+    ladder = FakeLadder(make_case(dtype="float64"), gradient(AFTER), {"float64": error})
+    assert bool(ladder.findings()) is found
+    assert ladder.trained == []
+
+
+def test_a_missing_tensor_needs_no_other_run() -> None:
+    ladder = FakeLadder(make_case(), gradient(AFTER), {"float32": 0.0})
+    missing = Difference(ladder.key, None, ONE, ())
+    ladder.traces = {**ladder.traces, "fsdp1": trace({ladder.key: None})}
+    (finding,) = ladder._loose_findings({"fsdp1": [missing]})
+    assert finding.detail == "missing"
+    assert ladder.trained == []
+
+
+def test_an_engine_that_refuses_a_finer_case_is_judged_in_the_precision_that_it_has() -> None:
+    ladder = FakeLadder(make_case(), gradient(BEFORE), {"float32": 2.0})
+    ladder.again = lambda case, engine: None
+    assert ladder.findings()
+
+
+def test_only_losses_are_judged_where_only_losses_are_observed() -> None:
+    case = replace(make_case(), observe="losses")
+    assert not FakeLadder(case, gradient(AFTER), {"float32": 1.0, "float64": 1.0}).findings()

@@ -67,7 +67,7 @@ class Planted:
     signature: str
     op: int
     name: str = ""
-    rung: str = "bitwise"
+    rung: str = "bounded"
     status: Status = Status.DIVERGENCE
 
 
@@ -168,9 +168,7 @@ DIVERGENCES = {
         "bounded",
     ),
     "one_unit_wrong_gradient": Planted(EXACT, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias", "exact"),
-    "missing_gradient": Planted(
-        make_case(), f"{DIVERGED}/gradient/missing", BACKWARD_AT, "a.weight", "bitwise"
-    ),
+    "missing_gradient": Planted(make_case(), f"{DIVERGED}/gradient/missing", BACKWARD_AT, "a.weight"),
     "unexpected_gradient": Planted(
         make_case(freezes=FROZEN), f"{DIVERGED}/gradient/unexpected", BACKWARD_AT, "a.bias"
     ),
@@ -275,8 +273,9 @@ DIVERGENCES = {
             mesh=3,
         ),
         f"{DIVERGED}/unreduced_gradient",
-        4,
-        "a.bias",
+        2,
+        "b.bias",
+        "precision",
     ),
     "keeps_unsharded_gradient": Planted(
         make_case(schedule=ONE_STEP), f"{DIVERGED}/unreduced_gradient/unexpected", BACKWARD_AT, "a.weight"
@@ -328,18 +327,24 @@ DIVERGENCES = {
     ),
     "reduce_dtype_ignored": Planted(
         in_precision(Precision(param="bfloat16", reduce="float32")),
-        f"{DIVERGED}/gradient",
+        f"{DIVERGED}/communication",
         BACKWARD_AT,
-        "a.bias",
+        "reduce-scatters",
+        "invariant",
     ),
     "stale_low_precision_copy": Planted(
-        in_precision(Precision(param="bfloat16")), f"{DIVERGED}/output", 4, "output 0 of the root"
+        in_precision(Precision(param="bfloat16")),
+        f"{DIVERGED}/output",
+        4,
+        "output 0 of the root",
+        "precision",
     ),
     "output_dtype_ignored": Planted(
         in_precision(Precision(param="bfloat16", output="float32")),
         f"{DIVERGED}/output",
         FORWARD_AT,
         "output 0 of the root",
+        "precision",
     ),
     "divide_factor_ignored": Planted(
         make_case(schedule=(SetDivideFactor(factor=4.0), FORWARD, BACKWARD)),
@@ -528,14 +533,11 @@ def test_a_doubled_gradient_is_found_in_half_precision_too(four_ranks: World) ->
     assert four_ranks.run(case).status is Status.PASS
 
 
-def test_an_error_a_little_above_rounding_is_inconclusive() -> None:
+def test_an_error_of_a_few_units_that_stays_in_float64_is_found() -> None:
     case = make_case(schedule=(FORWARD, BACKWARD), mesh=4)
     with faulty_world("slightly_wrong_gradient", case) as world:
         verdict = world.run(case)
-    assert verdict.status is Status.INCONCLUSIVE
-    assert verdict.findings[0].error is not None
-    assert verdict.findings[0].bound is not None
-    assert 1 < verdict.findings[0].error / verdict.findings[0].bound < 64
+    assert_found(verdict, Planted(case, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias"))
 
 
 def test_what_an_order_of_summation_explains_is_no_finding_where_orders_differ() -> None:
@@ -545,18 +547,12 @@ def test_what_an_order_of_summation_explains_is_no_finding_where_orders_differ()
         assert (verdict.status, verdict.rung) == (Status.PASS, "bounded")
 
 
-def test_a_rounding_unit_is_a_finding_where_two_ranks_add_in_one_order() -> None:
-    case = make_case()
-    with faulty_world("one_unit_wrong_gradient", case) as world:
-        assert world.run(case).signature == f"{DIVERGED}/gradient"
-
-
 def test_a_rounding_unit_is_a_finding_before_the_first_op_that_rounds(four_ranks: World) -> None:
     """The step does, by a learning rate that is no power of two; what comes before it is exact."""
     case = msgspec.structs.replace(EXACT, optimizer=Optimizer(lr=0.1))
     with faulty_world("one_unit_wrong_gradient", case) as world:
         verdict = world.run(case)
-    assert_found(verdict, Planted(case, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias", "bitwise"))
+    assert_found(verdict, Planted(case, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias", "exact"))
     assert four_ranks.run(case).status is Status.PASS
 
 

@@ -21,7 +21,7 @@ from cases import (
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
-from fuzzshard.case.dtypes import Casts, casts, finer, is_low_precision, swapped_casts
+from fuzzshard.case.dtypes import Casts, casts, finer, is_low_precision, uniform
 from fuzzshard.case.graph import Block
 from fuzzshard.case.needs import needs_cpu
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
@@ -158,10 +158,17 @@ def test_what_is_low_precision() -> None:
     assert is_low_precision(make_case(dtype="float64", wrap=under(Precision(reduce="float32"), ROOT)))
 
 
-def test_a_run_in_the_other_precision_casts_to_the_other_one() -> None:
+def test_a_uniform_case_has_one_dtype_and_no_policy() -> None:
     ops = (Cast(dtype="float64"), FORWARD, Cast(dtype="float32"))
-    swapped = swapped_casts(make_case(schedule=ops))
-    assert swapped.schedule == (Cast(dtype="float32"), FORWARD, Cast(dtype="float64"))
+    case = make_case(
+        schedule=ops,
+        wrap=under(HALF, ROOT),
+        fsdp1=FSDP1(precision=Precision(param="float16")),
+        dtypes=(ParameterDtype(target="a", dtype="bfloat16"),),
+    )
+    for dtype in ("float32", "float64"):
+        casts_to_it = (Cast(dtype=dtype), FORWARD, Cast(dtype=dtype))
+        assert uniform(case, dtype) == make_case(schedule=casts_to_it, wrap=groups(ROOT), dtype=dtype)
 
 
 def test_a_finer_case_has_more_bits_everywhere_until_there_are_no_more() -> None:

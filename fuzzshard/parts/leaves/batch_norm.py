@@ -43,7 +43,3 @@ class BatchNorm(Leaf, tag="batch_norm", frozen=True, kw_only=True):
     @override
     def features_second(self, seq: int) -> bool:
         return seq > 0
-
-    @override
-    def free_axis(self, result: Value, seq: int) -> int | None:
-        return seq or None

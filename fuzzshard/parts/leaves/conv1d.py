@@ -25,7 +25,6 @@ class Conv1d(Leaf, tag="conv1d", frozen=True, kw_only=True):
     sizes: ClassVar[tuple[str, ...]] = ("out",)
     more_features: ClassVar[Mapping[str, str]] = {"conv1d_of_one": "an nn.Conv1d with one input channel"}
     needs_sequence: ClassVar[bool] = True
-    convolves: ClassVar[bool] = True
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind(
             "conv1d",
@@ -61,14 +60,6 @@ class Conv1d(Leaf, tag="conv1d", frozen=True, kw_only=True):
     @override
     def features_second(self, seq: int) -> bool:
         return True
-
-    @override
-    def free_axis(self, result: Value, seq: int) -> int | None:
-        return seq if seq > 1 else None  # what it makes of one position is contiguous again
-
-    @override
-    def goes_by_strides(self, width: int) -> bool:
-        return width == 1
 
     @override
     def features(self, width: int) -> Iterator[str]:

@@ -44,7 +44,6 @@ class Conv2d(Leaf, tag="conv2d", frozen=True, kw_only=True):
     noun: ClassVar[str] = "Conv2d"
     prefix: ClassVar[str] = "patch"
     takes_images: ClassVar[bool] = True
-    convolves: ClassVar[bool] = True
     helpers: ClassVar[tuple[str, ...]] = (_PATCHES,)
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind("conv2d", "an nn.Conv2d that cuts an image into patches", draw=_draw),
@@ -88,12 +87,3 @@ class Conv2d(Leaf, tag="conv2d", frozen=True, kw_only=True):
     @override
     def result(self, value: Value) -> Value:
         return Value(self.out, patches=(self._side(value) // self.kernel) ** 2)
-
-    @override
-    def free_axis(self, result: Value, seq: int) -> int | None:
-        return result.patches
-
-    @override
-    def goes_by_strides(self, width: int) -> bool:
-        image = width // self.channels
-        return 1 in (self.channels, image, image // self.kernel**2)
