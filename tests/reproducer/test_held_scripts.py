@@ -53,7 +53,7 @@ def test_a_script_shows_what_is_left_behind(run_script, fault: str, case: Case, 
     verdict = judged(fault, case)
     assert verdict.signature == f"divergence/fully_shard/{signature}"
     text = next(iter(scripts(case, signature=verdict.signature, findings=verdict.findings)))
-    assert len(text.splitlines()) <= 61
+    assert len(text.splitlines()) <= 60
     broken = run_script(text, case.mesh.size, preload=[file_of(fault)])
     assert "AssertionError" in broken.output, f"{text}\n{broken.output}"
     stock = run_script(text, case.mesh.size)
