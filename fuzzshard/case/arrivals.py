@@ -72,12 +72,13 @@ def _backwards(case: Case) -> Mapping[int, tuple[frozenset[str], Hashable]]:
             case Backward():
                 taken = progress.taken_by(op)
                 nodes = reached(node for i, _, _ in taken for node in losses.pop(i))
-                arrived = frozenset(fqn for node in nodes for fqn in node.parameters) - progress.frozen
+                graph = frozenset(fqn for node in nodes for fqn in node.parameters)
                 how = (
                     tuple((f.target, f.outputs, calls) for _, f, calls in taken),
                     frozenset(progress.frozen),
+                    graph,
                 )
-                found[index] = (arrived, how)
+                found[index] = (graph - progress.frozen, how)
             case _:
                 pass
         progress.advance()

@@ -65,8 +65,8 @@ class Watcher(Protocol):
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
         """A module is called with ``args``; it gets what this returns."""
 
-    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
-        """A module returns ``results``."""
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
+        """A module returns ``results``; its caller gets what this returns."""
 
 
 class Unwatched:
@@ -76,8 +76,9 @@ class Unwatched:
         """Changes nothing."""
         return args
 
-    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
-        """Sees nothing."""
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
+        """Changes nothing."""
+        return results
 
 
 class Tape:
@@ -154,7 +155,7 @@ class Tape:
         if results is None:
             results = [self._leaf(path, module, args, grad)]
         self.regions = outer
-        self.watcher.leave(path, results, grad=grad)
+        results = self.watcher.leave(path, results, grad=grad)
         self._note(path, begins=False, grad=grad)
         return results
 

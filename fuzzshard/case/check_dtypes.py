@@ -5,13 +5,20 @@ Most modules want inputs of the dtype of their parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import Casts, casts, computing_dtype, has_precision, stored_dtype
+from fuzzshard.case.dtypes import (
+    Casts,
+    casts,
+    computing_dtype,
+    has_precision,
+    stored_dtype,
+)
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.forward_walk import ForwardWalk
 from fuzzshard.case.graph import Module, TensorOp, join
@@ -31,6 +38,13 @@ class CallDtypes(NamedTuple):
     module: str
     inputs: tuple[DtypeOrIds, ...]
     outputs: tuple[DtypeOrIds, ...]
+
+
+class CastHere(NamedTuple):
+    """Which inputs and which outputs of a call its policy casts to another dtype, into new tensors."""
+
+    inputs: tuple[bool, ...]
+    outputs: tuple[bool, ...]
 
 
 def check_dtypes(case: Case, found: Facts) -> None:
@@ -56,6 +70,20 @@ def called_dtypes(case: Case, found: Facts) -> list[CallDtypes]:
     """Every call of a module in the forwards of the schedule, in order; nothing where no dtype is mixed."""
     mixed = has_precision(case) or case.dtypes
     return [call for flow in _forwards(case, found) for call in flow.calls] if mixed else []
+
+
+def casts_made(
+    case: Case, found: Facts, target: str, *, cast: Dtype | None, paths: Mapping[str, int]
+) -> Mapping[str, deque[CastHere]]:
+    """What the calls of each module cast in a forward of ``target``, in order; empty without any policy.
+
+    ``cast`` is the dtype of the last ``Cast`` op, if any, and ``paths`` says which alternatives run.
+    """
+    if not has_precision(case):
+        return {}
+    flow = _EveryCall(case, found, cast, paths)
+    flow.forward(target)
+    return flow.made
 
 
 def _forwards(case: Case, found: Facts) -> Iterator[_Flow]:
@@ -90,13 +118,16 @@ class _Flow(ForwardWalk[DtypeOrIds]):
     what = "dtype"
     mend = "match them"
 
-    def __init__(self, case: Case, found: Facts, cast: Dtype | None) -> None:
-        super().__init__(case, found)
+    def __init__(
+        self, case: Case, found: Facts, cast: Dtype | None, paths: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(case, found, paths)
         self.cast = cast
         self.casts = casts(case)
         self.ties = {tie.parameter: tie.source for tie in case.ties}
         self.norms_half_precision = False
         self.calls: list[CallDtypes] = []
+        self.made: dict[str, deque[CastHere]] = {}
 
     def forward(self, target: str) -> None:
         floats = self.cast or self.case.dtype
@@ -107,13 +138,17 @@ class _Flow(ForwardWalk[DtypeOrIds]):
     def module(self, path: str, module: Module, args: tuple[DtypeOrIds, ...]) -> tuple[DtypeOrIds, ...]:
         cast = self.casts.get(path, Casts())
         inputs = tuple(d and (cast.inputs or d) for d in args)
-        outputs = tuple(d and (cast.outputs or d) for d in super().module(path, module, inputs))
+        results = super().module(path, module, inputs)
+        outputs = tuple(d and (cast.outputs or d) for d in results)
         self.calls.append(CallDtypes(path, inputs, outputs))
+        here = CastHere(_differ(args, inputs), _differ(results, outputs))
+        self.made.setdefault(path, deque()).append(here)
         return outputs
 
     @override
     def leaf(self, path: str, leaf: Leaf, arg: DtypeOrIds) -> DtypeOrIds:
-        own = {self.parameter(join(path, name)) for name in leaf.parameters(self.found.width(path))}
+        fqns = [join(path, name) for name in leaf.parameters(self.found.width(path))]
+        own = {self.parameter(fqn) for fqn in fqns}
         if not own:
             return arg
         result = leaf.result_dtype(arg, own)
@@ -141,3 +176,15 @@ class _Flow(ForwardWalk[DtypeOrIds]):
         for dtype in dtypes[1:]:
             result = promote(result, dtype)
         return result
+
+
+class _EveryCall(_Flow):
+    """One forward that follows every call, whatever it is called with."""
+
+    @override
+    def call(self, path: str, args: tuple[DtypeOrIds, ...]) -> tuple[DtypeOrIds, ...]:
+        return self.module(path, self.found.modules[path], args)
+
+
+def _differ(before: Sequence[DtypeOrIds], after: Sequence[DtypeOrIds]) -> tuple[bool, ...]:
+    return tuple(a != b for a, b in zip(before, after, strict=True))

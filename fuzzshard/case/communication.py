@@ -65,6 +65,11 @@ def is_kept(case: Case, index: int) -> bool:
     return "keep_storage" in case.wrap[index].communication
 
 
+def some_fill_unused(case: Case) -> bool:
+    """Whether some group gets zeros where a parameter has no gradient; only groups that were unsharded do."""
+    return any(fills_unused(case, index) for index in range(len(case.wrap)))
+
+
 def fills_unused(case: Case, index: int | None) -> bool:
     """Return whether parameters of the group at ``index`` get zeros where they have no gradient."""
     return index is not None and "zeros_for_unused" in case.wrap[index].communication

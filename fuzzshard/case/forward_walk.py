@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from typing import ClassVar, Generic, TypeVar
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Alias, Block, Call, Module, TensorOp, join, resolve
+from fuzzshard.case.groups import modules_called
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
 
@@ -17,15 +19,16 @@ V = TypeVar("V")
 class ForwardWalk(abc.ABC, Generic[V]):
     """Calls modules as a forward does, with a ``V`` in the place of every tensor.
 
-    A module that was called with equal arguments before is not followed again. ``what`` a ``V`` is, in
-    one word, and how to ``mend`` alternatives that differ in it, are for the error that says so.
+    Without ``paths`` all alternatives are called (:func:`fuzzshard.case.groups.modules_called`). A module
+    that was called with equal arguments before is not followed again. ``what`` a ``V`` is, in one word, and
+    how to ``mend`` alternatives that differ in it, are for the error that says so.
     """
 
     what: ClassVar[str]
     mend: ClassVar[str]
 
-    def __init__(self, case: Case, found: Facts) -> None:
-        self.case, self.found = case, found
+    def __init__(self, case: Case, found: Facts, paths: Mapping[str, int] | None = None) -> None:
+        self.case, self.found, self.paths = case, found, paths
         self._seen: dict[tuple[str, tuple[V, ...]], tuple[V, ...]] = {}
 
     @abc.abstractmethod
@@ -63,7 +66,7 @@ class ForwardWalk(abc.ABC, Generic[V]):
     def _node(self, path: str, node: Call, args: tuple[V, ...]) -> dict[str, V]:
         """The values that a call makes; it may have alternatives, which must agree."""
         made = []
-        for name in node.modules:
+        for name in modules_called(node, path, self.paths):
             target = resolve(self.case.model, join(path, name))
             assert target is not None
             target_path, module = target

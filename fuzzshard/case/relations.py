@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Mesh, WrapGroup
 from fuzzshard.case.check_dtypes import called_dtypes
-from fuzzshard.case.communication import fills_unused
+from fuzzshard.case.communication import some_fill_unused
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, join, resolve
 from fuzzshard.case.groups import calls_of, root_groups, root_is_wrapped
@@ -135,7 +135,9 @@ def _without_checkpoints(case: Case) -> Case | None:
     return None if recomputed.intersection(facts(case).batch_norms) else replace(case, checkpoints=())
 
 
-def _without_unshards(case: Case) -> Case:
+def _without_unshards(case: Case) -> Case | None:
+    if some_fill_unused(case):
+        return None  # a group that runs in no forward gets zeros once it is unsharded
     training = True
     schedule: list[Op] = []
     for op in case.schedule:
@@ -151,7 +153,7 @@ def _root_only(case: Case) -> Case | None:
         return None
     kinds = {(g.precision, g.offload, g.shard_dim) for g in case.wrap}
     ops = [op for op in case.schedule if isinstance(op, SetFlag | SetDivideFactor | Unshard | Reshard)]
-    if any(fills_unused(case, index) for index in range(len(case.wrap))):
+    if some_fill_unused(case):
         return None  # another group is another set of parameters that have run
     if len(kinds) > 1 or any(op.target or not op.recurse for op in ops):
         return None

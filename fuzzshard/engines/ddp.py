@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.communication import fills_unused
+from fuzzshard.case.communication import some_fill_unused
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
@@ -119,7 +119,7 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
     built = not built_by_forward
     if any(isinstance(op, SetDivideFactor) for op in case.schedule):
         return DIVIDE_FACTOR
-    if any(fills_unused(case, index) for index in range(len(case.wrap))):
+    if some_fill_unused(case):
         return FILLED
     if any(isinstance(op, Abort) for op in case.schedule):
         return ABORTED

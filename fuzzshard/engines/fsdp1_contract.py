@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.communication import fills_unused
+from fuzzshard.case.communication import some_fill_unused
 from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
@@ -63,9 +63,12 @@ FILLED_GRADIENTS = Exclusion(
 )
 
 
-def not_applicable(case: Case) -> Exclusion | None:
-    """Why FSDP1's documented contract does not cover a case, or None."""
-    found = (*_options(case), *_model(case), *_Run(case).exclusions())
+def not_applicable(case: Case, skipped: Collection[int] = ()) -> Exclusion | None:
+    """Why FSDP1's documented contract does not cover a case, or None.
+
+    The ``skipped`` backwards, by the index of their ops, turned out to have nothing to differentiate.
+    """
+    found = (*_options(case), *_model(case), *_Run(case, skipped).exclusions())
     return next(iter(found), None)
 
 
@@ -75,7 +78,7 @@ def _options(case: Case) -> Iterator[Exclusion]:
             "an iteration ends with an exception, after which FSDP1 does not say how to go on",
             "fully_sharded_data_parallel.py: reset_iter_state is a method of FSDPModule alone",
         )
-    if any(fills_unused(case, index) for index in range(len(case.wrap))):
+    if some_fill_unused(case):
         yield Exclusion(
             "zeros for parameters without a gradient",
             "fully_sharded_data_parallel.py: set_reduce_scatter_unused_params is a method of FSDPModule",
@@ -206,8 +209,9 @@ def _model(case: Case) -> Iterator[Exclusion]:
 class _Run:
     """Walks the schedule."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, skipped: Collection[int]) -> None:
         self.case = case
+        self.skipped = skipped
         self.progress = Progress(case)
         self.flags = SyncFlags(case)
         self.synced_at: dict[int, bool] = {}
@@ -303,7 +307,7 @@ class _Run:
             case Forward():
                 self.synced_at[index] = self.flags.synced(UNMANAGED)
                 self.forwarded = True
-            case Backward():
+            case Backward() if index not in self.skipped:
                 self.last_backward = index
                 self.holds_gradients = True
                 self.forwarded = False
@@ -317,7 +321,7 @@ class _Run:
                 self.flags.set(op)
             case _:
                 pass
-        self.progress.advance()
+        self.progress.advance(skipped=index in self.skipped)
 
 
 def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:

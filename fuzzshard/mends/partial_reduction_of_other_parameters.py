@@ -6,7 +6,9 @@ parameters that have a gradient in that backward (``FSDPParamGroup.post_backward
 It does not keep which ones. Where the next backward gives others a gradient, the two flat tensors are added
 all the same: sizes differ, or gradients go to the wrong parameters. Where it gives none a gradient, the
 partial reduction waits for a later step. Torch 2.15 keeps the layout, reduces zeros for what only waits, and
-lays a partial reduction out anew.
+lays a partial reduction out anew. Torch 2.11 visits a list group once for each of its modules when backward
+ends, and a second visit would reduce such zeros again: it has to be one visit, as it is since torch 2.12
+(``FSDPState._lazy_init`` in ``_fsdp_state.py``).
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -74,5 +76,14 @@ if self._partial_reduce_output is not None and self._partial_reduce_params != fs
         )
 self._partial_reduce_params = list(fsdp_params_with_grad)
         """,
+    ),
+    Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._lazy_init",
+        "self._state_ctx.all_states.append(state)",
+        """
+if state not in visited_states:
+    self._state_ctx.all_states.append(state)
+        """,
+        Releases(until="2.12"),
     ),
 )

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fuzzshard.case.autograd import Node, reached
+from fuzzshard.case.autograd import Node, Tape, Unwatched, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
@@ -77,7 +77,9 @@ class FullyShardModel:
     def _start(self) -> None:
         """The state of a model that was just wrapped."""
         self.hooks = HookModel(self.case, self.found, self.issued, prefetches=self.prefetches)
-        self.losses: dict[int, list[Node]] = {}
+        self.plain = Tape(self.case, self.found, Unwatched())
+        self.losses: dict[int, tuple[list[Node], list[Node]]] = {}
+        """What each pending loss depends on, in the graph with the hooks and in that of the plain model."""
         self.training = True
 
     @property
@@ -170,17 +172,21 @@ class FullyShardModel:
                     group.root.last_backward = op.value
 
     def _forward(self, op: Forward) -> None:
-        loss = self.hooks.tape.loss(op, self.progress, training=self.training)
+        hooked = self.hooks.loss(op, self.progress, training=self.training)
+        plain = self.plain.loss(op, self.progress, training=self.training)
         if op.grad:
-            self.losses[self.progress.next] = loss
+            self.losses[self.progress.next] = hooked, plain
 
     def _backward(self, op: Backward) -> bool:
-        losses = [node for index, _, _ in self.progress.taken_by(op) for node in self.losses.pop(index)]
-        if losses:
-            self.hooks.backward(reached(losses), self.progress.frozen)
+        losses = [self.losses.pop(index) for index, _, _ in self.progress.taken_by(op)]
+        hooked = reached(node for nodes, _ in losses for node in nodes)
+        plain = reached(node for _, nodes in losses for node in nodes)
+        if hooked:
+            arriving = frozenset(fqn for node in plain for fqn in node.parameters)
+            self.hooks.backward(hooked, arriving, self.progress.frozen)
             if self.case.finalize is not None:
                 self.hooks.finalize()
-        return bool(losses)
+        return bool(hooked)
 
 
 class Followed(NamedTuple):

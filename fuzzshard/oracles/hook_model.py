@@ -5,14 +5,17 @@ How the hooks of modules work together is in torch/distributed/fsdp/_fully_shard
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Set
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Set
 
 from fuzzshard.case.autograd import Node, Region, Tape, Value
 from fuzzshard.case.case import Case
+from fuzzshard.case.check_dtypes import CastHere, casts_made
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import groups_within
+from fuzzshard.case.progress import Progress
+from fuzzshard.case.schedule import Forward
 from fuzzshard.oracles.group_model import Ahead, Group, Issued, Phase, Root, Shards
 
 
@@ -33,14 +36,21 @@ class HookModel:
         self.recomputing = False
         self.certain = True
         self.gathers_certain = True
-        self.casts_before_prefetch = any(_casts_before_prefetch(group) for group in self.groups)
+        self.casts: Mapping[str, deque[CastHere]] = {}
         self.in_backward: Counter[int] = Counter()
+
+    def loss(self, op: Forward, progress: Progress, *, training: bool) -> list[Node]:
+        """Runs ``op``, as :meth:`Tape.loss` does."""
+        self.casts = casts_made(self.case, self.found, op.target, cast=progress.cast, paths=progress.paths)
+        return self.tape.loss(op, progress, training=training)
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
         """The pre-forward hooks of a module: its group gathers, and learns when its inputs have gradients."""
         group = self.of_module.get(path)
         if group is None:
             return args
+        if path in self.casts and not self.recomputing:
+            args = self._cast(args, self.casts[path][0].inputs, grad=grad)
         if not group.still_to_run:
             group.still_to_run = set(group.spec.modules)
         if group.called is Phase.PRE_BACKWARD:
@@ -58,6 +68,15 @@ class HookModel:
             self.of_module[name].unshard()
         return args
 
+    def _cast(self, values: list[Value], casts: Iterable[bool], *, grad: bool) -> list[Value]:
+        """The values, those that are cast as what the cast makes of them."""
+        return [
+            (self.tape.node((value,), saves=False) if grad else None)
+            if value is not None and is_cast
+            else value
+            for value, is_cast in zip(values, casts, strict=True)
+        ]
+
     def _pre_forward(self, group: Group, args: list[Value], *, grad: bool) -> list[Value]:
         entering = group.phase is not Phase.FORWARD
         group.phase = Phase.FORWARD
@@ -68,15 +87,22 @@ class HookModel:
         node.inputs_of = group.index
         return [None if a is None else node for a in args]
 
-    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
-        """The forward hooks of a module; those of a list group run when all its modules have.
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
+        """The forward hooks of a module, which cast its outputs last."""
+        group = self.of_module.get(path)
+        if group is None:
+            return results
+        self._post_forward(group, path, results, grad=grad)
+        if path in self.casts and not self.recomputing:
+            results = self._cast(results, self.casts[path].popleft().outputs, grad=grad)
+        return results
+
+    def _post_forward(self, group: Group, path: str, results: list[Value], *, grad: bool) -> None:
+        """Ends the forward of a group with its module, that of a list group with the last of its modules.
 
         The forward of a module that runs by itself ends with it. Backward gathers a group when it comes to
         an output of any of its modules.
         """
-        group = self.of_module.get(path)
-        if group is None:
-            return
         if group.called is not Phase.PRE_BACKWARD:
             self._hook(group, results, grad=grad)
         if path not in group.still_to_run:
@@ -128,9 +154,13 @@ class HookModel:
             inner.claimed, inner.root = True, group.root
         group.keeps_after_forward |= group.keeps_as_root
 
-    def backward(self, nodes: list[Node], frozen: Set[str]) -> None:
-        """Runs ``nodes``, in their order; parameters in ``frozen`` get no gradient."""
-        self.gathers_certain = not self.casts_before_prefetch
+    def backward(self, nodes: list[Node], arriving: Set[str], frozen: Set[str]) -> None:
+        """Runs ``nodes``, in their order; of ``arriving`` parameters those not ``frozen`` get a gradient.
+
+        Not all nodes have a gradient: the inputs of a module pass through one function of
+        ``fully_shard``, and an input that the loss does not depend on gets none.
+        """
+        self.gathers_certain = True
         for group in self.groups:
             group.frozen = frozen
         self.in_backward.clear()
@@ -144,12 +174,12 @@ class HookModel:
             if node.inputs_of is not None:
                 self.groups[node.inputs_of].post_backward()
                 self.in_backward[node.inputs_of] += 1
-            self._accumulate(node, last, frozen)
+            self._accumulate(node, last, arriving, frozen)
         for root in self.finals:
             self._finish(root)
         self.finals.clear()
 
-    def _accumulate(self, node: Node, last: dict[str, Node], frozen: Set[str]) -> None:
+    def _accumulate(self, node: Node, last: dict[str, Node], arriving: Set[str], frozen: Set[str]) -> None:
         """A parameter gets its gradient, the sum over all its uses, when the last of them has run."""
         for fqn in node.parameters - frozen:
             if (owner := self.found.owners[fqn]) is not None:
@@ -157,7 +187,7 @@ class HookModel:
                 self.certain &= (
                     group.shards in (Shards.WHOLE, Shards.EITHER) or not group.unshards_in_backward
                 )
-                if last[fqn] is node:
+                if last[fqn] is node and fqn in arriving:
                     group.gradients.add(fqn)
 
     def _pre_backward(self, group: Group) -> None:
@@ -250,13 +280,3 @@ class HookModel:
 
     def _of_root(self, root: Root) -> list[Group]:
         return [group for group in self.groups if group.root is root]
-
-
-def _casts_before_prefetch(group: Group) -> bool:
-    """Whether a group without parameters prefetches in backward, and may cast its inputs.
-
-    Where a module returns an input, its hooks are on what the cast made, if the dtype was another.
-    """
-    precision = group.spec.precision
-    casts = precision is not None and precision.param is not None and precision.cast_inputs
-    return casts and bool(group.spec.backward_prefetch) and not group.parameters

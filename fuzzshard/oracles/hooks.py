@@ -112,8 +112,9 @@ class _Calls:
             self.inputs[path] = [a for a in args if a is not None]
         return args
 
-    def leave(self, path: str, results: list[Value], *, grad: bool) -> None:
-        """Nothing: units are done when their inputs are."""
+    def leave(self, path: str, results: list[Value], *, grad: bool) -> list[Value]:
+        """Changes nothing: units are done when their inputs are."""
+        return results
 
     def done(self, nodes: list[Node], frozen: set[str]) -> int | None:
         """How many units reshard in a backward through ``nodes``; None where one is partly frozen.

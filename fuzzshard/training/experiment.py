@@ -15,11 +15,11 @@ from fuzzshard.case.dtypes import uniform
 from fuzzshard.case.progress import ranks_differ
 from fuzzshard.case.relations import variant
 from fuzzshard.case.sync_flags import steps_unsynced
+from fuzzshard.engines import fsdp1_contract
 from fuzzshard.engines.base import DTYPES, Engine
 from fuzzshard.engines.ddp import DDP, MISSED_ROOT, NOTHING_DIFFERENTIATED, misses_a_root
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fsdp1 import FSDP1
-from fuzzshard.engines.fsdp1_contract import FILLED_GRADIENTS, fills_gradients
 from fuzzshard.engines.fully_shard import FullyShard
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.reference import Reference
@@ -148,7 +148,11 @@ class Experiment:
         """Why an engine cannot be compared with what the reference did."""
         if ranks_differ(self.case):
             return None
-        if engine in (DDP.name, Replicate.name, FSDP1.name) and steps_unsynced(
+        if engine == FSDP1.name and (
+            excluded := fsdp1_contract.not_applicable(self.case, self.traces[Reference.name].skipped)
+        ):
+            return excluded
+        if engine in (DDP.name, Replicate.name) and steps_unsynced(
             self.case, self.traces[Reference.name].skipped
         ):
             return NOTHING_DIFFERENTIATED
@@ -156,10 +160,10 @@ class Experiment:
             self.case, self.traces[Reference.name].unreduced()
         ):
             return MISSED_ROOT
-        if engine == FSDP1.name and fills_gradients(
+        if engine == FSDP1.name and fsdp1_contract.fills_gradients(
             self.case, self.traces[Reference.name].without_gradient()
         ):
-            return FILLED_GRADIENTS
+            return fsdp1_contract.FILLED_GRADIENTS
         return None
 
     def _findings_before(self, engine: str, trace: Trace) -> tuple[Finding, ...]:

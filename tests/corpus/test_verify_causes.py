@@ -125,7 +125,7 @@ def test_what_another_tripwire_tells_is_not_its_cause() -> None:
 
 def test_what_cannot_be_seen_here_is_not_run() -> None:
     assert verified(FakeWorld(PASS), entry(), num_ranks=1) == (
-        Condition.OK,
+        Condition.NOT_RUN,
         "the mesh (shard 2) needs 2 ranks, not 1",
     )
     elsewhere = entry(bad_on=("2.10.0",), good_on=(TORCH,))

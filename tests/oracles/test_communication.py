@@ -9,7 +9,9 @@ from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSp
 from fuzzshard.case.graph import Block, TensorOp
 from fuzzshard.case.options import Precision
 from fuzzshard.case.schedule import Backward, Flag, Forward, Op, Reshard, SetFlag, SetRequiresGrad, Unshard
+from fuzzshard.mending.mend import mends_for
 from fuzzshard.oracles.communication import communication_findings, expected_communication
+from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.linear import Linear
@@ -189,6 +191,26 @@ def test_what_a_recomputation_may_not_have_come_to_maybe_is_prefetched_still(two
     assert two_ranks.run(case).status is Status.PASS
 
 
+def test_an_input_that_the_loss_does_not_depend_on_brings_no_gradient(two_ranks: World) -> None:
+    inner = Block(
+        children=children(c=Linear(out=3)),
+        nodes=(call("h", "c", "x0"),),
+        outputs=("h", "x1"),
+        inputs=("x0", "x1"),
+        returns="tuple",
+    )
+    model = Block(
+        children=children(a=Linear(out=5), b=Linear(out=5), inner=inner),
+        nodes=(call("h", "a", "x"), call("k", "b", "x"), call("y", "inner", "h", "k")),
+        outputs=("y.0", "y.1"),
+        returns="tuple",
+    )
+    schedule = (Forward(outputs=(1,)), BACKWARD, FORWARD, BACKWARD)
+    case = make_case(model, schedule, wrap=groups("a", "b", "inner"), engines=("fully_shard",))
+    assert [reductions for _, reductions, _ in counts(case)] == [0, 1, 0, 3]
+    assert two_ranks.run(case, mends=mends_for()).status is Status.PASS
+
+
 @pytest.mark.parametrize(("outer", "known"), [(ROOT, True), ("q", False)])
 def test_nothing_is_known_of_a_list_group_with_a_module_outside_its_root(outer: str, known: bool) -> None:
     case = make_case(chain(q=chain(a=MLP(hidden=3)), b=Linear(out=4)), ONCE, wrap=groups(("q.a", "b"), outer))
@@ -274,7 +296,7 @@ def test_gradient_accumulation_gathers_as_often_as_upstream_says(
     assert sum(c[0] for c in counts(case)) == gathered
 
 
-def test_what_a_group_without_parameters_prefetches_is_unknown_where_it_may_cast(two_ranks: World) -> None:
+def test_hooks_are_on_what_a_group_without_parameters_casts(two_ranks: World) -> None:
     inner = Block(
         children=children(c=Linear(out=5)),
         nodes=(call("h", "c", "x0"),),
@@ -287,7 +309,7 @@ def test_what_a_group_without_parameters_prefetches_is_unknown_where_it_may_cast
         nodes=(call("h0", "a", "x"), call("h1", "m", "h0", "h0")),
         outputs=("h1.0",),
     )
-    for precision, gathers in ((Precision(param="bfloat16"), None), (None, (2, 2))):
+    for precision, gathers in ((Precision(param="bfloat16"), (1, 1)), (None, (2, 2))):
         inside = WrapGroup(modules=("m.c",), precision=precision)
         outside = WrapGroup(modules=("m",), precision=precision, backward_prefetch=("m.c",))
         case = make_case(model, ONCE, wrap=(inside, outside))
@@ -295,6 +317,33 @@ def test_what_a_group_without_parameters_prefetches_is_unknown_where_it_may_cast
         assert backward is not None
         assert backward.gathers == gathers
         assert two_ranks.run(case).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("output", "gathers"), [("float16", (1, 1)), ("float32", (2, 2)), (None, (2, 2))], ids=str
+)
+def test_hooks_of_an_outer_module_are_on_what_an_inner_one_casts(
+    output: Dtype | None, gathers: tuple[int, int], two_ranks: World
+) -> None:
+    inner = Block(
+        children=children(c=Linear(out=5), d=Linear(out=5)),
+        nodes=(call("h", "c", "x"),),
+        outputs=("h", "x"),
+        returns="tuple",
+    )
+    model = Block(
+        children=children(a=Linear(out=5), m=inner),
+        nodes=(call("h0", "a", "x"), call("h1", "m", "h0")),
+        outputs=("h1.0", "h1.1"),
+        returns="tuple",
+    )
+    casting = WrapGroup(modules=("m",), precision=Precision(output=output))
+    wrap = (*groups(("m.c", "m.d"), reshard=True), casting, *groups(ROOT))
+    case = make_case(model, ONCE, wrap=wrap)
+    _, backward = expected_communication(case, 0)
+    assert backward is not None
+    assert backward.gathers == gathers
+    assert two_ranks.run(case, mends=mends_for()).status is Status.PASS
 
 
 def test_a_prefetch_of_what_backward_does_not_need_may_gather_more() -> None:

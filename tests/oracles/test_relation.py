@@ -115,6 +115,12 @@ NO_VARIANT: dict[str, tuple[Relation, Case]] = {
         make_case(schedule=(*TWO_STEPS, ZERO, Forward(target="b"), BACKWARD)),
     ),
     "a plan that casts within the model": ("plan", _casting(output="bfloat16")),
+    "groups that get zeros once they are unsharded": (
+        "unshard",
+        make_case(
+            schedule=UNSHARDING, wrap=(WrapGroup(modules=("a",), communication=("zeros_for_unused",)),)
+        ),
+    ),
     "no root to wrap alone": ("plan", make_case(wrap=groups("a", "b"))),
     "replicas already": ("mesh", make_case(mesh=Mesh(replicate=1, shard=2))),
     "a flag for replicas": ("mesh", make_case(schedule=(ONLY_HSDP, *TWO_STEPS))),

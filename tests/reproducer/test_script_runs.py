@@ -141,6 +141,8 @@ def check_drawn_cases(run_script, world: World, count: int, seed: int) -> None:
         verdict = world.run(case)
         if engine in verdict.notes or verdict.status not in (Status.PASS, Status.DIVERGENCE, Status.CRASH):
             continue
+        if verdict.status is Status.PASS and verdict.rung == "bounded":
+            continue  # nobody has measured what rounding explains in the script
         try:
             text = script(case, finding=next(iter(verdict.findings), None))
         except UsageError:

@@ -45,11 +45,17 @@ def test_each_instrument_that_it_blinds_is_announced_as_off_and_a_fault_is_found
 
 
 @pytest.mark.slow
-def test_300_cases_raise_no_false_alarm() -> None:
+def test_300_cases_raise_no_false_alarm(tmp_path: Path) -> None:
+    """A known bug whose mend does not fit is unexplained there, and explained on the torch that it is."""
     options = ("--cases", "300", "--seed", "31", "--device", "cpu", "--world-size", "2")
-    done = on_next_torch("benchmarks/false_alarms.py", *options, timeout=1800)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = on_next_torch("benchmarks/false_alarms.py", *options, "--keep", str(tmp_path), timeout=1800)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
     assert all(f"instrument off: {name}" in done.stdout for name in AFFECTED)
+    if kept := [str(folder) for folder in tmp_path.iterdir()]:
+        command = (sys.executable, "-m", "fuzzshard", "explain", "--device", "cpu", *kept)
+        explained = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        verdicts = [line.split()[0] for line in explained.stdout.splitlines() if str(tmp_path) in line]
+        assert verdicts == ["KNOWN"] * len(kept), done.stdout + explained.stdout + explained.stderr
 
 
 @pytest.mark.slow

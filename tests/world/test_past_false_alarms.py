@@ -18,6 +18,7 @@ from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
@@ -56,6 +57,17 @@ UNDER_TWO_NAMES = block(
 
 
 PAST: dict[str, Case] = {
+    "gradients that outgrow their reduction are cast before they add up or then": make_case(
+        chain(a=RawParameter()),
+        (NO_SYNC, FORWARD, BACKWARD, Forward(batch=1), BACKWARD),
+        dtype="float64",
+        wrap=(
+            msgspec.structs.replace(
+                *groups(""), precision=Precision(param="float16", reduce="float32", cast_inputs=False)
+            ),
+        ),
+        engines=("fully_shard",),
+    ),
     "recomputing a block counts a batch norm that is registered in it a second time": make_case(
         block(
             *(use("h0", "a", "x"), use("h1", "n", "h0"), use("h2", "b", "h1")),
@@ -102,6 +114,15 @@ PAST: dict[str, Case] = {
         wrap=groups(""),
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
         engines=("ddp", "replicate", "fully_shard", "fsdp1"),
+    ),
+    "FSDP1 may lose a change after a forward whose backward had nothing to differentiate": make_case(
+        chain(a=LINEAR),
+        (FORWARD, BACKWARD, STEP, FORWARD),
+        wrap=(),
+        freezes=(Freeze(target="a"),),
+        inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
+        engines=("fsdp1",),
+        fsdp1=FSDP1(summon="written"),
     ),
     "a root that its last backward missed is resharded before a step": make_case(
         block(
