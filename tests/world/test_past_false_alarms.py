@@ -17,6 +17,7 @@ from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
 from fuzzshard.parts.ops import Cast, Forward, SaveState, SetFlag, SetPath, SetRequiresGrad
 from fuzzshard.verdict import Status
@@ -56,6 +57,17 @@ UNDER_TWO_NAMES = block(
 
 
 PAST: dict[str, Case] = {
+    "gradients that outgrow their reduction are cast before they add up or then": make_case(
+        chain(a=RawParameter()),
+        (NO_SYNC, FORWARD, BACKWARD, Forward(batch=1), BACKWARD),
+        dtype="float64",
+        wrap=(
+            msgspec.structs.replace(
+                *groups(""), precision=Precision(param="float16", reduce="float32", cast_inputs=False)
+            ),
+        ),
+        engines=("fully_shard",),
+    ),
     "recomputing a block counts a batch norm that is registered in it a second time": make_case(
         block(
             *(use("h0", "a", "x"), use("h1", "n", "h0"), use("h2", "b", "h1")),
