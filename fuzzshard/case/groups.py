@@ -23,6 +23,16 @@ def wrapped_modules(case: Case) -> frozenset[str]:
     return frozenset(module for group in case.wrap for module in group.modules)
 
 
+def moves_inputs(case: Case, engine: str, target: str) -> bool:
+    """Whether a forward of ``target`` under ``engine`` moves inputs from the host to the device.
+
+    The forward of the module that DDP puts around the model does, not that of a module within.
+    """
+    if engine == "fully_shard":
+        return target in wrapped_modules(case)
+    return not target and engine in ("ddp", "replicate")
+
+
 def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) -> frozenset[str]:
     """The canonical paths of all modules that a forward of ``target`` calls, itself included.
 
