@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, Call, Module, join, modules_below, resolve
 from fuzzshard.case.paths import is_within
+from fuzzshard.case.schedule import Abort, Forward, SetPath
 from fuzzshard.parts.leaf import Leaf
 
 
@@ -100,11 +102,29 @@ def reached_roots(case: Case, found: Facts, target: str) -> frozenset[int]:
     )
 
 
+@functools.lru_cache(maxsize=64)
 def root_groups(case: Case) -> tuple[int, ...]:
-    """For each wrap group the outermost group around it, which becomes its FSDP root; itself if none is."""
-    within = [groups_within(case, index) for index in range(len(case.wrap))]
-    around = [[j for j, inner in enumerate(within) if i in inner] for i in range(len(within))]
-    return tuple(max(groups, default=i) for i, groups in enumerate(around))
+    """For each wrap group its FSDP root: the outermost group around it in the first forward that runs one.
+
+    "we do so by the 1st state to run forward" (``FSDPState._lazy_init`` in
+    torch/distributed/fsdp/_fully_shard/_fsdp_state.py). Groups that never run go by the outermost of all.
+    """
+    roots: dict[int, int] = {}
+    paths: dict[str, int] = {}
+
+    def claim(running: frozenset[str]) -> None:
+        for index in reversed(range(len(case.wrap))):
+            if index not in roots and not running.isdisjoint(case.wrap[index].modules):
+                for inner in (index, *groups_within(case, index)):
+                    roots.setdefault(inner, index)
+
+    for op in case.schedule:
+        if isinstance(op, SetPath):
+            paths[op.target] = op.path
+        if isinstance(op, Forward | Abort):
+            claim(calls_of(case, op.target if isinstance(op, Forward) else "", paths))
+    claim(wrapped_modules(case))
+    return tuple(roots[index] for index in range(len(case.wrap)))
 
 
 def groups_within(case: Case, index: int) -> tuple[int, ...]:
@@ -115,4 +135,5 @@ def groups_within(case: Case, index: int) -> tuple[int, ...]:
 
 def root_is_wrapped(case: Case) -> bool:
     """Whether one FSDP root manages the whole model, so that a backward finalises every group."""
-    return any("" in group.modules for group in case.wrap)
+    roots = set(root_groups(case))
+    return len(roots) == 1 and "" in case.wrap[roots.pop()].modules

@@ -4,9 +4,9 @@ With CPU offload FSDP1 keeps one buffer for the gradient of a flat parameter (``
 first, and never asks whether this backward has filled it. The end of a backward makes it the gradient
 (``prepare_gradient_for_optim`` in ``torch/distributed/fsdp/_flat_param.py``), and with ``use_orig_params``
 resharding after a forward does (``sharded_grad``). A unit that the backward misses has a gradient of zeros
-then, or an earlier one in spite of ``zero_grad()``, which the optimizer applies once more. Where units are not
-sharded, what ``no_sync()`` has accumulated is the gradient after a forward; it is on the device still, while
-the parameters are on the host.
+then, or an earlier one in spite of ``zero_grad()``, which the optimizer applies once more. Where units are
+not sharded, what ``no_sync()`` has accumulated is the gradient after a forward; it is on the device still,
+while the parameters are on the host.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
