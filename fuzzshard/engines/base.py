@@ -138,10 +138,6 @@ class Engine(abc.ABC):
         """What the optimizer gets, by name."""
         return self.trained
 
-    def moves_inputs(self, target: str) -> bool:
-        """Whether a forward of ``target`` moves inputs from the host to the device."""
-        return False
-
     def generated(self, name: str) -> Any:
         """A class of the model's source by its name."""
         return type(self.model).forward.__globals__[name]

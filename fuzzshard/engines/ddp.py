@@ -179,10 +179,6 @@ class DDP(NoSyncEngine):
                 pass
 
     @override
-    def moves_inputs(self, target: str) -> bool:
-        return True
-
-    @override
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         return self.ddp.no_sync()
 

@@ -196,10 +196,6 @@ class FullyShard(Engine):
         )
 
     @override
-    def moves_inputs(self, target: str) -> bool:
-        return any(target in group.modules for group in self.case.wrap)
-
-    @override
     def before_backward(self) -> None:
         self.sync.before_backward(self.trained)
 

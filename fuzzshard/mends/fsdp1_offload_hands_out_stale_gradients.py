@@ -4,7 +4,9 @@ With CPU offload FSDP1 keeps one buffer for the gradient of a flat parameter (``
 first, and never asks whether this backward has filled it. The end of a backward makes it the gradient
 (``prepare_gradient_for_optim`` in ``torch/distributed/fsdp/_flat_param.py``), and with ``use_orig_params``
 resharding after a forward does (``sharded_grad``). A unit that the backward misses has a gradient of zeros
-then, or an earlier one in spite of ``zero_grad()``, which the optimizer applies once more.
+then, or an earlier one in spite of ``zero_grad()``, which the optimizer applies once more. Where units are
+not sharded, what ``no_sync()`` has accumulated is the gradient after a forward; it is on the device still,
+while the parameters are on the host.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -49,6 +51,15 @@ EDITS = (
             hasattr(flat_param, "_cpu_grad")
             and self._training_state == HandleTrainingState.BACKWARD_POST
         ):
+        """,
+    ),
+    Edit(
+        f"{_FLAT}._use_sharded_grad_views",
+        """
+        if self._keep_low_precision_grads or param.dtype != grad.dtype:
+        """,
+        """
+        if self._keep_low_precision_grads or (param.dtype, param.device) != (grad.dtype, grad.device):
         """,
     ),
 )

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
+from fuzzshard.case.groups import moves_inputs
 from fuzzshard.model.expressions import call_expression, is_checkpointed_at_call
 from fuzzshard.parts.op import Call, Op
 from fuzzshard.reproducer.inputs import InputNames, tuple_text
@@ -96,7 +97,8 @@ class ForwardLines:
             module = replace(module, method="forward")
         callee = at(self.scope.called if not op.target else self.scope.model, op.target)
         shared = self.scope.aim.trains_reference
-        arguments = self.inputs.arguments(op, moves=self._moves_inputs(op.target), shared=shared)
+        moves = moves_inputs(self.case, self.scope.aim.engine, op.target)
+        arguments = self.inputs.arguments(op, moves=moves, shared=shared)
         return call_expression(
             module,
             callee,
@@ -105,11 +107,6 @@ class ForwardLines:
             path=op.target,
             checkpointed=is_checkpointed_at_call(self.case, op.target),
         )
-
-    def _moves_inputs(self, target: str) -> bool:
-        if self.scope.aim.engine == "fully_shard":
-            return any(target in group.modules for group in self.case.wrap)
-        return self.scope.aim.engine in ("ddp", "replicate")
 
     def _body(self, index: int, op: Call, call: str) -> list[str]:
         """The call and its loss, in as few statements as what is looked at allows."""

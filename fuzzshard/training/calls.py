@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from fuzzshard.case.graph import Block
+from fuzzshard.case.groups import moves_inputs
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.expressions import input_class, is_checkpointed_at_call
 from fuzzshard.parts.leaf import Leaf
@@ -23,7 +24,7 @@ def call(engine: Engine, target: str, module: Callable[..., Any], args: list[tor
     if is_checkpointed_at_call(engine.case, target) and engine.checkpoints_module(target):
         module = functools.partial(checkpoint, module, use_reentrant=False)
     inputs = engine.case.inputs
-    if inputs.on_host and not engine.moves_inputs(target):
+    if inputs.on_host and not moves_inputs(engine.case, engine.name, target):
         args = [tensor.to(engine.mesh.device) for tensor in args]
     if isinstance(leaf, Leaf) and leaf.features_second(inputs.seq):
         return module(args[0].transpose(1, 2)).transpose(1, 2)

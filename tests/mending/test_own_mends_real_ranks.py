@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, ZERO, groups, make_case
+from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, ZERO, call, children, groups, make_case
 
-from fuzzshard.case.case import Mesh
+from fuzzshard.case.case import Checkpoint, Mesh, WrapGroup
+from fuzzshard.case.graph import Block
+from fuzzshard.case.options import Precision
 from fuzzshard.mending.mend import mends_for
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import SetFlag, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
@@ -21,6 +25,18 @@ def test_a_list_group_reduces_once_in_a_backward_without_all_reduce(two_ranks: W
     for mends in ((), mends_for()):
         verdict = two_ranks.run(case, mends=mends)
         assert verdict.status is Status.PASS, verdict.findings
+
+
+def test_a_recomputation_casts_the_outputs_of_a_module_whose_backward_has_begun(two_ranks: World) -> None:
+    model = Block(
+        children=children(a=Linear(out=5), act=Activation()),
+        nodes=(call("h0", "a", "x"), call("h1", "act", "h0"), call("h2", "a", "h1")),
+        outputs=("h2",),
+    )
+    wrap = (WrapGroup(modules=("a",), precision=Precision(param="float16", output="float32")),)
+    case = make_case(model, (FORWARD, BACKWARD), wrap=wrap, checkpoints=(Checkpoint(module=""),))
+    verdict = two_ranks.run(case, mends=mends_for())
+    assert verdict.status is Status.PASS, verdict.findings
 
 
 def test_a_compiled_model_trains_a_parameter_that_is_thawed(two_ranks: World) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from fuzzshard.case.schedule import Forward
 from msgspec.structs import replace
 from option_cases import ALL, EXPECTED, FSDP1_CASE, OPTIONS, PRECISION, REBUILT, STATES, TENSOR_PARALLEL
 from small_cases import SMALL, chain
@@ -85,6 +87,15 @@ def test_an_engine_that_moves_inputs_gets_them_as_they_are_and_the_reference_doe
     gradient = finding(case, "gradient", op=1, name="linear0.weight")
     assert "(x.to(device) if model is reference else x)" in script(case, finding=gradient)
     assert ".to(device) if" not in script(case, finding=finding(case))
+
+
+@pytest.mark.parametrize("engine", ["ddp", "replicate"])
+def test_nothing_but_the_caller_moves_inputs_of_a_module_within(engine: str) -> None:
+    within = Forward(target="linear0")
+    inputs = replace(OPTIONS.inputs, tensors=SMALL.inputs.tensors)
+    case = replace(SMALL, engines=(engine,), inputs=inputs, schedule=(within, *SMALL.schedule))
+    text = script(case, finding=finding(case, "gradient", op=2, name="linear0.weight"))
+    assert re.search(r"\.linear0\(x\w*\.to\(device\)\)", text), text
 
 
 def test_a_relation_compares_the_engine_with_itself(run_script) -> None:
