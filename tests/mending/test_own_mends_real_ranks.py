@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, ZERO, call, children, groups, make_case
+from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, ZERO, call, children, groups, make_case, tensor_op
 
 from fuzzshard.case.case import Checkpoint, Mesh, WrapGroup
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import Precision
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import SetFlag, SetRequiresGrad
+from fuzzshard.parts.ops import SetFlag, SetMode, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -47,5 +48,17 @@ def test_a_compiled_model_trains_a_parameter_that_is_thawed(two_ranks: World) ->
         ignored=("a",),
         compile="aot_eager",
     )
+    verdict = two_ranks.run(case, mends=mends_for())
+    assert verdict.status is Status.PASS, verdict.findings
+
+
+def test_a_compiled_dropout_in_eval_mode_passes_gradients_under_no_grad(two_ranks: World) -> None:
+    model = Block(
+        children=children(a=Linear(out=5), d=Dropout()),
+        nodes=(call("h", "a", "x"), call("k", "d", "h", grad=False), tensor_op("s", "add", "h", "k")),
+        outputs=("s",),
+    )
+    schedule = (SetMode(train=False), FORWARD, BACKWARD)
+    case = make_case(model, schedule, wrap=groups(ROOT), compile="aot_eager")
     verdict = two_ranks.run(case, mends=mends_for())
     assert verdict.status is Status.PASS, verdict.findings
