@@ -9,8 +9,8 @@ import msgspec
 from fuzzshard.campaign.reduce import Judged
 from fuzzshard.case.case import Case
 from fuzzshard.case.order import leaf_count
-from fuzzshard.case.schedule import Forward
 from fuzzshard.errors import UsageError
+from fuzzshard.parts.ops import Forward
 
 FOUND, MISSED, ERROR, INTERRUPTED, NOT_APPLICABLE = (
     "found",

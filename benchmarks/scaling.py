@@ -17,9 +17,10 @@ from rich.table import Table
 
 from fuzzshard.case.case import Case, EngineName, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.schedule import Backward, Forward, Op, Step, ZeroGrad
 from fuzzshard.errors import EXIT_CLEAN, InfraError
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import Backward, Forward, Step, ZeroGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 

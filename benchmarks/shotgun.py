@@ -14,7 +14,6 @@ import ast
 import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 from common import make_console, print_json, run_main
@@ -22,8 +21,8 @@ from rich.table import Table
 
 from fuzzshard.case.case import ALL_ENGINES, Optimizer, WrapGroup
 from fuzzshard.case.options import DDP, FSDP1, Precision
-from fuzzshard.case.schedule import Op
 from fuzzshard.parts.leaves import LEAVES
+from fuzzshard.parts.ops import OPS
 from fuzzshard.verdict import ORACLES
 
 ROOT = Path(__file__).parent.parent
@@ -98,7 +97,7 @@ def vocabulary() -> dict[str, dict[str, tuple[str, ...]]]:
     return {
         "leaf": {leaf.__name__: (leaf.__name__, f"'{leaf.__struct_config__.tag}'") for leaf in LEAVES},
         "option": {field: (f".{field}", f"'{field}'") for field in fields},
-        "op": {op.__name__: (op.__name__, f"'{op.__struct_config__.tag}'") for op in get_args(Op)},
+        "op": {op.__name__: (op.__name__, f"'{op.__struct_config__.tag}'") for op in OPS},
         "oracle": {oracle: (f"'{oracle}'",) for oracle in ORACLES},
         "engine": {engine: (f"'{engine}'",) for engine in ALL_ENGINES},
     }

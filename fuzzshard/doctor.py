@@ -18,13 +18,13 @@ from pathlib import Path
 import fuzzshard
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.schedule import Backward, Forward, Step, ZeroGrad
 from fuzzshard.corpus.outcome import ReplayWorld
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import INSTRUMENTS, off_lines
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.mending.source import unfit, unfit_lines
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, Step, ZeroGrad
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import cuda_devices
@@ -73,16 +73,7 @@ def clean_case(num_ranks: int) -> Case:
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
         mesh=Mesh(shard=min(num_ranks, 2)),
         wrap=(WrapGroup(modules=("up",)), WrapGroup(modules=("",))),
-        schedule=(
-            ZeroGrad(),
-            Forward(),
-            Backward(),
-            Step(),
-            ZeroGrad(),
-            Forward(batch=1),
-            Backward(),
-            Step(),
-        ),
+        schedule=tuple(op for i in range(2) for op in (ZeroGrad(), Forward(batch=i), Backward(), Step())),
     )
 
 

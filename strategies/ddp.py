@@ -10,7 +10,7 @@ from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.options import DDP
 from fuzzshard.case.order import off_default
-from fuzzshard.case.schedule import Cast, Forward, Op, SetDivideFactor, SetFlag
+from fuzzshard.parts.op import Op
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -63,6 +63,5 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
 
 def _is_foreign(op: Op) -> bool:
     """Whether DDP has nothing for an op, so that it does not run."""
-    if isinstance(op, SetDivideFactor | Cast):
-        return True
-    return bool(op.target) if isinstance(op, Forward | SetFlag) else False
+    elsewhere = (op.call and op.call.target) or (op.switch and op.switch.below.target)
+    return bool(elsewhere or op.factor is not None or op.casts_to)

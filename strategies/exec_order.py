@@ -9,8 +9,9 @@ from __future__ import annotations
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child, TensorOp
 from fuzzshard.case.options import FSDP1, Expect
-from fuzzshard.case.schedule import Backward, Forward, Op, SetPath, SetRequiresGrad
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import Backward, Forward, SetPath, SetRequiresGrad
 from fuzzshard.strategies.tape import Tape
 
 ERROR = r"^(Forward order differs across ranks)"

@@ -6,12 +6,11 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.groups import root_is_wrapped
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import fsdp1_shards
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.strategies.precision import computes, forwards_in_all_dtypes
+from fuzzshard.strategies.precision import computes
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -40,7 +39,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
     )
     options = _further(tape, case, options, cuda=cuda)
     case = replace(case, fsdp1=options)
-    if "precision" not in swarm or not root_is_wrapped(case) or not tape.chance(90):
+    if "precision" not in swarm or not case.root_is_wrapped or not tape.chance(90):
         return case
     dtype: Dtype = "float16" if tape.chance(35) else "bfloat16"
     reduced: tuple[tuple[Dtype | None, int], ...] = ((dtype, 3), (None, 2), ("float32", 2))
@@ -49,7 +48,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
     alone = replace(
         case, fsdp1=replace(options, precision=policy), engines=("fsdp1",), wrap=groups, dtypes=()
     )
-    return alone if computes(alone, found, forwards_in_all_dtypes(swarm, case)) else case
+    return alone if computes(alone, found, casts="cast" in swarm) else case
 
 
 def _further(tape: Tape, case: Case, options: FSDP1, *, cuda: bool) -> FSDP1:

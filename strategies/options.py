@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.groups import root_is_wrapped
 from fuzzshard.case.options import Delay, DelaySite, Relation
 from fuzzshard.case.relations import variant
 from fuzzshard.strategies.freezing import below, pick_target
@@ -67,7 +66,7 @@ def options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
 
 def _finalize(tape: Tape, swarm: Swarm, case: Case) -> Literal["wait", "async"] | None:
     """How backward is finalized by hand, if it is: that is for a case with one FSDP root."""
-    if "finalize" not in swarm or not root_is_wrapped(case) or "fully_shard" not in case.engines:
+    if "finalize" not in swarm or not case.root_is_wrapped or "fully_shard" not in case.engines:
         return None
     return "async" if tape.chance(50) else "wait"
 

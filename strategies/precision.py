@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
-
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
@@ -12,9 +9,10 @@ from fuzzshard.case.check_dtypes import check_dtypes
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.options import ParameterDtype, Precision
-from fuzzshard.case.schedule import Cast, Forward, Op
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import Cast, Forward
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -51,17 +49,17 @@ def precision(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
         [plain] * len(each),
         [replace(plain, output=case.dtype)] * len(each),
     ]
-    forwards = forwards_in_all_dtypes(swarm, case)
+    casts = "cast" in swarm
     for policies in options:
         groups = tuple(
             replace(group, precision=policy) for group, policy in zip(case.wrap, policies, strict=True)
         )
-        if computes(replace(case, wrap=groups), found, forwards):
-            return _keeping(tape, swarm, replace(case, wrap=groups), found, forwards)
+        if computes(replace(case, wrap=groups), found, casts=casts):
+            return _keeping(tape, swarm, replace(case, wrap=groups), found)
     return case
 
 
-def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Facts, forwards: Iterable[Op]) -> Case:
+def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
     """Often with policies that spare parameters of one dimension, where the model computes with that."""
     if "cast" in swarm or not tape.chance(30):
         return case
@@ -70,7 +68,7 @@ def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Facts, forwards: Itera
         for g in case.wrap
     )
     kept = replace(case, wrap=groups)
-    return kept if groups != case.wrap and computes(kept, found, forwards) else case
+    return kept if groups != case.wrap and computes(kept, found) else case
 
 
 def _varied(tape: Tape, base: Precision, case: Case) -> Precision | None:
@@ -97,19 +95,8 @@ def parameter_dtypes(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> tupl
         return ()
     dtype: Dtype = tape.pick(("bfloat16", "float16"))
     chosen = (ParameterDtype(target=tape.pick(case.freezes).target, dtype=dtype),)
-    fits = computes(replace(case, dtypes=chosen), found, forwards_in_all_dtypes(swarm, case))
+    fits = computes(replace(case, dtypes=chosen), found, casts="cast" in swarm)
     return chosen if fits else ()
-
-
-def forwards_in_all_dtypes(swarm: Swarm, case: Case) -> tuple[Op, ...]:
-    """A forward of the root in every dtype that the schedule may cast the model to."""
-    forward: tuple[Op, ...] = (Forward(),)
-    return (*forward, Cast(dtype=other_dtype(case)), Forward()) if "cast" in swarm else forward
-
-
-def other_dtype(case: Case) -> Literal["float32", "float64"]:
-    """What a schedule casts the model to."""
-    return "float64" if case.dtype == "float32" else "float32"
 
 
 def in_one_dtype(case: Case) -> Case:
@@ -118,9 +105,11 @@ def in_one_dtype(case: Case) -> Case:
     return replace(case, wrap=groups, dtypes=(), fsdp1=replace(case.fsdp1, precision=None))
 
 
-def computes(case: Case, found: Facts, ops: Iterable[Op]) -> bool:
-    """Whether dtypes and layouts meet in all forwards of ``ops``."""
-    scheduled = replace(case, schedule=tuple(ops))
+def computes(case: Case, found: Facts, target: str = "", *, casts: bool = False) -> bool:
+    """Whether dtypes and layouts meet in a forward, with ``casts`` in every dtype that there may be."""
+    forward = Forward(target=target)
+    ops: tuple[Op, ...] = (forward, Cast.to_other(case.dtype), forward) if casts else (forward,)
+    scheduled = replace(case, schedule=ops)
     try:
         check_dtypes(scheduled, found)
         check_layouts(scheduled, found)

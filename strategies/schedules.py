@@ -8,32 +8,15 @@ refuses a backward through parameters that were changed in place.
 
 from __future__ import annotations
 
-from typing import Literal
-
-from fuzzshard.case.check_options import count_paths
 from fuzzshard.case.communication import looks_at_unsharded
-from fuzzshard.case.graph import Block
-from fuzzshard.case.groups import calls_of, reached_roots, root_is_wrapped
+from fuzzshard.case.facts import has_own_statistics
+from fuzzshard.case.graph import count_paths
+from fuzzshard.case.groups import reached_roots
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    ClipGradNorm,
-    Flag,
-    Forward,
-    Op,
-    Reshard,
-    SetFlag,
-    SetMode,
-    SetPath,
-    SetRequiresGrad,
-    Step,
-    Unshard,
-    ZeroGrad,
-)
-from fuzzshard.strategies.flags import draw_flags, flag_target, undone
+from fuzzshard.parts.op import Below, Op, Which
+from fuzzshard.parts.ops import OPS, Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step, ZeroGrad
+from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 from fuzzshard.strategies.freezing import below, pick_target
-from fuzzshard.strategies.states import Boundaries
 from fuzzshard.strategies.subject import Subject
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -41,26 +24,30 @@ from fuzzshard.strategies.tape import Tape
 FINAL_FORWARD = 40
 """How many schedules in a hundred end with a forward that nothing follows."""
 
-_SYNC_FLAGS: tuple[Flag, ...] = ("requires_gradient_sync", "requires_all_reduce")
-
 
 def schedule(tape: Tape, swarm: Swarm, subject: Subject) -> tuple[Op, ...]:
     """One to four steps of one to three rounds each."""
-    run = _Run(tape, swarm, subject)
+    run = Run(tape, swarm, subject)
     steps = tape.weighted(((2, 5), (3, 3), (4, 1))) if "several_steps" in swarm else 1
-    boundaries = Boundaries(tape, swarm, subject, steps)
-    for between in boundaries.ops:
+    run.between = [[] for _ in range(steps)]
+    for op in OPS:
+        op.draw_between(run)
+    for between in run.between:
         run.ops += between
         run.step()
     return run.finished()
 
 
-class _Run:
+class Run:
     """A schedule under construction, with what it has done to the model so far."""
 
     def __init__(self, tape: Tape, swarm: Swarm, subject: Subject) -> None:
         self.tape, self.swarm, self.subject = tape, swarm, subject
+        self.case = subject.case
+        self.has_own_statistics = has_own_statistics(self.case)
         self.ops: list[Op] = []
+        self.between: list[list[Op]] = []
+        """What comes before each step; those of a step are in one order."""
         self.trainable = subject.trainable
         self.wrapped = [module for group in subject.case.wrap for module in group.modules]
         self.must_reach = False
@@ -89,37 +76,32 @@ class _Run:
         """One optimizer step."""
         if self.zero_before:
             self.zero_grad()
-        self.toggle()
-        self.switch()
-        self.abort()
+        self.draw("step_begins")
         self.aside()
         rounds = 2 + self.tape.chance(30) if self.allows("microbatches", 80) else 1
         self.ops += self.restore
         self.restore = []
-        flags = draw_flags(self.tape, self.swarm, self.subject.case) if rounds > 1 else []
-        self.must_reach = any(flag.flag not in _SYNC_FLAGS for flag in flags)
-        late = [flag for flag in flags if self.tape.chance(6 if flag.flag in _SYNC_FLAGS else 30)]
+        flags = SetFlag.drawn(self) if rounds > 1 else []
+        self.must_reach = any(flag.flag not in SYNC_FLAGS for flag in flags)
+        late = [flag for flag in flags if self.tape.chance(6 if flag.flag in SYNC_FLAGS else 30)]
         for i in range(rounds):
             changes: list[SetFlag] = []
             if i == 0:
                 changes = flags
             elif i == rounds - 1:
-                changes = [undone(flag) for flag in flags]
+                changes = [flag.restored_by for flag in flags]
             held_back = {(flag.flag, flag.target) for flag in late}
             self.ops += [flag for flag in changes if (flag.flag, flag.target) not in held_back]
-            self.unshard()
+            self.draw("before_forward")
             self.forwards()
-            self.reshard(30)
+            self.draw("after_forward")
             self.ops += [flag for flag in changes if (flag.flag, flag.target) in held_back]
             self.backwards(last=i == rounds - 1)
-            self.reshard(20)
-            if i < rounds - 1 or "fsdp1" not in self.subject.case.engines:
+            self.draw("after_backward")
+            if i < rounds - 1 or "fsdp1" not in self.case.engines:
                 self.aside()  # FSDP1 wants no forward between a backward and the step
         self.leave_unsynced()
-        self.toggle()
-        if not self.restore and self.allows("clip", 75):
-            norm_type = 1.0 if self.tape.chance(25) else 2.0
-            self.ops.append(ClipGradNorm(max_norm=self.tape.pick((1.0, 0.25, 8.0)), norm_type=norm_type))
+        self.draw("before_step")
         self.ops.append(Step())
         if not self.zero_before:
             self.zero_grad()
@@ -128,12 +110,11 @@ class _Run:
         """Rarely, the step follows a backward that did not synchronise; the next step's backward does."""
         if self.pending or not self.wrapped or self.must_sync or not self.allows("no_sync", 12):
             return
-        target, recurse = flag_target(self.tape, self.subject.case, partial=self.tape.chance(40))
-        flag = SetFlag(flag="requires_gradient_sync", value=False, target=target, recurse=recurse)
+        flag = SetFlag.off(self, "requires_gradient_sync", partial=self.tape.chance(40))
         self.ops.append(flag)
         self.forward()
         self.backward("all")
-        self.restore.append(undone(flag))
+        self.restore.append(flag.restored_by)
 
     def forwards(self) -> None:
         """What precedes the backward of a round: a forward, or two; or none when one is pending still."""
@@ -141,7 +122,7 @@ class _Run:
             return
         self.forward()
         if self.paired and self.tape.chance(60):
-            self.toggle()
+            self.draw("before_second_forward")
             self.aside()
             self.forward()
 
@@ -150,13 +131,14 @@ class _Run:
         if self.pending > 1 and self.allows("backward_order", 75):
             self.backward("oldest" if self.tape.chance(50) else "newest")
             if last:
-                self.toggle()
+                self.draw("before_backward")
                 self.backward("all")
         else:
-            self.toggle()
+            self.draw("before_backward")
             self.backward("all")
 
-    def backward(self, which: Literal["all", "oldest", "newest"]) -> None:
+    def backward(self, which: Which) -> None:
+        """A backward of pending losses."""
         self.ops.append(Backward(which=which))
         self.pending = 0 if which == "all" else self.pending - 1
 
@@ -177,7 +159,7 @@ class _Run:
 
     def reached(self, target: str) -> frozenset[int]:
         """The FSDP roots that a backward of a forward of ``target`` reaches."""
-        return reached_roots(self.subject.case, self.subject.found, target)
+        return reached_roots(self.case, self.subject.found, target)
 
     def outputs(self, target: str) -> tuple[int, ...] | None:
         """The outputs that enter the loss, of which one requires a gradient at least."""
@@ -193,26 +175,31 @@ class _Run:
             self.forward(grad=False)
         if self.pending:
             return
-        self.switch()
+        self.draw("aside")
         if not self.allows("eval_forward", 25):
             return
         self.ops.append(SetMode(train=False))
         grad = self.tape.chance(25)
         self.forward(grad=grad)
-        if grad and (self.subject.case.checkpoints or self.tape.chance(50)):
+        if grad and (self.case.checkpoints or self.tape.chance(50)):
             self.backward("all")
         self.ops.append(SetMode(train=True))
         if self.pending:
             self.backward("all")
 
-    def toggle(self) -> None:
-        """Freezes or unfreezes something, as long as a backward stays possible.
+    def draw(self, moment: str) -> None:
+        """What may be done at this point, by every op that may."""
+        for op in OPS:
+            op.draw(self, moment)
 
-        Nothing of this while a checkpointed forward is pending: recomputation must see what it saw.
+    def pick_toggle(self) -> tuple[str, bool] | None:
+        """Something to freeze or to unfreeze, as long as a backward stays possible.
+
+        Nothing while a checkpointed forward is pending: recomputation must see what it saw.
         """
-        bound = self.subject.case.checkpoints or looks_at_unsharded(self.subject.case)
+        bound = self.case.checkpoints or looks_at_unsharded(self.case)
         if not self.toggles or (self.pending and bound) or not self.tape.chance(60):
-            return
+            return None
         self.toggles -= 1
         found = self.subject.found
         frozen = frozenset(found.parameters) - self.trainable
@@ -220,62 +207,26 @@ class _Run:
         among = frozen if value else self.trainable
         target = pick_target(self.tape, found, among, module=self.tape.chance(40))
         if target is None:
-            return
+            return None
         after = self.trainable - below(self.trainable, target, inside=True)
         if value:
             after = self.trainable | below(frozen, target, inside=True)
         if value and any(is_within(d.target, target) or is_within(target, d.target) for d in self.dtypes):
-            return
-        if any(self.subject.flow.outputs("", after)):
-            self.trainable = after
-            self.ops.append(SetRequiresGrad(target=target, value=value))
+            return None
+        if not any(self.subject.flow.outputs("", after)):
+            return None
+        self.trainable = after
+        return target, value
 
-    def abort(self) -> None:
-        """An iteration that an exception ends, between two that are whole."""
-        case = self.subject.case
-        if self.pending or case.checkpoints or case.compile or not root_is_wrapped(case):
-            return
-        if not self.allows("abort", 50):
-            return
-        modules = self.subject.found.modules
-        called = sorted(p for p in calls_of(case, "") if not isinstance(modules[p], Block))
-        self.batch += 1
-        during: Literal["forward", "backward"] = "backward" if self.tape.chance(60) else "forward"
-        self.ops.append(Abort(target=self.tape.pick(called), batch=self.batch, during=during))
-        self.started = True
+    def early(self, percent: int) -> list[Op]:
+        """The ops before the first step with this probability, else those before any."""
+        return self.between[0 if not self.tape.chance(100 - percent) else self.tape.below(len(self.between))]
 
-    def switch(self) -> None:
-        """Lets a block with alternatives call others from now on.
-
-        Not while flags wait for a backward that reaches every FSDP root: other paths may reach others.
-        """
-        bound = self.must_reach and not root_is_wrapped(self.subject.case)
-        if self.paths and not bound and not self.pending and self.tape.chance(55):
-            target = self.tape.pick([*self.paths])
-            others = [k for k in range(self.paths[target]) if k != self.on_path.get(target, 0)]
-            self.on_path[target] = self.tape.pick(others)
-            self.ops.append(SetPath(path=self.on_path[target], target=target))
-
-    def unshard(self) -> None:
-        """Gathers parameters ahead of the forward that needs them."""
-        if self.wrapped and self.allows("unshard", 45):
-            target, recurse = self.any_wrapped()
-            how = self.tape.weighted((("async", 40), ("waited for", 20), ("at once", 40)))
-            asynchronous = how != "at once"
-            op = Unshard(target=target, recurse=recurse, async_op=asynchronous, wait=how == "waited for")
-            self.ops.append(op)
-
-    def reshard(self, percent: int) -> None:
-        """Frees what a forward or an unshard has gathered."""
-        if self.wrapped and self.allows("reshard", percent):
-            target, recurse = self.any_wrapped()
-            self.ops.append(Reshard(target=target, recurse=recurse))
-
-    def any_wrapped(self) -> tuple[str, bool]:
-        """The root and all below it, or one wrapped module."""
-        if not self.tape.chance(40):
-            return "", True
-        return self.tape.pick(self.wrapped), self.tape.chance(30)
+    def any_wrapped(self, percent: int = 40) -> Below:
+        """The root and all below it, or one wrapped module with this probability."""
+        if not self.tape.chance(percent):
+            return Below()
+        return Below(self.tape.pick(self.wrapped), self.tape.chance(30))
 
     def finished(self) -> tuple[Op, ...]:
         """The schedule, often with a last forward, which shows whether what the last step changed is used.
@@ -283,10 +234,10 @@ class _Run:
         Not for FSDP1, which may take it for another order of forwards than the first iteration's, and warn.
         Where only losses are compared, engines freeze something before the last one of training.
         """
-        case = self.subject.case
+        case = self.case
         bound = case.checkpoints or case.dtypes or looks_at_unsharded(case)
         if "losses_only" in self.swarm and not bound:
-            last = max(i for i, op in enumerate(self.ops) if isinstance(op, Forward))
+            last = max(i for i, op in enumerate(self.ops) if op.call)
             frozen = [f.target for f in case.freezes]
             target = self.tape.pick(frozen) if frozen else ""
             toggle = SetRequiresGrad(target=target, value=True, engines_only=True)

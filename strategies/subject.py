@@ -8,7 +8,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.groups import uses_outside_groups
-from fuzzshard.case.schedule import Forward
 from fuzzshard.strategies.precision import computes
 
 
@@ -30,5 +29,5 @@ class Subject:
         return (
             not any(value.patches for value in found.input_values[path])
             and not any(uses_outside_groups(case, found, path))
-            and computes(case, found, (Forward(target=path),))
+            and computes(case, found, path)
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fuzzshard.parts.leaves import KINDS
+from fuzzshard.parts.ops import OPS
 from fuzzshard.strategies.tape import Tape
 
 CHOICES: tuple[str, ...] = (
@@ -78,6 +79,10 @@ CHOICES: tuple[str, ...] = (
     "adam",
 )
 
+_OF_OPS = sorted((choice for op in OPS for choice in op.choices), key=lambda choice: choice.place)
+_LATER = 100
+"""The place of the first choice that was added later, so that swarms stay as they were."""
+
 EXTENSIONS: dict[str, int] = {
     # engines
     "fsdp1": 23,
@@ -109,14 +114,7 @@ EXTENSIONS: dict[str, int] = {
     "delays": 7,
     "relation": 17,
     # schedule
-    "take_state_dict": 13,
-    "save_load": 16,
-    "cast": 12,
-    "divide_factor": 10,
-    "clip": 18,
-    "unshard": 9,
-    "reshard": 14,
-    "set_reshard": 12,
+    **{choice.name: choice.percent for choice in _OF_OPS if choice.place < _LATER},
     "losses_only": 3,
     # optimizer
     "foreach": 12,
@@ -125,7 +123,7 @@ EXTENSIONS: dict[str, int] = {
     # added later, so that swarms stay as they were
     "rank_batches": 12,
     "communication": 10,
-    "abort": 7,
+    **{choice.name: choice.percent for choice in _OF_OPS if choice.place >= _LATER},
     "finalize": 4,
     "ddp_options": 25,
 }
@@ -151,49 +149,47 @@ def swarm(tape: Tape) -> Swarm:
 def closed(choices: Iterable[str]) -> Swarm:
     """``choices`` with what they need and without what they exclude."""
     chosen = set(choices)
-    for choice, needed in _NEEDS.items():
+    for choice, needed in _NEEDS:
         if choice in chosen:
             chosen |= needed
-    for choice, excluded in _EXCLUDES.items():
+    for choice, excluded in _EXCLUDES:
         if choice in chosen:
             chosen -= excluded
     return frozenset(chosen)
 
 
-_NEEDS: dict[str, frozenset[str]] = {
-    "attend": frozenset(("sequence",)),
-    "method": frozenset(("nested",)),
-    "structured_passing": frozenset(("nested", "many_groups")),
-    "save_load": frozenset(("several_steps",)),
-    "other_dtypes": frozenset(("precision", "freeze_parameter")),
-    "relation": frozenset(("unshard",)),
-}
+_NEEDS: tuple[tuple[str, set[str]], ...] = (
+    ("attend", {"sequence"}),
+    ("method", {"nested"}),
+    ("structured_passing", {"nested", "many_groups"}),
+    ("other_dtypes", {"precision", "freeze_parameter"}),
+    *((choice.name, {*choice.needs}) for choice in _OF_OPS),
+    *((name, {choice.name}) for choice in _OF_OPS for name in choice.needed_by),
+)
 """What a choice would rarely come to anything without."""
 
-_EXCLUDES: dict[str, frozenset[str]] = {
+_EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     # what FSDP1 has nothing for, or has not documented: a case with it would run without FSDP1
-    "fsdp1": frozenset(
-        (
+    (
+        "fsdp1",
+        {
             *("list_group", "tensor", "meta", "compile", "other_dtypes", "method"),
-            *("cast", "divide_factor", "take_state_dict", "save_load", "abort"),
+            *(choice.name for choice in _OF_OPS if choice.new),
             *("non_root_forward", "partial_sync", "backward_order"),
-        )
+        },
     ),
     # an image has no sequence axis; patches and plain values do not join
-    "conv2d": frozenset(("attend", "sequence", "ids", "several_inputs", "batch_norm", "conv1d", "attention")),
+    ("conv2d", {"attend", "sequence", "ids", "several_inputs", "batch_norm", "conv1d", "attention"}),
     # buffers keep their dtype
-    "precision": frozenset(("batch_norm",)),
-    # masks are drawn per rank, and tensor-parallel ranks must draw alike; DTensors on two meshes
-    # have no norm; local results are views; torch reshards DTensor parameters completely or not at all
-    "tensor": frozenset(("dropout", "meta", "shard_dim", "clip", "iadd", "reshard_int")),
+    ("precision", {"batch_norm"}),
+    # masks are drawn per rank, and tensor-parallel ranks must draw alike; local results are views;
+    # torch reshards DTensor parameters completely or not at all
+    ("tensor", {"dropout", "meta", "shard_dim", "iadd", "reshard_int"}),
     # ``to_empty`` makes one parameter for each name (torch/nn/modules/module.py, _apply)
-    "meta": frozenset(("tie",)),
-    # what was saved has one dtype
-    "save_load": frozenset(("cast",)),
-    "other_dtypes": frozenset(("cast",)),
-    # neither says that it can go on after an exception
-    "abort": frozenset(("compile", "checkpoint")),
+    ("meta", {"tie"}),
     # no forward is pending after a backward, the root is wrapped, and all axes are reduced
-    "finalize": frozenset(("backward_order", "root_not_wrapped", "no_all_reduce")),
-}
-"""What does not go together with a choice."""
+    ("finalize", {"backward_order", "root_not_wrapped", "no_all_reduce"}),
+    *((choice.name, {*choice.excludes}) for choice in _OF_OPS),
+    *((name, {choice.name}) for choice in _OF_OPS for name in choice.excluded_by),
+)
+"""What does not go together with a choice, in the order in which it is left out."""

@@ -11,7 +11,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.options import TensorParallel
-from fuzzshard.case.schedule import Forward
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.strategies.precision import computes
 from fuzzshard.strategies.tape import Tape
@@ -51,7 +50,7 @@ def tensor_parallel(tape: Tape, case: Case, found: Facts) -> tuple[TensorParalle
     for path in alone if not plans else tape.some(alone, 40):
         plans[path] = _alone(tape, path)
     chosen = tuple(plans[path] for path in found.modules if path in plans)
-    if computes(replace(case, tensor_parallel=chosen), found, (Forward(),)):
+    if computes(replace(case, tensor_parallel=chosen), found):
         return chosen
     return tuple(_by_rows(path, found.leaves[path]) for path in alone)
 

@@ -7,9 +7,10 @@ from typing import Any
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child, Module, TensorOp
 from fuzzshard.case.options import TensorParallel
-from fuzzshard.case.schedule import Backward, Forward, Op, Step, ZeroGrad
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import Backward, Forward, Step, ZeroGrad
 
 FORWARD, BACKWARD, STEP, ZERO = Forward(), Backward(), Step(), ZeroGrad()
 AGAIN = Forward(batch=1)

@@ -10,7 +10,7 @@ import msgspec
 from fuzzshard.campaign.smallest import outcome_text
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import finer
-from fuzzshard.case.progress import engines_train_more_from
+from fuzzshard.case.schedule_state import engines_train_more_from
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.identity import shows

@@ -11,10 +11,10 @@ from pathlib import Path
 from fuzzshard.case.case import ALL_ENGINES, Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.schedule import Backward, Forward, Step
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.identity import shows
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, Step
 from fuzzshard.verdict import Finding, Status, Verdict
 
 MAX_PARKED = 8

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable, Mapping
 
-from fuzzshard.case.autograd import Node, Tape, Unwatched, reached
+from fuzzshard.case.autograd import Tape, Unwatched, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Backward, Forward, SetMode
+from fuzzshard.case.schedule_state import ScheduleState, follow
 
 
 @functools.lru_cache(maxsize=64)
@@ -25,16 +24,15 @@ def replicated(case: Case, *, by_replicate: bool) -> frozenset[str]:
 
     ``replicate`` is constructed by the first forward.
     """
-    progress = Progress(case)
-    frozen = {
-        fqn for f in case.freezes if not f.after_wrap for fqn in progress.frozen if is_within(fqn, f.target)
-    }
     if by_replicate:
-        for op in case.schedule:
-            if isinstance(op, Forward):
-                break
-            progress.advance()
-        frozen = progress.frozen
+        states = (at.frozen for at in follow(case) if at.op.call)
+        frozen = next(states, ScheduleState(case).frozen)
+    else:
+        frozen = {
+            fqn
+            for fqn in facts(case).parameters
+            if any(is_within(fqn, f.target) for f in case.freezes if not f.after_wrap)
+        }
     return frozenset(facts(case).parameters) - frozen - ignored_parameters(case, by_replicate=by_replicate)
 
 
@@ -60,26 +58,12 @@ def graph_is_static(case: Case) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _backwards(case: Case) -> Mapping[int, tuple[frozenset[str], Hashable]]:
-    tape, progress, training = Tape(case, facts(case), Unwatched()), Progress(case), True
-    losses: dict[int, list[Node]] = {}
+    tape = Tape(case, facts(case), Unwatched())
     found: dict[int, tuple[frozenset[str], Hashable]] = {}
-    for index, op in enumerate(case.schedule):
-        match op:
-            case SetMode():
-                training = op.train
-            case Forward():
-                losses[index] = tape.loss(op, progress, training=training)
-            case Backward():
-                taken = progress.taken_by(op)
-                nodes = reached(node for i, _, _ in taken for node in losses.pop(i))
-                graph = frozenset(fqn for node in nodes for fqn in node.parameters)
-                how = (
-                    tuple((f.target, f.outputs, calls) for _, f, calls in taken),
-                    frozenset(progress.frozen),
-                    graph,
-                )
-                found[index] = (graph - progress.frozen, how)
-            case _:
-                pass
-        progress.advance()
+    for at in follow(case):
+        nodes = reached(tape.follow(at))
+        if at.op.takes:
+            graph = frozenset(fqn for node in nodes for fqn in node.parameters)
+            calls = tuple((call.target, call.outputs, modules) for _, call, modules, _ in at.taken)
+            found[at.index] = (graph - at.frozen, (calls, frozenset(at.frozen), graph))
     return found

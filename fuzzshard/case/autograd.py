@@ -16,8 +16,7 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.groups import modules_called
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Forward
+from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.parts.leaf import Leaf
 
 
@@ -93,6 +92,8 @@ class Tape:
         self.paths: Mapping[str, int] = {}
         self.frozen: Collection[str] = ()
         self.training = True
+        self.losses: dict[int, list[Node]] = {}
+        """The nodes of the outputs that enter each loss, by the index of its forward."""
 
     def node(
         self, inputs: Iterable[Value], parameters: frozenset[str] = frozenset(), *, saves: bool = True
@@ -119,13 +120,14 @@ class Tape:
             args = [self.node(()) if t.requires_grad else None for t in self.case.inputs.tensors]
         return self._module(target, self.found.modules[target], args, grad)
 
-    def loss(self, op: Forward, progress: Progress, *, training: bool) -> list[Node]:
-        """Runs ``op`` where the schedule has come to; the nodes of the outputs that its loss takes."""
-        outputs = self.forward(
-            op.target, grad=op.grad, paths=progress.paths, frozen=progress.frozen, training=training
-        )
-        used = outputs if op.outputs is None else [outputs[i] for i in op.outputs]
-        return [node for node in used if node is not None]
+    def follow(self, at: ScheduleState) -> list[Node]:
+        """Runs a forward if the next op is one; the nodes of the losses that it takes if it is a backward."""
+        if (call := at.op.call) is not None:
+            outputs = self.forward(
+                call.target, grad=call.grad, paths=at.paths, frozen=at.frozen, training=at.training
+            )
+            self.losses[at.index] = [n for i in call.used(len(outputs)) if (n := outputs[i]) is not None]
+        return [node for forward in at.taken for node in self.losses.pop(forward.place)]
 
     def _module(self, path: str, module: Module, args: list[Value], grad: bool) -> list[Value]:
         """Calls a module; the checkpoint wrapper is what is wrapped, the other checkpoints are within."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case, RankBatch
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.schedule import Forward
 from fuzzshard.errors import InvalidCase
 
 
@@ -26,7 +25,7 @@ def rows_of_batch(case: Case, batch: int) -> tuple[int, ...]:
 
 def used_batches(case: Case) -> tuple[int, ...]:
     """The numbers of the batches that forwards use, in order of first use."""
-    return tuple(dict.fromkeys(op.batch for op in case.schedule if isinstance(op, Forward)))
+    return tuple(dict.fromkeys(op.call.batch for op in case.schedule if op.call))
 
 
 def all_rows(case: Case) -> frozenset[int]:

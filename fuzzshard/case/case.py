@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Union
 
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import (
@@ -16,7 +16,8 @@ from fuzzshard.case.options import (
     Relation,
     TensorParallel,
 )
-from fuzzshard.case.schedule import Op
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.part import Part
 
 EngineName = Literal["ddp", "fully_shard", "replicate", "fsdp1"]
@@ -25,6 +26,12 @@ ENGINES: tuple[EngineName, ...] = ("ddp", "fully_shard")
 ALL_ENGINES: tuple[EngineName, ...] = ("ddp", "replicate", "fully_shard", "fsdp1")
 TRACED_BACKWARD = ("aot_eager", "inductor")
 """The backends of ``compile`` that make a graph of the backward too."""
+
+
+if TYPE_CHECKING:
+    AnyOp = Op
+else:  # what msgspec decodes goes by the classes
+    AnyOp = Union[*OPS]
 
 
 class TensorSpec(Part, frozen=True, kw_only=True):
@@ -171,7 +178,7 @@ class Case(Part, frozen=True, kw_only=True):
     model: Block
     inputs: Inputs
     mesh: Mesh
-    schedule: tuple[Op, ...]
+    schedule: tuple[AnyOp, ...]
     wrap: tuple[WrapGroup, ...] = ()
     ties: tuple[Tie, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
@@ -193,3 +200,8 @@ class Case(Part, frozen=True, kw_only=True):
     relation: Relation | None = None
     expect: tuple[Expect, ...] = ()
     observe: Literal["everything", "losses", "memory"] = "everything"
+
+    @property
+    def root_is_wrapped(self) -> bool:
+        """Whether one FSDP root manages the whole model, so that a backward finalises every group."""
+        return any("" in group.modules for group in self.wrap)

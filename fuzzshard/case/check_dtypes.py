@@ -23,7 +23,7 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.forward_walk import ForwardWalk
 from fuzzshard.case.graph import Module, TensorOp, join
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Cast, Forward, SetRequiresGrad
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype, promote
 from fuzzshard.parts.leaf import Leaf
@@ -88,21 +88,18 @@ def casts_made(
 
 def _forwards(case: Case, found: Facts) -> Iterator[_Flow]:
     """Every forward of the schedule; raises :class:`InvalidCase` where it brings two dtypes together."""
-    cast: Dtype | None = None
-    for op in case.schedule:
-        if isinstance(op, Cast):
-            cast = op.dtype
-        elif isinstance(op, Forward):
-            flow = _Flow(case, found, cast)
-            flow.forward(op.target)
+    for at in follow(case):
+        if at.op.call:
+            flow = _Flow(case, found, at.cast)
+            flow.forward(at.op.call.target)
             yield flow
 
 
 def _check_groups(case: Case, found: Facts) -> None:
     frozen = {fqn for fqn in found.parameters if any(is_within(fqn, f.target) for f in case.freezes)}
-    for op in case.schedule:
-        if isinstance(op, SetRequiresGrad) and op.value:
-            frozen = {fqn for fqn in frozen if not is_within(fqn, op.target)}
+    for toggle in (op.toggle for op in case.schedule):
+        if toggle and toggle.value:
+            frozen = {fqn for fqn in frozen if not is_within(fqn, toggle.target)}
     for index, group in enumerate(case.wrap):
         trained = [fqn for fqn, owner in found.owners.items() if owner == index and fqn not in frozen]
         if len({stored_dtype(case, fqn, None) for fqn in trained}) > 1:
@@ -147,8 +144,7 @@ class _Flow(ForwardWalk[DtypeOrIds]):
 
     @override
     def leaf(self, path: str, leaf: Leaf, arg: DtypeOrIds) -> DtypeOrIds:
-        fqns = [join(path, name) for name in leaf.parameters(self.found.width(path))]
-        own = {self.parameter(fqn) for fqn in fqns}
+        own = {self.parameter(join(path, name)) for name in leaf.parameters(self.found.width(path))}
         if not own:
             return arg
         result = leaf.result_dtype(arg, own)

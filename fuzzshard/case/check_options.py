@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.check_dtypes import check_dtypes
 from fuzzshard.case.communication import misfit
 from fuzzshard.case.dtypes import uses_fsdp1_policy
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import Block, Call, Module
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.placements import shard_dim
-from fuzzshard.case.schedule import Cast, Forward
 from fuzzshard.case.tensor_parallel import check_plan
 from fuzzshard.case.units import parameter_groups
 from fuzzshard.errors import InvalidCase
@@ -31,12 +28,11 @@ def check_options(case: Case, found: Facts) -> None:
     check_layouts(case, found)
     _check_groups(case, found)
     _check_shard_dims(case, found)
-    _check_host_inputs(case, found)
     _check_names(case, found)
     _check_expectations(case)
     check_dtypes(case, found)
     keeps = [group.precision.keep for group in case.wrap if group.precision is not None]
-    if any(keeps) and any(isinstance(op, Cast) for op in case.schedule):
+    if any(keeps) and any(op.casts_to for op in case.schedule):
         raise InvalidCase(
             "param_dtype_override_fn names a dtype once, and the model is cast later", "remove one of the two"
         )
@@ -110,14 +106,6 @@ def _check_shard_dims(case: Case, found: Facts) -> None:
                 )
 
 
-def _check_host_inputs(case: Case, found: Facts) -> None:
-    """Engines move tensors, in tuples and dicts too (``_recursive_to`` in torch/distributed/utils.py)."""
-    for op in case.schedule if case.inputs.on_host else ():
-        called = found.modules.get(op.target) if isinstance(op, Forward) else None
-        if isinstance(called, Block) and called.passing == "dataclass":
-            raise InvalidCase("engines do not move tensors inside a dataclass", "pass the inputs another way")
-
-
 def _check_names(case: Case, found: Facts) -> None:
     named = [("ignored", path) for path in case.ignored]
     named += [("dtypes", entry.target) for entry in case.dtypes]
@@ -148,13 +136,3 @@ def _check_expectations(case: Case) -> None:
             re.compile(expect.pattern)
         except re.error as error:
             raise InvalidCase(f"{expect.pattern!r} is no regular expression: {error}", "mend it") from None
-
-
-def count_paths(modules: Mapping[str, Module]) -> dict[str, int]:
-    """Blocks that have calls with alternatives, and how many paths there are."""
-    counts: dict[str, int] = {}
-    for path, module in modules.items():
-        for node in module.nodes if isinstance(module, Block) else ():
-            if isinstance(node, Call) and node.alternatives:
-                counts[path] = min(counts.get(path, len(node.modules)), len(node.modules))
-    return counts

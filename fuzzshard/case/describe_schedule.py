@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from fuzzshard.case.phrases import fields, named
-from fuzzshard.case.schedule import Backward, Forward, Op, SetFlag, SetRequiresGrad
+from fuzzshard.case.phrases import fields
+from fuzzshard.parts.op import Op
 
 _NO_SYNC = "no_sync()"
 
@@ -16,50 +16,28 @@ def describe_schedule(old: Sequence[Op], new: Sequence[Op], *, no_sync: bool) ->
 
     With ``no_sync`` engines have a context manager in place of flags.
     """
-
-    def op_words(op: Op) -> str:
-        if no_sync and isinstance(op, SetFlag):
-            return f"the {'end' if op.value else 'begin'} of {_NO_SYNC}"
-        return op_noun(op)
-
+    words = {op: op.noun(no_sync=no_sync) for op in (*old, *new)}
     if len(old) == len(new):
         changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
         if len(changed) > 1 and Counter(old) == Counter(new):
             yield "with the ops in another order"
             return
         for a, b in changed:
-            if type(a) is type(b) and op_words(a) == op_words(b):
-                yield from fields(a, b, f" in {op_words(a)}")
+            if type(a) is type(b) and words[a] == words[b]:
+                yield from fields(a, b, f" in {words[a]}")
             else:
-                yield f"with {op_words(b)} in place of {op_words(a)}"
+                yield f"with {words[b]} in place of {words[a]}"
         return
-    before, after = Counter(map(op_words, old)), Counter(map(op_words, new))
-    if no_sync and not any(isinstance(op, SetFlag) for op in new):
-        gone = [words for words in before if words.endswith(_NO_SYNC)]
+    before, after = Counter(words[op] for op in old), Counter(words[op] for op in new)
+    if no_sync and not any(noun.endswith(_NO_SYNC) for noun in after):
+        gone = [noun for noun in before if noun.endswith(_NO_SYNC)]
         if gone:
             yield "without no_sync()"
-        for words in gone:
-            del before[words]
-    for words in before | after:
-        was, now = before[words], after[words]
+        for noun in gone:
+            del before[noun]
+    for noun in before | after:
+        was, now = before[noun], after[noun]
         if now < was:
-            yield f"without {words}" if not now else f"with {now} {words} in place of {was}"
+            yield f"without {noun}" if not now else f"with {now} {noun} in place of {was}"
         elif now > was:
-            yield f"with {words}" if not was else f"with {now} {words} in place of {was}"
-
-
-def op_noun(op: Op) -> str:
-    """An op as a noun."""
-    match op:
-        case Forward(target=target, grad=grad):
-            of = f"forward of {target}" if target else "forward"
-            return of if grad else f"{of} under no_grad"
-        case Backward():
-            return "backward"
-        case SetFlag(flag=flag, value=value, target=target):
-            return f"set_{flag}({value}) of {named(target)}"
-        case SetRequiresGrad(target=target, value=value):
-            return f"requires_grad_({value}) of {named(target)}"
-    words = str(type(op).__struct_config__.tag).replace("_", " ")
-    target = getattr(op, "target", "")
-    return f"{words} of {target}" if target else words
+            yield f"with {noun}" if not was else f"with {now} {noun} in place of {was}"

@@ -12,7 +12,6 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Cast
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 from fuzzshard.parts.dtypes import Dtype
 
@@ -121,6 +120,10 @@ _FINER: dict[Dtype, Dtype] = {
 }
 
 
+def _with_casts(case: Case, dtypes: Mapping[Dtype, Dtype]) -> Case:
+    return replace(case, schedule=tuple(op.in_dtypes(dtypes) for op in case.schedule))
+
+
 def finer(case: Case) -> Case:
     """The same case in the next higher precision throughout, mixed precision and casts included."""
 
@@ -131,10 +134,9 @@ def finer(case: Case) -> Case:
         return replace(of, **{name: dtype and _FINER[dtype] for name, dtype in named.items()})
 
     return replace(
-        case,
+        _with_casts(case, _FINER),
         dtype="float64",
         dtypes=tuple(replace(entry, dtype=_FINER[entry.dtype]) for entry in case.dtypes),
-        schedule=tuple(replace(op, dtype="float64") if isinstance(op, Cast) else op for op in case.schedule),
         wrap=tuple(replace(group, precision=policy(group.precision)) for group in case.wrap),
         fsdp1=replace(case.fsdp1, precision=policy(case.fsdp1.precision)),
     )
@@ -143,10 +145,9 @@ def finer(case: Case) -> Case:
 def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
     """The case without mixed precision and dtypes of its own, in ``dtype`` from beginning to end."""
     return replace(
-        case,
+        _with_casts(case, {"float32": dtype, "float64": dtype}),
         dtype=dtype,
         dtypes=(),
-        schedule=tuple(replace(op, dtype=dtype) if isinstance(op, Cast) else op for op in case.schedule),
         wrap=tuple(replace(group, precision=None) for group in case.wrap),
         fsdp1=replace(case.fsdp1, precision=None),
     )

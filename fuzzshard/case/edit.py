@@ -12,26 +12,8 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.graph import Alias, Block, Call, Child, Module, Node, join, resolve, value_node, walk
-from fuzzshard.case.schedule import (
-    Backward,
-    Cast,
-    ClipGradNorm,
-    CorruptState,
-    LoadState,
-    Op,
-    SaveState,
-    SetMode,
-    Step,
-    TakeStateDict,
-    ZeroGrad,
-)
 
 T = TypeVar("T")
-
-_UNTARGETED = (
-    *(Backward, Step, ZeroGrad, SetMode, ClipGradNorm, Cast),
-    *(TakeStateDict, SaveState, CorruptState, LoadState),
-)
 
 NOWHERE = "?"
 """A path that no module can have; what is renamed to it dangles."""
@@ -174,9 +156,6 @@ def map_calls(case: Case, path: str, change: Callable[[Block, Call], Block]) -> 
 def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
     """Applies ``rename`` to every reference to a module or parameter; the modules themselves stay."""
 
-    def op(op: Op) -> Op:
-        return op if isinstance(op, _UNTARGETED) else replace(op, target=rename(op.target))
-
     def group(group: WrapGroup) -> WrapGroup:
         paths = ("modules", "forward_prefetch", "backward_prefetch")
         return replace(group, **{name: tuple(map(rename, getattr(group, name))) for name in paths})
@@ -195,7 +174,7 @@ def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
         tensor_parallel=tuple(replace(t, module=rename(t.module)) for t in case.tensor_parallel),
         ignored=tuple(map(rename, case.ignored)),
         optimizer=replace(case.optimizer, exclude=tuple(map(rename, case.optimizer.exclude))),
-        schedule=tuple(map(op, case.schedule)),
+        schedule=tuple(op.renamed(rename) for op in case.schedule),
     )
 
 

@@ -23,7 +23,7 @@ from fuzzshard.case.plan_features import (
     tensor_parallel_features,
     wrapping_features,
 )
-from fuzzshard.case.schedule_features import op_features, schedule_features
+from fuzzshard.case.schedule_state import follow
 
 ALL_FEATURES: tuple[str, ...] = tuple(FEATURES)
 """Every feature, grouped by dimension; :data:`FEATURES` says what each is."""
@@ -46,8 +46,7 @@ def features(case: Case) -> frozenset[str]:
             *fsdp1_features(case),
             *ddp_features(case),
             *tensor_parallel_features(case, found),
-            *schedule_features(case),
-            *op_features(case),
+            *(feature for at in follow(case) for feature in at.op.features(at)),
             *_settings(case),
             *_row_features(case),
             *_options(case),

@@ -11,7 +11,7 @@ i-th result of a call to a block that returns several.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, Union
 
 from fuzzshard.parts.leaf import Leaf
@@ -29,7 +29,7 @@ class Call(Part, tag="call", frozen=True, kw_only=True):
     """Calls a child of the block; ``grad=False`` runs the call under ``torch.no_grad()``.
 
     With ``alternatives`` the block's *path* chooses at run time which child is called: 0 stands for
-    ``module``, k for ``alternatives[k - 1]`` (:class:`fuzzshard.case.schedule.SetPath`).
+    ``module``, k for ``alternatives[k - 1]`` (:class:`fuzzshard.parts.ops.set_path.SetPath`).
     """
 
     name: str
@@ -153,3 +153,13 @@ def modules_below(root: Block, path: str) -> frozenset[str]:
 def value_node(value: str) -> str:
     """The name of the node or input that a value comes from: ``"h1.0"`` gives ``"h1"``."""
     return value.split(".", 1)[0]
+
+
+def count_paths(modules: Mapping[str, Module]) -> dict[str, int]:
+    """Blocks that have calls with alternatives, and how many paths there are."""
+    counts: dict[str, int] = {}
+    for path, module in modules.items():
+        for node in module.nodes if isinstance(module, Block) else ():
+            if isinstance(node, Call) and node.alternatives:
+                counts[path] = min(counts.get(path, len(node.modules)), len(node.modules))
+    return counts

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, Call, Module, join, modules_below, resolve
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.op import Below
 
 
 def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> tuple[str, ...]:
@@ -21,6 +22,12 @@ def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> t
 def wrapped_modules(case: Case) -> frozenset[str]:
     """The modules that a call of ``fully_shard`` names, the root among them if one does."""
     return frozenset(module for group in case.wrap for module in group.modules)
+
+
+def modules_named(case: Case, wrapped: Iterable[str], below: Below) -> list[str]:
+    """Those of the ``wrapped`` modules that an op is for, under whatever name they are below its target."""
+    named = modules_below(case.model, below.target) if below.recurse else frozenset((below.target,))
+    return [m for m in wrapped if m in named]
 
 
 def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) -> frozenset[str]:
@@ -101,8 +108,3 @@ def groups_within(case: Case, index: int) -> tuple[int, ...]:
     """The wrap groups with a module at or below one of the group at ``index``, under whatever name."""
     below = frozenset[str]().union(*(modules_below(case.model, m) for m in case.wrap[index].modules))
     return tuple(i for i, group in enumerate(case.wrap) if not below.isdisjoint(group.modules))
-
-
-def root_is_wrapped(case: Case) -> bool:
-    """Whether one FSDP root manages the whole model, so that a backward finalises every group."""
-    return any("" in group.modules for group in case.wrap)

@@ -17,7 +17,6 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.forward_walk import ForwardWalk
 from fuzzshard.case.graph import TensorOp
 from fuzzshard.case.options import TensorParallel
-from fuzzshard.case.schedule import Forward
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
 
@@ -46,7 +45,7 @@ def check_layouts(case: Case, found: Facts) -> None:
     if not case.tensor_parallel:
         return
     flow = _Flow(case, found)
-    for target in dict.fromkeys(op.target for op in case.schedule if isinstance(op, Forward)):
+    for target in dict.fromkeys(op.call.target for op in case.schedule if op.call):
         flow.forward(target)
 
 

@@ -9,7 +9,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Alias, Block, Call, join, resolve, value_node, walk
 from fuzzshard.case.paths import enclosing
-from fuzzshard.case.schedule import Forward
 
 
 def leaf_features(found: Facts) -> Iterator[str]:
@@ -66,13 +65,11 @@ def edge_features(case: Case, found: Facts) -> Iterator[str]:
                 yield "edge:unused_output"
     if len(found.called) < len(found.modules):
         yield "edge:unused_module"
-    for op in case.schedule:
-        if isinstance(op, Forward) and op.grad and _ignores_outputs(op, found):
-            yield "edge:unused_output"
-
-
-def _ignores_outputs(op: Forward, found: Facts) -> bool:
-    return op.outputs is not None and len(set(op.outputs)) < len(found.output_values[op.target])
+    for call in (op.call for op in case.schedule):
+        if call and call.grad:
+            outputs = len(found.output_values[call.target])
+            if len(set(call.used(outputs))) < outputs:
+                yield "edge:unused_output"
 
 
 def _unread_results(case: Case, path: str, call: Call, reads: set[str]) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fuzzshard.case.schedule import Ranks
 from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.op import Ranks
 from fuzzshard.parts.part import Part
 
 

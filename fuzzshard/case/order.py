@@ -202,4 +202,4 @@ def _targets(case: Case) -> Iterator[str]:
     yield from (c.module for c in case.checkpoints)
     yield from (d.target for d in case.dtypes)
     yield from case.ignored
-    yield from (getattr(op, "target", "") for op in case.schedule)
+    yield from (op.target for op in case.schedule)

@@ -9,15 +9,14 @@ from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts, has_batch_norm
 from fuzzshard.case.graph import modules_below
-from fuzzshard.case.groups import root_groups
+from fuzzshard.case.groups import modules_named, root_groups
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.order import off_default
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.progress import modules_named
-from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.case.units import fsdp1_shards
 from fuzzshard.parts.dtypes import LOW_PRECISION
+from fuzzshard.parts.op import Below
 
 
 def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
@@ -54,7 +53,7 @@ def _holds_a_member(case: Case, group: WrapGroup) -> bool:
     ``fully_shard`` leaves it out of the list then (``_get_root_modules`` in torch/distributed/utils.py), so
     that it has no hooks where it is called by itself.
     """
-    return any(len(modules_named(case, group.modules, m, recurse=True)) > 1 for m in group.modules)
+    return any(len(modules_named(case, group.modules, Below(m))) > 1 for m in group.modules)
 
 
 def freezing_features(case: Case, found: Facts) -> Iterator[str]:
@@ -71,11 +70,6 @@ def freezing_features(case: Case, found: Facts) -> Iterator[str]:
             kinds.setdefault(owner, set()).add(frozen)
     if any(len(kind) == 2 for kind in kinds.values()):
         yield "freeze:mixed_group"
-    for op in case.schedule:
-        if isinstance(op, SetRequiresGrad):
-            yield "freeze:toggled_on" if op.value else "freeze:toggled_off"
-            if op.engines_only:
-                yield "freeze:engines_only"
 
 
 def mesh_features(case: Case) -> Iterator[str]:

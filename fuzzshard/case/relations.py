@@ -16,19 +16,12 @@ from fuzzshard.case.check_dtypes import called_dtypes
 from fuzzshard.case.communication import some_fill_unused
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, join, resolve
-from fuzzshard.case.groups import calls_of, root_groups, root_is_wrapped
-from fuzzshard.case.schedule import (
-    Forward,
-    Op,
-    Reshard,
-    SetDivideFactor,
-    SetFlag,
-    SetMode,
-    SetPath,
-    Unshard,
-)
+from fuzzshard.case.groups import calls_of, root_groups
+from fuzzshard.case.schedule_state import follow
+from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.ops.set_mode import SetMode
 
 
 def variant(case: Case) -> Case | None:
@@ -110,8 +103,7 @@ def _call_order(case: Case) -> list[str] | None:
     """
     wrapped = {m for g in case.wrap for m in g.modules if m}
     plain = all(len(g.modules) == 1 for g in case.wrap) and not case.checkpoints
-    plain &= not any(isinstance(op, SetPath) for op in case.schedule)
-    if not plain or any(isinstance(op, Forward) and op.target for op in case.schedule):
+    if not plain or any(op.path is not None or (op.call and op.call.target) for op in case.schedule):
         return None
     order: list[str] = []
     _visit_calls(case, "", case.model, order)
@@ -138,24 +130,18 @@ def _without_checkpoints(case: Case) -> Case | None:
 def _without_unshards(case: Case) -> Case | None:
     if some_fill_unused(case):
         return None  # a group that runs in no forward gets zeros once it is unsharded
-    training = True
-    schedule: list[Op] = []
-    for op in case.schedule:
-        if isinstance(op, SetMode):
-            training = op.train
-        schedule.append(SetMode(train=training) if isinstance(op, Unshard | Reshard) else op)
-    return replace(case, schedule=tuple(schedule))
+    ops = (SetMode(train=at.training) if at.op.gathers or at.op.frees else at.op for at in follow(case))
+    return replace(case, schedule=tuple(ops))
 
 
 def _root_only(case: Case) -> Case | None:
     """One group in place of many that are alike; not where the schedule tells groups apart."""
-    if not root_is_wrapped(case) or len(case.wrap) == 1:
+    if not case.root_is_wrapped or len(case.wrap) == 1:
         return None
     kinds = {(g.precision, g.offload, g.shard_dim) for g in case.wrap}
-    ops = [op for op in case.schedule if isinstance(op, SetFlag | SetDivideFactor | Unshard | Reshard)]
     if some_fill_unused(case):
         return None  # another group is another set of parameters that have run
-    if len(kinds) > 1 or any(op.target or not op.recurse for op in ops):
+    if len(kinds) > 1 or any(op.below and not op.below.everything for op in case.schedule):
         return None
     root = next(g for g in case.wrap if "" in g.modules)
     return replace(case, wrap=(replace(root, modules=("",), forward_prefetch=(), backward_prefetch=()),))
@@ -163,8 +149,7 @@ def _root_only(case: Case) -> Case | None:
 
 def _with_replicas(case: Case) -> Case | None:
     """The same ranks as an HSDP mesh of one replica; not where a flag concerns HSDP meshes only."""
-    partial = any(isinstance(op, SetFlag) and op.flag == "requires_all_reduce" for op in case.schedule)
-    if case.mesh.replicate is not None or partial:
+    if case.mesh.replicate is not None or "requires_all_reduce" in flags_set(case):
         return None
     mesh: Mesh = replace(case.mesh, replicate=1)
     return replace(case, mesh=mesh)

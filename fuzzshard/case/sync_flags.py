@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from fuzzshard.case.case import Case
-from fuzzshard.case.progress import modules_named
-from fuzzshard.case.schedule import Backward, ClipGradNorm, SetDivideFactor, SetFlag, Step, ZeroGrad
+from fuzzshard.case.groups import modules_named
+from fuzzshard.parts.op import Below, Flag, Switch
 
 UNMANAGED = None
 """The owner of a parameter that no wrap group manages."""
@@ -28,49 +26,41 @@ class SyncFlags:
         self.divisors: dict[int | None, float] = dict.fromkeys(owners, case.mesh.data_size)
         """What a group divides the sum of its gradients by."""
 
-    def set_divisor(self, op: SetDivideFactor) -> None:
+    def set_divisor(self, factor: float, below: Below) -> None:
         """Follows ``set_gradient_divide_factor``, which knows wrapped modules only."""
         for owner in self.divisors:
-            if owner is not UNMANAGED and self._names(op, owner):
-                self.divisors[owner] = op.factor
+            if owner is not UNMANAGED and self._names(below, owner):
+                self.divisors[owner] = factor
 
-    def set(self, op: SetFlag) -> None:
-        """Applies one op; the other two flags change no gradient and are ignored here."""
-        if op.flag not in ("requires_gradient_sync", "requires_all_reduce"):
+    def set(self, switch: Switch) -> None:
+        """Sets one flag; those that change no gradient are ignored here."""
+        if switch.flag not in ("requires_gradient_sync", "requires_all_reduce"):
             return
         for owner in self.reduce:
-            if self._names(op, owner):
-                self.all_reduce[owner] = op.value
-                if op.flag == "requires_gradient_sync":
-                    self.reduce[owner] = op.value
+            if self._names(switch.below, owner):
+                self.all_reduce[owner] = switch.value
+                if switch.flag == "requires_gradient_sync":
+                    self.reduce[owner] = switch.value
 
-    def _names(self, op: SetFlag | SetDivideFactor, owner: int | None) -> bool:
+    def _names(self, below: Below, owner: int | None) -> bool:
         if owner is UNMANAGED:
-            return op.recurse and op.target == ""
-        modules = self.case.wrap[owner].modules
-        return bool(modules_named(self.case, modules, op.target, recurse=op.recurse))
+            return below.everything
+        return bool(modules_named(self.case, self.case.wrap[owner].modules, below))
 
     def synced(self, owner: int | None) -> bool:
         """Whether a backward now reduces the gradients of this group over the whole mesh."""
         return self.reduce[owner] and (self.all_reduce[owner] or self.case.mesh.replicate is None)
 
 
-def steps_unsynced(case: Case, skipped: Collection[int]) -> bool:
-    """Whether gradients are used, or zeroed, after a backward that did not synchronise them.
+def flags_set(case: Case) -> frozenset[Flag]:
+    """The flags that some op sets."""
+    return frozenset(op.switch.flag for op in case.schedule if op.switch)
 
-    The ``skipped`` backwards, by the index of their ops, had nothing to differentiate, and so synchronise
-    nothing.
+
+def multiplies(factor: float, shard_size: int) -> bool:
+    """Whether torch reduce-scatters with ``PREMUL_SUM``, which gloo does not have.
+
+    It does for factors other than the size of the shard axis; one of one rank has no reduce-scatter
+    (``_get_gradient_divide_factors`` in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
     """
-    flags = SyncFlags(case)
-    unsynced = False
-    for index, op in enumerate(case.schedule):
-        match op:
-            case SetFlag():
-                flags.set(op)
-            case Backward() if index not in skipped:
-                unsynced = not flags.synced(UNMANAGED)
-            case Step() | ZeroGrad() | ClipGradNorm() if unsynced:
-                return True
-            case _:
-                pass
-    return False
+    return shard_size > 1 and factor != shard_size

@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from fuzzshard.case.batches import used_batches
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.dims import get_dims
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, join, value_node, walk
-from fuzzshard.case.schedule import Forward, SetFlag, SetMode, SetRequiresGrad
 
 
 def count_unused(case: Case) -> int:
@@ -42,13 +42,12 @@ def flag_distance(case: Case) -> int:
     """The ops between those that set something and the forward that comes next, summed."""
     total = waiting = 0
     for op in case.schedule:
-        match op:
-            case Forward():
-                waiting = 0
-            case SetFlag() | SetMode() | SetRequiresGrad():
-                waiting += 1
-            case _:
-                total += waiting
+        if op.call:
+            waiting = 0
+        elif op.switch or op.toggle or op.train is not None:
+            waiting += 1
+        else:
+            total += waiting
     return total + waiting
 
 
@@ -64,8 +63,7 @@ def disorder(case: Case) -> int:
 
 def first_uses(case: Case) -> dict[int, int]:
     """For each input batch the number it should have: 0, 1, ... in order of first use."""
-    used = dict.fromkeys(op.batch for op in case.schedule if isinstance(op, Forward))
-    return {batch: number for number, batch in enumerate(used)}
+    return {batch: number for number, batch in enumerate(used_batches(case))}
 
 
 def places(case: Case) -> dict[str, int]:

@@ -6,42 +6,24 @@ better: such a case runs and is REJECTED with torch's own text.
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from fuzzshard.case.batches import check_batches
 from fuzzshard.case.case import Case
-from fuzzshard.case.check_options import check_options, count_paths
-from fuzzshard.case.check_states import check_states
+from fuzzshard.case.check_options import check_options
 from fuzzshard.case.communication import looks_at_unsharded
-from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.graph import Alias, Block, resolve, walk
+from fuzzshard.case.facts import Facts, facts, has_own_statistics
+from fuzzshard.case.graph import Alias, Block, count_paths, resolve, walk
 from fuzzshard.case.groups import (
-    calls_of,
     reached_roots,
     root_groups,
-    root_is_wrapped,
     uses_outside_groups,
     wrapped_modules,
 )
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.progress import modules_named
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    Cast,
-    ClipGradNorm,
-    CorruptState,
-    Forward,
-    LoadState,
-    Op,
-    Reshard,
-    SetDivideFactor,
-    SetFlag,
-    SetMode,
-    SetPath,
-    SetRequiresGrad,
-    Step,
-    Unshard,
-)
+from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.op import Op
 
 LARGEST_DIM = 4096
 """No tensor dimension of a case may exceed this: a hand-edited case must not exhaust a machine."""
@@ -57,19 +39,24 @@ def validate(case: Case, world_size: int | None = None) -> Facts:
     _check_wrap(case, found)
     _check_ties(case)
     _check_checkpoints(case)
+    at = Checked(case, found)
     for freeze in case.freezes:
-        _check_parameters_at(found, freeze.target, "freeze")
-    check_states(case)
-    _check_schedule(case, found)
+        at.check_has_parameters(freeze.target, "freeze")
+    for op in case.schedule:
+        at.check_any(op)
+        op.check(at)
+        at.advance()
+    if not at.has_run:
+        raise InvalidCase("the schedule has no forward", "add one")
     return found
 
 
 def _check_targets(case: Case, found: Facts) -> None:
     """First of all: dtypes and layouts are followed through the forwards of the schedule."""
-    for op in case.schedule:
-        if isinstance(op, Forward) and op.target not in found.modules:
+    for call in (op.call for op in case.schedule):
+        if call and call.target not in found.modules:
             raise InvalidCase(
-                f"forward names {op.target!r}, which is not a module", "use a path of the model"
+                f"forward names {call.target!r}, which is not a module", "use a path of the model"
             )
 
 
@@ -120,7 +107,7 @@ def _check_wrap(case: Case, found: Facts) -> None:
 
 def _check_ties(case: Case) -> None:
     """Below one FSDP root torch refuses parameters tied across groups; elsewhere it cannot see them."""
-    if root_is_wrapped(case):
+    if case.root_is_wrapped:
         return
     for tie in case.ties:
         managers = [
@@ -162,136 +149,119 @@ def _check_checkpoints(case: Case) -> None:
             raise InvalidCase(f"the checkpoint wrapper cannot replace {path!r}", 'use "composable"')
 
 
-def _check_parameters_at(found: Facts, target: str, what: str) -> None:
-    if not any(is_within(fqn, target) for fqn in found.parameters):
-        raise InvalidCase(f"{what} names {target!r}, which has no parameters", "use a module or parameter")
+class Checked(ScheduleState):
+    """A run of a schedule that is checked, with what its ops ask of it."""
 
+    def __init__(self, case: Case, found: Facts) -> None:
+        super().__init__(case)
+        self.found = found
+        self.was_reduced_partly = False
+        """Whether the last backward reduced gradients over one axis of the mesh only, somewhere."""
+        self._wrapped = wrapped_modules(case)
+        self.num_paths = count_paths(found.modules)
+        self._roots = {m: r for r, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules}
+        self._unfinished: dict[int, set[str]] = {}
 
-def _check_schedule(case: Case, found: Facts) -> None:
-    wrapped = wrapped_modules(case)
-    pending: list[str] = []
-    flags: dict[tuple[str, str], bool] = {}
-    roots = {m: root for root, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules}
-    unfinished: dict[int, set[str]] = {}
-    partly = False
-    paths = count_paths(found.modules)
-    for op in case.schedule:
-        if pending and isinstance(op, Cast | CorruptState | LoadState):
-            raise InvalidCase(
-                "parameters are replaced between a forward and its backward",
-                "autograd refuses parameters that were changed in place: move the op",
-            )
-        if isinstance(op, Abort):
-            _check_abort(case, found, op, pending)
-        if isinstance(op, SetPath) and not 0 <= op.path < paths.get(op.target, 0):
-            raise InvalidCase(
-                f"block {op.target!r} has no path {op.path}", "give one of its calls more alternatives"
-            )
-        if isinstance(op, SetDivideFactor | ClipGradNorm) and min(_positive(op)) <= 0:
-            raise InvalidCase("a divide factor or a norm is not positive", "use a positive number")
-        if isinstance(op, SetDivideFactor | Unshard | Reshard):
-            _targeted(case, op, wrapped)
-        if isinstance(op, SetDivideFactor) and partly:
-            raise InvalidCase(
-                "a divide factor changes while gradients are reduced over one axis of the mesh only",
-                "part of a sum is divided already: move the op",
-            )
-        if pending and isinstance(op, SetRequiresGrad) and looks_at_unsharded(case):
-            raise InvalidCase(
-                "requires_grad changes between a forward and its backward, which goes by that of before",
-                "zeros_for_unused and no_backward_unshard do not say what then: move the op",
-            )
-        if pending and case.checkpoints and isinstance(op, SetMode | SetRequiresGrad | SetPath):
-            raise InvalidCase(
-                "the mode, a path or requires_grad changes between a checkpointed forward and its backward",
-                "torch.utils.checkpoint must recompute what it computed: move the op",
-            )
-        if isinstance(op, Forward):
-            _check_forward(case, found, op)
-            pending += [op.target] if op.grad else []
-        elif isinstance(op, Backward):
-            if not pending:
-                raise InvalidCase("a backward has no pending forward", "put a forward before it")
-            done = {"all": pending, "oldest": pending[:1], "newest": pending[-1:]}[op.which]
-            pending = {"all": [], "oldest": pending[1:], "newest": pending[:-1]}[op.which]
-            partly = case.mesh.replicate is not None and any(
-                flag == "requires_all_reduce" and not value for (flag, _), value in flags.items()
-            )
-            for root in frozenset().union(*(reached_roots(case, found, target) for target in done)):
-                off = {flag for (flag, module), value in flags.items() if not value and roots[module] == root}
-                unfinished[root] = off & {"is_last_backward", "reshard_after_backward"}
-        elif isinstance(op, SetRequiresGrad):
-            _check_parameters_at(found, op.target, "set_requires_grad")
-        elif isinstance(op, SetFlag):
-            for module in _targeted(case, op, wrapped):
-                flags[op.flag, module] = op.value
-        if case.finalize is not None:
-            _check_finalize(case, op, pending)
-        if isinstance(op, Step) and (bad := set().union(*unfinished.values())):
+    @override
+    def advance(self, *, skipped: bool = False) -> None:
+        taken, op = self.taken, self.op
+        super().advance(skipped=skipped)
+        if op.takes:
+            partly = self.off["requires_all_reduce"] & self._wrapped
+            self.was_reduced_partly = self.case.mesh.replicate is not None and bool(partly)
+            for root in frozenset().union(*(self._reached(each.call.target) for each in taken)):
+                waiting = ("is_last_backward", "reshard_after_backward")
+                self._unfinished[root] = {
+                    flag for flag in waiting if any(self._roots.get(m) == root for m in self.off[flag])
+                }
+        if self.case.finalize is not None:
+            self._check_finalize(op)
+        if op.updates and (bad := set().union(*self._unfinished.values())):
             raise InvalidCase(
                 f"a step follows a backward with {min(bad)}=False",
                 "both are for backwards that another one follows before the step",
             )
-    if not any(isinstance(op, Forward) for op in case.schedule):
-        raise InvalidCase("the schedule has no forward", "add one")
 
+    def _reached(self, target: str) -> frozenset[int]:
+        return reached_roots(self.case, self.found, target)
 
-def _check_finalize(case: Case, op: Op, pending: list[str]) -> None:
-    """What ``finalize_backward`` is not for (its docstring).
+    def _check_finalize(self, op: Op) -> None:
+        """What ``finalize_backward`` is not for (its docstring).
 
-    It is in torch/distributed/fsdp/_fully_shard/_fully_shard.py.
-    """
-    if not root_is_wrapped(case):
-        raise InvalidCase("backward is finalized by hand and the root is not wrapped", "wrap it")
-    if isinstance(op, Backward) and pending:
-        raise InvalidCase('"Do not call it between forward and backward"', "leave no forward pending")
-    partial = isinstance(op, SetFlag) and op.flag == "requires_all_reduce" and not op.value
-    if partial and case.mesh.replicate is not None:
-        raise InvalidCase(
-            '"Partial gradient reduction for replicate() and HSDP is not supported"', "remove the flag"
-        )
+        It is in torch/distributed/fsdp/_fully_shard/_fully_shard.py.
+        """
+        if not self.case.root_is_wrapped:
+            raise InvalidCase("backward is finalized by hand and the root is not wrapped", "wrap it")
+        if op.takes and self.pending:
+            raise InvalidCase('"Do not call it between forward and backward"', "leave no forward pending")
+        partial = op.switch is not None and op.switch.flag == "requires_all_reduce" and not op.switch.value
+        if partial and self.case.mesh.replicate is not None:
+            raise InvalidCase(
+                '"Partial gradient reduction for replicate() and HSDP is not supported"', "remove the flag"
+            )
 
+    def check_any(self, op: Op) -> None:
+        """What holds of every op that names, replaces or loads something."""
+        if op.recurse is False and op.target not in self._wrapped:
+            raise InvalidCase(f"{op.tag} names {op.target!r}, which is not wrapped", "wrap it or recurse")
+        if self.pending and (op.casts_to or op.corrupts or op.loads):
+            raise InvalidCase(
+                "parameters are replaced between a forward and its backward",
+                "autograd refuses parameters that were changed in place: move the op",
+            )
+        if self.saved is None and (op.corrupts or op.loads):
+            raise InvalidCase("a state is loaded or corrupted before any was saved", "save first")
 
-def _check_abort(case: Case, found: Facts, op: Abort, pending: list[str]) -> None:
-    """``reset_iter_state`` is for the FSDP root, and what it resets for a whole iteration."""
-    if not root_is_wrapped(case):
-        raise InvalidCase("an iteration is aborted and the root is not wrapped", "wrap it")
-    if pending:
-        raise InvalidCase("an iteration is aborted while a forward is pending", "move the op")
-    if case.checkpoints or case.compile is not None:
-        raise InvalidCase(
-            "an iteration is aborted under activation checkpointing or compile()",
-            "neither says that it can go on after an exception: remove one of the two",
-        )
-    if op.target not in calls_of(case, "") or isinstance(found.modules[op.target], Block):
-        raise InvalidCase(f"{op.target!r} is no module that the forward calls to compute", "name one")
+    def check_recomputes(self, what: str) -> None:
+        """``what`` cannot change now if a checkpointed forward is to be computed again."""
+        if self.pending and self.case.checkpoints:
+            raise InvalidCase(
+                f"{what} changes between a checkpointed forward and its backward",
+                "torch.utils.checkpoint must recompute what it computed: move the op",
+            )
 
+    def check_requires_grad(self) -> None:
+        """``requires_grad`` cannot change now if groups go by that of their unsharded parameters."""
+        self.check_recomputes("requires_grad")
+        if self.pending and looks_at_unsharded(self.case):
+            raise InvalidCase(
+                "requires_grad changes between a forward and its backward, which goes by that of before",
+                "zeros_for_unused and no_backward_unshard do not say what then: move the op",
+            )
 
-def _positive(op: SetDivideFactor | ClipGradNorm) -> tuple[float, ...]:
-    return (op.factor,) if isinstance(op, SetDivideFactor) else (op.max_norm, op.norm_type)
+    def check_one_copy(self) -> None:
+        """A checkpoint must be the same on every rank."""
+        if has_own_statistics(self.case):
+            raise InvalidCase(
+                "a checkpoint holds one copy of the statistics of a batch norm, and every rank has its own",
+                'save via "state_dict", or give all ranks the same inputs and drop nothing out',
+            )
+        if any(op.toggle and op.ranks != "all" for op in self.case.schedule):
+            raise InvalidCase(
+                "a checkpoint of parameters that only some ranks freeze",
+                "torch.distributed.checkpoint needs the same keys on every rank: freeze on all",
+            )
 
+    def check_has_parameters(self, target: str, what: str) -> None:
+        """``what`` must name a module or parameter."""
+        if not self.parameters_at(target):
+            raise InvalidCase(
+                f"{what} names {target!r}, which has no parameters", "use a module or parameter"
+            )
 
-def _targeted(
-    case: Case, op: SetFlag | SetDivideFactor | Unshard | Reshard, wrapped: frozenset[str]
-) -> list[str]:
-    """The wrapped modules that an op is for."""
-    if not op.recurse and op.target not in wrapped:
-        what = str(op.__struct_config__.tag)
-        raise InvalidCase(f"{what} names {op.target!r}, which is not wrapped", "wrap it or recurse")
-    return modules_named(case, wrapped, op.target, recurse=op.recurse)
-
-
-def _check_forward(case: Case, found: Facts, op: Forward) -> None:
-    if any(value.patches for value in found.input_values[op.target]):
-        raise InvalidCase(f"a forward of {op.target!r} would need patches as input", "call the root")
-    outputs = len(found.output_values[op.target])
-    if op.outputs is not None and (not op.outputs or any(not 0 <= i < outputs for i in op.outputs)):
-        raise InvalidCase(f"forward uses outputs {op.outputs} of {outputs}", "use indices that exist")
-    tied = {tie.source for tie in case.ties}
-    for path, fqn in uses_outside_groups(case, found, op.target):
-        if op.target == "" and fqn in tied and root_is_wrapped(case):
-            continue  # torch refuses parameters that are tied across groups, with its own text
-        raise InvalidCase(
-            f"forward of {op.target!r} uses {fqn!r} in {path!r}, outside the group that manages it",
-            f"wrap {op.target or path!r} itself",
-        )
+    def check_called_alone(self, target: str) -> None:
+        """A forward of ``target`` must get values that it can take, and gather all that it uses."""
+        if any(value.patches for value in self.found.input_values[target]):
+            raise InvalidCase(f"a forward of {target!r} would need patches as input", "call the root")
+        called = self.found.modules[target]
+        if self.case.inputs.on_host and isinstance(called, Block) and called.passing == "dataclass":
+            # they do in tuples and dicts (``_recursive_to`` in torch/distributed/utils.py)
+            raise InvalidCase("engines do not move tensors inside a dataclass", "pass the inputs another way")
+        tied = {tie.source for tie in self.case.ties}
+        for path, fqn in uses_outside_groups(self.case, self.found, target):
+            if target == "" and fqn in tied and self.case.root_is_wrapped:
+                continue  # torch refuses parameters that are tied across groups, with its own text
+            raise InvalidCase(
+                f"forward of {target!r} uses {fqn!r} in {path!r}, outside the group that manages it",
+                f"wrap {target or path!r} itself",
+            )

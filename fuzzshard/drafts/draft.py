@@ -101,7 +101,7 @@ def _single_blank_lines(text: str) -> str:
 def _where(entry: CorpusEntry) -> Mapping[str, str]:
     """The first place that differs, as cells of a table."""
     first = entry.findings[0]
-    lines = program(entry.case.schedule)
+    lines = program(entry.case)
     op = f"{first.op}: `{lines[first.op]}`" if 0 <= first.op < len(lines) else "none in particular"
     return {
         "op": op,
@@ -126,7 +126,7 @@ def _marked(entry: CorpusEntry) -> list[str]:
     mark = entry.findings[0].op
     return [
         f"{index:>3}  {line}{'   <- here' * (index == mark)}"
-        for index, line in enumerate(program(entry.case.schedule))
+        for index, line in enumerate(program(entry.case))
     ]
 
 

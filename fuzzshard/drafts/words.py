@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from fuzzshard.case.describe_schedule import op_noun
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.entry import CONTRACT, CorpusEntry
 from fuzzshard.drafts.evidence import Evidence
@@ -148,7 +147,7 @@ def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
 def _where(entry: CorpusEntry, first: Finding) -> str:
     """The tensor, and the kind of statement after which it is looked at: the script has its own lines."""
     schedule = entry.case.schedule
-    after = f" after {op_noun(schedule[first.op])}" if 0 <= first.op < len(schedule) else ""
+    after = f" after {schedule[first.op].noun()}" if 0 <= first.op < len(schedule) else ""
     return f" (`{first.name}`{after})" if first.name else after
 
 

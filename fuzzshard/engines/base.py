@@ -15,11 +15,12 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import ClipGradNorm, Reshard, SetDivideFactor, SetFlag, Unshard
 from fuzzshard.engines.clipping import clip_grad_norm
 from fuzzshard.engines.fully_shard_state import GroupState
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.model.build import build_model
+from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.op import Below, Switch
 
 DTYPES = {
     "float16": torch.float16,
@@ -78,7 +79,7 @@ class Engine(abc.ABC):
         """Wraps the model and returns what a forward of the root calls."""
 
     @abc.abstractmethod
-    def set_flag(self, op: SetFlag) -> None:
+    def set_flag(self, switch: Switch) -> None:
         """Applies a synchronisation flag of the schedule."""
 
     def before_backward(self) -> None:  # noqa: B027
@@ -96,7 +97,7 @@ class Engine(abc.ABC):
     def before_change(self) -> None:  # noqa: B027
         """Called before parameters change although a forward ran after the last backward."""
 
-    def set_divide_factor(self, op: SetDivideFactor) -> None:  # noqa: B027
+    def set_divide_factor(self, factor: float, below: Below) -> None:  # noqa: B027
         """Divides sums of gradients by another number than that of the data-parallel ranks."""
 
     def finalize_backward(self) -> None:  # noqa: B027
@@ -105,23 +106,23 @@ class Engine(abc.ABC):
     def recover(self) -> None:  # noqa: B027
         """Called after an exception in a forward or a backward; gradients of this iteration are lost."""
 
-    def unshard(self, op: Unshard) -> None:  # noqa: B027
+    def unshard(self, below: Below, *, async_op: bool, wait: bool) -> None:  # noqa: B027
         """Unshards wrapped modules, where the engine shards."""
 
-    def reshard(self, op: Reshard) -> None:  # noqa: B027
+    def reshard(self, below: Below) -> None:  # noqa: B027
         """Reshards wrapped modules, where the engine shards."""
 
     def record_post_optim_event(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
         """Tells the engine after every step of ``optimizer`` what its all-gathers have to wait for."""
 
-    def clip_grad_norm(self, op: ClipGradNorm) -> None:
+    def clip_grad_norm(self, max_norm: float, norm_type: float) -> None:
         """Clips the norm of all gradients together."""
-        clip_grad_norm(self.trained.values(), op, self.mesh.device)
+        clip_grad_norm(self.trained.values(), max_norm, norm_type, self.mesh.device)
 
-    def cast(self, dtype: torch.dtype) -> None:
+    def cast(self, dtype: Dtype) -> None:
         """``model.to(dtype)``."""
-        self.dtype = dtype
-        self.module.to(dtype)
+        self.dtype = DTYPES[dtype]
+        self.module.to(self.dtype)
         self.take_parameters()
 
     def state_dict(self) -> dict[str, torch.Tensor]:

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from fuzzshard.case.schedule import ClipGradNorm
 
-
-def clip_grad_norm(parameters: Iterable[nn.Parameter], op: ClipGradNorm, device: torch.device) -> None:
+def clip_grad_norm(
+    parameters: Iterable[nn.Parameter], max_norm: float, norm_type: float, device: torch.device
+) -> None:
     """``clip_grad_norm_``, which takes DTensors of one mesh, or plain tensors, and no mixture of them.
 
     A mixture is clipped as users do it: by the norm of the norms of its kinds, each taken on ``device``,
@@ -24,15 +24,17 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], op: ClipGradNorm, device:
             kinds.setdefault((mesh, gradient.device.type), []).append(parameter)
     if len(kinds) == 1 and next(iter(kinds.values()))[0].device.type == device.type:
         (together,) = kinds.values()
-        torch.nn.utils.clip_grad_norm_(together, op.max_norm, op.norm_type)
+        torch.nn.utils.clip_grad_norm_(together, max_norm, norm_type)
         return
-    norms = [_norm([p.grad for p in kind if p.grad is not None], op, device) for kind in kinds.values()]
+    norms = [
+        _norm([p.grad for p in kind if p.grad is not None], norm_type, device) for kind in kinds.values()
+    ]
     if norms:
-        total = torch.linalg.vector_norm(torch.stack(norms), op.norm_type)
+        total = torch.linalg.vector_norm(torch.stack(norms), norm_type)
         for kind in kinds.values():
-            torch.nn.utils.clip_grads_with_norm_(kind, op.max_norm, total)
+            torch.nn.utils.clip_grads_with_norm_(kind, max_norm, total)
 
 
-def _norm(gradients: list[torch.Tensor], op: ClipGradNorm, device: torch.device) -> torch.Tensor:
-    norm = torch.nn.utils.get_total_norm([g.to(device.type) for g in gradients], op.norm_type)
+def _norm(gradients: list[torch.Tensor], norm_type: float, device: torch.device) -> torch.Tensor:
+    norm = torch.nn.utils.get_total_norm([g.to(device.type) for g in gradients], norm_type)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -16,29 +16,11 @@ from fuzzshard.case.communication import some_fill_unused
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    Cast,
-    ClipGradNorm,
-    CorruptState,
-    Forward,
-    LoadState,
-    SaveState,
-    SetDivideFactor,
-    SetFlag,
-    SetRequiresGrad,
-    Step,
-    ZeroGrad,
-)
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.engines import ddp_options
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.no_sync import NoSyncEngine
-
-_SYNC_FLAGS = ("requires_gradient_sync", "requires_all_reduce")
-
+from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 
 _CONSTRUCTION = (
     "distributed.py, class docstring: 'You should never try to change your model's parameters after wrapping "
@@ -117,52 +99,40 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
     if (reason := ddp_options.not_covered(case, replicate=built_by_forward)) is not None:
         return reason
     built = not built_by_forward
-    if any(isinstance(op, SetDivideFactor) for op in case.schedule):
+    if any(op.factor is not None for op in case.schedule):
         return DIVIDE_FACTOR
     if some_fill_unused(case):
         return FILLED
-    if any(isinstance(op, Abort) for op in case.schedule):
+    if any(op.aborts for op in case.schedule):
         return ABORTED
-    flags = SyncFlags(case)
-    pending: list[bool] = []
     unsynced = False
-    saved: SaveState | None = None
-    progress = Progress(case)
-    for op in case.schedule:
-        built = built or (isinstance(op, Forward) and not op.target)
-        if built_by_forward and isinstance(op, CorruptState) and op.how == "rebuild":
-            built, frozen = False, set(progress.frozen)
-        if isinstance(op, SaveState):
-            saved = op
-        copied = saved is not None and saved.via == "state_dict"
-        if built and copied and isinstance(op, LoadState) and op.assign:
+    for at in follow(case):
+        op, call, switch, toggle = at.op, at.op.call, at.op.switch, at.op.toggle
+        built = built or (call is not None and not call.target)
+        if built_by_forward and op.rebuilds:
+            built, frozen = False, set(at.frozen)
+        if built and op.assign and at.saved == "state_dict":
             return ASSIGNED
-        if built and isinstance(op, Cast):
+        if built and op.casts_to:
             return CAST
-        if isinstance(op, Forward) and op.target and op.grad:
+        if call and call.target and call.grad:
             return AROUND_THE_WRAPPER
-        if isinstance(op, Forward) and op.grad:
-            pending.append(flags.synced(UNMANAGED))
-        if isinstance(op, SetFlag) and op.flag in _SYNC_FLAGS:
-            if not op.recurse or op.target:
-                return PARTIAL_FLAG
-            flags.set(op)
-        if isinstance(op, Backward):
-            if any(synced != flags.synced(UNMANAGED) for synced in pending):
+        if switch and switch.flag in SYNC_FLAGS and not switch.below.everything:
+            return PARTIAL_FLAG
+        if op.takes:
+            if any(each.synced != at.synced for each in at.pending):
                 return SWITCHED
-            if len(pending) > 1 and op.which != "all" and flags.synced(UNMANAGED):
+            if len(at.pending) > 1 and op.takes != "all" and at.synced:
                 return ONE_BY_ONE
-            unsynced = not flags.synced(UNMANAGED)
-            del pending[{"all": slice(None), "oldest": slice(1), "newest": slice(-1, None)}[op.which]]
-        if isinstance(op, Step | ZeroGrad | ClipGradNorm) and unsynced:
+            unsynced = not at.synced
+        if unsynced and (op.updates or op.zeroes_gradients or op.clips):
             return UNSYNCED_STEP
-        if isinstance(op, SetRequiresGrad):
-            named = {fqn for fqn in facts(case).parameters if is_within(fqn, op.target)}
-            if built and op.value and not frozen.isdisjoint(named):
+        if toggle:
+            named = at.parameters_at(toggle.target)
+            if built and toggle.value and not frozen.isdisjoint(named):
                 return UNFROZEN
             if not built:
-                frozen = frozen - named if op.value else frozen | named
-        progress.advance()
+                frozen = frozen - named if toggle.value else frozen | named
     return None
 
 
@@ -172,13 +142,7 @@ def misses_a_root(case: Case, unreduced: Collection[int]) -> bool:
     DDP has no roots: the first synchronised backward ends what ``no_sync`` began. ``unreduced`` are the
     backwards, by the index of their ops, after which the reference holds unreduced gradients.
     """
-    flags = SyncFlags(case)
-    for index, op in enumerate(case.schedule):
-        if isinstance(op, SetFlag):
-            flags.set(op)
-        if isinstance(op, Backward) and index in unreduced and flags.synced(UNMANAGED):
-            return True
-    return False
+    return any(at.op.takes and at.index in unreduced and at.synced for at in follow(case))
 
 
 class DDP(NoSyncEngine):

@@ -6,6 +6,7 @@ Sources are in torch/nn/parallel/distributed.py unless they are named.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,7 +20,6 @@ from fuzzshard.case.arrivals import arrivals, graph_is_static, replicated
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.options import DDP
-from fuzzshard.case.schedule import CorruptState, Forward, SetFlag, SetMode, SetPath
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.mesh import RankMesh
 
@@ -162,8 +162,7 @@ def _of_replicate(case: Case, spec: DDP) -> Iterator[Exclusion]:
     if spec.join is not None or spec.manual_finalization:
         yield Exclusion("replicate() has no join() and no finalize_backward()", _LATE)
     if spec.initial == "first_rank":
-        first = next((i for i, op in enumerate(case.schedule) if isinstance(op, Forward)), 0)
-        if not all(isinstance(op, SetFlag | SetMode | SetPath) for op in case.schedule[:first]):
+        if not all(op.sets_mode for op in itertools.takewhile(lambda op: not op.call, case.schedule)):
             yield Exclusion("parameters are used before the first forward, which synchronises them", _LATE)
-        if any(isinstance(op, CorruptState) and op.how == "rebuild" for op in case.schedule):
+        if any(op.rebuilds for op in case.schedule):
             yield Exclusion("a model that is built anew is used before its first forward", _LATE)

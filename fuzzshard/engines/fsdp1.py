@@ -22,7 +22,6 @@ from typing_extensions import override
 from fuzzshard.case.graph import Block, join
 from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import ClipGradNorm
 from fuzzshard.case.units import fsdp1_shards, unit_modules
 from fuzzshard.engines import fsdp1_options
 from fuzzshard.engines.base import DTYPES, plain_name
@@ -182,8 +181,8 @@ class FSDP1(NoSyncEngine):
         return self.fsdp.no_sync()
 
     @override
-    def clip_grad_norm(self, op: ClipGradNorm) -> None:
-        self.fsdp.clip_grad_norm_(op.max_norm, op.norm_type)
+    def clip_grad_norm(self, max_norm: float, norm_type: float) -> None:
+        self.fsdp.clip_grad_norm_(max_norm, norm_type)
 
     @override
     def flat_range(self, fqn: str) -> tuple[int, int] | None:

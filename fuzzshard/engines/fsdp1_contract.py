@@ -9,28 +9,9 @@ from fuzzshard.case.communication import some_fill_unused
 from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.case.groups import root_is_wrapped
 from fuzzshard.case.no_rows import has_other_graph_without_rows
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.progress import Progress, ranks_differ
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    Cast,
-    ClipGradNorm,
-    CorruptState,
-    Forward,
-    LoadState,
-    Op,
-    SaveState,
-    SetDivideFactor,
-    SetFlag,
-    SetRequiresGrad,
-    Step,
-    TakeStateDict,
-    ZeroGrad,
-)
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.case.schedule_state import ScheduleState, follow, ranks_differ
 from fuzzshard.case.units import (
     aliased_units,
     fsdp1_shards,
@@ -40,9 +21,8 @@ from fuzzshard.case.units import (
     units,
 )
 from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
-
-_SYNC_FLAGS = ("requires_gradient_sync", "requires_all_reduce")
-
+from fuzzshard.parts.op import Op, Toggle
+from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 
 _CLASS = "fully_sharded_data_parallel.py, class docstring"
 _FREEZING = (
@@ -68,12 +48,12 @@ def not_applicable(case: Case, skipped: Collection[int] = ()) -> Exclusion | Non
 
     The ``skipped`` backwards, by the index of their ops, turned out to have nothing to differentiate.
     """
-    found = (*_options(case), *_model(case), *_Run(case, skipped).exclusions())
+    found = (*_options(case), *_model(case), *_of_schedule(case, skipped))
     return next(iter(found), None)
 
 
 def _options(case: Case) -> Iterator[Exclusion]:
-    if any(isinstance(op, Abort) for op in case.schedule):
+    if any(op.aborts for op in case.schedule):
         yield Exclusion(
             "an iteration ends with an exception, after which FSDP1 does not say how to go on",
             "fully_sharded_data_parallel.py: reset_iter_state is a method of FSDPModule alone",
@@ -107,15 +87,14 @@ def _options(case: Case) -> Iterator[Exclusion]:
             "an output dtype, which MixedPrecision (api.py) does not have",
             "api.py, MixedPrecision: its attributes have no output dtype",
         )
-    if case.fsdp1.precision is not None and not root_is_wrapped(case):
+    if case.fsdp1.precision is not None and not case.root_is_wrapped:
         yield Exclusion("mixed precision of a root that the case does not wrap", _OURS)
     if case.fsdp1.precision is not None and case.ignored:
         yield Exclusion("mixed precision of parameters that fully_shard ignores, and so the reference", _OURS)
     yield from _further_options(case)
-    unsynced = any(
-        isinstance(op, SetFlag) and op.flag in _SYNC_FLAGS and not op.value for op in case.schedule
-    )
-    if unsynced and not root_is_wrapped(case):
+    switches = (op.switch for op in case.schedule)
+    unsynced = any(s and s.flag in SYNC_FLAGS and not s.value for s in switches)
+    if unsynced and not case.root_is_wrapped:
         yield Exclusion(
             "no_sync() of a root that the case does not wrap: the roots of fully_shard synchronise apart",
             _OURS,
@@ -131,7 +110,7 @@ def _options(case: Case) -> Iterator[Exclusion]:
             f"{_CLASS}, forward_prefetch: 'This should only be used for static-graph models since the "
             "prefetching follows the first iteration's execution order.'",
         )
-    if any(isinstance(op, ClipGradNorm) for op in case.schedule) and case.dtype == "float64":
+    if any(op.clips for op in case.schedule) and case.dtype == "float64":
         yield Exclusion(
             "a norm of float64 gradients, which FSDP1 computes in float32 (_get_grad_norm)",
             "fully_sharded_data_parallel.py, _get_grad_norm: 'The returned norm is in FP32 even if "
@@ -206,122 +185,100 @@ def _model(case: Case) -> Iterator[Exclusion]:
                 )
 
 
-class _Run:
-    """Walks the schedule."""
-
-    def __init__(self, case: Case, skipped: Collection[int]) -> None:
-        self.case = case
-        self.skipped = skipped
-        self.progress = Progress(case)
-        self.flags = SyncFlags(case)
-        self.synced_at: dict[int, bool] = {}
-        self.last_backward = -1
-        self.forwarded = False
-        self.unsynced = False
-        self.holds_gradients = False
-        self.holds_reduced = False
-
-    def exclusions(self) -> Iterator[Exclusion]:
-        """Why ops of the schedule are not covered, in order."""
-        for index, op in enumerate(self.case.schedule):
-            yield from self._excluded(op)
-            self._advance(index, op)
-
-    def _excluded(self, op: Op) -> Iterator[Exclusion]:
-        match op:
-            case Forward() if op.target:
+def _of_schedule(case: Case, skipped: Collection[int]) -> Iterator[Exclusion]:
+    """Why ops of the schedule are not covered, in order."""
+    last_backward = -1
+    forwarded = unsynced = holds_gradients = holds_reduced = False
+    for at in follow(case, skipped=skipped):
+        op = at.op
+        yield from _of_op(op)
+        if op.takes:
+            yield from _of_backward(at, last_backward)
+            if case.fsdp1.offload and holds_reduced:
                 yield Exclusion(
-                    "a forward of a submodule: FSDP does not support it (fully_sharded_data_parallel.py, "
-                    "class docstring)",
-                    f"{_CLASS}: 'FSDP does not support running the forward pass of a submodule that is "
-                    "contained in an FSDP instance.'",
-                )
-            case SetFlag() if op.flag in _SYNC_FLAGS and (op.target or not op.recurse):
-                yield Exclusion("a flag for some modules only, which no_sync() cannot express", _NO_SYNC)
-            case SetDivideFactor():
-                yield Exclusion(
-                    "a divide factor, which FSDP1 does not have",
-                    "fully_sharded_data_parallel.py: FullyShardedDataParallel has no such method",
-                )
-            case Cast():
-                yield Exclusion(
-                    "a cast after wrapping: FSDP1 takes its dtypes when it is constructed",
-                    "_flat_param.py, FlatParamHandle: a flat parameter keeps the dtype of its construction",
-                )
-            case TakeStateDict() | SaveState() | CorruptState() | LoadState():
-                yield Exclusion(
-                    "state dicts of FSDP1 are gathered copies, whose saving and loading is not judged",
-                    "fully_sharded_data_parallel.py, state_dict_type: full, local and sharded state dicts",
-                )
-            case Backward():
-                yield from self._backward(op)
-            case Step() | ZeroGrad() if self.unsynced:
-                yield Exclusion("a step on gradients that were not synchronised", _NO_SYNC)
-            case Step() if self.forwarded:
-                yield Exclusion(
-                    "parameters change between forward and backward, which may not persist "
+                    "gradient accumulation outside no_sync() with CPU offloading, which is not supported "
                     "(fully_sharded_data_parallel.py, class docstring)",
-                    f"{_CLASS}: 'You should avoid modifying the parameters between forward and backward'",
+                    f"{_CLASS}: 'FSDP currently does not support gradient accumulation outside no_sync() "
+                    "when using CPU offloading.'",
                 )
-            case SetRequiresGrad() if self.progress.pending:
-                yield Exclusion(
-                    "requires_grad changes between forward and backward, when parameters are views",
-                    f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views during "
-                    "forward and backward computation'",
-                )
-            case SetRequiresGrad(value=False) if self.holds_gradients and not ranks_differ(self.case):
-                yield Exclusion(
-                    "a freeze while gradients are held, of which FSDP1 drops those of frozen "
-                    "parameters (_flat_param.py, _use_sharded_grad_views)",
-                    "_flat_param.py, _use_sharded_grad_views: 'parameters with requires_grad=False have "
-                    "their gradients set to None'",
-                )
-            case SetRequiresGrad() if not self.case.fsdp1.use_orig_params and splits_a_unit(
-                self.case, op.target
-            ):
-                yield Exclusion("requires_grad of a part of a flat parameter", _FREEZING)
-            case _:
-                pass
-
-    def _backward(self, op: Backward) -> Iterator[Exclusion]:
-        taken = [index for index, _, _ in self.progress.taken_by(op)]
-        if any(index < self.last_backward for index in taken):
+        if (op.updates or op.zeroes_gradients) and unsynced:
+            yield Exclusion("a step on gradients that were not synchronised", _NO_SYNC)
+        elif op.updates and forwarded:
             yield Exclusion(
-                "a backward of a forward that another backward came after, which removed the hooks that "
-                "reduce (_runtime_utils.py, _finalize_params)",
-                "_runtime_utils.py, _register_post_backward_hook: 'We register the post-backward hook only "
-                "once in the first forward that a FlatParameter participates in.'",
-            )
-        if any(self.synced_at[index] != self.flags.synced(UNMANAGED) for index in taken):
-            yield Exclusion("gradient sync is switched between a forward and its backward", _NO_SYNC)
-        if self.case.fsdp1.offload and self.holds_reduced:
-            yield Exclusion(
-                "gradient accumulation outside no_sync() with CPU offloading, which is not supported "
+                "parameters change between forward and backward, which may not persist "
                 "(fully_sharded_data_parallel.py, class docstring)",
-                f"{_CLASS}: 'FSDP currently does not support gradient accumulation outside no_sync() when "
-                "using CPU offloading.'",
+                f"{_CLASS}: 'You should avoid modifying the parameters between forward and backward'",
             )
+        if op.toggle:
+            yield from _of_toggle(at, op.toggle, holds_gradients=holds_gradients)
+        if op.call:
+            forwarded = True
+        elif op.takes and at.index not in skipped:
+            last_backward = at.index
+            holds_gradients, forwarded, unsynced = True, False, not at.synced
+            holds_reduced |= at.synced
+        elif op.zeroes_gradients:
+            keeps_some = bool(case.optimizer.exclude)
+            holds_gradients &= not op.set_to_none or keeps_some
+            holds_reduced &= keeps_some
 
-    def _advance(self, index: int, op: Op) -> None:
-        match op:
-            case Forward():
-                self.synced_at[index] = self.flags.synced(UNMANAGED)
-                self.forwarded = True
-            case Backward() if index not in self.skipped:
-                self.last_backward = index
-                self.holds_gradients = True
-                self.forwarded = False
-                self.unsynced = not self.flags.synced(UNMANAGED)
-                self.holds_reduced |= not self.unsynced
-            case ZeroGrad():
-                keeps_some = bool(self.case.optimizer.exclude)
-                self.holds_gradients &= not op.set_to_none or keeps_some
-                self.holds_reduced &= keeps_some
-            case SetFlag():
-                self.flags.set(op)
-            case _:
-                pass
-        self.progress.advance(skipped=index in self.skipped)
+
+def _of_op(op: Op) -> Iterator[Exclusion]:
+    """What FSDP1 has nothing for, wherever it comes."""
+    if op.call and op.call.target:
+        yield Exclusion(
+            "a forward of a submodule: FSDP does not support it (fully_sharded_data_parallel.py, "
+            "class docstring)",
+            f"{_CLASS}: 'FSDP does not support running the forward pass of a submodule that is "
+            "contained in an FSDP instance.'",
+        )
+    if op.switch and op.switch.flag in SYNC_FLAGS and not op.switch.below.everything:
+        yield Exclusion("a flag for some modules only, which no_sync() cannot express", _NO_SYNC)
+    if op.factor is not None:
+        yield Exclusion(
+            "a divide factor, which FSDP1 does not have",
+            "fully_sharded_data_parallel.py: FullyShardedDataParallel has no such method",
+        )
+    if op.casts_to:
+        yield Exclusion(
+            "a cast after wrapping: FSDP1 takes its dtypes when it is constructed",
+            "_flat_param.py, FlatParamHandle: a flat parameter keeps the dtype of its construction",
+        )
+    if op.takes_state or op.corrupts:
+        yield Exclusion(
+            "state dicts of FSDP1 are gathered copies, whose saving and loading is not judged",
+            "fully_sharded_data_parallel.py, state_dict_type: full, local and sharded state dicts",
+        )
+
+
+def _of_backward(at: ScheduleState, last: int) -> Iterator[Exclusion]:
+    if any(each.place < last for each in at.taken):
+        yield Exclusion(
+            "a backward of a forward that another backward came after, which removed the hooks that "
+            "reduce (_runtime_utils.py, _finalize_params)",
+            "_runtime_utils.py, _register_post_backward_hook: 'We register the post-backward hook only "
+            "once in the first forward that a FlatParameter participates in.'",
+        )
+    if any(each.synced != at.synced for each in at.taken):
+        yield Exclusion("gradient sync is switched between a forward and its backward", _NO_SYNC)
+
+
+def _of_toggle(at: ScheduleState, toggle: Toggle, *, holds_gradients: bool) -> Iterator[Exclusion]:
+    if at.pending:
+        yield Exclusion(
+            "requires_grad changes between forward and backward, when parameters are views",
+            f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views during "
+            "forward and backward computation'",
+        )
+    elif not toggle.value and holds_gradients and not ranks_differ(at.case):
+        yield Exclusion(
+            "a freeze while gradients are held, of which FSDP1 drops those of frozen "
+            "parameters (_flat_param.py, _use_sharded_grad_views)",
+            "_flat_param.py, _use_sharded_grad_views: 'parameters with requires_grad=False have "
+            "their gradients set to None'",
+        )
+    elif not at.case.fsdp1.use_orig_params and splits_a_unit(at.case, toggle.target):
+        yield Exclusion("requires_grad of a part of a flat parameter", _FREEZING)
 
 
 def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
@@ -334,14 +291,12 @@ def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
     spec = case.optimizer
     if spec.kind == "sgd" and not spec.momentum and not spec.weight_decay:
         return False
-    if not any(isinstance(op, Step) for op in case.schedule):
+    if not any(op.updates for op in case.schedule):
         return False
-    progress = Progress(case)
-    for index in range(len(case.schedule)):
-        progress.advance()
+    for at in follow(case):  # a backward freezes nothing
         for members in units(case).values():
-            trainable = set(members) - progress.frozen
-            missing = trainable.intersection(without.get(index, ()))
+            trainable = set(members) - at.frozen
+            missing = trainable.intersection(without.get(at.index, ()))
             if missing and not missing == trainable == set(members):
                 return True
     return False

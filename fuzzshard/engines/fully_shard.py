@@ -16,21 +16,8 @@ from fuzzshard.case.dtypes import stored_dtype, uses_fsdp1_policy
 from fuzzshard.case.facts import facts
 from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.no_rows import has_other_graph_without_rows
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    Cast,
-    CorruptState,
-    Forward,
-    LoadState,
-    Reshard,
-    SetDivideFactor,
-    SetFlag,
-    Step,
-    Unshard,
-)
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.case.schedule_state import follow
+from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags, flags_set
 from fuzzshard.contracts import CHANGES_BETWEEN_FORWARD_AND_BACKWARD
 from fuzzshard.engines import fully_shard_options as options
 from fuzzshard.engines.base import Engine
@@ -41,7 +28,7 @@ from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.engines.tensor_parallel import parallelize_tensors
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import build_model
-from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.op import Below, Switch
 
 FSDP1_POLICY = Exclusion(
     "the mixed precision of the case is that of FSDP1",
@@ -82,29 +69,23 @@ def not_applicable(case: Case) -> Exclusion | None:
     if not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds() and _modifies_awaited(case):
         return MODIFIED_MEANWHILE
     initialized = False
-    cast: Dtype | None = None
-    for op in case.schedule:
-        if isinstance(op, Cast):
-            dtypes = {stored_dtype(case, fqn, cast) for fqn in facts(case).parameters}
-            if initialized and dtypes != {op.dtype}:
-                return CAST_LATER
-            cast = op.dtype
-        elif isinstance(op, Forward | Unshard | Abort):
-            initialized = True
-        elif isinstance(op, CorruptState) and op.how == "rebuild":
-            initialized = False
+    for at in follow(case):
+        op = at.op
+        stored = {stored_dtype(case, fqn, at.cast) for fqn in facts(case).parameters if op.casts_to}
+        if initialized and not stored <= {op.casts_to}:
+            return CAST_LATER
+        initialized = not op.rebuilds and (initialized or op.begins is not None or op.gathers)
     return None
 
 
 def _modifies_awaited(case: Case) -> bool:
     """Whether parameters change after a forward of which the backward comes later."""
-    progress, changed = Progress(case), -1
-    for index, op in enumerate(case.schedule):
-        if isinstance(op, Step | LoadState | CorruptState):
-            changed = index
-        if isinstance(op, Backward) and any(start < changed for start, *_ in progress.taken_by(op)):
+    changed = -1
+    for at in follow(case):
+        if at.op.updates or at.op.loads or at.op.corrupts:
+            changed = at.index
+        if any(forward.place < changed for forward in at.taken):
             return True
-        progress.advance()
     return False
 
 
@@ -121,9 +102,7 @@ class FullyShard(Engine):
             fqn: owner for fqn, owner in self.facts.owners.items() if owner is UNMANAGED
         }
         self.sync = ExplicitSync(mesh, unmanaged, self.flags)
-        self._must_wait = mesh.device.type == "cuda" and any(
-            isinstance(op, SetFlag) and op.flag == "is_last_backward" for op in case.schedule
-        )
+        self._must_wait = mesh.device.type == "cuda" and "is_last_backward" in flags_set(case)
 
     @override
     def build(self) -> nn.Module:
@@ -156,43 +135,43 @@ class FullyShard(Engine):
             options.compile_root(self.case, model)
         return model
 
-    def _targeted(self, op: SetFlag | SetDivideFactor | Unshard | Reshard) -> Iterator[FSDPModule]:
-        target = self.model.get_submodule(op.target)
-        for module in target.modules() if op.recurse else [target]:
+    def _wrapped(self, below: Below) -> Iterator[FSDPModule]:
+        target = self.model.get_submodule(below.target)
+        for module in target.modules() if below.recurse else [target]:
             if isinstance(module, FSDPModule):
                 yield module
 
     @override
-    def set_flag(self, op: SetFlag) -> None:
+    def set_flag(self, switch: Switch) -> None:
         """As users do it: the setters of a wrapped module go through those below it themselves."""
-        self.flags.set(op)
-        target = self.model.get_submodule(op.target)
-        if op.flag == "is_last_backward":
-            for module in self._targeted(op):
-                module.set_is_last_backward(op.value)
+        self.flags.set(switch)
+        target = self.model.get_submodule(switch.below.target)
+        if switch.flag == "is_last_backward":
+            for module in self._wrapped(switch.below):
+                module.set_is_last_backward(switch.value)
         elif isinstance(target, FSDPModule):
-            getattr(target, f"set_{op.flag}")(op.value, recurse=op.recurse)
+            getattr(target, f"set_{switch.flag}")(switch.value, recurse=switch.below.recurse)
         else:
-            for module in self._targeted(op):
-                getattr(module, f"set_{op.flag}")(op.value, recurse=False)
+            for module in self._wrapped(switch.below):
+                getattr(module, f"set_{switch.flag}")(switch.value, recurse=False)
 
     @override
-    def set_divide_factor(self, op: SetDivideFactor) -> None:
-        self.flags.set_divisor(op)
-        for module in self._targeted(op):
-            options.set_divide_factor(module, op, self.case.mesh.shard, self.mesh.device)
+    def set_divide_factor(self, factor: float, below: Below) -> None:
+        self.flags.set_divisor(factor, below)
+        for module in self._wrapped(below):
+            options.set_divide_factor(module, factor, self.case.mesh.shard, self.mesh.device)
 
     @override
-    def unshard(self, op: Unshard) -> None:
+    def unshard(self, below: Below, *, async_op: bool, wait: bool) -> None:
         """Waits if it is told to: "FSDP will wait on the pending unshard in the module's pre-forward"."""
-        handles = [module.unshard(async_op=op.async_op) for module in self._targeted(op)]
-        for handle in handles if op.wait else ():
+        handles = [module.unshard(async_op=async_op) for module in self._wrapped(below)]
+        for handle in handles if wait else ():
             if handle is not None:
                 handle.wait()
 
     @override
-    def reshard(self, op: Reshard) -> None:
-        for module in self._targeted(op):
+    def reshard(self, below: Below) -> None:
+        for module in self._wrapped(below):
             module.reshard()
 
     @override
@@ -278,6 +257,4 @@ class FullyShard(Engine):
         "To modify the parameters between forward and backward, the registered parameters must be the
         sharded parameters. For False or an int, this can be done by manually resharding via reshard()."
         """
-        for module in self.model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        self.reshard(Below())

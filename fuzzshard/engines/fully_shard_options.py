@@ -24,7 +24,7 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_groups
 from fuzzshard.case.options import CommunicationOption, Precision
 from fuzzshard.case.placements import shard_dim
-from fuzzshard.case.schedule import Abort, Op, SetDivideFactor
+from fuzzshard.case.sync_flags import multiplies
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
 
@@ -183,13 +183,9 @@ def lacking(case: Case) -> str | None:
     keeps = any(group.precision is not None and group.precision.keep for group in case.wrap)
     if keeps and "param_dtype_override_fn" not in MixedPrecisionPolicy.__dataclass_fields__:
         return "MixedPrecisionPolicy.param_dtype_override_fn"
-    called = [_METHODS[type(op)] for op in case.schedule if type(op) in _METHODS]
+    called = [op.method for op in case.schedule if op.method]
     called += ["finalize_backward"] if case.finalize is not None else []
     return next((f"FSDPModule.{n}" for n in (*names, *called) if not hasattr(FSDPModule, n)), None)
-
-
-_METHODS: Mapping[type[Op], str] = {Abort: "reset_iter_state"}
-"""Ops that call what not every supported torch has."""
 
 
 def register_methods(found: Facts, model: nn.Module) -> None:
@@ -240,10 +236,10 @@ def _register(model: nn.Module, fqn: str, parameter: nn.Parameter) -> None:
     model.get_submodule(path).register_parameter(name, parameter)
 
 
-def set_divide_factor(module: FSDPModule, op: SetDivideFactor, shard_size: int, device: torch.device) -> None:
+def set_divide_factor(module: FSDPModule, factor: float, shard_size: int, device: torch.device) -> None:
     """Where gloo cannot multiply, ``set_force_sum_reduction_for_comms`` makes it a sum and a division."""
-    module.set_gradient_divide_factor(op.factor)
-    if device.type == "cpu" and op.multiplies(shard_size):
+    module.set_gradient_divide_factor(factor)
+    if device.type == "cpu" and multiplies(factor, shard_size):
         module.set_force_sum_reduction_for_comms(True)
 
 

@@ -17,8 +17,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, join, modules_below, resolve
 from fuzzshard.case.groups import groups_within
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Abort, CorruptState, Forward
+from fuzzshard.case.schedule_state import follow
 
 
 class Flaw(enum.Enum):
@@ -39,16 +38,14 @@ def flaw(case: Case, *, ties: bool) -> tuple[Flaw, int] | None:
     if _sharded_twice(case):
         return Flaw.SHARDED_TWICE, -1
     roots = _Roots(case, ties)
-    tape, progress = Tape(case, facts(case), roots), Progress(case)
-    for index, op in enumerate(case.schedule):
-        if isinstance(op, CorruptState) and op.how == "rebuild":
+    tape = Tape(case, facts(case), roots)
+    for at in follow(case):
+        if at.op.rebuilds:
             roots.initialised.clear()
-        if isinstance(op, Forward | Abort):
-            called = op.target if isinstance(op, Forward) else ""
-            tape.forward(called, grad=False, paths=progress.paths, frozen=(), training=True)
+        if (call := at.op.begins) is not None:
+            tape.forward(call.target, grad=False, paths=at.paths, frozen=(), training=True)
             if roots.flaw is not None:
-                return roots.flaw, index
-        progress.advance()
+                return roots.flaw, at.index
     return None
 
 

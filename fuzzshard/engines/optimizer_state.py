@@ -18,22 +18,8 @@ from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import stored_dtype
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    Cast,
-    CorruptState,
-    Forward,
-    LoadState,
-    Op,
-    SaveState,
-    SetFlag,
-    SetMode,
-    Step,
-    ZeroGrad,
-)
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.case.schedule_state import ScheduleState, follow
+from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.case.tensor_parallel import tensor_dims
 
 
@@ -73,9 +59,9 @@ class Known:
 @functools.lru_cache(maxsize=8)
 def lacks(case: Case, engine: str) -> tuple[tuple[Lack, int, bool], ...]:
     """What is lacking, at which op, and whether that is certain; up to the first that is certain."""
-    loads = any(isinstance(op, LoadState) for op in case.schedule)
+    loads = any(op.loads for op in case.schedule)
     zeroes = case.optimizer.foreach and any(
-        isinstance(o, ZeroGrad) and not o.set_to_none for o in case.schedule
+        op.zeroes_gradients and not op.set_to_none for op in case.schedule
     )
     found: list[tuple[Lack, int, bool]] = []
     if not loads and not zeroes:
@@ -95,10 +81,7 @@ class _Walk:
         self.found = facts(case)
         self.sharded = engine == "fully_shard"
         self.tape = Tape(case, self.found, Unwatched())
-        self.progress = Progress(case)
-        self.flags = SyncFlags(case)
-        self.training = True
-        self.losses: dict[int, list[Node]] = {}
+        self.at = ScheduleState(case)
         exclude = case.optimizer.exclude
         self.optimized = {f for f in self.found.parameters if not any(is_within(f, e) for e in exclude)}
         self.stateless = case.optimizer.kind == "sgd" and not case.optimizer.momentum
@@ -106,83 +89,57 @@ class _Walk:
         self.unreduced: dict[int | None, set[str]] = {}
         self.state = Known()
         self.saved = Known()
-        self.via = "dcp"
 
     def lacks(self) -> Iterator[tuple[Lack, int, bool]]:
         """In the order of the ops."""
-        for index, op in enumerate(self.case.schedule):
-            skipped = False
-            match op:
-                case Forward():
-                    loss = self.tape.loss(op, self.progress, training=self.training)
-                    if op.grad:
-                        self.losses[index] = loss
-                case Backward():
-                    taken = [node for i, _, _ in self.progress.taken_by(op) for node in self.losses.pop(i)]
-                    skipped = not taken
-                    self._backward(taken)
-                case ZeroGrad():
-                    yield from self._zero_grad(index, op)
-                case LoadState():
-                    yield from self._load(index, op)
-                case _:
-                    self._apply(op)
-            self.progress.advance(skipped=skipped)
-
-    def _apply(self, op: Op) -> None:
-        match op:
-            case SetFlag():
-                self.flags.set(op)
-            case SetMode():
-                self.training = op.train
-            case Step() if not self.stateless:
+        for at in follow(self.case):
+            self.at, op, taken = at, at.op, self.tape.follow(at)
+            if op.takes:
+                self.at.skipped = not taken
+                self._backward(taken)
+            if op.zeroes_gradients:
+                yield from self._zero_grad()
+            if op.loads:
+                yield from self._load()
+            if op.updates and not self.stateless:
                 self.state.add(self.grads.within(self.optimized))
-            case SaveState():
+            if op.via:
                 if op.via == "dcp":
                     self._initialise()
-                self.saved, self.via = self.state.copy(), op.via
-            case Cast():
+                self.saved = self.state.copy()
+            if op.casts_to or op.rebuilds:
                 self.state = Known()
-            case Abort():
+            if op.aborts or op.rebuilds:
                 self.grads = Known()
                 self.unreduced.clear()
-            case CorruptState(how="rebuild"):
-                self.state, self.grads = Known(), Known()
-                self.unreduced.clear()
-            case _:
-                pass
 
     def _backward(self, losses: list[Node]) -> None:
         """``fully_shard`` hands out a gradient when it is reduced, and so is what no group manages."""
-        came = {fqn for node in reached(losses) for fqn in node.parameters} - self.progress.frozen
+        came = {fqn for node in reached(losses) for fqn in node.parameters} - self.at.frozen
         if not self.sharded:
             self.grads.add(Known(came))
             return
         for fqn in came:
             self.unreduced.setdefault(self.found.owners[fqn], set()).add(fqn)
         for owner, held in self.unreduced.items():
-            if self.flags.synced(owner):
+            if self.at.flags.synced(owner):
                 sure = owner is UNMANAGED or bool(held & came)
                 self.grads.add(Known(set(held)) if sure else Known(maybe=set(held)))
                 if sure:
                     held.clear()
         for fqn, owner in self.found.owners.items():
-            if (
-                fills_unused(self.case, owner)
-                and self.flags.synced(owner)
-                and fqn not in self.progress.frozen
-            ):
+            if fills_unused(self.case, owner) and self.at.flags.synced(owner) and fqn not in self.at.frozen:
                 self.grads.add(Known(maybe={fqn}))
 
-    def _zero_grad(self, index: int, op: ZeroGrad) -> Iterator[tuple[Lack, int, bool]]:
+    def _zero_grad(self) -> Iterator[tuple[Lack, int, bool]]:
         """``Optimizer.zero_grad``: all gradients of one dtype and device in one call."""
-        if op.set_to_none:
+        if self.at.op.set_to_none:
             self.grads.sure -= self.optimized
             self.grads.maybe -= self.optimized
         elif self.sharded and self.case.optimizer.foreach:
             for sure, names in ((True, self.grads.sure), (False, self.grads.all)):
                 if self._mixes(names & self.optimized, on_host=not sure):
-                    yield Lack.ONE_KIND_OF_GRADIENT, index, sure
+                    yield Lack.ONE_KIND_OF_GRADIENT, self.at.index, sure
                     return
 
     def _mixes(self, names: set[str], *, on_host: bool) -> bool:
@@ -195,7 +152,7 @@ class _Walk:
         for fqn in names:
             owner = self.found.owners[fqn]
             offloaded = not on_host and owner is not UNMANAGED and self.case.wrap[owner].offload is not None
-            key = (stored_dtype(self.case, fqn, self.progress.cast), offloaded)
+            key = (stored_dtype(self.case, fqn, self.at.cast), offloaded)
             is_dtensor = owner is not UNMANAGED or fqn in planned
             if is_dtensor or math.prod(self.found.parameters[fqn]) > 1:
                 kinds.setdefault(key, set()).add(is_dtensor)
@@ -208,12 +165,13 @@ class _Walk:
         """
         if self.stateless or self.state.sure or self.grads.within(self.optimized).sure:
             return
-        trainable = self.optimized - self.progress.frozen
+        trainable = self.optimized - self.at.frozen
         doubtful = self.state.maybe or self.grads.within(self.optimized).maybe
         self.state.add(Known(maybe=trainable) if doubtful else Known(trainable))
 
-    def _load(self, index: int, op: LoadState) -> Iterator[tuple[Lack, int, bool]]:
-        if self.via == "state_dict":
+    def _load(self) -> Iterator[tuple[Lack, int, bool]]:
+        op, index = self.at.op, self.at.index
+        if self.at.saved == "state_dict":
             self.state = self.saved.copy()
             if op.assign:  # the parameters are others now
                 self.grads = Known()
@@ -222,6 +180,6 @@ class _Walk:
         if self.state.all - self.saved.sure:
             yield Lack.SAVED_STATE, index, False
         if op.assign and self.state.all and not self.stateless:
-            needed = self.optimized - self.progress.frozen
+            needed = self.optimized - self.at.frozen
             if needed - self.state.sure:
                 yield Lack.SAVED_STATE, index, False

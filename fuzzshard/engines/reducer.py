@@ -18,9 +18,8 @@ from fuzzshard.case.autograd import Node, Tape, Unwatched, Value, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Backward, CorruptState, Forward, Op, SetFlag, SetMode
-from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.case.schedule_state import ScheduleState, follow
+from fuzzshard.parts.op import Call
 
 
 class Complaint(enum.Enum):
@@ -71,9 +70,7 @@ class _Reducer:
         self.case, self.options = case, options
         self.found = facts(case)
         self.tape = Tape(case, self.found, Unwatched())
-        self.progress = Progress(case)
-        self.flags = SyncFlags(case)
-        self.training = True
+        self.at = ScheduleState(case)
         self.losses: dict[int, list[Node]] = {}
         self._forget()
 
@@ -87,31 +84,20 @@ class _Reducer:
         """Every complaint in order; what comes after the first is what a reducer would say that went on."""
         if not self.options.built_by_forward:
             yield from self._construct(-1, self._frozen_at_construction())
-        for index, op in enumerate(self.case.schedule):
-            yield from self._run(index, op)
-
-    def _run(self, index: int, op: Op) -> Iterator[tuple[Complaint, int]]:
-        skipped = False
-        match op:  # a forward of a submodule does not come to DDP
-            case Forward(target=""):
+        for at in follow(self.case):
+            self.at, op, index = at, at.op, at.index
+            if op.call and not op.call.target:  # one of a submodule does not come to DDP
                 if self.parameters is None:
-                    yield from self._construct(index, frozenset(self.progress.frozen))
-                self._forward(index, op)
-            case Backward():
-                taken = [node for i, _, _ in self.progress.taken_by(op) for node in self.losses.pop(i)]
-                skipped = not taken
-                yield from self._backward(index, taken)
-            case SetFlag():
-                self.flags.set(op)
-            case SetMode():
-                self.training = op.train
-            case CorruptState(how="rebuild"):
+                    yield from self._construct(index, frozenset(self.at.frozen))
+                self._forward(op.call)
+            if op.takes:
+                taken = [node for forward in self.at.taken for node in self.losses.pop(forward.place)]
+                self.at.skipped = not taken
+                yield from self._backward(taken)
+            if op.rebuilds:
                 self._forget()
                 if not self.options.built_by_forward:
                     yield from self._construct(index, self._frozen_at_construction())
-            case _:
-                pass
-        self.progress.advance(skipped=skipped)
 
     def _frozen_at_construction(self) -> frozenset[str]:
         targets = [freeze.target for freeze in self.case.freezes if not freeze.after_wrap]
@@ -122,20 +108,20 @@ class _Reducer:
         if not self.parameters:
             yield Complaint.NOTHING_TO_REDUCE, index
 
-    def _forward(self, index: int, op: Forward) -> None:
-        progress = self.progress
+    def _forward(self, call: Call) -> None:
+        at = self.at
         outputs = self.tape.forward(
-            op.target, grad=op.grad, paths=progress.paths, frozen=progress.frozen, training=self.training
+            "", grad=call.grad, paths=at.paths, frozen=at.frozen, training=at.training
         )
-        if not op.grad:
+        if not call.grad:
             return
         made = [node for node in outputs if node is not None and not _is_input(node)]
-        if self.flags.synced(UNMANAGED):
+        if at.synced:
             self._prepare(made)
         if self.options.find_unused_parameters and made:
             outputs = self._through_sink(outputs)
-        used = outputs if op.outputs is None else [outputs[i] for i in op.outputs]
-        self.losses[index] = [node for node in used if node is not None]
+        used = call.used(len(outputs))
+        self.losses[at.index] = [node for i in used if (node := outputs[i]) is not None]
 
     def _prepare(self, outputs: list[Node]) -> None:
         """``prepare_for_backward``."""
@@ -150,17 +136,17 @@ class _Reducer:
         sink = self.tape.node(outputs)
         return [node if node is None or _is_input(node) else sink for node in outputs]
 
-    def _backward(self, index: int, losses: list[Node]) -> Iterator[tuple[Complaint, int]]:
+    def _backward(self, losses: list[Node]) -> Iterator[tuple[Complaint, int]]:
         parameters = self.parameters or frozenset()
         came = _leaves(losses) & parameters
         if self.options.static_graph:
             return
         if not came or not self.expects:
-            if losses and self.options.manual_finalization and self.flags.synced(UNMANAGED):
-                yield Complaint.NOTHING_TO_FINALIZE, index
+            if losses and self.options.manual_finalization and self.at.synced:
+                yield Complaint.NOTHING_TO_FINALIZE, self.at.index
             return
         if came & (self.unused | self.ready):
-            yield Complaint.READY_TWICE, index
+            yield Complaint.READY_TWICE, self.at.index
         self.ready |= came | self.unused
         self.expects = self.ready != parameters
 

@@ -15,9 +15,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.facts import Facts, has_batch_norm
 from fuzzshard.case.graph import Block
-from fuzzshard.case.groups import root_groups
-from fuzzshard.case.progress import modules_named
-from fuzzshard.case.schedule import SetDivideFactor, SetFlag, Unshard
+from fuzzshard.case.groups import modules_named, root_groups
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
@@ -29,6 +27,7 @@ from fuzzshard.engines.precision import (
     parameter_dtypes,
 )
 from fuzzshard.engines.sync import ExplicitSync, GradientDtypes
+from fuzzshard.parts.op import Below, Switch
 
 
 class Reference(Engine):
@@ -109,10 +108,10 @@ class Reference(Engine):
         self.sync.filling.add(group)
 
     @override
-    def unshard(self, op: Unshard) -> None:
+    def unshard(self, below: Below, *, async_op: bool, wait: bool) -> None:
         for index, group in enumerate(self.case.wrap):
-            named = modules_named(self.case, group.modules, op.target, recurse=op.recurse)
-            if named and op.waits and fills_unused(self.case, index):
+            named = modules_named(self.case, group.modules, below)
+            if named and (wait or not async_op) and fills_unused(self.case, index):
                 self.sync.filling.add(index)
 
     @override
@@ -121,12 +120,12 @@ class Reference(Engine):
         return has_batch_norm(self.case, path)
 
     @override
-    def set_flag(self, op: SetFlag) -> None:
-        self.flags.set(op)
+    def set_flag(self, switch: Switch) -> None:
+        self.flags.set(switch)
 
     @override
-    def set_divide_factor(self, op: SetDivideFactor) -> None:
-        self.flags.set_divisor(op)
+    def set_divide_factor(self, factor: float, below: Below) -> None:
+        self.flags.set_divisor(factor, below)
 
     @override
     def call_target(self, path: str) -> Callable[..., Any]:

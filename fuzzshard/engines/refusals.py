@@ -15,8 +15,7 @@ from typing import NamedTuple
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import stored_dtype
 from fuzzshard.case.in_place import changed_outputs
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Abort, Forward
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED, VIEWS_ARE_WARNED_OF
 from fuzzshard.engines.fsdp1_contract import frozen_at_construction, mixed_units
 from fuzzshard.engines.lazy_roots import Flaw, flaw
@@ -93,13 +92,10 @@ def _lacks(of: Lack) -> Callable[[Case, str], Iterator[Due]]:
 def _changes_views(case: Case, engine: str) -> Iterator[Due]:
     """Forwards with gradients that call a wrapped module whose output is changed in place."""
     changed = changed_outputs(case).intersection(path for group in case.wrap for path in group.modules)
-    progress = Progress(case)
-    for index, op in enumerate(case.schedule):
-        if isinstance(op, Abort) and not changed.isdisjoint(progress.calls_of("")):
-            yield Due(index, certain=False)  # the exception may come before
-        if isinstance(op, Forward) and op.grad and not changed.isdisjoint(progress.calls_of(op.target)):
-            yield Due(index, certain=False)
-        progress.advance()
+    for at in follow(case):
+        call = at.op.begins
+        if call and call.grad and not changed.isdisjoint(at.calls_of(call.target)):
+            yield Due(at.index, certain=False)  # an exception may come before
 
 
 def _mixes_requires_grad(case: Case, engine: str) -> Iterator[Due]:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.features import features
-from fuzzshard.case.progress import ranks_differ
+from fuzzshard.case.schedule_state import ranks_differ
 from fuzzshard.engines import ddp, fsdp1_contract, fully_shard
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.ddp import DDP

@@ -12,19 +12,9 @@ from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Block, TensorOp, walk
 from fuzzshard.case.needs import unfit_for
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.progress import Progress
 from fuzzshard.case.relations import variant
-from fuzzshard.case.schedule import (
-    Backward,
-    Cast,
-    ClipGradNorm,
-    Forward,
-    LoadState,
-    SaveState,
-    SetFlag,
-    SetRequiresGrad,
-    Step,
-)
+from fuzzshard.case.schedule_state import follow
+from fuzzshard.parts.op import Switch
 
 MAX_OPS = 48
 MAX_LEAVES = 16
@@ -48,10 +38,10 @@ def fits(case: Case, world_size: int, *, cuda: bool) -> bool:
 
 def _options_meet(case: Case, found: Facts) -> bool:
     """What :mod:`fuzzshard.strategies.swarm` says does not go together, and why."""
-    ops = tuple(type(op) for op in case.schedule)
+    ops = case.schedule
     if case.tensor_parallel and (
         case.init == "meta"
-        or ClipGradNorm in ops
+        or any(op.clips for op in ops)
         or case.optimizer.foreach is not False
         or any(leaf.is_dropout for leaf in found.leaves.values())
         or any(_adds_in_place(m) for m in found.modules.values() if isinstance(m, Block))
@@ -62,16 +52,15 @@ def _options_meet(case: Case, found: Facts) -> bool:
         return False
     if case.init == "meta" and case.ties:
         return False
-    if Cast in ops and (SaveState in ops or case.dtypes):
+    if any(op.casts_to for op in ops) and (case.dtypes or any(op.via for op in ops)):
         return False
     frozen = [freeze.target for freeze in case.freezes]
-    toggled = [op for op in case.schedule if isinstance(op, SetRequiresGrad)]
+    toggled = [op.toggle for op in ops if op.toggle]
     if any(not any(is_within(d.target, path) for path in frozen) for d in case.dtypes):
         return False
-    if case.dtypes and any(op.value for op in toggled):
+    if case.dtypes and any(toggle.value for toggle in toggled):
         return False
-    on_disk = any(isinstance(op, SaveState) and op.via == "dcp" for op in case.schedule)
-    return not (on_disk and toggled)
+    return not (toggled and any(op.via == "dcp" for op in ops))
 
 
 def _adds_in_place(block: Block) -> bool:
@@ -89,28 +78,23 @@ def _trains(case: Case, found: Facts) -> bool:
     loaded where no gradients wait to be synchronised.
     """
     flow = Flow(case.model, case.inputs, found, case.ties)
-    progress = Progress(case)
-    off: set[tuple[str, str, bool]] = set()
+    off: set[Switch] = set()
     unsynced = backwards = 0
-    saves = any(isinstance(op, SaveState) for op in case.schedule)
-    for op in case.schedule:
-        match op:
-            case Backward():
-                backwards += 1
-                unsynced = any(flag == "requires_gradient_sync" for flag, _, _ in off)
-            case Forward(grad=True):
-                trainable = frozenset(found.parameters) - progress.frozen
-                flows = flow.outputs(op.target, trainable)
-                if not any(flows[i] for i in op.outputs or range(len(flows))):
-                    return False
-            case Step() | ClipGradNorm() if progress.pending:
+    saves = any(op.via for op in case.schedule)
+    for at in follow(case):
+        op = at.op
+        if op.takes:
+            backwards += 1
+            unsynced = any(switch.flag == "requires_gradient_sync" for switch in off)
+        if op.call and op.call.grad:
+            flows = flow.outputs(op.call.target, frozenset(found.parameters) - at.frozen)
+            if not any(flows[i] for i in op.call.outputs or range(len(flows))):
                 return False
-            case Step() | SaveState() | LoadState() if saves and unsynced:
-                return False
-            case SetFlag() if op.flag != "reshard_after_forward":
-                key = (op.flag, op.target, op.recurse)
-                off = off - {key} if op.value else off | {key}
-            case _:
-                pass
-        progress.advance()
+        if (op.updates or op.clips) and at.pending:
+            return False
+        if (op.updates or op.via or op.loads) and saves and unsynced:
+            return False
+        if op.switch and op.switch.flag != "reshard_after_forward":
+            key = op.switch._replace(value=False)
+            off = off - {key} if op.switch.value else off | {key}
     return backwards > 0

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import is_kept
-from fuzzshard.case.schedule import SetFlag
+from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.engines.fully_shard_state import GroupState
 from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.group_model import Ahead, Group, Phase
@@ -116,10 +116,10 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
         return
     registration = RegistrationModel(case, rank)
     for index in range(len(case.schedule)):
-        registration.advance(index, index in trace.skipped)
+        registration.advance(skipped=index in trace.skipped)
     predictions, model = followed(case, rank)
     certain = all(prediction is not None and prediction.gathers_certain for prediction in predictions)
-    flags = {op.flag for op in case.schedule if isinstance(op, SetFlag)}
+    flags = flags_set(case)
     states = remains.groups.values()
     if all(held.idle for held in states) and any(held.keeps_buffer for held in states):
         yield Leak("buffer", "the last all-gather", "its output, which was copied out", "freed after forward")

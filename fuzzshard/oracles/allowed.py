@@ -13,8 +13,7 @@ from typing import NamedTuple
 from fuzzshard.case.case import ALL_ENGINES, TRACED_BACKWARD, Case
 from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.graph import modules_below
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Backward, SetMode
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.units import parameter_units
 from fuzzshard.oracles.compare import Difference
 
@@ -58,24 +57,21 @@ def _recomputed_statistics(case: Case, difference: Difference, *holders: str) ->
     if key.oracle in holders:
         recomputed = {p for c in case.checkpoints for p in modules_below(case.model, c.module)}
         return key.name.rpartition(".")[0] in recomputed
-    return key.oracle in ("output", "loss") and not _trains(case, key.op)
+    return key.oracle in ("output", "loss") and key.op in _evaluates(case)
 
 
 @functools.lru_cache(maxsize=64)  # asked for every tensor that differs
 def _trained_by_evaluation(case: Case) -> int:
     """The first backward of a forward in evaluation mode; else the end."""
-    progress = Progress(case)
-    for index, op in enumerate(case.schedule):
-        if isinstance(op, Backward) and any(not _trains(case, start) for start, *_ in progress.taken_by(op)):
-            return index
-        progress.advance()
-    return len(case.schedule)
+    evaluates = _evaluates(case)
+    taken = (at.index for at in follow(case) if any(each.place in evaluates for each in at.taken))
+    return next(taken, len(case.schedule))
 
 
-def _trains(case: Case, index: int) -> bool:
-    """Whether the op at ``index`` runs in training mode."""
-    modes = [op.train for op in case.schedule[:index] if isinstance(op, SetMode)]
-    return not modes or modes[-1]
+@functools.lru_cache(maxsize=64)
+def _evaluates(case: Case) -> frozenset[int]:
+    """The ops that run in evaluation mode."""
+    return frozenset(at.index for at in follow(case) if not at.training)
 
 
 def _zeros_in_a_flat_gradient(case: Case, difference: Difference) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.progress import ops_that_run
+from fuzzshard.case.schedule_state import ops_that_run
 from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.group_model import Issued
 from fuzzshard.oracles.judge import MOST_FINDINGS

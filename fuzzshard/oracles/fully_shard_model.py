@@ -10,30 +10,16 @@ import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fuzzshard.case.autograd import Node, Tape, Unwatched, reached
+from fuzzshard.case.autograd import Tape, Unwatched, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.case.progress import Progress, modules_named, names_rank
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    Cast,
-    CorruptState,
-    Forward,
-    LoadState,
-    Op,
-    Reshard,
-    SaveState,
-    SetFlag,
-    SetMode,
-    SetRequiresGrad,
-    Step,
-    TakeStateDict,
-    Unshard,
-)
+from fuzzshard.case.groups import modules_named
+from fuzzshard.case.schedule_state import ScheduleState
+from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.oracles.group_model import Group, Issued, Shards
 from fuzzshard.oracles.hook_model import HookModel
+from fuzzshard.parts.op import Below, Op, Switch
 
 
 class Prediction(NamedTuple):
@@ -66,21 +52,17 @@ class FullyShardModel:
     """Predicts op by op on one rank. ``prefetches=False`` leaves out what backward prefetches by itself."""
 
     def __init__(self, case: Case, rank: int, *, prefetches: bool = True) -> None:
-        self.case, self.rank, self.prefetches = case, rank, prefetches
+        self.case, self.prefetches = case, prefetches
         self.found = facts(case)
         self.certain = is_predictable(case)
-        self.progress = Progress(case, rank)
+        self.at = ScheduleState(case, rank)
         self.issued: list[Issued] = []
-        self.training = True
         self._start()
 
     def _start(self) -> None:
         """The state of a model that was just wrapped."""
         self.hooks = HookModel(self.case, self.found, self.issued, prefetches=self.prefetches)
         self.plain = Tape(self.case, self.found, Unwatched())
-        self.losses: dict[int, tuple[list[Node], list[Node]]] = {}
-        """What each pending loss depends on, in the graph with the hooks and in that of the plain model."""
-        self.training = True
 
     @property
     def groups(self) -> list[Group]:
@@ -89,104 +71,71 @@ class FullyShardModel:
 
     def advance(self) -> Prediction | None:
         """Applies the next op; None where nothing is known, from then on."""
-        op = self.case.schedule[self.progress.next]
+        op = self.at.op
         self.issued.clear()
         skipped = True
         if self.certain:
-            skipped = self._run(op) is False
-            self.progress.advance(skipped=skipped)
+            skipped = not self._run(op)
+            self.at.advance(skipped=skipped)
             self.certain &= self.hooks.certain
-        if not self.certain or isinstance(op, Abort):
+        if not self.certain or op.aborts:
             return None
-        if not isinstance(op, Backward) or skipped:
+        if not op.takes or skipped:
             return Prediction(tuple(self.issued))
         hooks = self.hooks
         return Prediction(tuple(self.issued), hooks.gathers_certain, dict(hooks.in_backward))
 
-    def _run(self, op: Op) -> bool | None:
-        match op:
-            case Forward():
-                self._forward(op)
-            case Backward():
-                return self._backward(op)
-            case Step() | Cast() | CorruptState():
-                self._before_change()
-            case SetRequiresGrad() if names_rank(op.ranks, self.rank):
-                self._before_change()
-            case SetFlag():
-                self._set_flag(op)
-            case SetMode():
-                self.training = op.train
-            case Unshard():
-                for group in self._named(op):
-                    group.gather() if op.waits else group.unshard()
-            case Reshard():
-                for group in self._named(op):
-                    group.reshard()
-            case Abort():
-                self.certain &= not any(group.may_fill for group in self.groups)
-                self.hooks.reset()
-            case TakeStateDict() | SaveState() | LoadState():
-                for group in self.groups:
-                    group.shards = Shards.ALL
-            case _:
-                pass
-        match op:
-            case Cast():
-                for group in self.groups:
-                    group.cast = op.dtype
-                    group.reshard()
-                    self.certain &= not group.gradients
-            case CorruptState(how="rebuild"):
-                self.certain &= not any(isinstance(o, SetFlag) for o in self.case.schedule)
-                self._start()
-                for group in self.groups:
-                    group.cast = self.progress.cast
-            case _:
-                pass
-        return None
+    def _run(self, op: Op) -> bool:
+        """Runs one op; False for a backward that has nothing to differentiate.
 
-    def _before_change(self) -> None:
-        if self.progress.may_be_unsharded:
-            for group in self.groups:
-                group.reshard()
-
-    def _named(self, op: SetFlag | Unshard | Reshard) -> list[Group]:
-        return [
-            self.hooks.of_module[m]
-            for m in modules_named(self.case, self.hooks.of_module, op.target, recurse=op.recurse)
-        ]
-
-    def _set_flag(self, op: SetFlag) -> None:
-        for group in self._named(op):
-            match op.flag:
-                case "requires_gradient_sync":
-                    group.reduces = group.all_reduces = op.value
-                case "requires_all_reduce":
-                    group.all_reduces = op.value
-                case "reshard_after_backward":
-                    group.reshards_after_backward = op.value
-                case "reshard_after_forward":
-                    group.set_reshard_after_forward(op.value)
-                case "is_last_backward":
-                    group.root.last_backward = op.value
-
-    def _forward(self, op: Forward) -> None:
-        hooked = self.hooks.loss(op, self.progress, training=self.training)
-        plain = self.plain.loss(op, self.progress, training=self.training)
-        if op.grad:
-            self.losses[self.progress.next] = hooked, plain
-
-    def _backward(self, op: Backward) -> bool:
-        losses = [self.losses.pop(index) for index, _, _ in self.progress.taken_by(op)]
-        hooked = reached(node for nodes, _ in losses for node in nodes)
-        plain = reached(node for _, nodes in losses for node in nodes)
-        if hooked:
-            arriving = frozenset(fqn for node in plain for fqn in node.parameters)
-            self.hooks.backward(hooked, arriving, self.progress.frozen)
+        Which parameters get a gradient follows from the graph without hooks.
+        """
+        losses, plain = self.hooks.follow(self.at), self.plain.follow(self.at)
+        if losses:
+            arriving = frozenset(fqn for node in reached(plain) for fqn in node.parameters)
+            self.hooks.backward(reached(losses), arriving, self.at.frozen)
             if self.case.finalize is not None:
                 self.hooks.finalize()
-        return bool(hooked)
+        if op.switch:
+            self._set_flag(op.switch)
+        for group in self._named(op.below) if op.gathers else ():
+            group.gather() if op.waits else group.unshard()
+        changes = op.wants_sharded and op.runs_on(self.at.rank) and self.at.may_be_unsharded
+        for group in self.groups if changes else self._named(op.below) if op.frees else ():
+            group.reshard()
+        if op.aborts:
+            self.certain &= not any(group.may_fill for group in self.groups)
+            self.hooks.reset()
+        for group in self.groups if op.takes_state else ():
+            group.shards = Shards.ALL
+        for group in self.groups if op.casts_to else ():
+            group.cast = op.casts_to
+            group.reshard()
+            self.certain &= not group.gradients
+        if op.rebuilds:
+            self.certain &= not flags_set(self.case)
+            self._start()
+            for group in self.groups:
+                group.cast = self.at.cast
+        return bool(losses) or not op.takes
+
+    def _named(self, below: Below | None) -> list[Group]:
+        named = modules_named(self.case, self.hooks.of_module, below) if below else []
+        return [self.hooks.of_module[m] for m in named]
+
+    def _set_flag(self, switch: Switch) -> None:
+        for group in self._named(switch.below):
+            match switch.flag:
+                case "requires_gradient_sync":
+                    group.reduces = group.all_reduces = switch.value
+                case "requires_all_reduce":
+                    group.all_reduces = switch.value
+                case "reshard_after_backward":
+                    group.reshards_after_backward = switch.value
+                case "reshard_after_forward":
+                    group.set_reshard_after_forward(switch.value)
+                case "is_last_backward":
+                    group.root.last_backward = switch.value
 
 
 class Followed(NamedTuple):

@@ -14,8 +14,7 @@ from fuzzshard.case.check_dtypes import CastHere, casts_made
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import groups_within
-from fuzzshard.case.progress import Progress
-from fuzzshard.case.schedule import Forward
+from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.oracles.group_model import Ahead, Group, Issued, Phase, Root, Shards
 
 
@@ -39,10 +38,11 @@ class HookModel:
         self.casts: Mapping[str, deque[CastHere]] = {}
         self.in_backward: Counter[int] = Counter()
 
-    def loss(self, op: Forward, progress: Progress, *, training: bool) -> list[Node]:
-        """Runs ``op``, as :meth:`Tape.loss` does."""
-        self.casts = casts_made(self.case, self.found, op.target, cast=progress.cast, paths=progress.paths)
-        return self.tape.loss(op, progress, training=training)
+    def follow(self, at: ScheduleState) -> list[Node]:
+        """Runs a forward, or names what a backward is of, as :meth:`Tape.follow` does."""
+        if (call := at.op.call) is not None:
+            self.casts = casts_made(self.case, self.found, call.target, cast=at.cast, paths=at.paths)
+        return self.tape.follow(at)
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
         """The pre-forward hooks of a module: its group gathers, and learns when its inputs have gradients."""

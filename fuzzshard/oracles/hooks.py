@@ -17,8 +17,7 @@ from fuzzshard.case.autograd import Node, Tape, Value, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.case.progress import Progress, ops_that_run
-from fuzzshard.case.schedule import Backward, Forward, SetMode
+from fuzzshard.case.schedule_state import follow, ops_that_run
 from fuzzshard.case.units import parameter_units, units
 from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.judge import MOST_FINDINGS
@@ -68,29 +67,21 @@ def resharded_units(case: Case, rank: int) -> Iterator[tuple[int, int | None]]:
     inputs by themselves: FSDP1 finds none in a dataclass (``_register_post_backward_reshard_only_hook``).
     """
     found, calls = facts(case), _Calls(case)
-    tape, progress = Tape(case, found, calls), Progress(case, rank)
+    tape = Tape(case, found, calls)
     plain = not case.checkpoints and case.compile is None
     plain &= all(len(names) == 1 for names in parameter_units(case).values())
     called = [found.modules[unit] for unit in units(case)]
     plain &= all(not isinstance(module, Block) or module.passing != "dataclass" for module in called)
-    losses: list[list[Node]] = []
-    training = True
-    for index, op in enumerate(case.schedule):
-        match op:
-            case Forward():
-                loss = tape.loss(op, progress, training=training)
-                losses += [loss] if op.grad else []
-            case Backward():
-                known = plain and len(losses) == 1 and max(calls.counts.values(), default=1) == 1
-                if losses and losses[0]:
-                    yield index, calls.done(reached(losses[0]), progress.frozen) if known else None
-                losses.clear()
-                calls.clear()
-            case SetMode():
-                training = op.train
-            case _:
-                pass
-        progress.advance()
+    last = -1
+    for at in follow(case, rank):
+        losses = tape.follow(at)
+        if at.op.takes:
+            once = len(at.pending) == 1 and at.pending[0].place > last
+            known = plain and once and max(calls.counts.values(), default=1) == 1
+            last = at.index
+            if losses:
+                yield at.index, calls.done(reached(losses), at.frozen) if known else None
+            calls.clear()
 
 
 class _Calls:

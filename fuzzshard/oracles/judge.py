@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule import SaveState
+from fuzzshard.case.schedule_state import first
 from fuzzshard.oracles.bound import Bound, distance, largest_distance
 from fuzzshard.oracles.compare import Difference, agree
 from fuzzshard.training.trace import Trace
@@ -99,10 +99,7 @@ def vote(
     not.
     """
     disagreeing = {name: {d.key for d in found} for name, found in differing.items()}
-    shared = next(
-        (i for i, op in enumerate(case.schedule) if isinstance(op, SaveState) and op.via == "dcp"),
-        len(case.schedule),
-    )
+    shared = first(case, lambda op: op.via == "dcp")
 
     def culprit(difference: Difference) -> str:
         for other, keys in disagreeing.items():

@@ -17,26 +17,12 @@ import dataclasses
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import computing_dtype, stored_dtype
 from fuzzshard.case.facts import Facts, facts
-from fuzzshard.case.groups import groups_within
+from fuzzshard.case.groups import groups_within, modules_named
 from fuzzshard.case.placements import shard_dim
-from fuzzshard.case.progress import Progress, modules_named, names_rank
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    Cast,
-    CorruptState,
-    Forward,
-    LoadState,
-    Reshard,
-    SaveState,
-    SetFlag,
-    SetRequiresGrad,
-    Step,
-    TakeStateDict,
-    Unshard,
-)
+from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.parts.op import Below, Call
 from fuzzshard.training.trace import Key, Registration, Trace
 from fuzzshard.verdict import Finding
 
@@ -62,50 +48,40 @@ class RegistrationModel:
         self.facts: Facts = facts(case)
         self.tensor_dims = tensor_dims(case, self.facts)
         self.groups = [_Group(spec.reshard_after_forward) for spec in case.wrap]
-        self.progress = Progress(case, rank)
+        self.at = ScheduleState(case, rank)
 
-    def advance(self, index: int, skipped: bool) -> None:
-        """Applies the op at ``index``; ``skipped`` says that a backward had nothing to differentiate."""
-        op = self.case.schedule[index]
-        match op:
-            case Forward():
-                self._forward(op)
-            case Backward() if not skipped:
-                self._backward(op)
-            case SetFlag(flag="reshard_after_forward"):
-                for group in self._named(op):
-                    group.reshard_after_forward = op.value
-            case SetFlag(flag="reshard_after_backward"):
-                for group in self._named(op):
-                    group.reshard_after_backward = op.value
-            case Unshard() if op.waits:
-                for group in self._named(op):
-                    group.state = UNSHARDED
-            case Reshard():
-                for group in self._named(op):
-                    group.state = SHARDED
-            case Abort():
-                self._claim(len(self.groups) - 1)
-                self._reshard()
-            case SetRequiresGrad() if names_rank(op.ranks, self.progress.rank):
-                self._before_change()
-            case Step():
-                self._before_change()
-            case Cast() | TakeStateDict() | SaveState() | LoadState() | CorruptState(how="zero"):
-                self._reshard()
-            case CorruptState():
-                self._reshard()
-                for group in self.groups:
-                    group.root = None
-            case _:
-                pass
-        self.progress.advance(skipped=skipped)
+    def advance(self, *, skipped: bool) -> None:
+        """Applies the next op; ``skipped`` says that a backward had nothing to differentiate."""
+        op, at = self.at.op, self.at
+        if op.call:
+            self._forward(op.call)
+        if op.takes and not skipped:
+            self._backward()
+        if op.switch and op.switch.flag.startswith("reshard_after_"):
+            for group in self._named(op.below):
+                setattr(group, op.switch.flag, op.switch.value)
+        if op.gathers and op.waits:
+            for group in self._named(op.below):
+                group.state = UNSHARDED
+        if op.frees:
+            for group in self._named(op.below):
+                group.state = SHARDED
+        changes = op.wants_sharded and op.runs_on(at.rank) and at.may_be_unsharded
+        if changes or op.aborts or op.casts_to or op.takes_state or op.corrupts:
+            for group in self.groups:
+                group.state = SHARDED
+        if op.aborts:
+            self._claim(len(self.groups) - 1)
+        if op.rebuilds:
+            for group in self.groups:
+                group.root = None
+        at.advance(skipped=skipped)
 
     def expected(self, fqn: str) -> Registration | None:
         """What must be registered at ``fqn`` now, or None where nothing is promised."""
         owner = self.facts.owners[fqn]
         shape = self.facts.parameters[fqn]
-        requires_grad = fqn not in self.progress.frozen
+        requires_grad = fqn not in self.at.frozen
         mesh = self.case.mesh
         dim = 0 if owner is None else shard_dim(self.case.wrap[owner], shape)
         state = UNSHARDED if owner is None else self.groups[owner].state
@@ -130,29 +106,20 @@ class RegistrationModel:
 
     def _dtype(self, fqn: str, state: int) -> str:
         """Sharded parameters are what is trained; others have the dtype that a forward computes in."""
-        cast = self.progress.cast
+        cast = self.at.cast
         if state == SHARDED:
             return stored_dtype(self.case, fqn, cast)
         return computing_dtype(self.case, self.facts, fqn, cast)
 
-    def _named(self, op: SetFlag | Unshard | Reshard) -> list[_Group]:
+    def _named(self, below: Below | None) -> list[_Group]:
         return [
             group
             for group, spec in zip(self.groups, self.case.wrap, strict=True)
-            if modules_named(self.case, spec.modules, op.target, recurse=op.recurse)
+            if below and modules_named(self.case, spec.modules, below)
         ]
 
-    def _before_change(self) -> None:
-        """The trainer reshards before it changes parameters that may not be sharded."""
-        if self.progress.may_be_unsharded:
-            self._reshard()
-
-    def _reshard(self) -> None:
-        for group in self.groups:
-            group.state = SHARDED
-
-    def _forward(self, op: Forward) -> None:
-        called = self.progress.calls_of(op.target)
+    def _forward(self, call: Call) -> None:
+        called = self.at.calls_of(call.target)
         running = [i for i, spec in enumerate(self.case.wrap) if any(m in called for m in spec.modules)]
         for i in reversed(running):  # wrapping is bottom-up, so later groups enclose earlier ones
             self._claim(i)
@@ -175,12 +142,12 @@ class RegistrationModel:
             return SHARDED if reshard else UNSHARDED
         return UNSHARDED if reshard == 1 else SHARDED if reshard == self.case.mesh.shard else reshard
 
-    def _backward(self, op: Backward) -> None:
+    def _backward(self) -> None:
         """It is certain to reach the groups of the FSDP roots that its forwards called themselves."""
-        done = self.progress.taken_by(op)
+        done = self.at.taken
         wrapped = {m: i for i, spec in enumerate(self.case.wrap) for m in spec.modules}
-        certain = {self.groups[wrapped[f.target]].root for _, f, _ in done if f.target in wrapped}
-        called = {module for *_, modules in done for module in modules}
+        certain = {self.groups[wrapped[c.target]].root for _, c, *_ in done if c.target in wrapped}
+        called = {module for _, _, modules, _ in done for module in modules}
         for group, spec in zip(self.groups, self.case.wrap, strict=True):
             ran = any(m in called for m in spec.modules)
             if group.root in certain and group.reshard_after_backward:
@@ -195,7 +162,7 @@ def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
     found = []
     for index in range(-1, len(case.schedule)):
         if index >= 0:
-            model.advance(index, index in trace.skipped)
+            model.advance(skipped=index in trace.skipped)
         for fqn in model.facts.parameters:
             observed = trace.registrations.get(Key(index, "registration", fqn))
             expected = model.expected(fqn)

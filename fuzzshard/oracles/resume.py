@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule import CorruptState, SaveState
 from fuzzshard.oracles.compare import same_bits
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
@@ -19,9 +18,9 @@ def uncorrupted(case: Case, reference: Trace, rank: int) -> list[Finding]:
     found = []
     saved: dict[str, torch.Tensor] = {}
     for index, op in enumerate(case.schedule):
-        if isinstance(op, SaveState):
+        if op.via:
             saved = _parameters(reference, index, "parameter")
-        elif isinstance(op, CorruptState):
+        elif op.corrupts:
             corrupted = _parameters(reference, index, "resume")
             if corrupted and all(same_bits(tensor, saved[name]) for name, tensor in corrupted.items()):
                 found.append(

@@ -8,7 +8,7 @@ import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import is_low_precision
-from fuzzshard.case.schedule import Step
+from fuzzshard.case.schedule_state import first
 from fuzzshard.oracles.compare import same_bits
 from fuzzshard.training.trace import Key, Trace
 
@@ -20,8 +20,7 @@ def loose_rung(case: Case) -> str:
 
 def first_step(case: Case) -> int:
     """The first step of the optimizer, else the number of ops; from there on rounding feeds on itself."""
-    ops = case.schedule
-    return next((index for index, op in enumerate(ops) if isinstance(op, Step)), len(ops))
+    return first(case, lambda op: op.updates)
 
 
 SPARE_BITS = 4

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import types
+import typing
+from collections.abc import Iterator
+
 import msgspec
 
 Shape = tuple[int, ...]
@@ -9,3 +14,24 @@ Shape = tuple[int, ...]
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base of every value a Case is made of: frozen, hashable, strict when decoded."""
+
+
+@functools.cache
+def choices(part: type[Part]) -> dict[str, tuple[object, ...]]:
+    """By field, the values that its type names one by one, where these are several."""
+    hints = typing.get_type_hints(part)
+    named = {f.name: tuple(_named_values(hints[f.name])) for f in msgspec.structs.fields(part)}
+    return {name: values for name, values in named.items() if len(values) > 1}
+
+
+def _named_values(hint: object) -> Iterator[object]:
+    origin = typing.get_origin(hint)
+    if hint is bool:
+        yield from (False, True)
+    elif hint is type(None):
+        yield None
+    elif origin is typing.Literal:
+        yield from typing.get_args(hint)
+    elif origin in (types.UnionType, typing.Union):
+        for each in typing.get_args(hint):
+            yield from _named_values(each)

@@ -11,17 +11,13 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Alias, Block, Call, Module, join, resolve, walk
 from fuzzshard.parts.leaf import Leaf
+from fuzzshard.parts.op import expression
 from fuzzshard.parts.part import Shape
 
 
 def module_tree(case: Case, facts: Facts) -> Tree:
     """Every registered module once, in registration order; an alias points to the module it names."""
     return _tree(ModuleNotes(case, facts), "", "model", case.model)
-
-
-def model_name(path: str) -> str:
-    """The expression for the module at ``path``; the root is ``model``."""
-    return join("model", path) if path else "model"
 
 
 def shape_text(shape: Shape) -> str:
@@ -38,7 +34,7 @@ def describe(module: Module, width: int) -> str:
             what = "a tensor" if returns == "tensor" else f"a {returns} of {len(outputs)}"
             return f"Block({', '.join(inputs)}) → {what}"
         case Alias(target=target):
-            return f"the same module as {model_name(target)}"
+            return f"the same module as {expression(target)}"
 
 
 class ModuleNotes:
@@ -71,7 +67,7 @@ class ModuleNotes:
 
     def _parameter(self, fqn: str, name: str, shape: Shape) -> str:
         if fqn in self.ties:
-            return f"{name} = {model_name(self.ties[fqn])} (tied)"
+            return f"{name} = {expression(self.ties[fqn])} (tied)"
         frozen = f" {self.freezes[fqn]}" if fqn in self.freezes else ""
         return f"{name} {shape_text(shape)}{frozen}"
 

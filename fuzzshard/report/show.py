@@ -22,9 +22,10 @@ from fuzzshard.case.order import off_default
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command
+from fuzzshard.parts.op import expression
 from fuzzshard.parts.part import Part
 from fuzzshard.report.dag import draw_forward
-from fuzzshard.report.module_tree import model_name, module_tree, shape_text
+from fuzzshard.report.module_tree import module_tree, shape_text
 from fuzzshard.report.program import program
 from fuzzshard.verdict import Finding
 
@@ -36,7 +37,7 @@ def show(case: Case, findings: Iterable[Finding] = ()) -> RenderableType:
     sections: list[tuple[str, RenderableType]] = [
         ("Setting", _setting(case)),
         ("Model", module_tree(case, found)),
-        *((f"Forward of {model_name(p)}", _lines(draw_forward(b))) for p, b in _blocks(found)),
+        *((f"Forward of {expression(p)}", _lines(draw_forward(b))) for p, b in _blocks(found)),
         ("Wrap groups", _wrap_groups(case, found)),
         *([("Freeze plan", _freeze_plan(case))] if case.freezes else []),
         *([("Options", _pairs(options))] if (options := _options(case)) else []),
@@ -153,7 +154,7 @@ def _wrap_groups(case: Case, found: Facts) -> RenderableType:
         ]
         table.add_row(
             str(index),
-            Text("\n".join(map(model_name, group.modules))),
+            Text("\n".join(map(expression, group.modules))),
             str(group.reshard_after_forward),
             Text("\n".join(managed) or "nothing"),
         )
@@ -162,7 +163,7 @@ def _wrap_groups(case: Case, found: Facts) -> RenderableType:
 
 def _freeze_plan(case: Case) -> RenderableType:
     return _lines(
-        f"{model_name(f.target)}.requires_grad_(False) {'after' if f.after_wrap else 'before'} wrapping"
+        f"{expression(f.target)}.requires_grad_(False) {'after' if f.after_wrap else 'before'} wrapping"
         for f in case.freezes
     )
 
@@ -213,7 +214,7 @@ def _brief(value: object) -> str:
 
 def _schedule(case: Case, marks: Mapping[int, str]) -> Text:
     text = Text(no_wrap=True, overflow="ignore")
-    for index, line in enumerate(program(case.schedule)):
+    for index, line in enumerate(program(case)):
         text.append(f"{index:>3}  ", style="dim").append(line)
         if index in marks:
             text.append(f"   ← {marks[index]}", style="bold red")

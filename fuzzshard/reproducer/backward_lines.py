@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fuzzshard.case.schedule import Op, SetFlag
+from fuzzshard.parts.op import Op
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.helpers import averaging_lines
 from fuzzshard.reproducer.module_ops import Flags
@@ -34,7 +34,7 @@ class BackwardLines:
         self.losses, self.watch = forwards.losses, forwards.watch
         self._averages = [i for i, names in sync.unsynced.items() if not names]
         self._unsynced = False
-        self._leaves_waiting = any(isinstance(op, SetFlag) and op.flag == "is_last_backward" for op in ops)
+        self._leaves_waiting = any(op.switch and op.switch.flag == "is_last_backward" for op in ops)
 
     @property
     def by_hand(self) -> bool:
@@ -92,8 +92,7 @@ class BackwardLines:
         manual = self.scope.engine == "ddp" and self.case.ddp.manual_finalization
         if not manual or not self.flags.synced:
             return []
-        call = f"{self.scope.called}.finalize_backward()"
-        return ["if model is not reference:", f"    {call}"] if self.scope.aim.trains_reference else [call]
+        return self.scope.unless_reference([f"{self.scope.called}.finalize_backward()"])
 
     def _clear(self, index: int) -> list[str]:
         if self.sync.clears != index:

@@ -6,8 +6,8 @@ import re
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import Expect
-from fuzzshard.case.progress import names_rank
 from fuzzshard.errors import UsageError
+from fuzzshard.parts.op import names_rank
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.scope import Scope, at, indented
 

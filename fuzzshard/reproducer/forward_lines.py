@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.case.schedule import Abort, Forward, Op
 from fuzzshard.model.expressions import call_expression, is_checkpointed_at_call
+from fuzzshard.parts.op import Call, Op
 from fuzzshard.reproducer.inputs import InputNames, tuple_text
 from fuzzshard.reproducer.losses import Losses
 from fuzzshard.reproducer.scope import Scope, at
@@ -40,7 +40,7 @@ class ForwardLines:
         """The expression for the loss of the forward at ``index``."""
         return self._inlined.get(index, self.watch.loss(index))
 
-    def lines(self, index: int, op: Forward) -> list[str]:
+    def lines(self, index: int, op: Call) -> list[str]:
         """The inputs that are new, the call, the loss, and what is looked at then."""
         lines = self._before(index, op)
         body = self._body(index, op, self._call(op))
@@ -48,7 +48,7 @@ class ForwardLines:
             body = ["with torch.no_grad():", *(f"    {line}" for line in body)]
         return [*lines, *body, *self.watch.lines(index, ("output", "loss", "registered_parameter", "buffer"))]
 
-    def _before(self, index: int, op: Forward) -> list[str]:
+    def _before(self, index: int, op: Call) -> list[str]:
         """The inputs that are new, and the seed of dropout."""
         seeded = self.scope.aim.seeded
         lines = self.inputs.seeded() if seeded else self.inputs.definitions(op, self.scope.uses)
@@ -59,18 +59,17 @@ class ForwardLines:
             lines.append(f'torch.manual_seed(seed_of({self.case.seed}, "dropout", {index}, rank))')
         return lines
 
-    def aborted(self, index: int, op: Abort) -> list[str]:
+    def aborted(self, index: int, forward: Call, target: str, *, in_backward: bool) -> list[str]:
         """An iteration that a module ends with an exception, and what makes the next one possible."""
-        scope, forward = self.scope, Forward(batch=op.batch)
-        module, call = at(scope.model, op.target), self._call(forward)
-        if op.during == "forward":
+        scope, module, call = self.scope, at(self.scope.model, target), self._call(forward)
+        if not in_backward:
             hook, body = f"{module}.register_forward_pre_hook(interrupt)", [f"    {call}"]
         else:
             hook = f"{module}.register_forward_hook(interrupt_backward)"
             outputs = output_expressions(self.case, forward)
             terms = [self.term(forward, i, output) for i, output in enumerate(outputs)]
             body = [f"    out = {call}", f"    ({' + '.join(terms)}).backward()"]
-        scope.uses |= {"interrupt", "interrupt_backward"} if op.during == "backward" else {"interrupt"}
+        scope.uses |= {"interrupt", "interrupt_backward"} if in_backward else {"interrupt"}
         recovery = [f"{scope.model}.reset_iter_state()"] if scope.shards else []
         recovery = scope.if_wrapped(scope.model, recovery) if recovery else []
         if recovery and scope.aim.trains_reference:
@@ -88,7 +87,7 @@ class ForwardLines:
             *self.watch.lines(index, ("buffer",)),
         ]
 
-    def _call(self, op: Forward) -> str:
+    def _call(self, op: Call) -> str:
         """The call; what engines put around a module has a ``forward`` and no other method."""
         module = facts(self.case).modules[op.target]
         wrapped = any(c.module == op.target and c.implementation == "wrapper" for c in self.case.checkpoints)
@@ -112,15 +111,14 @@ class ForwardLines:
             return any(target in group.modules for group in self.case.wrap)
         return self.scope.aim.engine in ("ddp", "replicate")
 
-    def _body(self, index: int, op: Forward, call: str) -> list[str]:
+    def _body(self, index: int, op: Call, call: str) -> list[str]:
         """The call and its loss, in as few statements as what is looked at allows."""
         waits = self.scope.wait("after_forward")
         looks_at_output = self.scope.aim.watches("output", index)
         if not self.scope.aim.watches("loss", index) and index not in self.losses.needed:
             return [f"out = {call}" if looks_at_output else call, *waits]
         outputs = output_expressions(self.case, op)
-        used = range(len(outputs)) if op.outputs is None else op.outputs
-        terms = [self.term(op, i, outputs[i]) for i in used]
+        terms = [self.term(op, i, outputs[i]) for i in op.used(len(outputs))]
         loss = self.watch.loss(index)
         if len(terms) > 1 and self.scope.aim.seeded:
             return [f"out = {call}", *waits, f"{loss} = {' + '.join(terms)}"]
@@ -139,7 +137,7 @@ class ForwardLines:
         keeps = self.scope.aim.trains_reference and self.scope.aim.op is None
         return self.losses.taken.get(index + 1) == [index] and self.inlines and not keeps
 
-    def term(self, op: Forward, index: int, output: str) -> str:
+    def term(self, op: Call, index: int, output: str) -> str:
         """The term of the output at ``index``, which the expression ``output`` stands for."""
         if any(not plan.local_output for plan in self.case.tensor_parallel):
             self.scope.uses.add("unsharded")
@@ -154,7 +152,7 @@ class ForwardLines:
             case _:
                 return f"{output}.sum()"
 
-    def _shape(self, op: Forward, index: int) -> str:
+    def _shape(self, op: Call, index: int) -> str:
         value = facts(self.case).output_values[op.target][index]
         sizes = (value.patches, value.size) if value.patches else (value.size,)
         return tuple_text(self.inputs.shape(op.batch, *sizes))

@@ -6,7 +6,6 @@ import dataclasses
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
-from fuzzshard.case.schedule import Cast, CorruptState
 from fuzzshard.errors import UsageError
 from fuzzshard.reproducer.aim import OF_TYPE, ROUNDING, Aim, Kind, Values
 from fuzzshard.reproducer.losses import microbatches
@@ -110,9 +109,9 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
 
 def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
     """The aim of a script with values of its own: at one tensor, whether it is there, or its type."""
-    if case.init == "meta" or case.dtypes or any(isinstance(op, Cast) for op in case.schedule):
+    if case.init == "meta" or case.dtypes or any(op.casts_to for op in case.schedule):
         raise UsageError("the values of this case are copied into its model", "use the named ones")
-    rebuilds = any(isinstance(op, CorruptState) and op.how == "rebuild" for op in case.schedule)
+    rebuilds = any(op.rebuilds for op in case.schedule)
     if rebuilds and aim.kind != "presence":
         raise UsageError("the model of this case is built anew with other values", "use the named ones")
     seeded = dataclasses.replace(aim, values="seeded", name=finding.name or aim.name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case, TensorSpec
 from fuzzshard.case.facts import facts
-from fuzzshard.case.schedule import Abort, Forward, Op
+from fuzzshard.parts.op import Call, Op
 from fuzzshard.reproducer.seeded import input_expression, seed_line
 
 Batch = tuple[str, int]
@@ -23,11 +23,7 @@ class InputNames:
 
     def __init__(self, case: Case, ops: Sequence[Op]) -> None:
         self.case = case
-        self._forwards = [
-            op if isinstance(op, Forward) else Forward(batch=op.batch)
-            for op in ops
-            if isinstance(op, Forward | Abort)
-        ]
+        self._forwards = [op.begins for op in ops if op.begins]
         self._batches = {(op.target, op.batch) for op in self._forwards}
         self._defined: dict[Batch, None] = {}
         self.cast = ""
@@ -40,7 +36,7 @@ class InputNames:
         own = f"{list(rows)}[rank]" if len(set(rows)) > 1 else str(rows[0])
         return [own, *([str(seq)] if seq else []), *map(str, sizes)]
 
-    def arguments(self, op: Forward, *, moves: bool, shared: bool) -> list[str]:
+    def arguments(self, op: Call, *, moves: bool, shared: bool) -> list[str]:
         """What a forward passes; inputs on the host are moved by hand unless the engine ``moves`` them.
 
         The lines may be ``shared`` with the reference, which moves none.
@@ -58,12 +54,12 @@ class InputNames:
         self.cast = dtype
         self._defined.clear()
 
-    def name(self, kind: str, op: Forward, index: int) -> str:
+    def name(self, kind: str, op: Call, index: int) -> str:
         """What the values of an input or a target are made from: the arguments after their shape."""
         dtype = f", dtype=torch.{self.cast}" if self.cast else ""
         return f'{self.case.seed}, "{kind}", "{op.target}", {index}, {op.batch}, {self._rank}{dtype}'
 
-    def definitions(self, op: Forward, uses: set[str]) -> list[str]:
+    def definitions(self, op: Call, uses: set[str]) -> list[str]:
         """Statements for the tensors of a batch, unless an earlier forward had it."""
         key = (op.target, op.batch)
         if key in self._defined:

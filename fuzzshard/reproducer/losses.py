@@ -5,13 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-from msgspec.structs import replace
-
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
-from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetPath, SetRequiresGrad
+from fuzzshard.case.schedule_state import follow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,32 +31,18 @@ def losses(case: Case, last: int) -> Losses:
     """For the ops up to ``last``."""
     found = facts(case)
     flow = Flow(case.model, case.inputs, found, case.ties)
-    frozen = {fqn for f in case.freezes for fqn in found.parameters if is_within(fqn, f.target)}
-    trainable = set(found.parameters) - frozen
-    paths: dict[str, int] = {}
-    pending: list[tuple[int, bool]] = []
+    differentiable: set[int] = set()
     result = Losses({}, set())
-    for index, op in enumerate(case.schedule[: last + 1]):
-        match op:
-            case Forward(grad=True):
-                outputs = flow.outputs(op.target, trainable, paths)
-                used = range(len(outputs)) if op.outputs is None else op.outputs
-                pending.append((index, any(outputs[i] for i in used)))
-            case SetRequiresGrad():
-                names = {fqn for fqn in found.parameters if is_within(fqn, op.target)}
-                trainable = trainable | names if op.value else trainable - names
-            case SetPath():
-                paths[op.target] = op.path
-            case Backward(which=which):
-                cut = {"all": slice(None), "oldest": slice(0, 1), "newest": slice(-1, None)}[which]
-                taken = [i for i, differentiable in pending[cut] if differentiable]
-                del pending[cut]
-                if taken:
-                    result.taken[index] = taken
-                else:
-                    result.skipped.add(index)
-            case _:
-                pass
+    for at in itertools.islice(follow(case, rank=1), last + 1):  # a rank that every op runs on
+        if (call := at.op.call) is not None:
+            outputs = flow.outputs(call.target, found.parameters.keys() - at.frozen, at.paths)
+            differentiable |= {at.index} if any(outputs[i] for i in call.used(len(outputs))) else set()
+        if at.op.takes:
+            taken = [each.place for each in at.taken if each.place in differentiable]
+            if taken:
+                result.taken[at.index] = taken
+            else:
+                result.skipped.add(at.index)
     return result
 
 
@@ -68,11 +51,11 @@ def microbatches(case: Case, last: int) -> int:
 
     They differ in their data only: the model has no state of its own that a forward changes.
     """
-    ops = tuple(itertools.dropwhile(lambda op: isinstance(op, SetFlag), case.schedule[: last + 1]))
-    forwards, backwards = ops[::2], ops[1::2]
-    kinds = {replace(op, batch=0) for op in forwards if isinstance(op, Forward) and op.grad}
-    paired = len(forwards) == len(backwards) and all(isinstance(op, Backward) for op in backwards)
-    if not paired or len(kinds) != 1 or not all(isinstance(op, Forward) and op.grad for op in forwards):
+    ops = tuple(itertools.dropwhile(lambda op: op.switch, case.schedule[: last + 1]))
+    calls, backwards = [op.call for op in ops[::2]], ops[1::2]
+    kinds = {call and call.grad and call._replace(batch=0) for call in calls}
+    paired = len(calls) == len(backwards) and all(op.takes for op in backwards)
+    if not paired or len(kinds) != 1 or not all(kinds):
         return 0
     changes = any(leaf.is_batch_norm or leaf.is_dropout for leaf in facts(case).leaves.values())
-    return 0 if changes or case.inputs.rank_batches else len(forwards)
+    return 0 if changes or case.inputs.rank_batches else len(calls)

@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from fuzzshard.case.groups import root_groups, wrapped_modules
-from fuzzshard.case.schedule import (
-    ClipGradNorm,
-    Reshard,
-    SetDivideFactor,
-    SetFlag,
-    SetPath,
-    SetRequiresGrad,
-    Unshard,
-)
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
-from fuzzshard.model.expressions import class_name
-from fuzzshard.reproducer.optimizer import mixes_kinds
-from fuzzshard.reproducer.scope import ENGINE_CLASSES, Scope, at, indented, on_ranks
-from fuzzshard.reproducer.setup import flat_requires_grad_lines, requires_grad_lines
+from fuzzshard.parts.op import Switch
+from fuzzshard.reproducer.scope import ENGINE_CLASSES, Scope, at, indented
 
 WITH, END_WITH = "with no_sync", "end of no_sync"
 """Where the context manager begins and ends, until :func:`with_blocks` writes it."""
@@ -35,87 +24,6 @@ def with_blocks(lines: list[str]) -> list[str]:
         else:
             result.append(f"    {line}" if inside else line)
     return [*result, "    pass"] if result and result[-1].startswith("with ") else result
-
-
-def path_lines(scope: Scope, op: SetPath) -> list[str]:
-    """Chooses among alternatives; found by its class where a wrapper would get the attribute."""
-    if op.target and scope.has_wrapper_modules:
-        lines = [
-            f"for module in {scope.model}.modules():",
-            f"    if isinstance(module, {class_name(op.target)}):",
-            f"        module.path = {op.path}",
-        ]
-    else:
-        lines = [f"{at(scope.model, op.target)}.path = {op.path}"]
-    return on_ranks(op.ranks, lines)
-
-
-def freeze_op_lines(scope: Scope, op: SetRequiresGrad) -> list[str]:
-    """Sets ``requires_grad``, where the op says so."""
-    set_lines = flat_requires_grad_lines if scope.has_flat_parameters else requires_grad_lines
-    lines = set_lines(scope.case, scope.model, op.target, op.value)
-    if op.engines_only and scope.aim.trains_reference:
-        lines = [f"if {scope.called} is not reference:", *indented(lines)]
-    return on_ranks(op.ranks, lines)
-
-
-def reshard_lines(scope: Scope) -> list[str]:
-    """Parameters may only change while they are sharded, says the docstring of ``fully_shard``."""
-    if not scope.shards:
-        return []
-    scope.uses.add("FSDPModule")
-    return [
-        f"for module in {scope.model}.modules():  # only sharded parameters may be changed",
-        "    if isinstance(module, FSDPModule):",
-        "        module.reshard()",
-    ]
-
-
-def unshard_lines(scope: Scope, op: Unshard | Reshard) -> list[str]:
-    """Unshards or reshards, which a relation may want one of two runs to leave out."""
-    lines = _unshard_lines(scope, op)
-    if scope.aim.kind == "relation" and scope.case.relation == "unshard":
-        return [f"if {scope.called} is not reference:", *indented(lines)] if lines else []
-    return lines
-
-
-def _unshard_lines(scope: Scope, op: Unshard | Reshard) -> list[str]:
-    if isinstance(op, Reshard):
-        return scope.each_wrapped(op.target, lambda m: [f"{m}.reshard()"], recurse=op.recurse)
-    call = "unshard(async_op=True)" if op.async_op else "unshard()"
-    if op.async_op and op.wait:
-        call += ".wait()"
-    return scope.each_wrapped(op.target, lambda m: [f"{m}.{call}"], recurse=op.recurse)
-
-
-def divide_factor_lines(scope: Scope, op: SetDivideFactor) -> list[str]:
-    """With sums in place of what gloo does not have (:meth:`SetDivideFactor.multiplies`)."""
-
-    def statements(module: str) -> list[str]:
-        lines = [f"{module}.set_gradient_divide_factor({op.factor})"]
-        if op.multiplies(scope.case.mesh.shard):
-            lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
-            lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
-        return lines
-
-    return scope.each_wrapped(op.target, statements, recurse=op.recurse)
-
-
-def clip_lines(scope: Scope, op: ClipGradNorm) -> list[str]:
-    """FSDP1 has a method of its own; what ``clip_grad_norm_`` does not take together is clipped by hand."""
-    arguments = f"{op.max_norm}, {op.norm_type}"
-    plain = f"torch.nn.utils.clip_grad_norm_({scope.model}.parameters(), {arguments})"
-    if scope.engine == "fsdp1":
-        own = f"{scope.called}.clip_grad_norm_({arguments})"
-        if not scope.aim.trains_reference:
-            return [own]
-        kind = ENGINE_CLASSES[scope.engine]
-        return [f"if isinstance({scope.called}, {kind}):", f"    {own}", "else:", f"    {plain}"]
-    offloads = any(group.offload is not None for group in scope.case.wrap)
-    if scope.shards and (offloads or mixes_kinds(scope)):
-        scope.uses.add("clip_grad_norm")
-        return [f"clip_grad_norm(list({scope.model}.parameters()), {arguments})"]
-    return [plain]
 
 
 def event_lines(scope: Scope) -> list[str]:
@@ -144,27 +52,24 @@ class Flags:
         """Whether the engines that have one switch for everything synchronise now."""
         return self.sync.synced(UNMANAGED)
 
-    def lines(self, op: SetFlag) -> list[str]:
+    def lines(self, switch: Switch) -> list[str]:
         """Sets one flag."""
         before = self.synced
-        self.sync.set(op)
-        scope = self.scope
+        self.sync.set(switch)
+        scope, below = self.scope, switch.below
         if scope.engine in ENGINE_CLASSES:
             return [] if self.synced == before else self._no_sync(leave=not before)
         if scope.engine == "replicate":
             return [] if self.synced == before else self._replicate(self.synced)
-        wrapped = wrapped_modules(scope.case)
-        if op.flag == "is_last_backward":
-            call, recurse = f"set_is_last_backward({op.value})", op.recurse
-            return scope.each_wrapped(op.target, lambda m: [f"{m}.{call}"], recurse=recurse)
-        if op.target in wrapped and scope.shards:
-            module = at(scope.model, op.target)
-            alone = "" if op.recurse else ", recurse=False"
+        call = f"set_{switch.flag}({switch.value}"
+        if switch.flag == "is_last_backward":
+            return scope.each_wrapped(below, lambda m: [f"{m}.{call})"])
+        if below.target in wrapped_modules(scope.case) and scope.shards:
+            module = at(scope.model, below.target)
             if scope.aim.trains_reference:
                 scope.uses.add("FSDPModule")
-            return scope.if_wrapped(module, [f"{module}.set_{op.flag}({op.value}{alone})"])
-        call = f"set_{op.flag}({op.value}, recurse=False)"
-        return scope.each_wrapped(op.target, lambda m: [f"{m}.{call}"], recurse=op.recurse)
+            return scope.if_wrapped(module, [f"{module}.{call}{below.alone})"])
+        return scope.each_wrapped(below, lambda m: [f"{m}.{call}, recurse=False)"])
 
     def _no_sync(self, *, leave: bool) -> list[str]:
         """Enters or leaves the context manager, which the schedule does in straight lines."""
@@ -181,7 +86,4 @@ class Flags:
         return [f"if isinstance({called}, {ENGINE_CLASSES[self.scope.engine]}):", *indented(lines)]
 
     def _replicate(self, synced: bool) -> list[str]:
-        line = f"{self.scope.called}.set_requires_gradient_sync({synced})"
-        if not self.scope.aim.trains_reference:
-            return [line]
-        return [f"if {self.scope.called} is not reference:", f"    {line}"]
+        return self.scope.unless_reference([f"{self.scope.called}.set_requires_gradient_sync({synced})"])

@@ -6,30 +6,11 @@ import dataclasses
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.progress import Progress, ops_that_run
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    Cast,
-    ClipGradNorm,
-    CorruptState,
-    Forward,
-    LoadState,
-    Op,
-    Reshard,
-    SaveState,
-    SetDivideFactor,
-    SetFlag,
-    SetMode,
-    SetPath,
-    SetRequiresGrad,
-    Step,
-    TakeStateDict,
-    Unshard,
-    ZeroGrad,
-)
+from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
+from fuzzshard.case.sync_flags import multiplies
 from fuzzshard.case.units import fsdp1_shards
 from fuzzshard.model.names import seed_of
+from fuzzshard.parts.op import Below
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.backward_lines import BackwardLines
@@ -37,10 +18,10 @@ from fuzzshard.reproducer.expected import expecting
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.losses import losses
-from fuzzshard.reproducer.optimizer import optimizer_lines, uses_parameters
+from fuzzshard.reproducer.optimizer import mixes_kinds, optimizer_lines, uses_parameters
 from fuzzshard.reproducer.options import fsdp1_summon_lines
-from fuzzshard.reproducer.scope import Scope, at, indented, merged
-from fuzzshard.reproducer.setup import freeze_lines
+from fuzzshard.reproducer.scope import ENGINE_CLASSES, Scope, at, indented, merged, on_ranks
+from fuzzshard.reproducer.setup import flat_requires_grad_lines, freeze_lines, requires_grad_lines
 from fuzzshard.reproducer.state_ops import States
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
 from fuzzshard.reproducer.watch import Watch
@@ -69,9 +50,9 @@ class Program:
         self.losses = losses(case, self.last)
         self.inputs = InputNames(case, self.ops)
         self.sync = self._sync_plan()
-        self._flags = module_ops.Flags(self.scope)
-        self._states = States(self.scope)
-        self.watch = Watch(self.scope, self.ops, self.inputs, sums=self._sums)
+        self.flags = module_ops.Flags(self.scope)
+        self.states = States(self.scope)
+        self.watch = Watch(self.scope, self.ops, self.inputs, sums=self.sums)
         self.forwards = ForwardLines(
             self.scope,
             self.ops,
@@ -81,10 +62,11 @@ class Program:
             inlines=self.sync.plain and aim.kind not in _STOPS_AT_OP,
         )
         self.backwards = BackwardLines(
-            self.scope, self.ops, self.forwards, self.sync, self._flags, reference=self.averages_reference
+            self.scope, self.ops, self.forwards, self.sync, self.flags, reference=self.averages_reference
         )
-        self._progress = Progress(case)
-        self._taken = False
+        self._at = ScheduleState(case)
+        self.taken = False
+        """Whether a state dict that was taken earlier is still the model's."""
         ops = merged([line for i in range(len(self.ops)) for line in self._advance(i)])
         self.lines = self._setup() + module_ops.with_blocks(ops)
 
@@ -107,15 +89,16 @@ class Program:
     @property
     def rebuilds(self) -> bool:
         """Whether the model is built a second time, with other values."""
-        return any(isinstance(op, CorruptState) and op.how == "rebuild" for op in self.ops)
+        return any(op.rebuilds for op in self.ops)
 
     @property
     def casts(self) -> bool:
         """Whether inputs change their dtype."""
-        return any(isinstance(op, Cast) for op in self.ops)
+        return any(op.casts_to for op in self.ops)
 
     @property
-    def _sums(self) -> bool:
+    def sums(self) -> bool:
+        """Whether gradients that are not averaged yet are added up by hand."""
         return self.by_hand and not self.sync.plain
 
     def _sync_plan(self) -> SyncPlan:
@@ -133,7 +116,7 @@ class Program:
         flat = self.scope.has_flat_parameters
         lines = freeze_lines(self.case, self.scope.model, after_wrap=True, flat=flat)
         lines += self._parameters()
-        if self._sums:
+        if self.sums:
             lines.append("local = {}  # sums of gradients that are not averaged yet")
         if self.aim.trains_reference and self.aim.op is None:
             lines.append("seen = {}")
@@ -148,98 +131,79 @@ class Program:
         is_returned = self.watch.watched or self.aim.kind == "presence"
         if (watched and not is_returned) or self.aim.kind == "replicas" or uses_parameters(self.scope):
             lines.append(f"params = {self.scope.parameters(self.scope.model)}")
-        needed = Step | ZeroGrad | SaveState | LoadState | CorruptState
-        return lines + (optimizer_lines(self.scope) if any(isinstance(o, needed) for o in self.ops) else [])
+        has_optimizer = any(
+            op.updates or op.zeroes_gradients or op.via or op.loads or op.corrupts for op in self.ops
+        )
+        return [*lines, *(optimizer_lines(self.scope) if has_optimizer else [])]
 
-    def _renewed(self) -> list[str]:
+    def renewed(self) -> list[str]:
         """The same, later."""
         by_hand = f"by_hand = {{name: {self.scope.model}.get_parameter(name) for name in by_hand}}"
         return [*self._parameters(), *([by_hand] if self.by_hand else [])]
 
     def _advance(self, index: int) -> list[str]:
-        lines = self._op(index)
-        self._progress.advance(skipped=index in self.losses.skipped)
-        if self.aim.op == index and self.aim.kind in _STOPS_AT_OP:
-            return expecting(self.case, self.aim, lines)
-        return lines
+        op = self.ops[index]
+        lines = on_ranks(op.ranks, op.lines(self, index))
+        self._at.advance(skipped=index in self.losses.skipped)
+        return expecting(self.case, self.aim, lines) if self.stops_at(index) else lines
 
-    def _op(self, index: int) -> list[str]:
-        match self.ops[index]:
-            case Forward() as op:
-                return self.forwards.lines(index, op)
-            case Backward():
-                stops = self.aim.op == index and self.aim.kind in _STOPS_AT_OP
-                return self.backwards.lines(index, stops=stops)
-            case Step():
-                lines = [*self._reshard(), *self.scope.wait("before_step"), "optimizer.step()"]
-                lines += [*module_ops.event_lines(self.scope), *self._summon()]
-                lines += self.scope.wait("after_step")
-                return [*lines, *self.watch.lines(index, ("parameter", *self._taken_oracle))]
-            case ZeroGrad(set_to_none=to_none):
-                return [f"optimizer.zero_grad({'' if to_none else 'set_to_none=False'})"]
-            case Abort() as op:
-                forget = ["local.clear()"] if self._sums else []
-                return [*self.forwards.aborted(index, op), *forget]
-            case ClipGradNorm() as op:
-                return [*module_ops.clip_lines(self.scope, op), *self.watch.lines(index, ("gradient",))]
-            case SaveState() | LoadState() | CorruptState() | TakeStateDict() as op:
-                return self._state(index, op)
-            case op:
-                return self._setting(op)
+    def stops_at(self, index: int) -> bool:
+        """Whether the script ends within this op."""
+        return self.aim.op == index and self.aim.kind in _STOPS_AT_OP
 
-    def _summon(self) -> list[str]:
-        """What a case does with the full parameters of FSDP1 after a step."""
-        if self.aim.engine != "fsdp1":
+    def reshard(self) -> list[str]:
+        """Parameters may only change while they are sharded, says the docstring of ``fully_shard``."""
+        if not self.scope.shards or not self._at.may_be_unsharded:
             return []
+        self.scope.uses.add("FSDPModule")
+        return [
+            f"for module in {self.scope.model}.modules():  # only sharded parameters may be changed",
+            "    if isinstance(module, FSDPModule):",
+            "        module.reshard()",
+        ]
+
+    def unshard_lines(self, below: Below, call: str) -> list[str]:
+        """Unshards or reshards, which a relation may want one of two runs to leave out."""
+        lines = self.scope.each_wrapped(below, lambda module: [f"{module}.{call}"])
+        left_out = self.aim.kind == "relation" and self.case.relation == "unshard"
+        return self.scope.unless_reference(lines) if left_out else lines
+
+    def requires_grad_lines(self, target: str, value: bool) -> list[str]:
+        """Sets ``requires_grad``."""
+        set_lines = flat_requires_grad_lines if self.scope.has_flat_parameters else requires_grad_lines
+        return set_lines(self.case, self.scope.model, target, value)
+
+    def multiplies(self, factor: float) -> bool:
+        """Whether reductions multiply, for which gloo has nothing."""
+        return multiplies(factor, self.case.mesh.shard)
+
+    def clip_lines(self, arguments: str) -> list[str]:
+        """FSDP1 has a method of its own; what ``clip_grad_norm_`` cannot take together is done by hand."""
+        scope = self.scope
+        plain = f"torch.nn.utils.clip_grad_norm_({scope.model}.parameters(), {arguments})"
+        if scope.engine == "fsdp1":
+            own = f"{scope.called}.clip_grad_norm_({arguments})"
+            if not scope.aim.trains_reference:
+                return [own]
+            kind = ENGINE_CLASSES[scope.engine]
+            return [f"if isinstance({scope.called}, {kind}):", f"    {own}", "else:", f"    {plain}"]
+        offloads = any(group.offload is not None for group in scope.case.wrap)
+        if scope.shards and (offloads or mixes_kinds(scope)):
+            scope.uses.add("clip_grad_norm")
+            return [f"clip_grad_norm(list({scope.model}.parameters()), {arguments})"]
+        return [plain]
+
+    def after_step(self) -> list[str]:
+        """Records an event, and what a case does with the full parameters of FSDP1."""
+        events = module_ops.event_lines(self.scope)
+        if self.aim.engine != "fsdp1":
+            return events
         lines = fsdp1_summon_lines(self.case.fsdp1, self.scope.called, shards=fsdp1_shards(self.case))
         if lines and self.aim.trains_reference:
-            return [f"if isinstance({self.scope.called}, FullyShardedDataParallel):", *indented(lines)]
-        return lines
+            lines = [f"if isinstance({self.scope.called}, FullyShardedDataParallel):", *indented(lines)]
+        return [*events, *lines]
 
-    def _setting(self, op: Op) -> list[str]:
-        """An op that sets something."""
-        match op:
-            case SetFlag():
-                return self._flags.lines(op)
-            case SetRequiresGrad():
-                return [*self._reshard(), *module_ops.freeze_op_lines(self.scope, op)]
-            case SetMode(train=train):
-                return [f"{self.scope.called}.{'train' if train else 'eval'}()"]
-            case SetPath():
-                return module_ops.path_lines(self.scope, op)
-            case SetDivideFactor():
-                return module_ops.divide_factor_lines(self.scope, op)
-            case Unshard() | Reshard():
-                return module_ops.unshard_lines(self.scope, op)
-            case Cast(dtype=dtype):
-                self.inputs.change_dtype(dtype)
-                self._taken = False
-                return [*self._reshard(), f"{self.scope.called}.to(torch.{dtype})", *self._renewed()]
-            case _:
-                return []
-
-    def _state(self, index: int, op: Op) -> list[str]:
-        match op:
-            case TakeStateDict():
-                self._taken = True
-                return [
-                    f"taken = {self.scope.called}.state_dict()",
-                    *self.watch.lines(index, ("state_dict",)),
-                ]
-            case SaveState():
-                return [*self._states.save(op), *self.watch.lines(index, ("parameter", "resume"))]
-            case LoadState():
-                lines = self._states.load(op, self._renewed())
-                self._taken &= not op.assign
-                oracles = ("parameter", "buffer", "resume", *self._taken_oracle)
-                return [*lines, *self.watch.lines(index, oracles)]
-            case CorruptState(how="zero"):
-                return [*self._reshard(), *self._states.zero(), *self.watch.lines(index, ("resume",))]
-            case _:
-                self._taken = False
-                return [*self._rebuild(index), *self.watch.lines(index, ("resume",))]
-
-    def _rebuild(self, index: int) -> list[str]:
+    def rebuild(self, index: int) -> list[str]:
         """Makes the model anew; what was set on it before is set again."""
         seed = 1 if self.aim.seeded else seed_of(self.case.seed, "rebuilt")
         variables = ", ".join(dict.fromkeys((self.scope.called, self.scope.model)))
@@ -247,18 +211,12 @@ class Program:
         lines += freeze_lines(
             self.case, self.scope.model, after_wrap=True, flat=self.scope.has_flat_parameters
         )
-        self._flags = self.backwards.flags = module_ops.Flags(self.scope)
-        for op in self.ops[:index]:
-            if isinstance(op, SetFlag | SetRequiresGrad | SetMode | SetPath | SetDivideFactor):
-                lines += self._setting(op)
-            elif isinstance(op, Cast):
-                lines.append(f"{self.scope.called}.to(torch.{op.dtype})")
-        return [*lines, *self._renewed(), *(["local = {}"] if self._sums else [])]
+        self.taken = False
+        self.flags = self.backwards.flags = module_ops.Flags(self.scope)
+        lines += [line for op in self.ops[:index] for line in on_ranks(op.ranks, op.lines_again(self))]
+        return [*lines, *self.renewed(), *(["local = {}"] if self.sums else [])]
 
     @property
-    def _taken_oracle(self) -> tuple[str, ...]:
+    def taken_oracle(self) -> tuple[str, ...]:
         """What looks at a state dict that was taken earlier; those of FSDP1 are copies."""
-        return ("state_dict",) if self._taken and self.aim.engine != "fsdp1" else ()
-
-    def _reshard(self) -> list[str]:
-        return module_ops.reshard_lines(self.scope) if self._progress.may_be_unsharded else []
+        return ("state_dict",) if self.taken and self.aim.engine != "fsdp1" else ()

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.groups import wrapped_modules
+from fuzzshard.case.groups import modules_named, wrapped_modules
 from fuzzshard.case.options import DelaySite, Expect
-from fuzzshard.case.progress import modules_named
-from fuzzshard.case.schedule import Ranks
+from fuzzshard.model.expressions import class_name
+from fuzzshard.parts.op import Below, Ranks
 from fuzzshard.reproducer.aim import Aim
 
 ENGINE_CLASSES = {"ddp": "DistributedDataParallel", "fsdp1": "FullyShardedDataParallel"}
@@ -91,12 +91,9 @@ class Scope:
         self.uses.add("names")
         return f"dict(zip(names, {model}.parameters()))"
 
-    def each_wrapped(
-        self, target: str, statements: Callable[[str], list[str]], *, recurse: bool = True
-    ) -> list[str]:
-        """``statements`` for every wrapped module below ``target``, or for it alone."""
-        wrapped = wrapped_modules(self.case)
-        named = modules_named(self.case, wrapped, target, recurse=recurse)
+    def each_wrapped(self, below: Below, statements: Callable[[str], list[str]]) -> list[str]:
+        """``statements`` for every wrapped module that an op is for."""
+        target, named = below.target, modules_named(self.case, wrapped_modules(self.case), below)
         if not self.shards or not named:
             return []
         if named == [target]:
@@ -113,6 +110,22 @@ class Scope:
         if not self.aim.trains_reference:
             return lines
         return [f"if isinstance({module}, FSDPModule):", *indented(lines)]
+
+    def unless_reference(self, lines: list[str]) -> list[str]:
+        """``lines``, for the engine's model alone."""
+        if not self.aim.trains_reference or not lines:
+            return lines
+        return [f"if {self.called} is not reference:", *indented(lines)]
+
+    def path_lines(self, block: str, path: int) -> list[str]:
+        """Chooses among alternatives; found by its class where a wrapper would get the attribute."""
+        if not block or not self.has_wrapper_modules:
+            return [f"{at(self.model, block)}.path = {path}"]
+        return [
+            f"for module in {self.model}.modules():",
+            f"    if isinstance(module, {class_name(block)}):",
+            f"        module.path = {path}",
+        ]
 
     @property
     def expectations(self) -> tuple[Expect, ...]:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 
 from fuzzshard.case.case import Case, TensorSpec
-from fuzzshard.case.schedule import Backward
 from fuzzshard.reproducer.aim import ROUNDING, Aim
 from fuzzshard.reproducer.setup import freeze_lines
 
@@ -47,7 +46,7 @@ def tolerance(case: Case, aim: Aim) -> float:
 
     Nothing where bits were compared and nothing was reduced yet.
     """
-    reduces = any(isinstance(op, Backward) for op in case.schedule[: (aim.op or 0) + 1])
+    reduces = any(op.takes for op in case.schedule[: (aim.op or 0) + 1])
     if not aim.bound and not (reduces or case.tensor_parallel):
         return 0.0
     if not aim.error:

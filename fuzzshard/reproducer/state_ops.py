@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzshard.case.schedule import LoadState, SaveState
+from fuzzshard.parts.op import Via
 from fuzzshard.reproducer.scope import Scope, indented
 
 _STATES = """
@@ -43,13 +43,13 @@ class States:
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
-        self.saved = SaveState()
+        self.saved: Via = "dcp"
 
-    def save(self, op: SaveState) -> list[str]:
+    def save(self, via: Via) -> list[str]:
         """Saves model and optimizer; the reference needs no file to remember."""
-        self.saved, called = op, self.scope.called
+        self.saved, called = via, self.scope.called
         copies = [f"saved = copied([{called}.state_dict(), optimizer.state_dict()])"]
-        if op.via == "state_dict":
+        if via == "state_dict":
             self.scope.uses.add("copied")
             return copies
         self.scope.uses |= {"states", "new_folder"}
@@ -71,13 +71,13 @@ class States:
             return "checkpoint_id=folder"
         return "checkpoint_id=f\"{folder}/{world_mesh.get_local_rank('pp')}\", process_group=group"
 
-    def load(self, op: LoadState, renewed: list[str]) -> list[str]:
+    def load(self, renewed: list[str], *, assign: bool) -> list[str]:
         """Loads both; ``renewed`` are the statements for parameters that were replaced."""
-        if self.saved.via == "state_dict":
+        if self.saved == "state_dict":
             self.scope.uses.add("copied")
-            return self._copies(renewed, assign=op.assign)
-        self.scope.uses |= {"states", "copied"} if op.assign else {"states"}
-        return self._unless_reference(self._copies([], assign=False), self._files(assign=op.assign))
+            return self._copies(renewed, assign=assign)
+        self.scope.uses |= {"states", "copied"} if assign else {"states"}
+        return self._unless_reference(self._copies([], assign=False), self._files(assign=assign))
 
     def _copies(self, renewed: list[str], *, assign: bool) -> list[str]:
         return [

@@ -6,25 +6,13 @@ The rules are those of :mod:`fuzzshard.engines.sync`, which needs torch.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.groups import root_groups
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    Cast,
-    ClipGradNorm,
-    CorruptState,
-    Forward,
-    LoadState,
-    SetDivideFactor,
-    SetFlag,
-    Step,
-    ZeroGrad,
-)
-from fuzzshard.case.sync_flags import SyncFlags
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.reproducer.aim import Aim
 
 Owner = int | None
@@ -61,7 +49,6 @@ def sync_plan(
     but for rounding. What is compared with an unreduced gradient has nothing in it that is averaged.
     """
     owners = {name: owner for name, owner in facts(case).owners.items() if owner in by_hand}
-    flags = SyncFlags(case)
     groups = root_groups(case)
     roots = {name: None if owner is None else groups[owner] for name, owner in owners.items()}
     several = len(set(roots.values())) > 1
@@ -70,35 +57,29 @@ def sync_plan(
     usual = case.mesh.data_size
     plain, averaged, local = True, False, False
     clears: int | None = None
-    for index, op in enumerate(case.schedule[: last + 1]):
-        match op:
-            case SetFlag():
-                flags.set(op)
-            case SetDivideFactor():
-                flags.set_divisor(op)
-            case Backward() if index in taken:
-                names = tuple(name for name, owner in owners.items() if not flags.synced(owner))
-                unsynced[index] = names
-                factors = {n: f for n, owner in owners.items() if (f := flags.divisors[owner]) != usual}
-                divisors |= {index: factors} if factors else {}
-                everything, nothing = len(names) == len(owners), not names
-                plain &= (aim.tolerant or not averaged) and (everything or nothing)
-                plain &= not (names and (several or aim.watches("gradient", index)))
-                plain &= not factors or (not averaged and _is_one_factor(factors, owners))
-                if nothing or (averaged and not local):
-                    clears = None if nothing else index
-                averaged, local = averaged or nothing, bool(names)
-            case Step() | ClipGradNorm():
-                plain &= not local
-            case Abort():
-                averaged = local = False
-            case ZeroGrad():
-                plain &= not local
-                averaged &= bool(case.optimizer.exclude)
-            case LoadState(assign=True) | Cast() | CorruptState(how="rebuild"):
-                plain = False  # parameters are others from here on
-            case _:
-                pass
+    for at in itertools.islice(follow(case), last + 1):
+        op, index = at.op, at.index
+        if index in taken:
+            names = tuple(name for name, owner in owners.items() if not at.flags.synced(owner))
+            unsynced[index] = names
+            factors = {n: f for n, owner in owners.items() if (f := at.flags.divisors[owner]) != usual}
+            divisors |= {index: factors} if factors else {}
+            everything, nothing = len(names) == len(owners), not names
+            plain &= (aim.tolerant or not averaged) and (everything or nothing)
+            plain &= not (names and (several or aim.watches("gradient", index)))
+            plain &= not factors or (not averaged and _is_one_factor(factors, owners))
+            if nothing or (averaged and not local):
+                clears = None if nothing else index
+            averaged, local = averaged or nothing, bool(names)
+        elif op.updates or op.clips:
+            plain &= not local
+        elif op.aborts:
+            averaged = local = False
+        elif op.zeroes_gradients:
+            plain &= not local
+            averaged &= bool(case.optimizer.exclude)
+        elif op.replaces_parameters:
+            plain = False  # parameters are others from here on
     plain |= not owners
     if "unreduced_gradient" not in aim.oracles:
         clears = None
@@ -116,5 +97,5 @@ def _is_one_factor(factors: Mapping[str, float], names: Collection[str]) -> bool
 
 
 def _roots_called(case: Case, groups: Sequence[int], forwards: list[int]) -> frozenset[int]:
-    targets = {op.target for op in (case.schedule[i] for i in forwards) if isinstance(op, Forward)}
+    targets = {call.target for i in forwards if (call := case.schedule[i].call)}
     return frozenset(r for r, group in zip(groups, case.wrap, strict=True) if targets & {*group.modules})

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.case.schedule import Forward, Op
 from fuzzshard.errors import UsageError
 from fuzzshard.model.expressions import result_expression
+from fuzzshard.parts.op import Call, Op
 from fuzzshard.reproducer.held import unreduced
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.scope import Scope, at
@@ -22,7 +22,7 @@ _OF_ONE_NAME = ("registered_parameter", "output", "loss", "input_gradient", "unr
 _STATES = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq", "step")}
 
 
-def output_expressions(case: Case, op: Forward) -> list[str]:
+def output_expressions(case: Case, op: Call) -> list[str]:
     """The tensors of ``out``, the result of a forward."""
     found = facts(case)
     module = found.modules[op.target]
@@ -129,7 +129,7 @@ class Watch:
 
     def loss(self, index: int) -> str:
         """The variable of the loss of the forward at ``index``."""
-        forwards = [op for op in self.ops if isinstance(op, Forward)]
+        forwards = [op for op in self.ops if op.call]
         return "loss" if len(forwards) == 1 else f"loss{index}"
 
     def _pairs(self, index: int, oracle: str) -> list[tuple[str, str]]:
@@ -137,11 +137,9 @@ class Watch:
         op = self.ops[index]
         match oracle:
             case "output":
-                assert isinstance(op, Forward)
-                where = op.target or "the root"
-                return [
-                    (f"output {i} of {where}", o) for i, o in enumerate(output_expressions(self.case, op))
-                ]
+                assert op.call is not None
+                outputs = output_expressions(self.case, op.call)
+                return [(f"output {i} of {op.call.target or 'the root'}", o) for i, o in enumerate(outputs)]
             case "loss":
                 return [("loss", self.loss(index))]
             case "input_gradient":
@@ -185,7 +183,7 @@ class Watch:
         return f"{{{'n' if name == '{n}' else f'f{chr(34)}{name}{chr(34)}'}: {value} for {over}}}"
 
     def _corrupts(self, index: int) -> bool:
-        return self.ops[index].__struct_config__.tag == "corrupt_state"
+        return self.ops[index].corrupts
 
     @property
     def _flat_gradients(self) -> bool:

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import types
-import typing
 from collections.abc import Callable, Iterator
 
-import msgspec
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, WrapGroup
@@ -22,7 +19,7 @@ from fuzzshard.case.describe import describe
 from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.case.edit import with_item
 from fuzzshard.corpus.entry import Culprit
-from fuzzshard.parts.part import Part
+from fuzzshard.parts.part import Part, choices
 from fuzzshard.shrink.passes import Edit, change_item, put
 from fuzzshard.shrink.repair import repaired
 from fuzzshard.shrink.tiers import TIERS
@@ -103,32 +100,11 @@ def _options(case: Case) -> Iterator[Edit]:
 
 
 def _other_values(part: Part) -> Iterator[tuple[str, object]]:
-    for name, values in _choices(type(part)).items():
+    for name, values in choices(type(part)).items():
         present = getattr(part, name)
         for value in values:
             if name not in _NO_CAUSE and (value != present or type(value) is not type(present)):
                 yield name, value
-
-
-@functools.cache
-def _choices(part: type[Part]) -> dict[str, tuple[object, ...]]:
-    """By field, the values that its type names one by one."""
-    hints = typing.get_type_hints(part)
-    names = [field.name for field in msgspec.structs.fields(part)]
-    return {name: found for name in names if len(found := tuple(_named_values(hints[name]))) > 1}
-
-
-def _named_values(hint: object) -> Iterator[object]:
-    origin = typing.get_origin(hint)
-    if hint is bool:
-        yield from (True, False)
-    elif hint is type(None):
-        yield None
-    elif origin is typing.Literal:
-        yield from typing.get_args(hint)
-    elif origin in (types.UnionType, typing.Union):
-        for each in typing.get_args(hint):
-            yield from _named_values(each)
 
 
 def _plans(case: Case) -> Iterator[Edit]:

@@ -19,7 +19,6 @@ from fuzzshard.case.edit import (
     without,
 )
 from fuzzshard.case.graph import Block, Call, Node, resolve, value_node
-from fuzzshard.case.schedule import Forward
 from fuzzshard.shrink.passes import Edit
 
 
@@ -123,13 +122,9 @@ def drop_output(path: str, index: int, *, unpack: bool = True) -> Edit:
         if found is None or not isinstance(found[1], Block) or len(found[1].outputs) < 2:
             return case
         case = map_calls(case, path, lambda b, call: map_values(b, lambda v: shift(v, call.name)))
-        schedule = []
-        for op in case.schedule:
-            if isinstance(op, Forward) and op.target == path and op.outputs:
-                op = replace(op, outputs=tuple(i - (i > index) for i in op.outputs if i != index) or None)
-            schedule.append(op)
+        schedule = tuple(op.without_output(path, index) for op in case.schedule)
         model = edit_block(case.model, path, lambda b: replace(b, outputs=without(b.outputs, index)))
-        case = replace(case, model=model, schedule=tuple(schedule))
+        case = replace(case, model=model, schedule=schedule)
         return _return_tensor(case, path) if unpack and len(found[1].outputs) == 2 else case
 
     return edit

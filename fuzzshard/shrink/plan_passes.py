@@ -11,7 +11,6 @@ from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.edit import split, with_item, without, without_op
 from fuzzshard.case.order import mesh_rank
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Backward, Forward, SetFlag
 from fuzzshard.case.tidy import first_uses, last_place, places
 from fuzzshard.shrink.passes import Edit, change_item, drop_item, lower, put
 
@@ -56,15 +55,14 @@ def ops(case: Case) -> Iterator[Edit]:
 def lone_ops(case: Case) -> Iterator[Edit]:
     """Without one flag, although it is restored later."""
     for index, op in enumerate(case.schedule):
-        if isinstance(op, SetFlag):
+        if op.restored_by:
             yield functools.partial(without_op, index=index)
 
 
 def _drop_op(index: int) -> Edit:
     def edit(case: Case) -> Case:
         op, case = case.schedule[index], without_op(case, index)
-        if isinstance(op, SetFlag):
-            restoring = replace(op, value=not op.value)
+        if restoring := op.restored_by:
             later = [i for i in range(index, len(case.schedule)) if case.schedule[i] == restoring]
             case = without_op(case, later[0]) if later else case
         return case
@@ -133,8 +131,8 @@ def raise_targets(case: Case) -> Iterator[Edit]:
         if checkpoint.module:
             yield change_item("checkpoints", index, module=split(checkpoint.module)[0])
     for index, op in enumerate(case.schedule):
-        if getattr(op, "target", ""):
-            yield change_item("schedule", index, target=split(getattr(op, "target", ""))[0])
+        if op.target:
+            yield change_item("schedule", index, target=split(op.target)[0])
 
 
 def raise_groups(case: Case) -> Iterator[Edit]:
@@ -151,10 +149,11 @@ def delay_forwards(case: Case) -> Iterator[Edit]:
     """A forward moves behind a backward that does not need it, which then is of all pending losses."""
     ops = case.schedule
     for j, backward in enumerate(ops):
-        if isinstance(backward, Backward) and backward.which != "all":
+        if backward.takes in ("oldest", "newest"):
+            of_all = type(backward)()
             for i, op in enumerate(ops[:j]):
-                if isinstance(op, Forward):
-                    yield put(schedule=(*ops[:i], *ops[i + 1 : j], Backward(), op, *ops[j + 1 :]))
+                if op.call:
+                    yield put(schedule=(*ops[:i], *ops[i + 1 : j], of_all, op, *ops[j + 1 :]))
 
 
 def op_order(case: Case) -> Iterator[Edit]:
@@ -168,9 +167,7 @@ def numbers(case: Case) -> Iterator[Edit]:
     """Input batches numbered in order of first use, the plan in registration order, a seed of 0."""
     number = first_uses(case)
     yield put(
-        schedule=tuple(
-            replace(op, batch=number[op.batch]) if isinstance(op, Forward) else op for op in case.schedule
-        ),
+        schedule=tuple(op.renumbered(number) for op in case.schedule),
         inputs=replace(
             case.inputs,
             rank_batches=tuple(

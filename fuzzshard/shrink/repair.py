@@ -12,27 +12,11 @@ from msgspec.structs import replace
 
 from fuzzshard.case.batches import known_items
 from fuzzshard.case.case import Case, Freeze, Tie
-from fuzzshard.case.check_options import count_paths
 from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.case.edit import edit_block, map_modules, map_nodes
-from fuzzshard.case.graph import Alias, Block, Module, Node, TensorOp, join, walk
+from fuzzshard.case.graph import Alias, Block, Module, Node, TensorOp, count_paths, join, walk
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    CorruptState,
-    Forward,
-    LoadState,
-    Op,
-    Reshard,
-    SaveState,
-    SetDivideFactor,
-    SetFlag,
-    SetPath,
-    SetRequiresGrad,
-    Unshard,
-)
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
@@ -97,7 +81,9 @@ def _without_dangling(case: Case) -> Case:
         checkpoints=tuple(c for c in case.checkpoints if c.module in modules),
     )
     case = _mend_options(_mend_wrap(case, modules), modules, own)
-    case = replace(case, schedule=tuple(_mend_schedule(case, modules, own)))
+    names = Names(case, modules, own)
+    ops = (op.mended(names) for op in case.schedule)
+    case = replace(case, schedule=tuple(op for op in ops if op is not None))
     return replace(case, inputs=replace(case.inputs, rank_batches=known_items(case)))
 
 
@@ -162,39 +148,23 @@ def _mend_options(case: Case, modules: Mapping[str, Module], fqns: list[str]) ->
     )
 
 
-def _mend_schedule(case: Case, modules: Mapping[str, Module], fqns: list[str]) -> Iterator[Op]:
-    wrapped = wrapped_modules(case)
-    paths = count_paths(modules)
-    pending, saved = 0, False
-    for op in case.schedule:
-        match op:
-            case Forward():
-                target = op.target if op.target in modules else ""
-                module = modules[target]
-                count = len(module.outputs) if isinstance(module, Block) else 1
-                kept = tuple(i for i in op.outputs or () if i < count)
-                pending += op.grad
-                yield replace(op, target=target, outputs=kept or None)
-            case Backward():
-                if pending:
-                    pending = 0 if op.which == "all" else pending - 1
-                    yield op
-            case SetFlag() | SetDivideFactor() | Unshard() | Reshard():
-                if op.target in (modules if op.recurse else wrapped):
-                    yield op
-            case SetRequiresGrad():
-                target = _nearest(op.target, fqns)
-                if _has_parameters(target, fqns):
-                    yield replace(op, target=target)
-            case Abort():
-                if op.target in modules:
-                    yield op
-            case SetPath():
-                if op.path < paths.get(op.target, 0):
-                    yield op
-            case CorruptState() | LoadState():
-                if saved:
-                    yield op
-            case _:
-                saved |= isinstance(op, SaveState)
-                yield op
+class Names:
+    """What the ops of a schedule may name, and what those before the next one have left."""
+
+    def __init__(self, case: Case, modules: Mapping[str, Module], fqns: list[str]) -> None:
+        self.modules, self.fqns = modules, fqns
+        self.wrapped = wrapped_modules(case)
+        self.paths = count_paths(modules)
+        self.pending = 0
+        """How many losses wait for a backward."""
+        self.saved = False
+
+    def num_outputs(self, module: str) -> int:
+        """How many values a module returns."""
+        named = self.modules[module]
+        return len(named.outputs) if isinstance(named, Block) else 1
+
+    def with_parameters(self, target: str) -> str | None:
+        """``target``, or the first parameter of the module that had it; None where there are none."""
+        nearest = _nearest(target, self.fqns)
+        return nearest if _has_parameters(nearest, self.fqns) else None

@@ -8,7 +8,7 @@ import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import DelaySite
-from fuzzshard.case.progress import names_rank
+from fuzzshard.parts.op import names_rank
 
 _CYCLES_PER_MILLISECOND = 1_500_000
 """Of ``torch.cuda._sleep``, at about 1.5 GHz; how long exactly does not matter."""

@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import Expect
-from fuzzshard.case.progress import Progress, names_rank
-from fuzzshard.case.schedule import Backward, Forward, SetMode
+from fuzzshard.case.schedule_state import follow
 from fuzzshard.engines.refusals import Announcements
+from fuzzshard.parts.op import names_rank
 from fuzzshard.verdict import NOT_REFUSED, Finding
 
 FORWARD_ORDER = "Forward order differs"
@@ -143,18 +143,10 @@ def keeps_forward_order(case: Case, rank: int, skipped: Collection[int]) -> bool
     It looks at forwards in training mode, and an iteration ends with a backward that differentiates something
     (torch/distributed/fsdp/_exec_order_utils.py, ``_check_order``).
     """
-    progress = Progress(case, rank)
     iterations: list[list[dict[str, int]]] = [[]]
-    training = True
-    for index, op in enumerate(case.schedule):
-        match op:
-            case SetMode():
-                training = op.train
-            case Forward() if training:
-                iterations[-1].append({block: path for block, path in progress.paths.items() if path})
-            case Backward() if index not in skipped:
-                iterations.append([])
-            case _:
-                pass
-        progress.advance()
+    for at in follow(case, rank):
+        if at.op.call and at.training:
+            iterations[-1].append({block: path for block, path in at.paths.items() if path})
+        elif at.op.takes and at.index not in skipped:
+            iterations.append([])
     return all(later == iterations[0][: len(later)] for later in iterations)

@@ -12,9 +12,8 @@ import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import uniform
-from fuzzshard.case.progress import ranks_differ
 from fuzzshard.case.relations import variant
-from fuzzshard.case.sync_flags import steps_unsynced
+from fuzzshard.case.schedule_state import ranks_differ, steps_unsynced
 from fuzzshard.engines import fsdp1_contract
 from fuzzshard.engines.base import DTYPES, Engine
 from fuzzshard.engines.ddp import DDP, MISSED_ROOT, NOTHING_DIFFERENTIATED, misses_a_root

@@ -8,8 +8,8 @@ import torch
 
 from fuzzshard.case.batches import num_rows
 from fuzzshard.case.case import TensorSpec
-from fuzzshard.case.schedule import Forward
 from fuzzshard.model.values import named_ids, named_values
+from fuzzshard.parts.op import Call
 
 if TYPE_CHECKING:
     from fuzzshard.training.trainer import Trainer
@@ -23,7 +23,7 @@ class Feed:
         self.case = trainer.case
         self.batches: dict[tuple[str, int], list[torch.Tensor]] = {}
 
-    def inputs(self, op: Forward) -> list[torch.Tensor]:
+    def inputs(self, op: Call) -> list[torch.Tensor]:
         """The input tensors of a forward, the same ones for the same target and batch."""
         key = (op.target, op.batch)
         if key not in self.batches:
@@ -35,7 +35,7 @@ class Feed:
         values = self.trainer.engine.facts.input_values[target]
         return [TensorSpec(kind="ids" if v.ids else "float", size=v.size) for v in values]
 
-    def _input(self, op: Forward, index: int, spec: TensorSpec) -> torch.Tensor:
+    def _input(self, op: Call, index: int, spec: TensorSpec) -> torch.Tensor:
         rows, seq = num_rows(self.case, self._data_rank(), op.batch), self.case.inputs.seq
         leading = (rows, seq) if seq else (rows,)
         name = (self.case.seed, "input", op.target, index, op.batch, self._data_rank())
@@ -50,7 +50,7 @@ class Feed:
         """The number by which this rank's data differs from that of others."""
         return 0 if self.case.inputs.same_on_ranks else self.trainer.engine.mesh.rank
 
-    def target(self, op: Forward, index: int, output: torch.Tensor) -> torch.Tensor:
+    def target(self, op: Call, index: int, output: torch.Tensor) -> torch.Tensor:
         """What the loss compares the ``index``-th output of a forward with."""
         name = (self.case.seed, "target", op.target, index, op.batch, self._data_rank())
         values = named_values(self.case.values, tuple(output.shape), self.trainer.engine.dtype, *name)

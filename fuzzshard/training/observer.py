@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    ClipGradNorm,
-    CorruptState,
-    Forward,
-    LoadState,
-    Op,
-    Reshard,
-    SaveState,
-    SetRequiresGrad,
-    Step,
-    TakeStateDict,
-    Unshard,
-)
 from fuzzshard.engines.base import plain_name
+from fuzzshard.parts.op import Op
 from fuzzshard.training.remains import hook_counts, remains
 from fuzzshard.training.states import optimizer_states
 from fuzzshard.training.trace import Key, Observation, Trace
@@ -50,44 +36,14 @@ class Observer:
 
     def observe(self, index: int, op: Op) -> None:
         """Records what the op at ``index`` may have changed."""
-        match op:
-            case Forward():
-                self.observe_registration(index)
-                self._parameters(index)
-                self._buffers(index)
-            case Backward():
-                self.observe_registration(index)
-                self._inputs(index)
-                self._gradients(index)
-                self._unreduced(index)
-            case Step():
-                self.observe_registration(index)
-                self._trained(index)
-                self._taken(index)
-            case SetRequiresGrad() | Unshard() | Reshard():
-                self.observe_registration(index)
-            case Abort():
-                self.observe_registration(index)
-                self._buffers(index)
-                self._unreduced(index)
-            case ClipGradNorm():
-                self._gradients(index)
-            case TakeStateDict():
-                self._state_dict(index)
-            case SaveState():
-                self._trained(index)
-                self._optimizer(index)
-            case CorruptState():
-                self._trained(index, "resume")
-            case LoadState():
-                self._trained(index)
-                self._buffers(index)
-                self._optimizer(index)
-                self._taken(index)
-            case _:
-                pass
+        for look in op.looks:
+            getattr(self, f"_{look}")(index)
 
-    def observe_registration(self, index: int) -> None:
+    def begin(self) -> None:
+        """Records what there is before the first op."""
+        self._registration(-1)
+
+    def _registration(self, index: int) -> None:
         """Records how every parameter is registered, where the engine registers others in training."""
         if self.trainer.engine.reregisters:
             for fqn in self.trainer.engine.facts.parameters:
@@ -109,6 +65,9 @@ class Observer:
     def _trained(self, index: int, oracle: str = "parameter") -> None:
         for fqn, parameter in self.trainer.engine.observed().items():
             self.trace.record(Key(index, oracle, fqn), parameter, self.trainer.engine.flat_range(fqn))
+
+    def _resumed(self, index: int) -> None:
+        self._trained(index, "resume")
 
     def _optimizer(self, index: int) -> None:
         for name, state in optimizer_states(self.trainer):

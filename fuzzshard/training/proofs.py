@@ -18,7 +18,6 @@ import torch.distributed as dist
 from fuzzshard.case.case import Case, EngineName, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.options import Precision
-from fuzzshard.case.schedule import Backward, Forward, Op, SetFlag, Step, Unshard, ZeroGrad
 from fuzzshard.engines.fully_shard_state import GroupState
 from fuzzshard.engines.mesh import prepare_groups, rank_mesh
 from fuzzshard.instruments import (
@@ -32,6 +31,7 @@ from fuzzshard.instruments import (
     works,
 )
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, Op, SetFlag, Step, Unshard, ZeroGrad
 from fuzzshard.training.experiment import EngineFailure, Experiment
 
 Reading = Callable[[GroupState], object]

@@ -22,8 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.utils._pytree import tree_map_only
 
-from fuzzshard.case.schedule import Cast, SetDivideFactor, SetFlag
-from fuzzshard.engines.base import DTYPES, Engine
+from fuzzshard.engines.base import Engine
 from fuzzshard.model.names import seed_of
 
 if TYPE_CHECKING:
@@ -168,20 +167,10 @@ def rebuild(trainer: Trainer, index: int) -> None:
     other = msgspec.structs.replace(trainer.case, seed=seed_of(trainer.case.seed, "rebuilt"))
     engine = trainer.engine = old.rebuilt(other, trainer.first_dtype)
     for op in trainer.case.schedule[:index]:
-        match op:
-            case SetFlag():
-                engine.set_flag(op)
-            case SetDivideFactor():
-                engine.set_divide_factor(op)
-            case Cast():
-                engine.cast(DTYPES[op.dtype])
-            case _:
-                pass
+        if op.runs_on(trainer.rank):
+            op.run_again(engine)
     for fqn, parameter in old.trained.items():
         engine.parameter(fqn).requires_grad_(parameter.requires_grad)
-    for path, number in trainer.progress.paths.items():
-        engine.set_path(path, number)
-    engine.module.train(old.module.training)
     trainer.make_optimizer()
 
 

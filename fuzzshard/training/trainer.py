@@ -8,31 +8,10 @@ import msgspec
 import torch
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.progress import Progress, names_rank
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    Cast,
-    ClipGradNorm,
-    CorruptState,
-    Forward,
-    LoadState,
-    Op,
-    Ranks,
-    Reshard,
-    SaveState,
-    SetDivideFactor,
-    SetFlag,
-    SetMode,
-    SetPath,
-    SetRequiresGrad,
-    Step,
-    TakeStateDict,
-    Unshard,
-    ZeroGrad,
-)
-from fuzzshard.engines.base import DTYPES, Engine
+from fuzzshard.case.schedule_state import ScheduleState
+from fuzzshard.engines.base import Engine
 from fuzzshard.model.names import seed_of
+from fuzzshard.parts.op import Call, Which
 from fuzzshard.training.calls import call, flatten
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
@@ -61,7 +40,8 @@ class Trainer:
         self.trace = trace
         self.recorder = recorder or Recorder()
         self.delays = self.recorder.delays or Delays(_undelayed(case), engine.mesh.device, engine.mesh.rank)
-        self.progress = Progress(case, engine.mesh.global_rank)
+        self.rank = engine.mesh.global_rank
+        self.at = ScheduleState(case, self.rank)
         self.first_dtype = engine.dtype
         self.states = States()
         self.make_optimizer()
@@ -78,14 +58,14 @@ class Trainer:
     def run(self, on_op: OnOp | None = None) -> None:
         """Runs the whole schedule; ``on_op`` is called with the index of each op before it runs."""
         if self.observer is not None:
-            self.observer.observe_registration(-1)
+            self.observer.begin()
         try:
             for index, op in enumerate(self.case.schedule):
                 if on_op is not None:
                     on_op(index)
                 self.recorder.op = index
-                skipped = self._run(index, op) is False
-                self.progress.advance(skipped=skipped)
+                skipped = op.runs_on(self.rank) and op.run(self, index) is False
+                self.at.advance(skipped=skipped)
                 if self.observer is not None:
                     self.observer.observe(index, op)
             self.engine.finish()
@@ -94,98 +74,29 @@ class Trainer:
         finally:
             self.states.remove()
 
-    def _run(self, index: int, op: Op) -> bool | None:
-        """Runs one op; False for a backward that had nothing to differentiate."""
-        match op:
-            case Forward():
-                self._forward(index, op)
-            case Backward():
-                return self._backward(index, op)
-            case Step():
-                self._step()
-            case ZeroGrad():
-                self.optimizer.zero_grad(set_to_none=op.set_to_none)
-            case SetFlag():
-                self.engine.set_flag(op)
-            case SetRequiresGrad() if self._concerns(op.ranks) and not self._spared(op):
-                self._before_change()
-                for parameter in self.engine.parameters_at(op.target):
-                    parameter.requires_grad_(op.value)
-            case SetMode():
-                self.engine.module.train(op.train)
-            case SetPath() if self._concerns(op.ranks):
-                self.engine.set_path(op.target, op.path)
-            case SetDivideFactor():
-                self.engine.set_divide_factor(op)
-            case Unshard():
-                self.engine.unshard(op)
-            case Reshard():
-                self.engine.reshard(op)
-            case Abort():
-                self._abort(index, op)
-            case ClipGradNorm():
-                self.engine.clip_grad_norm(op)
-            case Cast():
-                self._before_change()
-                self.engine.cast(DTYPES[op.dtype])
-                self.feed.batches.clear()
-                self.make_optimizer()
-                self._forget_tensors()
-            case TakeStateDict():
-                self.states.take(self.engine)
-            case SaveState():
-                self.states.save(self, op.via)
-            case CorruptState():
-                self._corrupt(index, op)
-            case LoadState():
-                self.states.load(self, assign=op.assign)
-                if op.assign:
-                    self._forget_tensors()
-            case _:
-                pass
-        return None
+    def zero(self) -> None:
+        """Zeroes every parameter and optimizer state in place."""
+        zero(self)
 
-    def _corrupt(self, index: int, op: CorruptState) -> None:
-        self._before_change()
-        if op.how == "zero":
-            zero(self)
-        else:
-            rebuild(self, index)
-            self._forget_tensors()
+    def rebuild(self, index: int) -> None:
+        """Builds model and optimizer anew, as the ops before ``index`` have left them."""
+        rebuild(self, index)
+        self.forget_tensors()
 
-    def _forget_tensors(self) -> None:
+    def forget_tensors(self) -> None:
         """The model's tensors are others now: what was kept of the old ones says nothing about them."""
         self.states.taken = {}
         if self.observer is not None:
             self.observer.forget()
 
-    def _concerns(self, ranks: Ranks) -> bool:
-        return names_rank(ranks, self.engine.mesh.global_rank)
-
-    def _spared(self, op: SetRequiresGrad) -> bool:
-        return op.engines_only and self.engine.name == "reference"
-
-    def _step(self) -> None:
-        self._before_change()
-        self.delays.at("before_step")
-        self.optimizer.step()
-        self.engine.after_step()
-        self.delays.at("after_step")
-
-    def _before_change(self) -> None:
+    def before_change(self) -> None:
         """Parameters may only change while they are sharded."""
-        if self.progress.may_be_unsharded:
+        if self.at.may_be_unsharded:
             self.engine.before_change()
 
-    def _forward(self, index: int, op: Forward) -> None:
-        _seed_generators(
-            seed_of(self.case.seed, "dropout", index, self.engine.mesh.rank), self.engine.mesh.device
-        )
-        module = self.engine.call_target(op.target)
-        with torch.set_grad_enabled(op.grad):
-            outputs = flatten(call(self.engine, op.target, module, self.feed.inputs(op)))
-            self.delays.at("after_forward")
-            loss = self._loss(op, outputs)
+    def forward(self, index: int, op: Call) -> None:
+        """Runs a forward, and keeps its loss."""
+        outputs, loss = self._called(index, op, delayed=True)
         if self.trace is not None:
             for i, output in enumerate(outputs):
                 self.trace.record(Key(index, "output", f"output {i} of {op.target or 'the root'}"), output)
@@ -193,16 +104,24 @@ class Trainer:
         if op.grad:
             self.pending.append(loss)
 
-    def _abort(self, index: int, op: Abort) -> None:
-        """Loses an iteration, and goes on as the docstring of ``FSDPModule.reset_iter_state`` says."""
+    def _called(
+        self, index: int, op: Call, *, delayed: bool = False
+    ) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """The outputs of a forward, and its loss."""
         _seed_generators(
             seed_of(self.case.seed, "dropout", index, self.engine.mesh.rank), self.engine.mesh.device
         )
-        forward = Forward(batch=op.batch)
-        in_backward = op.during == "backward"
-        with interrupted(self.engine.submodule(op.target), in_backward=in_backward):
-            outputs = flatten(call(self.engine, "", self.engine.call_target(""), self.feed.inputs(forward)))
-            loss = self._loss(forward, outputs)
+        module = self.engine.call_target(op.target)
+        with torch.set_grad_enabled(op.grad):
+            outputs = flatten(call(self.engine, op.target, module, self.feed.inputs(op)))
+            if delayed:
+                self.delays.at("after_forward")
+            return outputs, self._loss(op, outputs)
+
+    def abort(self, index: int, forward: Call, target: str, *, in_backward: bool) -> None:
+        """Loses an iteration, and goes on as the docstring of ``FSDPModule.reset_iter_state`` says."""
+        with interrupted(self.engine.submodule(target), in_backward=in_backward):
+            _, loss = self._called(index, forward)
             if in_backward and loss.requires_grad:
                 self.engine.before_backward()
                 torch.autograd.backward(loss)
@@ -210,10 +129,9 @@ class Trainer:
         for parameter in self.engine.trained.values():
             parameter.grad = None
 
-    def _loss(self, op: Forward, outputs: list[torch.Tensor]) -> torch.Tensor:
-        used = range(len(outputs)) if op.outputs is None else op.outputs
+    def _loss(self, op: Call, outputs: list[torch.Tensor]) -> torch.Tensor:
         terms = []
-        for i in used:
+        for i in op.used(len(outputs)):
             output = outputs[i]
             match self.case.loss:
                 case "sum":
@@ -224,8 +142,9 @@ class Trainer:
                     terms.append((output * self.feed.target(op, i, output)).sum())
         return torch.stack(terms).sum() if len(terms) > 1 else terms[0]
 
-    def _backward(self, index: int, op: Backward) -> bool:
-        match op.which:
+    def backward(self, index: int, which: Which) -> bool:
+        """Runs the backward of pending losses; False where none of them requires a gradient."""
+        match which:
             case "all":
                 taken, self.pending = self.pending, []
             case "oldest":

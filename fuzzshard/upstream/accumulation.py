@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fuzzshard.case.case import Case, Mesh
-from fuzzshard.case.schedule import Backward, Flag, Forward, Op, SetFlag, Step, Unshard, ZeroGrad
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Flag, Op
+from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step, Unshard, ZeroGrad
 from fuzzshard.upstream.cell import Row, grid
 from fuzzshard.upstream.models import TIED, layer_names, mlps, sequential, token_inputs, transformer
 from fuzzshard.upstream.setup import (

@@ -8,9 +8,9 @@ from typing import Any
 from fuzzshard.case.case import Case, Freeze
 from fuzzshard.case.graph import Block, Call
 from fuzzshard.case.options import FSDP1, Expect
-from fuzzshard.case.schedule import Backward, Forward, Op, SetMode, SetPath, SetRequiresGrad
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, Op, SetMode, SetPath, SetRequiresGrad
 from fuzzshard.upstream.cell import Row, grid
 from fuzzshard.upstream.models import block, call, relu, sequential
 from fuzzshard.upstream.setup import FSDP1_ONLY, each, floats, make

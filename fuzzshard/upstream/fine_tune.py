@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Freeze, Inputs, TensorSpec
 from fuzzshard.case.graph import Block, TensorOp
 from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.case.schedule import Backward, Forward, Op, SetRequiresGrad
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, Op, SetRequiresGrad
 from fuzzshard.upstream.cell import Cell, Row, grid
 from fuzzshard.upstream.models import block, call, linears_and_relus
 from fuzzshard.upstream.setup import (

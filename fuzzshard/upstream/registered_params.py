@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case, Inputs, Optimizer, TensorSpec
 from fuzzshard.case.graph import Block
-from fuzzshard.case.schedule import Backward, Cast, Forward, Op, Reshard
+from fuzzshard.parts.ops import Backward, Cast, Forward, Op, Reshard
 from fuzzshard.upstream.cell import Row, grid, single
 from fuzzshard.upstream.models import add, mlp, mlps, sequential
 from fuzzshard.upstream.setup import (

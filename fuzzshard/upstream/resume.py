@@ -7,7 +7,7 @@ from typing import Any
 
 from fuzzshard.case.case import Case, Mesh, Optimizer
 from fuzzshard.case.options import TensorParallel
-from fuzzshard.case.schedule import (
+from fuzzshard.parts.ops import (
     Backward,
     CorruptState,
     Forward,

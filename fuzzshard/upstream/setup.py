@@ -16,7 +16,7 @@ from fuzzshard.case.case import (
     WrapGroup,
 )
 from fuzzshard.case.graph import Block
-from fuzzshard.case.schedule import Backward, Forward, Op, Step, ZeroGrad
+from fuzzshard.parts.ops import Backward, Forward, Op, Step, ZeroGrad
 
 TRAINING = "_composable/fsdp/test_fully_shard_training.py"
 POSITIONS = "positions are a second input of random ids, not 0, 1, 2, ...; attention is written out, not SDPA"

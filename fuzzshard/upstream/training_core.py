@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.options import Delay, DelaySite
-from fuzzshard.case.schedule import Backward, Forward, Step, ZeroGrad
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, Step, ZeroGrad
 from fuzzshard.upstream.cell import Row, grid, single
 from fuzzshard.upstream.models import (
     TIED,

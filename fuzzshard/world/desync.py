@@ -73,11 +73,7 @@ def _named(mesh: Mesh, joined: Joined) -> str:
 
 
 def _op(case: Case, op: int) -> str:
-    return (
-        f" in op {op} ({type(case.schedule[op]).__struct_config__.tag})"
-        if 0 <= op < len(case.schedule)
-        else ""
-    )
+    return f" in op {op} ({case.schedule[op].tag})" if 0 <= op < len(case.schedule) else ""
 
 
 def _span(ranks: tuple[int, ...]) -> str:

@@ -21,10 +21,10 @@ from fuzzshard.campaign.prefetch import Prefetch
 from fuzzshard.campaign.saved import load_known
 from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, TensorSpec
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.schedule import Backward, Forward
 from fuzzshard.corpus.entry import make_entry
 from fuzzshard.corpus.store import only_case, save_shrunk
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward
 from fuzzshard.verdict import Finding, Status, Verdict
 
 SMALL = Case(

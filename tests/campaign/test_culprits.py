@@ -8,9 +8,9 @@ from fake_campaign import INFRA, PASS, FakeWorld, divergence, make_case
 
 from fuzzshard.campaign.reduce import confirm_and_shrink
 from fuzzshard.case.case import Case, Mesh
-from fuzzshard.case.schedule import Step
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Culprit, make_entry
+from fuzzshard.parts.ops import Step
 from fuzzshard.shrink import Budget, shrink
 from fuzzshard.verdict import Verdict
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fuzzshard.campaign.judge import judge_clearly
 from fuzzshard.case.case import Case, Freeze
-from fuzzshard.case.schedule import SetRequiresGrad
+from fuzzshard.parts.ops import SetRequiresGrad
 from fuzzshard.verdict import Finding, Status, Verdict
 
 PASS = Verdict(status=Status.PASS)

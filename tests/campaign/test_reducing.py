@@ -16,7 +16,7 @@ from fuzzshard.campaign.cpu_ranks import cpu_ranks
 from fuzzshard.campaign.judge import Runner, Stopped
 from fuzzshard.campaign.reduce import StartCpu, confirm_and_shrink
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.schedule import Step
+from fuzzshard.parts.ops import Step
 from fuzzshard.shrink import shrink
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig

@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule import Step
 from fuzzshard.oracles.communication import expected_communication
+from fuzzshard.parts.ops import Step
 from fuzzshard.upstream.accumulation import MICROBATCHES, MLPS, ROWS
 from fuzzshard.upstream.cell import Cell
 

@@ -12,7 +12,6 @@ import pytest
 from command_line import fuzzshard
 
 from fuzzshard.campaign.saved import saved_cause
-from fuzzshard.case.describe_schedule import op_noun
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, Culprit, make_entry
 from fuzzshard.corpus.store import save_unshrunk
@@ -266,7 +265,7 @@ def test_what_is_missing_is_said_once_and_needs_no_bound() -> None:
     )
     entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
     said = text(entry, script=None)
-    where = f"(`linear0.weight` after {op_noun(clean_case(2).schedule[FINDING.op])})"
+    where = f"(`linear0.weight` after {clean_case(2).schedule[FINDING.op].noun()})"
     assert f"gradient of a parameter is None where plain training has one {where}" in said
     assert said.count("a tensor of shape [2]") == 1
     assert "does not depend on rounding" in said

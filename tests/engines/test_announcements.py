@@ -8,7 +8,14 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Optimizer, WrapGroup
 from fuzzshard.case.graph import Alias, Block
-from fuzzshard.case.schedule import (
+from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.lazy_roots import Flaw, flaw
+from fuzzshard.engines.optimizer_state import Lack, lacks
+from fuzzshard.engines.reducer import Complaint, ReducerOptions, complaint
+from fuzzshard.engines.refusals import REFUSALS
+from fuzzshard.engines.registry import not_applicable
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import (
     Backward,
     Cast,
     CorruptState,
@@ -19,13 +26,6 @@ from fuzzshard.case.schedule import (
     SetRequiresGrad,
     ZeroGrad,
 )
-from fuzzshard.engines.exclusion import Exclusion
-from fuzzshard.engines.lazy_roots import Flaw, flaw
-from fuzzshard.engines.optimizer_state import Lack, lacks
-from fuzzshard.engines.reducer import Complaint, ReducerOptions, complaint
-from fuzzshard.engines.refusals import REFUSALS
-from fuzzshard.engines.registry import not_applicable
-from fuzzshard.parts.leaves.linear import Linear
 
 NO_SYNC = SetFlag(flag="requires_gradient_sync", value=False)
 CONTAINS_ALIAS = Block(

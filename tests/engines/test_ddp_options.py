@@ -11,7 +11,6 @@ from cases import AGAIN, BACKWARD, FORWARD, STEP, TWO_STEPS, ZERO, call, chain, 
 from fuzzshard.case.case import Case, Mesh, Optimizer
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP
-from fuzzshard.case.schedule import Forward, Op, SetFlag, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.engines.ddp_options import arguments
 from fuzzshard.engines.registry import not_applicable
@@ -19,6 +18,8 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import Forward, SetFlag, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 

@@ -24,7 +24,12 @@ from cases import (
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, ParameterDtype, Tie
 from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.case.schedule import (
+from fuzzshard.engines.fsdp1_contract import not_applicable
+from fuzzshard.parts.leaves.activation import Activation
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.ops import (
     Backward,
     Cast,
     ClipGradNorm,
@@ -33,11 +38,6 @@ from fuzzshard.case.schedule import (
     SetFlag,
     SetRequiresGrad,
 )
-from fuzzshard.engines.fsdp1_contract import not_applicable
-from fuzzshard.parts.leaves.activation import Activation
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
-from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.upstream.catalog import ROWS
 from fuzzshard.upstream.cell import Cell
 from fuzzshard.verdict import Status

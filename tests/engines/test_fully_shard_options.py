@@ -26,18 +26,6 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import CommunicationOption, Delay, DelaySite, Precision
-from fuzzshard.case.schedule import (
-    Abort,
-    Backward,
-    Cast,
-    ClipGradNorm,
-    Forward,
-    Op,
-    Reshard,
-    SetDivideFactor,
-    SetFlag,
-    Unshard,
-)
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase, UsageError
 from fuzzshard.parts.leaves.activation import Activation
@@ -47,6 +35,18 @@ from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import (
+    Abort,
+    Backward,
+    Cast,
+    ClipGradNorm,
+    Forward,
+    Reshard,
+    SetDivideFactor,
+    SetFlag,
+    Unshard,
+)
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 

@@ -29,7 +29,6 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, WrapGroup
 from fuzzshard.case.graph import Block, Passing, Returns
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
-from fuzzshard.case.schedule import Cast, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import Attention
@@ -38,6 +37,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
+from fuzzshard.parts.ops import Cast, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World
 

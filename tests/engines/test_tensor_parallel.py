@@ -28,7 +28,6 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.graph import Block, TensorOp
 from fuzzshard.case.options import Precision, TensorParallel
-from fuzzshard.case.schedule import ClipGradNorm, Forward, Reshard, SetFlag, Unshard
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.oracles.registration import RegistrationModel
@@ -37,6 +36,7 @@ from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
+from fuzzshard.parts.ops import ClipGradNorm, Forward, Reshard, SetFlag, Unshard
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 

@@ -10,11 +10,11 @@ from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.schedule import Backward, Forward, SetRequiresGrad, Step
 from fuzzshard.case.validate import validate
 from fuzzshard.guidance.fits import MAX_LEAVES, MAX_OPS, fits
 from fuzzshard.guidance.mutate import KINDS, MUTATIONS, attempt, mutated
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, SetRequiresGrad, Step
 from fuzzshard.strategies import draw_cases
 
 SEED, WORLD = 11, 4

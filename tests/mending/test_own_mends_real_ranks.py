@@ -5,8 +5,8 @@ from __future__ import annotations
 from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, ZERO, groups, make_case
 
 from fuzzshard.case.case import Mesh
-from fuzzshard.case.schedule import SetFlag, SetRequiresGrad
 from fuzzshard.mending.mend import mends_for
+from fuzzshard.parts.ops import SetFlag, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 

@@ -10,13 +10,14 @@ from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, ZERO, call, chain, child
 
 from fuzzshard.case.case import Case, Checkpoint, Mesh
 from fuzzshard.case.graph import Block, Call
-from fuzzshard.case.schedule import CorruptState, LoadState, Op, SaveState, SetPath, TakeStateDict
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.model.build import build_model
 from fuzzshard.model.source import model_source
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import CorruptState, LoadState, SaveState, SetPath, TakeStateDict
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 

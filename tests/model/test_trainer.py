@@ -24,13 +24,13 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Optimizer, RankBatch
 from fuzzshard.case.graph import Block
-from fuzzshard.case.schedule import Backward, Forward, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference import Reference
 from fuzzshard.oracles.compare import differences
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, SetMode, SetRequiresGrad, ZeroGrad
 from fuzzshard.training.optimizers import make_optimizer
 from fuzzshard.training.trace import Key, Trace
 from fuzzshard.training.trainer import Trainer

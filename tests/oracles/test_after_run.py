@@ -6,9 +6,9 @@ import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, groups, make_case
 
 from fuzzshard.case.case import Case, Mesh
-from fuzzshard.case.schedule import SetFlag, Unshard
 from fuzzshard.engines.fully_shard_state import GroupState
 from fuzzshard.oracles.after_run import leak_findings
+from fuzzshard.parts.ops import SetFlag, Unshard
 from fuzzshard.training.remains import Layout, Remains
 from fuzzshard.training.trace import Trace
 

@@ -6,10 +6,10 @@ from traces import difference, floats, gradient
 
 from fuzzshard.case.case import Checkpoint
 from fuzzshard.case.graph import Block
-from fuzzshard.case.schedule import Forward
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Forward
 from fuzzshard.training.trace import Key
 
 KEY = gradient(1)

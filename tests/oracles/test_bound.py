@@ -10,9 +10,9 @@ from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
-from fuzzshard.case.schedule import Cast
 from fuzzshard.oracles.bound import TOLERANCES, Bound, distance, tolerance
 from fuzzshard.oracles.rungs import loose_rung
+from fuzzshard.parts.ops import Cast
 
 NAN, INF = float("nan"), float("inf")
 KEY, OTHER = gradient(1), gradient(1, "b.weight")
@@ -87,6 +87,12 @@ def test_an_engine_may_be_off_by_a_part_of_what_another_precision_changes() -> N
     assert not Bound(CASE, reference, other, 0.25).excess(changed)[0]
     assert Bound(CASE, reference, trace({KEY: floats(INF)}), DOUBLE).excess(changed)[0]
     assert not Bound(CASE, reference, trace({KEY: None}), 16.0).excess(changed)[0]
+
+
+def test_what_another_precision_changes_beyond_the_tolerance_has_lost_its_digits() -> None:
+    reference, changed = trace({KEY: doubles(1.0)}), difference(KEY, doubles(3.0), doubles(1.0))
+    assert Bound(CASE, reference, trace({KEY: doubles(1.0 + DOUBLE * 2)})).excess(changed)[0]
+    assert not Bound(CASE, reference, trace({KEY: doubles(1.0 + DOUBLE / 2)})).excess(changed)[0]
 
 
 @pytest.mark.parametrize("value", [NAN, INF])

@@ -8,7 +8,6 @@ from cases import BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.graph import Block, TensorOp
 from fuzzshard.case.options import Precision
-from fuzzshard.case.schedule import Backward, Flag, Forward, Op, Reshard, SetFlag, SetRequiresGrad, Unshard
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.oracles.communication import communication_findings, expected_communication
 from fuzzshard.parts.dtypes import Dtype
@@ -16,6 +15,8 @@ from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.op import Flag, Op
+from fuzzshard.parts.ops import Backward, Forward, Reshard, SetFlag, SetRequiresGrad, Unshard
 from fuzzshard.training.collectives import Collective
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Status

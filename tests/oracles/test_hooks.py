@@ -7,11 +7,12 @@ from cases import BACKWARD, FORWARD, ROOT, TWO_STEPS, call, chain, children, gro
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, TensorSpec
 from fuzzshard.case.graph import Block
-from fuzzshard.case.schedule import Forward, Op, SetRequiresGrad
 from fuzzshard.oracles.fully_shard_model import FullyShardModel
 from fuzzshard.oracles.hooks import fsdp1_hook_findings, fully_shard_hook_findings, resharded_units
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import Forward, SetRequiresGrad
 from fuzzshard.training.hooks import PostBackward
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Status

@@ -6,11 +6,11 @@ from cases import BACKWARD, FORWARD, chain, make_case
 from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule import SaveState
 from fuzzshard.oracles.bound import Bound
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import MOST_FINDINGS, tensor_findings, vote
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import SaveState
 from fuzzshard.training.trace import Piece, Trace
 from fuzzshard.verdict import MISSING, UNEXPECTED
 

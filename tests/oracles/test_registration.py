@@ -9,11 +9,13 @@ from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, chain, childr
 
 from fuzzshard.case.case import Case, Freeze, Mesh, WrapGroup
 from fuzzshard.case.graph import Block, Call
-from fuzzshard.case.schedule import (
+from fuzzshard.oracles.registration import RegistrationModel, registration_findings
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import (
     Backward,
     Cast,
     Forward,
-    Op,
     Reshard,
     SetFlag,
     SetPath,
@@ -21,8 +23,6 @@ from fuzzshard.case.schedule import (
     TakeStateDict,
     Unshard,
 )
-from fuzzshard.oracles.registration import RegistrationModel, registration_findings
-from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.training.trace import Key, Registration, Trace
 
 FORWARD_AT, BACKWARD_AT, STEP_AT = 0, 1, 2
@@ -33,7 +33,7 @@ def predictions(case: Case, fqn: str = "a.weight", skipped: tuple[int, ...] = ()
     model = RegistrationModel(case)
     names = [name(model.expected(fqn), case)]
     for index in range(len(case.schedule)):
-        model.advance(index, index in skipped)
+        model.advance(skipped=index in skipped)
         names.append(name(model.expected(fqn), case))
     return names
 
@@ -81,7 +81,7 @@ def test_after_forward_a_group_is_as_reshard_after_forward_says(
 
 def test_an_int_reshards_on_a_mesh_of_copies_and_shards() -> None:
     model = RegistrationModel(resharding(2, mesh=4))
-    model.advance(FORWARD_AT, skipped=False)
+    model.advance(skipped=False)
     expected = model.expected("a.weight")
     assert expected is not None
     assert (expected.placements, expected.mesh) == (("R", "S(0)"), (2, 2))
@@ -148,8 +148,8 @@ def test_requires_grad_follows_the_freeze_plan_and_the_schedule() -> None:
     case = make_case(schedule=(*ONCE, thaw, *ONCE, freeze), freezes=(Freeze(target="a.weight"),))
     model = RegistrationModel(case)
     seen = []
-    for index in range(len(case.schedule)):
-        model.advance(index, skipped=False)
+    for _ in case.schedule:
+        model.advance(skipped=False)
         expected = model.expected("a.weight")
         assert expected is not None
         seen.append(expected.requires_grad)
@@ -161,7 +161,7 @@ def recorded(case: Case) -> Trace:
     model, trace = RegistrationModel(case), Trace()
     for index in range(-1, len(case.schedule)):
         if index >= 0:
-            model.advance(index, skipped=False)
+            model.advance(skipped=False)
         for fqn in model.facts.parameters:
             expected = model.expected(fqn)
             assert expected is not None

@@ -25,13 +25,14 @@ from fuzzshard.case.case import Case, Checkpoint, Mesh, WrapGroup
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import Delay, Precision, Relation
 from fuzzshard.case.relations import variant
-from fuzzshard.case.schedule import Forward, Op, Reshard, SetFlag, SetMode, Unshard
 from fuzzshard.oracles.relation import relation_findings
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import Forward, Reshard, SetFlag, SetMode, Unshard
 from fuzzshard.training.trace import Key
 from fuzzshard.verdict import Status
 from fuzzshard.world import World

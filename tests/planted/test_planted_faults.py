@@ -32,13 +32,16 @@ from cases import (
 from fuzzshard.case.case import Case, EngineName, Freeze, Mesh, Optimizer, RankBatch, WrapGroup
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
-from fuzzshard.case.schedule import (
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import (
     Abort,
     ClipGradNorm,
     CorruptState,
     Forward,
     LoadState,
-    Op,
     Reshard,
     SaveState,
     SetDivideFactor,
@@ -46,9 +49,6 @@ from fuzzshard.case.schedule import (
     TakeStateDict,
     Unshard,
 )
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
-from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.upstream import exec_order
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig

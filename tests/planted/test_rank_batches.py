@@ -8,7 +8,7 @@ from cases import FORWARD
 
 from fuzzshard.case.batches import rows_of_batch
 from fuzzshard.case.case import Case, RankBatch
-from fuzzshard.case.schedule import Backward
+from fuzzshard.parts.ops import Backward
 from fuzzshard.shrink import Budget, shrink
 from fuzzshard.strategies import draw_cases
 from fuzzshard.verdict import Status

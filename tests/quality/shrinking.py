@@ -9,7 +9,7 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import facts
 from fuzzshard.case.order import Size, size_order
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, Step
+from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step
 from fuzzshard.shrink import ShrinkResult, shrink
 from fuzzshard.strategies import draw_cases
 

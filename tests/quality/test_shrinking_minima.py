@@ -23,8 +23,8 @@ from shrinking import (
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.schedule import Backward, Forward, SetFlag
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, SetFlag
 
 
 def linears(count: int = 1, *, out: int = 2, bias: bool = False) -> Block:

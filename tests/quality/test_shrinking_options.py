@@ -12,7 +12,9 @@ from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimize
 from fuzzshard.case.graph import Block, Call, walk
 from fuzzshard.case.options import FSDP1, Delay, ParameterDtype, Precision, TensorParallel
 from fuzzshard.case.order import off_default
-from fuzzshard.case.schedule import (
+from fuzzshard.case.validate import validate
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import (
     Cast,
     ClipGradNorm,
     CorruptState,
@@ -25,8 +27,6 @@ from fuzzshard.case.schedule import (
     TakeStateDict,
     Unshard,
 )
-from fuzzshard.case.validate import validate
-from fuzzshard.parts.leaves.linear import Linear
 
 INNER = Block(
     children=children(first=Linear(out=4), second=Linear(out=4)),

@@ -17,7 +17,8 @@ from fuzzshard.case.case import (
 )
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.options import DDP, FSDP1, Delay, Expect, ParameterDtype, Precision, TensorParallel
-from fuzzshard.case.schedule import (
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import (
     Abort,
     Backward,
     Cast,
@@ -36,7 +37,6 @@ from fuzzshard.case.schedule import (
     Unshard,
     ZeroGrad,
 )
-from fuzzshard.parts.leaves.linear import Linear
 
 STRUCTURED = Block(
     children=(

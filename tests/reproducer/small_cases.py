@@ -14,15 +14,6 @@ from fuzzshard.case.case import (
     WrapGroup,
 )
 from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
-from fuzzshard.case.schedule import (
-    Backward,
-    Forward,
-    SetFlag,
-    SetMode,
-    SetRequiresGrad,
-    Step,
-    ZeroGrad,
-)
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import Attention
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
@@ -34,6 +25,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
+from fuzzshard.parts.ops import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step, ZeroGrad
 
 
 def chain(*names: str, outputs: tuple[str, ...] = ()) -> Block:

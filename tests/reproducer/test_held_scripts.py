@@ -9,9 +9,9 @@ from cases import AGAIN, BACKWARD, FORWARD, STEP, chain, colwise, groups, make_c
 
 from fuzzshard.case.case import Case, Mesh, Optimizer, WrapGroup
 from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.case.schedule import CorruptState, LoadState, SaveState, SetFlag
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import CorruptState, LoadState, SaveState, SetFlag
 from fuzzshard.reproducer import scripts
 from fuzzshard.verdict import MISSING, Finding, Verdict
 from fuzzshard.world import World, WorldConfig

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from small_cases import SMALL
 
 from fuzzshard.case.case import RankBatch
-from fuzzshard.case.schedule import Backward, Forward
+from fuzzshard.parts.ops import Backward, Forward
 from fuzzshard.reproducer import script
 from fuzzshard.reproducer.aim import Values
 from fuzzshard.verdict import Finding

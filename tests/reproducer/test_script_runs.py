@@ -10,8 +10,8 @@ import pytest
 from small_cases import EVERYTHING, SMALL, chain
 
 from fuzzshard.case.case import Case, EngineName, Mesh, WrapGroup
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, Step, ZeroGrad
 from fuzzshard.errors import UsageError
+from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step, ZeroGrad
 from fuzzshard.reproducer import script, scripts
 from fuzzshard.strategies import draw_cases
 from fuzzshard.verdict import Finding, Status, Verdict

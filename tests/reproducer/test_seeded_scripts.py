@@ -11,9 +11,9 @@ from small_cases import SMALL
 
 from fuzzshard.case.case import Case, EngineName
 from fuzzshard.case.facts import facts
-from fuzzshard.case.progress import ranks_differ
-from fuzzshard.case.schedule import Backward, Forward, Step
+from fuzzshard.case.schedule_state import ranks_differ
 from fuzzshard.errors import UsageError
+from fuzzshard.parts.ops import Backward, Forward, Step
 from fuzzshard.reproducer import script, scripts
 from fuzzshard.strategies import draw_cases
 from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status

@@ -19,15 +19,6 @@ from fuzzshard.case.case import (
     WrapGroup,
 )
 from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
-from fuzzshard.case.schedule import (
-    Backward,
-    Forward,
-    SetFlag,
-    SetMode,
-    SetRequiresGrad,
-    Step,
-    ZeroGrad,
-)
 from fuzzshard.case.validate import validate
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry, make_entry
 from fuzzshard.doctor import clean_case
@@ -42,6 +33,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
+from fuzzshard.parts.ops import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step, ZeroGrad
 from fuzzshard.report.show import show_entry
 from fuzzshard.verdict import Finding, Status, Verdict
 

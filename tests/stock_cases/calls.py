@@ -17,12 +17,10 @@ from cases import (
 
 from fuzzshard.case.case import Checkpoint, Freeze, Inputs, TensorSpec
 from fuzzshard.case.graph import Block, Call, Passing, Returns, TensorOp
-from fuzzshard.case.schedule import (
-    SetPath,
-)
 from fuzzshard.parts.leaves.conv2d import Conv2d
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.ops import SetPath
 from stock_cases.stock import Stock, bitwise, bounded
 
 

@@ -28,13 +28,10 @@ from fuzzshard.case.options import (
     Precision,
     TensorParallel,
 )
-from fuzzshard.case.schedule import (
-    Op,
-    SetPath,
-    SetRequiresGrad,
-)
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import SetPath, SetRequiresGrad
 from stock_cases.stock import Stock, bitwise, bounded, configured, imprecise, unjudged
 
 

@@ -30,17 +30,12 @@ from fuzzshard.case.options import (
     Precision,
     Relation,
 )
-from fuzzshard.case.schedule import (
-    Abort,
-    Forward,
-    Op,
-    Reshard,
-    Unshard,
-)
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import Abort, Forward, Reshard, Unshard
 from stock_cases.stock import Stock, bitwise, bounded, configured, flag, imprecise
 
 _SITES: tuple[DelaySite, ...] = (

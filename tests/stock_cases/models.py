@@ -20,10 +20,6 @@ from cases import (
 
 from fuzzshard.case.case import Inputs, TensorSpec, Tie
 from fuzzshard.case.graph import Alias, Block
-from fuzzshard.case.schedule import (
-    Backward,
-    Forward,
-)
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.attention import Attention
@@ -36,6 +32,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
+from fuzzshard.parts.ops import Backward, Forward
 from stock_cases.stock import Stock, bitwise, bounded
 
 ONE_BY_ONE = "not applicable: several forwards have their backward one by one"

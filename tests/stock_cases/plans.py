@@ -13,11 +13,9 @@ from cases import (
 )
 
 from fuzzshard.case.case import Freeze, Mesh
-from fuzzshard.case.schedule import (
-    Op,
-    SetRequiresGrad,
-)
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import SetRequiresGrad
 from stock_cases.stock import bitwise, bounded
 
 UNFROZEN = "not applicable: a parameter frozen at construction is unfrozen: DDP never synchronises it"

@@ -16,12 +16,12 @@ from cases import (
 )
 
 from fuzzshard.case.case import Mesh, Optimizer
-from fuzzshard.case.schedule import (
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import (
     Cast,
     ClipGradNorm,
     CorruptState,
     LoadState,
-    Op,
     SaveState,
     SetDivideFactor,
     SetRequiresGrad,

@@ -10,7 +10,8 @@ from cases import ROOT, TWO_STEPS, make_case
 
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.graph import Block
-from fuzzshard.case.schedule import Flag, Op, SetFlag
+from fuzzshard.parts.op import Flag, Op
+from fuzzshard.parts.ops import SetFlag
 
 
 @dataclasses.dataclass(frozen=True)

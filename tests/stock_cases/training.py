@@ -19,17 +19,12 @@ from cases import (
 
 from fuzzshard.case.case import Checkpoint, Mesh, Optimizer
 from fuzzshard.case.graph import Block
-from fuzzshard.case.schedule import (
-    Forward,
-    Op,
-    SetFlag,
-    SetMode,
-    ZeroGrad,
-)
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import Forward, SetFlag, SetMode, ZeroGrad
 from stock_cases.stock import bitwise, bounded, flag
 
 PAST_DDP = "not applicable: a forward does not go through the DDP wrapper"

@@ -9,8 +9,8 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.features import features
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Alias, Block, walk
-from fuzzshard.case.schedule import Backward, Forward, SetRequiresGrad, Step
 from fuzzshard.case.validate import validate
+from fuzzshard.parts.ops import Backward, Forward, SetRequiresGrad, Step
 from fuzzshard.strategies import cases
 from fuzzshard.strategies.freezing import below
 

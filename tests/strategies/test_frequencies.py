@@ -7,9 +7,9 @@ import pytest
 
 from fuzzshard.case.features import ALL_FEATURES, features
 from fuzzshard.case.needs import needs_cpu
-from fuzzshard.case.schedule import Forward
 from fuzzshard.case.upstream_rows import UPSTREAM_ROWS
 from fuzzshard.case.validate import validate
+from fuzzshard.parts.ops import Forward
 from fuzzshard.strategies import draw_cases
 
 EXTENSIONS = frozenset(

@@ -24,11 +24,16 @@ from cases import (
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, Tie
 from fuzzshard.case.graph import Alias, Block
-from fuzzshard.case.schedule import (
+from fuzzshard.case.validate import validate
+from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import (
     Cast,
     CorruptState,
     LoadState,
-    Op,
     SaveState,
     SetDivideFactor,
     SetFlag,
@@ -37,11 +42,6 @@ from fuzzshard.case.schedule import (
     TakeStateDict,
     Unshard,
 )
-from fuzzshard.case.validate import validate
-from fuzzshard.parts.leaves.batch_norm import BatchNorm
-from fuzzshard.parts.leaves.layer_norm import LayerNorm
-from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world import World, WorldConfig
 

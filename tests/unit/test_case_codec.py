@@ -5,9 +5,9 @@ import pytest
 from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.schedule import Backward, Forward, Step
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, Step
 
 CASE = Case(
     seed=3,

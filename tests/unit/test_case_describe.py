@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Mesh, RankBatch, Tie, WrapGroup
 from fuzzshard.case.describe import describe
-from fuzzshard.case.schedule import Forward, SetFlag
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Forward, SetFlag
 
 LIST = WrapGroup(modules=("a", "b"), reshard_after_forward=2)
 CASE = make_case(chain(a=Linear(out=4), b=Linear(out=4, bias=False)), wrap=(LIST, WrapGroup(modules=("",))))

@@ -25,7 +25,6 @@ from fuzzshard.case.dtypes import Casts, casts, finer, is_low_precision, uniform
 from fuzzshard.case.graph import Block
 from fuzzshard.case.needs import needs_cpu
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
-from fuzzshard.case.schedule import Cast, Forward, SetRequiresGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.dtypes import Dtype, promote
@@ -34,6 +33,7 @@ from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
+from fuzzshard.parts.ops import Cast, Forward, SetRequiresGrad
 
 HALF = Precision(param="bfloat16")
 HALF_OUT = Precision(param="bfloat16", output="float32")

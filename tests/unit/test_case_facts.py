@@ -6,7 +6,6 @@ from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
 from fuzzshard.case.groups import calls_of
-from fuzzshard.case.schedule import Forward
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Value
 from fuzzshard.parts.leaves.activation import Activation
@@ -20,6 +19,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
+from fuzzshard.parts.ops import Forward
 
 
 def chain(*leaves, tensor=None, seq=0, **fields):

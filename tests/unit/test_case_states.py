@@ -7,12 +7,13 @@ from cases import BACKWARD, FORWARD, STEP, ZERO, chain, float_inputs, make_case
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Optimizer, Tie
-from fuzzshard.case.schedule import Cast, CorruptState, LoadState, Op, SaveState, SetRequiresGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import Cast, CorruptState, LoadState, SaveState, SetRequiresGrad
 
 ADAM = Optimizer(kind="adam")
 TRAIN: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)

@@ -6,7 +6,6 @@ from cases import ROOT, chain, groups, make_case
 
 from fuzzshard.case.case import Tie
 from fuzzshard.case.graph import Alias
-from fuzzshard.case.schedule import SetRequiresGrad
 from fuzzshard.case.units import (
     aliased_units,
     parameter_groups,
@@ -15,6 +14,7 @@ from fuzzshard.case.units import (
     units,
 )
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import SetRequiresGrad
 
 LINEAR = Linear(out=5)
 NESTED = chain(p=chain(a=LINEAR, b=LINEAR), c=LINEAR)

@@ -7,19 +7,11 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.graph import Alias, Block, Call, Child
-from fuzzshard.case.schedule import (
-    Backward,
-    Forward,
-    SetFlag,
-    SetMode,
-    SetRequiresGrad,
-    Step,
-    ZeroGrad,
-)
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step, ZeroGrad
 
 INNER = Block(
     children=(Child(name="a", module=Linear(out=4)), Child(name="b", module=Linear(out=4))),

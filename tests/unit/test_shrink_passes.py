@@ -9,10 +9,10 @@ from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.edit import by_prefix, sort_nodes
 from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
 from fuzzshard.case.order import leaf_count, size_order
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, Step
 from fuzzshard.case.validate import validate
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step
 from fuzzshard.shrink import dag_passes, leaf_passes, model_passes, plan_passes
 
 INNER = Block(

@@ -12,10 +12,10 @@ from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.codec import encode
 from fuzzshard.case.graph import Block, Call, Child, TensorOp
 from fuzzshard.case.order import size_order
-from fuzzshard.case.schedule import Backward, Forward, Step, ZeroGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
+from fuzzshard.parts.ops import Backward, Forward, Step, ZeroGrad
 from fuzzshard.shrink import Budget, Progress, shrink
 from fuzzshard.shrink.passes import lower
 

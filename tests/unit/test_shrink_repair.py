@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, TensorSpec, Tie, WrapGroup
 from fuzzshard.case.edit import set_module
 from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
-from fuzzshard.case.schedule import Backward, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.parts.leaves.embedding import Embedding
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.ops import Backward, Forward, SetFlag, SetRequiresGrad
 from fuzzshard.shrink.repair import repaired
 
 MODEL = Block(

@@ -10,8 +10,9 @@ from cases import BACKWARD, FORWARD, ROOT, STEP, call, children, float_inputs, g
 from fuzzshard.case.case import Case, Freeze
 from fuzzshard.case.graph import Alias, Block, Call
 from fuzzshard.case.options import FSDP1, Expect
-from fuzzshard.case.schedule import Forward, Op, SetMode, SetPath, SetRequiresGrad
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import Forward, SetMode, SetPath, SetRequiresGrad
 from fuzzshard.training.expectations import keeps_forward_order
 from fuzzshard.verdict import Status
 from fuzzshard.world import World

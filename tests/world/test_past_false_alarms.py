@@ -13,13 +13,13 @@ from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimize
 from fuzzshard.case.codec import decode
 from fuzzshard.case.graph import Alias, Block, Call, Child, TensorOp
 from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.case.schedule import Cast, Forward, SaveState, SetFlag, SetPath, SetRequiresGrad
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
+from fuzzshard.parts.ops import Cast, Forward, SaveState, SetFlag, SetPath, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 

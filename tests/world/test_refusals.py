@@ -29,7 +29,6 @@ from torch.nn.parallel import DistributedDataParallel
 from fuzzshard.case.case import Case, EngineName, Freeze, Optimizer, RankBatch, Tie, WrapGroup
 from fuzzshard.case.graph import Alias, Block, Call
 from fuzzshard.case.options import DDP, FSDP1, ParameterDtype, Precision
-from fuzzshard.case.schedule import CorruptState, Forward, LoadState, SaveState, SetPath, ZeroGrad
 from fuzzshard.case.validate import validate
 from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED, VIEWS_ARE_WARNED_OF
 from fuzzshard.engines.refusals import REFUSALS
@@ -38,6 +37,7 @@ from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.conv2d import Conv2d
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import CorruptState, Forward, LoadState, SaveState, SetPath, ZeroGrad
 from fuzzshard.reproducer import scripts
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Checkpoint, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.schedule import Backward, Forward, Step
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, Step
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 

@@ -14,8 +14,8 @@ import pytest
 from cases import BACKWARD, FORWARD, make_case
 
 from fuzzshard.campaign.judge import judge
-from fuzzshard.case.schedule import SaveState
 from fuzzshard.errors import InfraError, InvalidCase
+from fuzzshard.parts.ops import SaveState
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig, processes
 from fuzzshard.world.deadline import Deadline

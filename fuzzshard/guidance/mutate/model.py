@@ -11,7 +11,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.edit import blocks, edit_block, map_nodes, map_values
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, Call, Child, Module, Node, TensorOp, join, resolve, value_node
-from fuzzshard.case.schedule import Forward
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.shrink.tiers import TIERS
 
@@ -76,9 +75,9 @@ def partial_loss(rng: Random, case: Case, other: Case) -> Case | None:
     """Other outputs of a forward enter the loss."""
     found = facts(case)
     offered = [
-        (i, op, len(found.output_values[op.target]))
+        (i, op, len(found.output_values[op.call.target]))
         for i, op in enumerate(case.schedule)
-        if isinstance(op, Forward) and len(found.output_values[op.target]) > 1
+        if op.call and len(found.output_values[op.call.target]) > 1
     ]
     if not offered:
         return None

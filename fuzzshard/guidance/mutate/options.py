@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import types
 import typing
 from collections.abc import Callable, Iterator
 from random import Random
@@ -15,7 +14,7 @@ from fuzzshard.case.batches import used_batches
 from fuzzshard.case.case import Case, Mesh, RankBatch
 from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.case.options import Precision
-from fuzzshard.parts.part import Part
+from fuzzshard.parts.part import Part, choices
 
 _FIXED = frozenset(("observe", "engines_only", "ranks", "compile", "offload", "debug", "method"))
 """Options that make a case see less, or that few machines have, or that cost seconds a case."""
@@ -28,10 +27,10 @@ def flip_option(rng: Random, case: Case, other: Case) -> Case | None:
     """
     kinds: dict[type[Part], list[tuple[Part, Callable[[Part], Case]]]] = {}
     for part, put in _parts(case, lambda changed: typing.cast(Case, changed)):
-        if _choices(type(part)):
+        if _choices(part):
             kinds.setdefault(type(part), []).append((part, put))
     part, put = rng.choice(rng.choice(list(kinds.values())))
-    name, values = rng.choice(_choices(type(part)))
+    name, values = rng.choice(_choices(part))
     return put(replace(part, **{name: rng.choice([v for v in values if v != getattr(part, name)])}))
 
 
@@ -57,24 +56,8 @@ def _put_item(part: Part, put: Callable[[Part], Case], name: str, index: int, it
     return put(replace(part, **{name: (*items[:index], item, *items[index + 1 :])}))
 
 
-@functools.cache
-def _choices(kind: type[Part]) -> tuple[tuple[str, tuple[object, ...]], ...]:
-    """The fields of a part that have a few values by their type, and these."""
-    hints = typing.get_type_hints(kind)
-    offered = ((name, tuple(_values(hint))) for name, hint in hints.items() if name not in _FIXED)
-    return tuple((name, values) for name, values in offered if len(values) > 1)
-
-
-def _values(hint: object) -> Iterator[object]:
-    if hint is bool:
-        yield from (False, True)
-    elif hint is type(None):
-        yield None
-    elif typing.get_origin(hint) is typing.Literal:
-        yield from typing.get_args(hint)
-    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
-        for member in typing.get_args(hint):
-            yield from _values(member)
+def _choices(part: Part) -> list[tuple[str, tuple[object, ...]]]:
+    return [(name, values) for name, values in choices(type(part)).items() if name not in _FIXED]
 
 
 def precision(rng: Random, case: Case, other: Case) -> Case | None:

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from random import Random
 from typing import get_args
 
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.check_options import count_paths
 from fuzzshard.case.facts import facts
-from fuzzshard.case.schedule import (
-    Backward,
-    Cast,
-    ClipGradNorm,
-    CorruptState,
-    Flag,
-    Forward,
-    LoadState,
-    Op,
-    Reshard,
-    SaveState,
-    SetDivideFactor,
-    SetFlag,
-    SetMode,
-    SetPath,
-    SetRequiresGrad,
-    Step,
-    TakeStateDict,
-    Unshard,
-    ZeroGrad,
-)
+from fuzzshard.case.graph import count_paths
 from fuzzshard.guidance.mutate.edits import (
     cut_in,
     inserted,
@@ -38,6 +18,8 @@ from fuzzshard.guidance.mutate.edits import (
     some_parameter,
     wrapped_modules,
 )
+from fuzzshard.parts.op import Below, Flag, Op
+from fuzzshard.parts.ops import OPS, SetFlag, SetRequiresGrad
 
 
 def drop_ops(rng: Random, case: Case, other: Case) -> Case | None:
@@ -55,7 +37,7 @@ def move_ops(rng: Random, case: Case, other: Case) -> Case | None:
 
 def duplicate_ops(rng: Random, case: Case, other: Case) -> Case | None:
     """A few ops twice, or everything up to a step: another iteration."""
-    steps = [i + 1 for i, op in enumerate(case.schedule) if isinstance(op, Step | ZeroGrad)]
+    steps = [i + 1 for i, op in enumerate(case.schedule) if op.updates or op.zeroes_gradients]
     if steps and rng.random() < 0.4:
         end = rng.choice(steps)
         return replace(case, schedule=case.schedule[:end] + case.schedule)
@@ -69,38 +51,27 @@ def add_ops(rng: Random, case: Case, other: Case) -> Case | None:
     return replace(case, schedule=inserted(case.schedule, at, *_new_ops(rng, case)))
 
 
+class Offered:
+    """What ops that are added may name; all that are added at once name the same."""
+
+    def __init__(self, rng: Random, case: Case) -> None:
+        self.rng, self.case = rng, case
+        wrapped = wrapped_modules(case)
+        everything = rng.random() < 0.5 or not wrapped
+        self.below = Below() if everything else Below(rng.choice(wrapped), recurse=False)
+        self.paths = {p: count for p, count in count_paths(facts(case).modules).items() if count > 1}
+        self.batch = rng.randint(0, 3)
+        self.some_called = functools.partial(some_called, rng, case)
+
+
 def _new_ops(rng: Random, case: Case) -> tuple[Op, ...]:
-    wrapped = wrapped_modules(case)
-    target, recurse = ("", True) if rng.random() < 0.5 or not wrapped else (rng.choice(wrapped), False)
-    paths = {path: count for path, count in count_paths(facts(case).modules).items() if count > 1}
-    batch = rng.randint(0, 3)
-    batches: tuple[tuple[Op, ...], ...] = (
-        (Forward(batch=batch, grad=False),),
-        (Forward(batch=batch), Backward()),
-        (Forward(batch=batch), Forward(batch=batch + 1), Backward(which="newest"), Backward()),
-        (Forward(batch=batch, target=some_called(rng, case)), Backward()),
-        (SetMode(train=False), Forward(batch=batch, grad=rng.random() < 0.3), SetMode(train=True)),
-        (Forward(batch=batch), Backward(), Step(), ZeroGrad()),
-        (Unshard(target=target, recurse=recurse, async_op=rng.random() < 0.5),),
-        (Reshard(target=target, recurse=recurse),),
-        (ClipGradNorm(max_norm=1.0), Step()),
-        (Cast(dtype="float64" if case.dtype == "float32" else "float32"),),
-        (TakeStateDict(),),
-        (SetDivideFactor(factor=rng.choice((1.0, 2.0, 3.0, 8.0)), target=target, recurse=recurse),),
-        (SetFlag(flag="reshard_after_forward", value=rng.random() < 0.5, target=target, recurse=recurse),),
-        (SaveState(via="state_dict"), CorruptState(how=rng.choice(("zero", "rebuild"))), LoadState()),
-        (SaveState(), CorruptState(how=rng.choice(("zero", "rebuild"))), LoadState()),
-        (ZeroGrad(set_to_none=rng.random() < 0.5),),
-    )
-    if paths and rng.random() < 0.2:
-        block = rng.choice(sorted(paths))
-        return (SetPath(path=rng.randrange(paths[block]), target=block),)
-    return rng.choice(batches)
+    offered = Offered(rng, case)
+    return rng.choice([ops for op in OPS for ops in op.additions(offered)])
 
 
 def toggle(rng: Random, case: Case, other: Case) -> Case | None:
     """A toggle of ``requires_grad`` at another step; or one more, which is undone later half of the time."""
-    at = [i for i, op in enumerate(case.schedule) if isinstance(op, SetRequiresGrad)]
+    at = [i for i, op in enumerate(case.schedule) if op.toggle]
     if at and rng.random() < 0.5:
         index = rng.choice(at)
         rest = case.schedule[:index] + case.schedule[index + 1 :]

@@ -17,12 +17,12 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command, saved_script
 from fuzzshard.drafts.words import title
+from fuzzshard.parts.op import expression
 from fuzzshard.report.html.forward import draw_forward, group_colour
 from fuzzshard.report.html.mesh import draw_mesh
 from fuzzshard.report.html.scale import duration
 from fuzzshard.report.html.schedule import draw_schedule
 from fuzzshard.report.html.tree import Branch, module_branches
-from fuzzshard.report.module_tree import model_name
 from fuzzshard.report.program import program
 from fuzzshard.report.seen_findings import SeenFinding
 from fuzzshard.report.text import drawn
@@ -129,7 +129,7 @@ def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
 def _drawing(seen: SeenFinding, entry: CorpusEntry) -> Drawing:
     case = entry.case
     marks = {f.op: f"{f.oracle} of {f.engine}" for f in reversed(entry.findings) if f.op >= 0}
-    statements = program(case.schedule)
+    statements = program(case)
     return Drawing(
         forward=draw_forward(case, {f.name for f in entry.findings if f.name}),
         schedule=draw_schedule(case, marks),
@@ -143,6 +143,6 @@ def _drawing(seen: SeenFinding, entry: CorpusEntry) -> Drawing:
 
 
 def _wrap_call(index: int, wrap: WrapGroup) -> WrapCall:
-    modules = ", ".join(map(model_name, wrap.modules))
+    modules = ", ".join(map(expression, wrap.modules))
     listed = modules if len(wrap.modules) == 1 else f"[{modules}]"
     return WrapCall(index, f"fully_shard({', '.join((listed, *group_arguments(wrap)))})", group_colour(index))

@@ -12,10 +12,11 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, Module, TensorOp, join, resolve
 from fuzzshard.case.paths import is_within
+from fuzzshard.parts.op import expression
 from fuzzshard.report.dag import RETURN, forward_graph
 from fuzzshard.report.html.layers import Point, place
 from fuzzshard.report.html.svg import Element, element, group, label, moved, picture, text_width, tip
-from fuzzshard.report.module_tree import ModuleNotes, model_name
+from fuzzshard.report.module_tree import ModuleNotes
 
 NUM_COLOURS = 8
 """Of wrap groups in the style sheet; the ninth group has the first one's colour."""
@@ -104,7 +105,7 @@ class _Forward:
         target, module = found
         self.drawn[target] += 1
         if target != join(path, node.module):
-            more.append(f"is {model_name(target)}")
+            more.append(f"is {expression(target)}")
         if self.notes.num_calls[target] > 1:
             more.append(f"call {self.drawn[target]}")
         if isinstance(module, Block) and self.drawn[target] == 1 and not node.alternatives:
@@ -145,7 +146,7 @@ class _Forward:
     def tooltip(self, path: str, module: Module) -> str:
         """Everything that is known of a module."""
         parameters = self.notes.parameters(path, module)
-        lines = [f"{model_name(path)}: {self.notes.what(path, module)}", *parameters]
+        lines = [f"{expression(path)}: {self.notes.what(path, module)}", *parameters]
         return "\n".join([*lines, *self.notes.badges(path)])
 
 

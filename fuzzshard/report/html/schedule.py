@@ -7,32 +7,11 @@ from collections.abc import Mapping
 from markupsafe import Markup
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.schedule import (
-    Backward,
-    ClipGradNorm,
-    CorruptState,
-    Forward,
-    LoadState,
-    Op,
-    Reshard,
-    SaveState,
-    Step,
-    TakeStateDict,
-    Unshard,
-    ZeroGrad,
-)
+from fuzzshard.parts.op import Op
 from fuzzshard.report.html.svg import Element, element, group, label, picture, tip
 from fuzzshard.report.program import losses_taken, program
 
-_LANES: dict[str, tuple[type[Op], ...]] = {
-    "forward": (Forward,),
-    "backward": (Backward,),
-    "optimizer": (Step, ZeroGrad, ClipGradNorm),
-    "sharding": (Unshard, Reshard),
-    "state": (SaveState, CorruptState, LoadState, TakeStateDict),
-}
-_OTHERS = "switches"
-"""The lane of flags, modes, freezes and casts."""
+_LANES = ("forward", "backward", "optimizer", "sharding", "state", "switches")
 
 _LEFT, _COLUMN, _ROW, _TOP = 82.0, 24.0, 30.0, 22.0
 
@@ -40,10 +19,10 @@ _LEFT, _COLUMN, _ROW, _TOP = 82.0, 24.0, 30.0, 22.0
 def draw_schedule(case: Case, marks: Mapping[int, str]) -> Markup:
     """One column for each op; ``marks`` says what was found at some of them."""
     schedule = case.schedule
-    used = {lane_of(op) for op in schedule}
-    lanes = [lane for lane in (*_LANES, _OTHERS) if lane in used]
+    used = {op.lane for op in schedule}
+    lanes = [lane for lane in _LANES if lane in used]
     rows = {lane: _TOP + _ROW * i for i, lane in enumerate(lanes)}
-    statements = program(schedule)
+    statements = program(case)
     width = max(_LEFT + _COLUMN * len(schedule) + 10, 150)
     height = _TOP + _ROW * len(lanes) + 6
     every = 1 if len(schedule) <= 20 else 5
@@ -59,20 +38,15 @@ def draw_schedule(case: Case, marks: Mapping[int, str]) -> Markup:
         ),
         *(
             _loss(begin, end, rows["forward"], rows["backward"])
-            for end, begins in losses_taken(schedule).items()
+            for end, begins in losses_taken(case).items()
             for begin in begins
         ),
         *(
-            _op(i, op, rows[lane_of(op)], statements[i], marks.get(i, ""), height)
+            _op(i, op, rows[op.lane], statements[i], marks.get(i, ""), height)
             for i, op in enumerate(schedule)
         ),
         class_="schedule",
     )
-
-
-def lane_of(op: Op) -> str:
-    """The lane that ``op`` is in."""
-    return next((lane for lane, kinds in _LANES.items() if isinstance(op, kinds)), _OTHERS)
 
 
 def _x(index: int) -> float:
@@ -97,10 +71,10 @@ def _op(index: int, op: Op, y: float, statement: str, mark: str, height: float) 
     """A block; one with a finding has a line down the whole timeline behind it."""
     x = _x(index)
     said = f"{index}: {statement}" + (f"\nfound here: {mark}" if mark else "")
-    faint = " faint" if isinstance(op, Forward) and not op.grad else ""
+    faint = " faint" if op.call and not op.call.grad else ""
     return group(
         tip(said),
         element("rect", x=x - 3, y=18, width=24, height=height - 20, rx=4, class_="found") if mark else None,
         element("rect", x=x, y=y + 2, width=18, height=18, rx=4, class_="op"),
-        class_=f"{lane_of(op)}{faint}",
+        class_=f"{op.lane}{faint}",
     )

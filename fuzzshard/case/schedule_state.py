@@ -1,0 +1,208 @@
+"""Where a training run stands at each op of a schedule, as far as the schedule alone says.
+
+:func:`follow` is what everything that interprets a schedule goes by: validation, the trainer, the oracles
+that predict and the scripts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
+from fuzzshard.case.groups import calls_of, modules_named, wrapped_modules
+from fuzzshard.case.paths import is_within
+from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.op import Call, Op, Switch, Via
+
+
+class Pending(NamedTuple):
+    """A forward without a backward yet: its place in the schedule, the modules that it called.
+
+    ``synced``: whether engines with one switch for everything synchronised gradients then.
+    """
+
+    place: int
+    call: Call
+    modules: frozenset[str]
+    synced: bool
+
+
+class ScheduleState:
+    """The state before the op at ``index``, on one rank; :meth:`advance` applies that op.
+
+    A backward that is ``skipped`` had nothing to differentiate and changes nothing but the pending forwards.
+    """
+
+    def __init__(self, case: Case, rank: int = 0) -> None:
+        self.case = case
+        self.rank = rank
+        self.index = 0
+        self.skipped = False
+        """Whoever follows the schedule may say so of the op at hand."""
+        self.pending: list[Pending] = []
+        self.frozen: set[str] = set()
+        """The parameters that do not require a gradient."""
+        self.paths: dict[str, int] = {}
+        """The path of every block with alternatives; 0 where it is not named."""
+        self.cast: Dtype | None = None
+        """The dtype that everything was cast to last, if it was."""
+        self.training = True
+        self.saved: Via | None = None
+        """How the state was saved last, if there is one to load."""
+        self.flags = SyncFlags(case)
+        self.modules = wrapped_modules(case) or frozenset(("",))
+        self.off: dict[str, frozenset[str]] = defaultdict(frozenset)
+        """By flag, the wrapped modules that have it off."""
+        self.has_run = False
+        """Whether there was a forward."""
+        self.steps = self.backwards = 0
+        """Steps, and backwards since the last one."""
+        self.zeroed = True
+        """Whether gradients were zeroed since the last step."""
+        self.unsynced = False
+        """Whether the last backward left some gradients unsynchronised."""
+        self._may_be_unsharded = False
+        self._keeps_unsharded = not case.root_is_wrapped
+        for freeze in case.freezes:
+            self._set_requires_grad(freeze.target, False)
+
+    @property
+    def op(self) -> Op:
+        """The op that comes next."""
+        return self.case.schedule[self.index]
+
+    @property
+    def synced(self) -> bool:
+        """Whether engines with one switch for everything synchronise gradients now."""
+        return self.flags.synced(UNMANAGED)
+
+    @property
+    def may_be_unsharded(self) -> bool:
+        """Whether some group of ``fully_shard`` may be unsharded.
+
+        A forward or an explicit unshard may have done that, or a flag, or a backward that went through other
+        FSDP roots only, or through no group, where nothing reshards.
+        """
+        return self._may_be_unsharded or self._keeps_unsharded
+
+    @property
+    def taken(self) -> list[Pending]:
+        """The pending forwards that the next op is the backward of."""
+        which = {"all": slice(None), "oldest": slice(1), "newest": slice(-1, None), None: slice(0)}
+        return self.pending[which[self.op.takes]]
+
+    def calls_of(self, target: str) -> frozenset[str]:
+        """The modules that a forward of ``target`` would call now."""
+        return calls_of(self.case, target, self.paths)
+
+    def parameters_at(self, target: str) -> set[str]:
+        """The parameters at and below a module, or one of that name."""
+        return {fqn for fqn in facts(self.case).parameters if is_within(fqn, target)}
+
+    def advance(self, *, skipped: bool = False) -> None:
+        """Applies the op."""
+        op, taken = self.op, self.taken
+        if op.begins or op.gathers:
+            self._may_be_unsharded = True
+        if op.frees and op.below and op.below.everything:
+            self._may_be_unsharded = False
+        if op.call:
+            self.has_run = True
+        if op.call and op.call.grad:
+            modules = self.calls_of(op.target)
+            self.pending.append(Pending(self.index, op.call, modules, self.synced))
+        if op.takes:
+            wrapped = wrapped_modules(self.case)
+            self.pending = [each for each in self.pending if each not in taken]
+            self._may_be_unsharded &= skipped or not any(wrapped & each.modules for each in taken)
+            self.unsynced = bool(self.off["requires_gradient_sync"])
+            self.backwards += 1
+        if op.updates:
+            self.steps, self.backwards, self.zeroed = self.steps + 1, 0, False
+        self.zeroed |= op.zeroes_gradients
+        if op.switch:
+            self._set_flag(op.switch)
+        if op.factor is not None and op.below:
+            self.flags.set_divisor(op.factor, op.below)
+        if op.toggle and op.runs_on(self.rank):
+            self._set_requires_grad(op.target, op.toggle.value)
+        if op.path is not None and op.runs_on(self.rank):
+            self.paths[op.target] = op.path
+        if op.train is not None:
+            self.training = op.train
+        if op.casts_to:
+            self.cast, self.saved = op.casts_to, None
+        self.saved = op.via or self.saved
+        self.index += 1
+        self.skipped = False
+
+    def _set_flag(self, switch: Switch) -> None:
+        chosen = frozenset(modules_named(self.case, self.modules, switch.below))
+        before = self.off[switch.flag]
+        self.off[switch.flag] = before - chosen if switch.value else before | chosen
+        self._keeps_unsharded |= switch.flag == "reshard_after_backward" and not switch.value
+        self.flags.set(switch)
+
+    def _set_requires_grad(self, target: str, value: bool) -> None:
+        names = self.parameters_at(target)
+        self.frozen = self.frozen - names if value else self.frozen | names
+
+
+def follow(case: Case, rank: int = 0, *, skipped: Collection[int] = ()) -> Iterator[ScheduleState]:
+    """The state before every op. ``skipped`` are backwards, by the index of their ops."""
+    at = ScheduleState(case, rank)
+    for index in range(len(case.schedule)):
+        yield at
+        at.advance(skipped=at.skipped or index in skipped)
+
+
+def first(case: Case, holds: Callable[[Op], object]) -> int:
+    """The first op of which that holds; else the end."""
+    return next((i for i, op in enumerate(case.schedule) if holds(op)), len(case.schedule))
+
+
+def ranks_differ(case: Case) -> bool:
+    """Whether some op runs on some ranks only, so that ranks may train different models from there on.
+
+    Nothing is comparable then, neither with the reference, whose gradients have no common mean, nor between
+    ranks; such a case is judged by its expectations alone.
+    """
+    return any(op.ranks != "all" for op in case.schedule)
+
+
+@functools.lru_cache(maxsize=64)  # asked for every tensor that differs
+def engines_train_more_from(case: Case) -> int:
+    """The first op from which engines train a parameter that the reference keeps frozen; else the end."""
+    for at in follow(case):
+        toggle = at.op.toggle
+        if toggle and toggle.engines_only and toggle.value and at.op.runs_on(at.rank):
+            named = at.parameters_at(toggle.target)
+            if named & at.frozen:
+                return at.index
+    return len(case.schedule)
+
+
+def ops_that_run(case: Case, engine: str) -> range:
+    """The places in the schedule of the ops that an engine gets through; an expected error ends its run."""
+    errors = (e.op for e in case.expect if e.kind == "error" and e.engine == engine)
+    return range(min(errors, default=len(case.schedule)))
+
+
+def steps_unsynced(case: Case, skipped: Collection[int]) -> bool:
+    """Whether gradients are used, or zeroed, after a backward that did not synchronise them.
+
+    The ``skipped`` backwards, by the index of their ops, had nothing to differentiate, and so synchronise
+    nothing.
+    """
+    unsynced = False
+    for at in follow(case):
+        if at.op.takes and at.index not in skipped:
+            unsynced = not at.synced
+        elif unsynced and (at.op.updates or at.op.clips or at.op.zeroes_gradients):
+            return True
+    return False

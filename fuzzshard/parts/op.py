@@ -1,0 +1,342 @@
+"""What every op of a schedule says of itself; generic code asks this, and never which op it is.
+
+An op is one statement of a training run, and means the same under every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
+
+from msgspec.structs import replace
+
+from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.part import Part
+
+if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
+    from fuzzshard.case.schedule_state import ScheduleState as ScheduleState
+    from fuzzshard.case.validate import Checked as Checked
+    from fuzzshard.engines.base import Engine as Engine
+    from fuzzshard.guidance.mutate.schedule import Offered as Offered
+    from fuzzshard.reproducer.program import Program as Program
+    from fuzzshard.shrink.repair import Names as Names
+    from fuzzshard.strategies.schedules import Run as Run
+    from fuzzshard.training.trainer import Trainer as Trainer
+else:  # nobody looks at annotations when it runs
+    Checked = Engine = Names = Offered = Program = Run = ScheduleState = Trainer = None
+
+Ranks = Literal["all", "others"]
+"""Which ranks an op runs on: ``others`` are all but rank 0."""
+Which = Literal["all", "oldest", "newest"]
+"""Which of the pending losses a backward takes."""
+Via = Literal["dcp", "state_dict"]
+Flag = Literal[
+    "requires_gradient_sync",
+    "requires_all_reduce",
+    "is_last_backward",
+    "reshard_after_backward",
+    "reshard_after_forward",
+]
+
+
+class Call(NamedTuple):
+    """A forward of ``target``; ``outputs`` are those that enter the loss (None: all)."""
+
+    target: str = ""
+    batch: int = 0
+    grad: bool = True
+    outputs: tuple[int, ...] | None = None
+
+    def used(self, count: int) -> Sequence[int]:
+        """Which of ``count`` outputs enter the loss."""
+        return range(count) if self.outputs is None else self.outputs
+
+
+class Below(NamedTuple):
+    """The wrapped modules that an op is for: those at and below ``target``, or it alone."""
+
+    target: str = ""
+    recurse: bool = True
+
+    @property
+    def everything(self) -> bool:
+        """Whether all wrapped modules are meant."""
+        return not self.target and self.recurse
+
+    @property
+    def alone(self) -> str:
+        """The argument that spares modules below."""
+        return "" if self.recurse else ", recurse=False"
+
+
+class Switch(NamedTuple):
+    """A flag of wrapped modules that is set."""
+
+    flag: Flag
+    value: bool
+    below: Below
+
+
+class Toggle(NamedTuple):
+    """``requires_grad_`` of what is at ``target``."""
+
+    target: str
+    value: bool
+    engines_only: bool
+
+
+class Choice(NamedTuple):
+    """A choice of swarms: in ``percent`` of the cases that have any extension.
+
+    ``place`` orders them, which says what is read off the tape first. ``excludes``: choices that do not go
+    together with it; ``excluded_by``: those that it does not go together with. ``needed_by``: choices that
+    would rarely come to anything without it. ``new``: engines older than ``fully_shard`` have nothing for it.
+    """
+
+    name: str
+    percent: int
+    place: int
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    excluded_by: tuple[str, ...] = ()
+    needed_by: tuple[str, ...] = ()
+    new: bool = False
+
+
+class Op(Part, frozen=True, kw_only=True):
+    """One op of a schedule. It names modules by their path from the root, ``""`` for the root itself."""
+
+    lane: ClassVar[str] = "switches"
+    """Its lane in a drawing of the schedule."""
+    meanings: ClassVar[Mapping[str, str]] = {}
+    """What each of its :meth:`features` means."""
+    choices: ClassVar[tuple[Choice, ...]] = ()
+    says: ClassVar[str] = ""
+    """Its :meth:`statement`, of ``op``, the expression ``at`` its target, ``alone`` and ``others``."""
+    looks: ClassVar[tuple[str, ...]] = ()
+    """What is recorded after it: private methods of :class:`fuzzshard.training.observer.Observer`."""
+    method: ClassVar[str] = ""
+    """The method of ``FSDPModule`` that it calls, where not every supported torch has that."""
+    updates: ClassVar[bool] = False
+    """Whether the optimizer makes a step."""
+    clips: ClassVar[bool] = False
+    """Whether it scales all gradients by their norm."""
+    zeroes_gradients: ClassVar[bool] = False
+    aborts: ClassVar[bool] = False
+    """Whether an exception ends the iteration that it runs."""
+    gathers: ClassVar[bool] = False
+    """Whether the modules :attr:`below` are unsharded, or begin to be."""
+    frees: ClassVar[bool] = False
+    """Whether the modules :attr:`below` are resharded."""
+    takes_state: ClassVar[bool] = False
+    """Whether it takes or loads a state dict, for which parameters are registered sharded."""
+    loads: ClassVar[bool] = False
+    corrupts: ClassVar[bool] = False
+    """Whether parameters and the optimizer's state lose their values."""
+
+    @property
+    def tag(self) -> str:
+        """Its name in JSON."""
+        return str(self.__struct_config__.tag)
+
+    # Fields of some ops, with what the others say:
+
+    @property
+    def target(self) -> str:
+        """The module or parameter that it is for."""
+        return ""
+
+    @property
+    def recurse(self) -> bool | None:
+        """Whether it is for the wrapped modules below :attr:`target` too, where it is for such."""
+        return None
+
+    @property
+    def ranks(self) -> Ranks:
+        """Where it runs."""
+        return "all"
+
+    @property
+    def train(self) -> bool | None:
+        """The mode of the model from now on."""
+        return None
+
+    @property
+    def path(self) -> int | None:
+        """The alternative that the block at :attr:`target` calls from now on."""
+        return None
+
+    @property
+    def factor(self) -> float | None:
+        """What sums of gradients are divided by from now on."""
+        return None
+
+    @property
+    def via(self) -> Via | None:
+        """How it saves model and optimizer."""
+        return None
+
+    @property
+    def assign(self) -> bool:
+        """Whether what it loads becomes the parameters, in place of their values."""
+        return False
+
+    @property
+    def set_to_none(self) -> bool:
+        """Whether it zeroes gradients by removing them."""
+        return False
+
+    # What follows from fields:
+
+    @property
+    def call(self) -> Call | None:
+        """The forward that it runs, if it runs a whole one."""
+        return None
+
+    @property
+    def begins(self) -> Call | None:
+        """The forward that it begins, whether that comes to its end or not."""
+        return self.call
+
+    @property
+    def takes(self) -> Which | None:
+        """The pending losses that it is the backward of."""
+        return None
+
+    @property
+    def below(self) -> Below | None:
+        """The wrapped modules that it is for, where it is for some of them."""
+        return None if self.recurse is None else Below(self.target, self.recurse)
+
+    @property
+    def switch(self) -> Switch | None:
+        """The flag that it sets."""
+        return None
+
+    @property
+    def toggle(self) -> Toggle | None:
+        """The ``requires_grad`` that it sets."""
+        return None
+
+    @property
+    def casts_to(self) -> Literal["float32", "float64"] | None:
+        """The dtype of everything from now on."""
+        return None
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether model and optimizer are built anew."""
+        return False
+
+    @property
+    def waits(self) -> bool:
+        """Whether what it :attr:`gathers` is there after it, and not only on its way."""
+        return False
+
+    @property
+    def sets_mode(self) -> bool:
+        """Whether it sets how forwards run, and touches no parameter."""
+        return self.switch is not None or self.train is not None or self.path is not None
+
+    @property
+    def wants_sharded(self) -> bool:
+        """Whether it changes parameters, which only sharded ones may be."""
+        return self.updates or self.corrupts or self.toggle is not None or self.casts_to is not None
+
+    @property
+    def replaces_parameters(self) -> bool:
+        """Whether parameters are other tensors, or of another dtype, after it."""
+        return self.casts_to is not None or self.assign or self.rebuilds
+
+    def runs_on(self, rank: int) -> bool:
+        """Whether it runs on ``rank``."""
+        return names_rank(self.ranks, rank)
+
+    @property
+    def restored_by(self) -> Op | None:
+        """The op that undoes it, where it is one of two that belong together."""
+        return None
+
+    def check(self, at: Checked) -> None:
+        """Raises :class:`InvalidCase` where it cannot be meant at this point of a run."""
+
+    def features(self, at: ScheduleState) -> Iterator[str]:
+        """The features of a case that it makes; that of :attr:`meanings` where it is one."""
+        return iter(self.meanings if len(self.meanings) == 1 else ())
+
+    def statement(self, index: int, *losses: int) -> str:
+        """A line of a program; ``losses`` are the forwards whose losses it takes."""
+        alone = self.below.alone if self.below else ""
+        others = "" if self.ranks == "all" else "if rank > 0: "
+        return self.says.format(op=self, at=expression(self.target), alone=alone, others=others)
+
+    def noun(self, *, no_sync: bool = False) -> str:
+        """What it is called in a sentence; with ``no_sync`` engines have that in place of flags."""
+        words = self.tag.replace("_", " ")
+        return f"{words} of {self.target}" if self.target else words
+
+    def run(self, trainer: Trainer, index: int) -> bool | None:
+        """Runs it on a rank; False where it had nothing to differentiate."""
+        self.run_again(trainer.engine)
+        return None
+
+    def run_again(self, engine: Engine) -> None:
+        """Sets on a model that is built anew what it has set on the one before."""
+
+    def lines(self, program: Program, index: int) -> list[str]:
+        """Its statements in a script."""
+        return self.lines_again(program)
+
+    def lines_again(self, program: Program) -> list[str]:
+        """Statements for what a model that is built anew has to be told again."""
+        return []
+
+    @classmethod
+    def draw(cls, run: Run, moment: str) -> None:
+        """Adds some to a schedule that is drawn, or none; ``moment`` is where (:class:`Run`)."""
+
+    @classmethod
+    def draw_between(cls, run: Run) -> None:
+        """Adds some between the steps of a schedule, or none."""
+
+    @classmethod
+    def additions(cls, offered: Offered) -> Iterator[tuple[Op, ...]]:
+        """The ops in a row that a mutation may add, of which it is the most important one."""
+        return iter(())
+
+    def mended(self, names: Names) -> Op | None:
+        """The same op where modules and parameters may be gone; None where it means nothing any more."""
+        names.saved |= self.via is not None
+        lost = (self.loads or self.corrupts) and not names.saved
+        known = names.wrapped if self.recurse is False else names.modules
+        return None if lost or self.target not in known else self
+
+    def renamed(self, rename: Callable[[str], str]) -> Self:
+        """The same op for a module that has another name."""
+        return replace(self, target=rename(self.target)) if "target" in self.__struct_fields__ else self
+
+    def renumbered(self, numbers: Mapping[int, int]) -> Self:
+        """The same op where input batches have other numbers."""
+        return self
+
+    def without_output(self, target: str, index: int) -> Self:
+        """The same op where the module at ``target`` has one output less."""
+        return self
+
+    def in_dtypes(self, dtypes: Mapping[Dtype, Dtype]) -> Self:
+        """The same op where other dtypes take the place of some."""
+        return self
+
+
+def names_rank(ranks: Ranks, rank: int) -> bool:
+    """Whether what is for ``ranks`` concerns ``rank``."""
+    return ranks == "all" or rank > 0
+
+
+def expression(path: str) -> str:
+    """The expression for the module at ``path``; the root is ``model``."""
+    return f"model.{path}" if path else "model"
+
+
+Features = Iterator[str]
+Additions = Iterator[tuple[Op, ...]]

@@ -1,0 +1,84 @@
+"""An iteration that an exception ends, and ``reset_iter_state()``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op
+
+
+class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
+    """An iteration on batch ``batch`` that ends with an exception of ``target``, and the recovery.
+
+    It is raised when the module is called, or in the backward of all outputs when the gradient of what the
+    module has returned arrives. Then ``reset_iter_state()`` is called on the root, and ``zero_grad()``.
+    """
+
+    target: str
+    batch: int = 0
+    during: Literal["forward", "backward"] = "forward"
+
+    says = "{at} raises in the {op.during} of batch {op.batch}; model.reset_iter_state()"
+    aborts = True
+    method = "reset_iter_state"
+    looks = ("registration", "buffers", "unreduced")
+    meanings = {
+        "op:abort_forward": "a forward that ends with an exception, and reset_iter_state()",
+        "op:abort_backward": "a backward that ends with an exception, and reset_iter_state()",
+    }
+    choices = (
+        # neither compile() nor checkpointing says that it can go on after an exception
+        op.Choice("abort", 7, 100, excludes=("compile", "checkpoint"), new=True),
+    )
+
+    @property
+    @override
+    def begins(self) -> op.Call:
+        return op.Call(batch=self.batch)
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        """``reset_iter_state`` is for the FSDP root, and what it resets for a whole iteration."""
+        if not at.case.root_is_wrapped:
+            raise InvalidCase("an iteration is aborted and the root is not wrapped", "wrap it")
+        if at.pending:
+            raise InvalidCase("an iteration is aborted while a forward is pending", "move the op")
+        if at.case.checkpoints or at.case.compile is not None:
+            raise InvalidCase(
+                "an iteration is aborted under activation checkpointing or compile()",
+                "neither says that it can go on after an exception: remove one of the two",
+            )
+        if self.target not in at.found.called & at.found.leaves.keys():
+            raise InvalidCase(f"{self.target!r} is no module that the forward calls to compute", "name one")
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield f"op:abort_{self.during}"
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.abort(index, self.begins, self.target, in_backward=self.during == "backward")
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        in_backward = self.during == "backward"
+        lines = program.forwards.aborted(index, self.begins, self.target, in_backward=in_backward)
+        return [*lines, *(["local.clear()"] if program.sums else [])]
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        """An iteration that an exception ends, between two that are whole."""
+        case, found = run.case, run.subject.found
+        if moment != "step_begins" or run.pending or case.checkpoints or case.compile:
+            return
+        if not run.case.root_is_wrapped or not run.allows("abort", 50):
+            return
+        run.batch += 1
+        during: Literal["forward", "backward"] = "backward" if run.tape.chance(60) else "forward"
+        target = run.tape.pick(sorted(found.called & found.leaves.keys()))
+        run.ops.append(cls(target=target, batch=run.batch, during=during))
+        run.started = True

@@ -1,0 +1,75 @@
+"""``loss.backward()``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op
+
+
+class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
+    """Calls ``backward`` on the sum of all pending losses, or only on the oldest or newest one."""
+
+    which: op.Which = "all"
+
+    lane = "backward"
+    looks = ("registration", "inputs", "gradients", "unreduced")
+    meanings = {
+        "reuse:two_forwards": "a backward while two forwards are pending",
+        "schedule:backward_oldest": "a backward of the oldest of several pending losses",
+        "schedule:backward_newest": "a backward of the newest of several pending losses",
+        "schedule:microbatches": "two backwards before one step",
+        "schedule:no_sync": "a backward that synchronises no group",
+        "schedule:partial_sync": "a backward that synchronises some groups only",
+        "schedule:no_all_reduce": "a backward with requires_all_reduce off somewhere",
+        "schedule:not_last_backward": "a backward with is_last_backward off",
+        "schedule:no_reshard": "a backward with reshard_after_backward off",
+    }
+
+    @property
+    @override
+    def takes(self) -> op.Which:
+        return self.which
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if not at.pending:
+            raise InvalidCase("a backward has no pending forward", "put a forward before it")
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        if len(at.pending) > 1:
+            yield "reuse:two_forwards"
+            if self.which != "all":
+                yield f"schedule:backward_{self.which}"
+        if at.backwards:
+            yield "schedule:microbatches"
+        if silent := at.off["requires_gradient_sync"]:
+            yield "schedule:no_sync" if silent == at.modules else "schedule:partial_sync"
+        if at.off["requires_all_reduce"]:
+            yield "schedule:no_all_reduce"
+        if at.off["is_last_backward"]:
+            yield "schedule:not_last_backward"
+        if at.off["reshard_after_backward"]:
+            yield "schedule:no_reshard"
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        taken = " + ".join(f"loss{forward}" for forward in losses)
+        return f"{taken if len(losses) == 1 else f'({taken})'}.backward()"
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> bool:
+        return trainer.backward(index, self.which)
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        return program.backwards.lines(index, stops=program.stops_at(index))
+
+    @override
+    def mended(self, names: op.Names) -> op.Op | None:
+        if not names.pending:
+            return None
+        names.pending = 0 if self.which == "all" else names.pending - 1
+        return self

@@ -1,0 +1,81 @@
+"""``model.to(dtype)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.parts import op
+from fuzzshard.parts.dtypes import Dtype
+
+
+class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
+    """``model.to(dtype)``; inputs are of this dtype from now on and the optimizer is made anew."""
+
+    dtype: Literal["float32", "float64"]
+
+    says = "model.to({op.dtype})"
+    meanings = {
+        "op:cast": "a cast of the wrapped model",
+        "op:cast_before_forward": "a cast between wrapping and the first forward",
+    }
+    choices = (
+        # what was saved has one dtype
+        op.Choice("cast", 12, 2, excluded_by=("save_load", "other_dtypes"), new=True),
+    )
+
+    @classmethod
+    def to_other(cls, dtype: str) -> Self:
+        """To the dtype that is not ``dtype``."""
+        return cls(dtype="float64" if dtype == "float32" else "float32")
+
+    @property
+    @override
+    def casts_to(self) -> Literal["float32", "float64"]:
+        return self.dtype
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield "op:cast"
+        if not at.has_run:
+            yield "op:cast_before_forward"
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.before_change()
+        self.run_again(trainer.engine)
+        trainer.feed.batches.clear()
+        trainer.make_optimizer()
+        trainer.forget_tensors()
+
+    @override
+    def run_again(self, engine: op.Engine) -> None:
+        engine.cast(self.dtype)
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        program.inputs.change_dtype(self.dtype)
+        program.taken = False
+        return [*program.reshard(), *self.lines_again(program), *program.renewed()]
+
+    @override
+    def lines_again(self, program: op.Program) -> list[str]:
+        return [f"{program.scope.called}.to(torch.{self.dtype})"]
+
+    @classmethod
+    @override
+    def draw_between(cls, run: op.Run) -> None:
+        if "cast" in run.swarm:
+            run.between[0].append(cls.to_other(run.case.dtype))
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        yield (cls.to_other(offered.case.dtype),)
+
+    @override
+    def in_dtypes(self, dtypes: Mapping[Dtype, Dtype]) -> Self:
+        return replace(self, dtype=dtypes[self.dtype])

@@ -1,0 +1,52 @@
+"""``clip_grad_norm_()``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op
+from fuzzshard.parts.ops.step import Step
+
+
+class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
+    """``clip_grad_norm_`` over all parameters; FSDP1 has a method of its own for it."""
+
+    max_norm: float
+    norm_type: float = 2.0
+
+    says = "clip_grad_norm_({op.max_norm}, norm_type={op.norm_type})"
+    lane = "optimizer"
+    clips = True
+    looks = ("gradients",)
+    meanings = {"op:clip": "clip_grad_norm_"}
+    choices = (
+        # DTensors on two meshes have no norm
+        op.Choice("clip", 18, 4, excluded_by=("tensor",)),
+    )
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if min(self.max_norm, self.norm_type) <= 0:
+            raise InvalidCase("a norm is not positive", "use a positive number")
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.engine.clip_grad_norm(self.max_norm, self.norm_type)
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        lines = program.clip_lines(f"{self.max_norm}, {self.norm_type}")
+        return [*lines, *program.watch.lines(index, ("gradient",))]
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        if moment == "before_step" and not run.restore and run.allows("clip", 75):
+            norm_type = 1.0 if run.tape.chance(25) else 2.0
+            run.ops.append(cls(max_norm=run.tape.pick((1.0, 0.25, 8.0)), norm_type=norm_type))
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        yield (cls(max_norm=1.0), Step())

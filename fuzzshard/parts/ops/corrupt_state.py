@@ -1,0 +1,49 @@
+"""Losing what was trained, so that loading it proves something."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from typing_extensions import override
+
+from fuzzshard.parts import op
+
+
+class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
+    """Zeroes every parameter and optimizer state in place, or builds model and optimizer anew.
+
+    A model that is built anew has other initial values.
+    """
+
+    how: Literal["zero", "rebuild"] = "zero"
+
+    says = "corrupt_state({op.how!r})"
+    lane = "state"
+    corrupts = True
+    looks = ("resumed",)
+    meanings = {
+        "op:corrupt": "parameters and optimizer state zeroed",
+        "op:rebuild": "model and optimizer built anew",
+    }
+
+    @property
+    @override
+    def rebuilds(self) -> bool:
+        return self.how == "rebuild"
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield "op:rebuild" if self.rebuilds else "op:corrupt"
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.before_change()
+        if self.rebuilds:
+            trainer.rebuild(index)
+        else:
+            trainer.zero()
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        lines = program.rebuild(index) if self.rebuilds else [*program.reshard(), *program.states.zero()]
+        return [*lines, *program.watch.lines(index, ("resume",))]

@@ -1,0 +1,100 @@
+"""``loss = model(batch)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op
+from fuzzshard.parts.ops.backward import Backward
+
+
+class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
+    """Runs ``target`` on input batch ``batch`` and keeps the loss pending for a later backward.
+
+    The same ``batch`` number means the same tensors. ``grad=False`` runs under ``torch.no_grad()``
+    and leaves nothing pending. ``outputs`` are the indices of the outputs that enter the loss
+    (None: all).
+    """
+
+    batch: int = 0
+    target: str = ""
+    grad: bool = True
+    outputs: tuple[int, ...] | None = None
+
+    lane = "forward"
+    looks = ("registration", "parameters", "buffers")
+    meanings = {
+        "schedule:no_grad_forward": "a forward under no_grad",
+        "schedule:eval_forward": "a forward in eval mode",
+        "schedule:non_root_forward": "a forward of a module below the root",
+    }
+
+    @property
+    @override
+    def call(self) -> op.Call:
+        return op.Call(self.target, self.batch, self.grad, self.outputs)
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        at.check_called_alone(self.target)
+        outputs = len(at.found.output_values[self.target])
+        if self.outputs is not None and (not self.outputs or any(not 0 <= i < outputs for i in self.outputs)):
+            raise InvalidCase(f"forward uses outputs {self.outputs} of {outputs}", "use indices that exist")
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        if not self.grad:
+            yield "schedule:no_grad_forward"
+        if not at.training:
+            yield "schedule:eval_forward"
+        if self.target:
+            yield "schedule:non_root_forward"
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        outputs = "" if self.outputs is None else f"outputs {', '.join(map(str, self.outputs))} of "
+        loss = f"loss({outputs}{op.expression(self.target)}(batch {self.batch}))"
+        return f"loss{index} = {loss}" if self.grad else f"with no_grad: {loss}"
+
+    @override
+    def noun(self, *, no_sync: bool = False) -> str:
+        return super().noun() if self.grad else f"{super().noun()} under no_grad"
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.forward(index, self.call)
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        return program.forwards.lines(index, self.call)
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        one = cls(batch=offered.batch)
+        yield (replace(one, grad=False),)
+        yield (one, Backward())
+        yield (one, cls(batch=offered.batch + 1), Backward(which="newest"), Backward())
+        yield (replace(one, target=offered.some_called()), Backward())
+
+    @override
+    def mended(self, names: op.Names) -> op.Op:
+        target = self.target if self.target in names.modules else ""
+        kept = tuple(i for i in self.outputs or () if i < names.num_outputs(target))
+        names.pending += self.grad
+        return replace(self, target=target, outputs=kept or None)
+
+    @override
+    def renumbered(self, numbers: Mapping[int, int]) -> Self:
+        return replace(self, batch=numbers[self.batch])
+
+    @override
+    def without_output(self, target: str, index: int) -> Self:
+        if target != self.target or not self.outputs:
+            return self
+        return replace(self, outputs=tuple(i - (i > index) for i in self.outputs if i != index) or None)

@@ -1,0 +1,47 @@
+"""``reshard()``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import op
+
+
+class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
+    """``FSDPModule.reshard()`` on the wrapped modules below ``target``, or on it alone."""
+
+    target: str = ""
+    recurse: bool = True
+
+    lane = "sharding"
+    frees = True
+    looks = ("registration",)
+    meanings = {"op:reshard": "an explicit reshard"}
+    choices = (op.Choice("reshard", 14, 6),)
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        return f"{op.expression(self.target)}.reshard({'' if self.recurse else 'recurse=False'})"
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.engine.reshard(op.Below(self.target, self.recurse))
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        return program.unshard_lines(op.Below(self.target, self.recurse), "reshard()")
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        """Frees what a forward or an unshard has gathered."""
+        percent = {"after_forward": 30, "after_backward": 20}.get(moment)
+        if percent and run.wrapped and run.allows("reshard", percent):
+            target, recurse = run.any_wrapped()
+            run.ops.append(cls(target=target, recurse=recurse))
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        target, recurse = offered.below
+        yield (cls(target=target, recurse=recurse),)

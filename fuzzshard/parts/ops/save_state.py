@@ -1,0 +1,67 @@
+"""Saving model and optimizer."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import op
+from fuzzshard.parts.ops.corrupt_state import CorruptState
+from fuzzshard.parts.ops.load_state import LoadState
+
+
+class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
+    """Saves model and optimizer: through ``torch.distributed.checkpoint``, or as copied state dicts."""
+
+    via: op.Via = "dcp"
+
+    says = "save_state(via={op.via!r})"
+    lane = "state"
+    takes_state = True
+    looks = ("trained", "optimizer")
+    meanings = {
+        "op:save_dcp": "a checkpoint on disk",
+        "op:save_state_dict": "copies of state dicts",
+    }
+    choices = (op.Choice("save_load", 16, 1, needs=("several_steps",), new=True),)
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if self.via == "dcp":
+            at.check_one_copy()
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield f"op:save_{self.via}"
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.states.save(trainer, self.via)
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        return [*program.states.save(self.via), *program.watch.lines(index, ("parameter", "resume"))]
+
+    @classmethod
+    @override
+    def draw_between(cls, run: op.Run) -> None:
+        """Saves, perhaps trains on, perhaps corrupts, loads; then trains on.
+
+        A checkpoint on disk holds one copy of the buffers, and ranks with data of their own have their own.
+        """
+        if "save_load" not in run.swarm:
+            return
+        tape, last = run.tape, len(run.between) - 1
+        first = min(1 + tape.below(max(last, 1)), last) if tape.chance(80) else 0
+        via: op.Via = "dcp" if tape.chance(60) and not run.has_own_statistics else "state_dict"
+        then = run.between[first + tape.below(last - first + 1)]
+        run.between[first].append(cls(via=via))
+        assign = tape.chance(25) and not run.case.ties
+        if tape.chance(75):
+            then.append(CorruptState(how="rebuild" if tape.chance(50) else "zero"))
+        then.append(LoadState(assign=assign))
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        for saved in (cls(via="state_dict"), cls()):
+            yield (saved, CorruptState(how=offered.rng.choice(("zero", "rebuild"))), LoadState())

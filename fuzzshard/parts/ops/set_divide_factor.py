@@ -1,0 +1,66 @@
+"""``set_gradient_divide_factor()``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op
+
+
+class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True):
+    """``FSDPModule.set_gradient_divide_factor(factor)`` on the wrapped modules below ``target``, or on it.
+
+    Gradients are then the sum over the data-parallel ranks divided by ``factor``, not by their number.
+    """
+
+    factor: float
+    target: str = ""
+    recurse: bool = True
+
+    says = "{at}.set_gradient_divide_factor({op.factor}{alone})"
+    meanings = {"op:divide_factor": "set_gradient_divide_factor"}
+    choices = (op.Choice("divide_factor", 10, 3, new=True),)
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if self.factor <= 0:
+            raise InvalidCase("a divide factor is not positive", "use a positive number")
+        if at.was_reduced_partly:
+            raise InvalidCase(
+                "a divide factor changes while gradients are reduced over one axis of the mesh only",
+                "part of a sum is divided already: move the op",
+            )
+
+    @override
+    def run_again(self, engine: op.Engine) -> None:
+        engine.set_divide_factor(self.factor, op.Below(self.target, self.recurse))
+
+    @override
+    def lines_again(self, program: op.Program) -> list[str]:
+        """With sums in place of what gloo does not have (:func:`fuzzshard.case.sync_flags.multiplies`)."""
+
+        def statements(module: str) -> list[str]:
+            lines = [f"{module}.set_gradient_divide_factor({self.factor})"]
+            if program.multiplies(self.factor):
+                lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
+                lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
+            return lines
+
+        return program.scope.each_wrapped(op.Below(self.target, self.recurse), statements)
+
+    @classmethod
+    @override
+    def draw_between(cls, run: op.Run) -> None:
+        """Any factor, also one that the number of ranks is not a multiple of."""
+        if "divide_factor" not in run.swarm:
+            return
+        place, below, ranks = run.early(50), run.any_wrapped(35), float(run.case.mesh.data_size)
+        factor = run.tape.pick((2.0 * ranks, 1.0, 2.0, 4.0, 3.0, ranks))
+        place.append(cls(factor=factor, target=below.target, recurse=below.recurse))
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        factor, below = offered.rng.choice((1.0, 2.0, 3.0, 8.0)), offered.below
+        yield (cls(factor=factor, target=below.target, recurse=below.recurse),)

@@ -1,0 +1,104 @@
+"""Flags of the synchronisation and resharding of wrapped modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.parts import op
+
+SYNC_FLAGS: tuple[op.Flag, ...] = ("requires_gradient_sync", "requires_all_reduce")
+"""Those that say what is reduced in a backward: what ``no_sync()`` is for engines that have no flags."""
+
+_CHOICES: Mapping[str, op.Flag] = {
+    "no_sync": "requires_gradient_sync",
+    "partial_sync": "requires_gradient_sync",
+    "no_all_reduce": "requires_all_reduce",
+    "not_last_backward": "is_last_backward",
+    "no_reshard": "reshard_after_backward",
+}
+"""The choices of swarms that every schedule may make, and their flags."""
+
+
+class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
+    """``FSDPModule.set_<flag>(value)`` on the wrapped modules below ``target``, or on it alone.
+
+    For DDP the first two at the root are ``no_sync()``; the others have no counterpart.
+    """
+
+    flag: op.Flag
+    value: bool
+    target: str = ""
+    recurse: bool = True
+
+    says = "{at}.set_{op.flag}({op.value}{alone})"
+    meanings = {"op:set_reshard_after_forward": "set_reshard_after_forward during training"}
+    choices = (op.Choice("set_reshard", 12, 7),)
+
+    @property
+    @override
+    def switch(self) -> op.Switch:
+        return op.Switch(self.flag, self.value, op.Below(self.target, self.recurse))
+
+    @property
+    @override
+    def restored_by(self) -> Self:
+        return replace(self, value=not self.value)
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        if self.flag == "reshard_after_forward":
+            yield "op:set_reshard_after_forward"
+
+    @override
+    def noun(self, *, no_sync: bool = False) -> str:
+        if no_sync:
+            return f"the {'end' if self.value else 'begin'} of no_sync()"
+        return f"set_{self.flag}({self.value}) of {self.target or 'the root'}"
+
+    @override
+    def run_again(self, engine: op.Engine) -> None:
+        engine.set_flag(self.switch)
+
+    @override
+    def lines_again(self, program: op.Program) -> list[str]:
+        return program.flags.lines(self.switch)
+
+    @classmethod
+    def drawn(cls, run: op.Run) -> list[Self]:
+        """What the rounds before the last one switch off; each flag of each module once."""
+        chosen: dict[tuple[op.Flag, str], Self] = {}
+        for choice, flag in _CHOICES.items():
+            rare = choice == "no_all_reduce" and run.case.mesh.replicate is None
+            if choice in run.swarm and run.tape.chance(25 if rare else 60):
+                partial = choice == "partial_sync" or (choice != "no_sync" and run.tape.chance(20))
+                off = cls.off(run, flag, partial=partial)
+                chosen.setdefault((flag, off.target), off)
+        return list(chosen.values())
+
+    @classmethod
+    def off(cls, run: op.Run, flag: op.Flag, *, partial: bool) -> Self:
+        """``flag`` is switched off; ``partial`` spares some groups."""
+        if not partial or not run.wrapped:
+            return cls(flag=flag, value=False)
+        target = run.tape.pick([module for module in run.wrapped if module] or run.wrapped)
+        return cls(flag=flag, value=False, target=target, recurse=run.tape.chance(30))
+
+    @classmethod
+    @override
+    def draw_between(cls, run: op.Run) -> None:
+        """Another ``reshard_after_forward`` from now on."""
+        for _ in range(1 + run.tape.chance(40)) if "set_reshard" in run.swarm else ():
+            place, below = run.early(35), run.any_wrapped(35)
+            new = cls(flag="reshard_after_forward", value=run.tape.chance(50), target=below.target)
+            place.append(replace(new, recurse=below.recurse))
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        value, below = offered.rng.random() < 0.5, offered.below
+        new = cls(flag="reshard_after_forward", value=value, target=below.target, recurse=below.recurse)
+        yield (new,)

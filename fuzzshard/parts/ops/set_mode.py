@@ -1,0 +1,36 @@
+"""``model.train()`` and ``model.eval()``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import op
+from fuzzshard.parts.ops.forward import Forward
+
+
+class SetMode(op.Op, tag="set_mode", frozen=True, kw_only=True):
+    """``model.train()`` or ``model.eval()``."""
+
+    train: bool
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        at.check_recomputes("the mode")
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        return "model.train()" if self.train else "model.eval()"
+
+    @override
+    def run_again(self, engine: op.Engine) -> None:
+        engine.module.train(self.train)
+
+    @override
+    def lines_again(self, program: op.Program) -> list[str]:
+        return [f"{program.scope.called}.{'train' if self.train else 'eval'}()"]
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        forward = Forward(batch=offered.batch, grad=offered.rng.random() < 0.3)
+        yield (cls(train=False), forward, cls(train=True))

@@ -1,0 +1,67 @@
+"""``module.path = 1``: which alternative a block calls."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op
+
+
+class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
+    """From now on the calls with alternatives of the block ``target`` call alternative ``path``."""
+
+    path: int
+    target: str = ""
+    ranks: op.Ranks = "all"
+
+    says = "{others}{at}.path = {op.path}"
+    meanings = {
+        "op:set_path": "another path from some point on",
+        "op:set_path_on_some_ranks": "another path on all ranks but the first",
+    }
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if not 0 <= self.path < at.num_paths.get(self.target, 0):
+            raise InvalidCase(
+                f"block {self.target!r} has no path {self.path}", "give one of its calls more alternatives"
+            )
+        at.check_recomputes("a path")
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield "op:set_path" if self.ranks == "all" else "op:set_path_on_some_ranks"
+
+    @override
+    def run_again(self, engine: op.Engine) -> None:
+        engine.set_path(self.target, self.path)
+
+    @override
+    def lines_again(self, program: op.Program) -> list[str]:
+        return program.scope.path_lines(self.target, self.path)
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        """Not while flags wait for a backward that reaches every FSDP root: other paths may reach others."""
+        if moment not in ("step_begins", "aside"):
+            return
+        bound = run.must_reach and not run.case.root_is_wrapped
+        if run.paths and not bound and not run.pending and run.tape.chance(55):
+            target = run.tape.pick([*run.paths])
+            others = [k for k in range(run.paths[target]) if k != run.on_path.get(target, 0)]
+            run.on_path[target] = run.tape.pick(others)
+            run.ops.append(cls(path=run.on_path[target], target=target))
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        """As often as four others: few cases have alternatives."""
+        for _ in range(4) if offered.paths else ():
+            block = offered.rng.choice(sorted(offered.paths))
+            yield (cls(path=offered.rng.randrange(offered.paths[block]), target=block),)
+
+    @override
+    def mended(self, names: op.Names) -> op.Op | None:
+        return self if self.path < names.paths.get(self.target, 0) else None

@@ -1,0 +1,81 @@
+"""``requires_grad_()`` during training."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.parts import op
+
+
+class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True):
+    """``requires_grad_(value)`` on a parameter, or on every parameter of a module.
+
+    ``engines_only`` leaves the reference as it is, as an upstream test does by mistake.
+    """
+
+    target: str
+    value: bool
+    ranks: op.Ranks = "all"
+    engines_only: bool = False
+
+    says = "{others}{at}.requires_grad_({op.value})"
+    looks = ("registration",)
+    meanings = {
+        "freeze:toggled_on": "requires_grad_(True) during training",
+        "freeze:toggled_off": "requires_grad_(False) during training",
+        "freeze:engines_only": "requires_grad_ under the engines and not the reference",
+    }
+
+    @property
+    @override
+    def toggle(self) -> op.Toggle:
+        return op.Toggle(self.target, self.value, self.engines_only)
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        at.check_requires_grad()
+        at.check_has_parameters(self.target, self.tag)
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield "freeze:toggled_on" if self.value else "freeze:toggled_off"
+        if self.engines_only:
+            yield "freeze:engines_only"
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        return super().statement(index) + ("  # not of the reference" if self.engines_only else "")
+
+    @override
+    def noun(self, *, no_sync: bool = False) -> str:
+        return f"requires_grad_({self.value}) of {self.target or 'the root'}"
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        spared = self.engines_only and trainer.engine.name == "reference"
+        if not spared:
+            trainer.before_change()
+            for parameter in trainer.engine.parameters_at(self.target):
+                parameter.requires_grad_(self.value)
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        return [*program.reshard(), *self.lines_again(program)]
+
+    @override
+    def lines_again(self, program: op.Program) -> list[str]:
+        lines = program.requires_grad_lines(self.target, self.value)
+        return program.scope.unless_reference(lines) if self.engines_only else lines
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        moments = ("step_begins", "before_second_forward", "before_backward", "before_step")
+        if moment in moments and (picked := run.pick_toggle()):
+            run.ops.append(cls(target=picked[0], value=picked[1]))
+
+    @override
+    def mended(self, names: op.Names) -> op.Op | None:
+        target = names.with_parameters(self.target)
+        return None if target is None else replace(self, target=target)

@@ -1,0 +1,52 @@
+"""``optimizer.step()``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import op
+from fuzzshard.parts.ops.backward import Backward
+from fuzzshard.parts.ops.forward import Forward
+from fuzzshard.parts.ops.zero_grad import ZeroGrad
+
+
+class Step(op.Op, tag="step", frozen=True, kw_only=True):
+    """``optimizer.step()``."""
+
+    says = "optimizer.step()"
+    lane = "optimizer"
+    looks = ("registration", "trained", "taken")
+    updates = True
+    meanings = {
+        "schedule:several_steps": "two optimizer steps or more",
+        "schedule:no_zero_grad": "two steps with no zero_grad between them",
+        "schedule:step_unsynced": "a step after a backward that did not synchronise everything",
+    }
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        if at.steps:
+            yield "schedule:several_steps"
+            if not at.zeroed:
+                yield "schedule:no_zero_grad"
+        if at.unsynced:
+            yield "schedule:step_unsynced"
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.before_change()
+        trainer.delays.at("before_step")
+        trainer.optimizer.step()
+        trainer.engine.after_step()
+        trainer.delays.at("after_step")
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        lines = [*program.reshard(), *program.scope.wait("before_step"), "optimizer.step()"]
+        lines += [*program.after_step(), *program.scope.wait("after_step")]
+        return [*lines, *program.watch.lines(index, ("parameter", *program.taken_oracle))]
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        yield (Forward(batch=offered.batch), Backward(), cls(), ZeroGrad())

@@ -1,0 +1,48 @@
+"""A state dict that is kept while training goes on."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import op
+
+
+class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
+    """Keeps ``model.state_dict()``; its tensors are the parameters' own and must follow every later step."""
+
+    says = "kept = model.state_dict()"
+    lane = "state"
+    takes_state = True
+    looks = ("state_dict",)
+    meanings = {
+        "op:take_state_dict": "a state dict that must follow later steps",
+        "op:take_state_dict_before_forward": "a state dict taken before the first forward",
+    }
+    choices = (op.Choice("take_state_dict", 13, 0, new=True),)
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield "op:take_state_dict"
+        if not at.has_run:
+            yield "op:take_state_dict_before_forward"
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.states.take(trainer.engine)
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        program.taken = True
+        looked = program.watch.lines(index, ("state_dict",))
+        return [f"taken = {program.scope.called}.state_dict()", *looked]
+
+    @classmethod
+    @override
+    def draw_between(cls, run: op.Run) -> None:
+        if "take_state_dict" in run.swarm:
+            run.early(35).append(cls())
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        yield (cls(),)

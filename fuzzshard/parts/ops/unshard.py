@@ -1,0 +1,69 @@
+"""``unshard()``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import op
+
+
+class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
+    """``FSDPModule.unshard(async_op)`` on the wrapped modules below ``target``, or on it alone.
+
+    ``wait``: the handles that an ``async_op`` returns are waited for, once all are there.
+    """
+
+    target: str = ""
+    recurse: bool = True
+    async_op: bool = False
+    wait: bool = False
+
+    says = "{at}.unshard(async_op={op.async_op}{alone})"
+    lane = "sharding"
+    gathers = True
+    looks = ("registration",)
+    meanings = {
+        "op:unshard": "an explicit unshard",
+        "op:unshard_async": "an explicit unshard that does not wait",
+        "op:unshard_wait": "unshard(async_op=True), whose handle is waited for",
+    }
+    choices = (op.Choice("unshard", 9, 5, needed_by=("relation",)),)
+
+    @property
+    @override
+    def waits(self) -> bool:
+        return self.wait or not self.async_op
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield "op:unshard_async" if not self.waits else "op:unshard_wait" if self.async_op else "op:unshard"
+
+    @override
+    def statement(self, index: int, *losses: int) -> str:
+        return super().statement(index) + (".wait()" if self.async_op and self.wait else "")
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.engine.unshard(op.Below(self.target, self.recurse), async_op=self.async_op, wait=self.wait)
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        waits = ".wait()" if self.async_op and self.wait else ""
+        call = f"unshard({'async_op=True' if self.async_op else ''}){waits}"
+        return program.unshard_lines(op.Below(self.target, self.recurse), call)
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        """Gathers parameters ahead of the forward that needs them."""
+        if moment == "before_forward" and run.wrapped and run.allows("unshard", 45):
+            target, recurse = run.any_wrapped()
+            how = run.tape.weighted((("async", 40), ("waited for", 20), ("at once", 40)))
+            wait = how == "waited for"
+            run.ops.append(cls(target=target, recurse=recurse, async_op=how != "at once", wait=wait))
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        target, recurse = offered.below
+        yield (cls(target=target, recurse=recurse, async_op=offered.rng.random() < 0.5),)

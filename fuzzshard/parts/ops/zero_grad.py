@@ -1,0 +1,38 @@
+"""``optimizer.zero_grad()``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import op
+
+
+class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
+    """``optimizer.zero_grad(set_to_none=...)``."""
+
+    set_to_none: bool = True
+
+    says = "optimizer.zero_grad(set_to_none={op.set_to_none})"
+    lane = "optimizer"
+    zeroes_gradients = True
+    meanings = {
+        "schedule:zero_grad_to_none": "gradients zeroed by removing them",
+        "schedule:zero_grad_to_zero": "gradients zeroed in place",
+    }
+
+    @override
+    def features(self, at: op.ScheduleState) -> op.Features:
+        yield f"schedule:zero_grad_to_{'none' if self.set_to_none else 'zero'}"
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        trainer.optimizer.zero_grad(set_to_none=self.set_to_none)
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        return [f"optimizer.zero_grad({'' if self.set_to_none else 'set_to_none=False'})"]
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        yield (cls(set_to_none=offered.rng.random() < 0.5),)

@@ -1,0 +1,118 @@
+"""What an op says of itself, held against what the generic code makes of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from random import Random
+
+import pytest
+from msgspec.structs import fields, replace
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.codec import decode, encode
+from fuzzshard.case.feature_names import FEATURES
+from fuzzshard.case.features import features
+from fuzzshard.case.validate import validate
+from fuzzshard.guidance.mutate.schedule import Offered
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import OPS
+from fuzzshard.report.program import program
+from fuzzshard.reproducer.script import script
+from fuzzshard.shrink.passes import Pass
+from fuzzshard.shrink.repair import repaired
+from fuzzshard.shrink.tiers import TIERS
+from fuzzshard.strategies.draw import draw_cases
+from fuzzshard.training.observer import Observer
+
+CASES = draw_cases(3, 600, world_size=2)
+WITH: dict[type[Op], Case] = {type(op): case for case in reversed(CASES) for op in case.schedule}
+"""The first drawn case that has an op."""
+
+CRASH = "crash/fully_shard/RuntimeError in backward"
+
+MADE = frozenset().union(*map(features, CASES))
+
+each_op = pytest.mark.parametrize("kind", OPS, ids=lambda op: op.__name__)
+
+
+@each_op
+def test_every_op_is_drawn_valid_and_goes_through_json(kind: type[Op]) -> None:
+    case = WITH[kind]
+    validate(case)
+    assert decode(encode(case)) == case
+
+
+@each_op
+def test_features_that_an_op_makes_are_those_that_it_explains(kind: type[Op]) -> None:
+    assert kind.meanings.items() <= FEATURES.items()
+    assert kind.meanings.keys() - {"op:set_path_on_some_ranks"} <= MADE  # FSDP1's at world size 2 is rare
+
+
+def test_no_two_ops_make_one_feature_or_one_choice() -> None:
+    names = Counter(name for op in OPS for name in op.meanings)
+    choices = [choice for op in OPS for choice in op.choices]
+    assert max(names.values()) == 1
+    assert max(Counter(choice.name for choice in choices).values()) == 1
+    assert max(Counter(choice.place for choice in choices).values()) == 1
+
+
+@each_op
+def test_every_op_has_a_line_in_a_program_and_words_for_a_sentence(kind: type[Op]) -> None:
+    for index, op in enumerate(WITH[kind].schedule):
+        if isinstance(op, kind):
+            assert program(WITH[kind])[index]
+            assert op.noun()
+
+
+@each_op
+def test_every_op_is_printed_in_a_script(kind: type[Op]) -> None:
+    cases = [c for c in CASES if any(type(op) is kind for op in c.schedule) and "fully_shard" in c.engines]
+    differing = 0
+    for case in cases[:8]:
+        others = tuple(op for op in case.schedule if type(op) is not kind)
+        without = repaired(replace(case, schedule=others, expect=()))
+        texts = [script(c, signature=CRASH, torch_version="2.15.0") for c in (case, without) if c is not None]
+        compile(texts[0], "repro.py", "exec")
+        differing += len(set(texts)) == 2
+    assert differing or all(type(op) is not kind or op.call for case in cases for op in case.schedule)
+
+
+@each_op
+def test_every_op_can_be_left_out_and_made_simpler(kind: type[Op]) -> None:
+    def offered(each: Pass, case: Case) -> set[Case]:
+        return {found for edit in each.edits(case) if (found := repaired(edit(case))) is not None}
+
+    passes = {each.name: each for tier in TIERS for each in tier}
+    cases = [case for case in CASES if any(type(op) is kind for op in case.schedule)]
+    assert any(
+        sum(type(op) is kind for op in smaller.schedule) < sum(type(op) is kind for op in case.schedule)
+        for case in cases[:5]
+        for smaller in offered(passes["ops"], case)
+    )
+
+
+@each_op
+def test_what_is_looked_at_after_an_op_can_be_recorded(kind: type[Op]) -> None:
+    assert all(hasattr(Observer, f"_{look}") for look in kind.looks)
+
+
+@each_op
+def test_every_op_runs_and_is_written_in_one_of_two_ways(kind: type[Op]) -> None:
+    assert kind.run is not Op.run or kind.run_again is not Op.run_again
+    assert kind.lines is not Op.lines or kind.lines_again is not Op.lines_again
+    assert kind.statement is not Op.statement or kind.says
+
+
+@each_op
+def test_an_op_is_documented_and_keeps_its_fields(kind: type[Op]) -> None:
+    assert inspect.getdoc(kind)
+    assert not {field.name for field in fields(kind)} & {"tag", "run", "lines"}
+
+
+def test_a_mutation_may_add_every_op_that_offers_itself() -> None:
+    rng = Random(0)
+    rows = [ops for case in CASES[:200] for op in OPS for ops in op.additions(Offered(rng, case))]
+    offering = {op for op in OPS if "additions" in vars(op)}
+    assert len(offering) > len(OPS) // 2
+    assert {type(op) for ops in rows for op in ops} >= offering
