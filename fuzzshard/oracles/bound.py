@@ -20,12 +20,6 @@ from fuzzshard.training.trace import Key, Trace
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """What an element may differ by, relative to the largest that the op leaves, or to one if that is smaller."""
 
-TRUTH_FACTOR = 16.0
-"""How many times as far from the reference an engine may be as that is from what float64 gives.
-
-Both round, and the largest distance of any element is a sample of what rounding may do.
-"""
-
 
 def tolerance(case: Case) -> float:
     """The tolerance of the coarsest dtype that ``case`` computes something in."""
@@ -51,7 +45,8 @@ class Bound:
     """What rounding explains of the differences from ``reference``, in a run of ``case``.
 
     ``other`` is the reference in another precision, and ``factor`` how much of the distance between the two
-    an engine may have: terms that cancel leave nothing but rounding, as large as theirs.
+    an engine may have: terms that cancel leave nothing but rounding, as large as theirs. Without a factor,
+    what is farther from ``other`` than the tolerance has lost all its digits, and any difference is rounding.
     """
 
     case: Case
@@ -70,7 +65,10 @@ class Bound:
     def _limit(self, key: Key) -> float:
         """All that the op leaves has one scale: a sum of several gradients may cancel in one of them."""
         size, moved = self._scales[key.op, key.oracle]
-        return tolerance(self.case) * max(1.0, size) + self.factor * moved
+        limit = tolerance(self.case) * max(1.0, size)
+        if self.factor:
+            return limit + self.factor * moved
+        return limit if moved <= limit else float("inf")
 
     @functools.cached_property
     def _scales(self) -> dict[tuple[int, str], tuple[float, float]]:

@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import finer, uniform
+from fuzzshard.case.dtypes import finer, is_low_precision, uniform
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference import Reference
 from fuzzshard.oracles.allowed import is_allowed
-from fuzzshard.oracles.bound import TRUTH_FACTOR, Bound, tolerance
+from fuzzshard.oracles.bound import Bound, tolerance
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.overflow import first_overflow
@@ -73,20 +73,22 @@ class Ladder:
         return findings, rung
 
     def _loose_findings(self, differing: Differing) -> list[Finding]:
-        """What rounding does not explain: up to the first step in the precision of the case, then in a finer.
+        """What rounding does not explain: in the precision of the case, then in a finer one.
 
+        In half precision up to the first step only. Both are needed: ``fully_shard`` divides gradients in
+        float64 as it does in float16 (``_get_gradient_divide_factors``), and otherwise in float32.
         Whether something is there, and its shape and dtype, no rounding explains.
         """
         reference = self.traces[Reference.name]
         if self.case == uniform(self.case, "float64"):
             coarser = Bound(self.case, reference, self._single, tolerance(self.case))
             return self._findings(differing, loose_rung(self.case), coarser, self.traces)
-        step = first_step(self.case)
+        step = first_step(self.case) if is_low_precision(self.case) else len(self.case.schedule)
         early = {
             name: [d for d in found if d.key.op < step or not d.comparable]
             for name, found in differing.items()
         }
-        bound = Bound(self.case, reference, self._truth, TRUTH_FACTOR)
+        bound = Bound(self.case, reference, self._truth)
         precise = self._finer_findings(differing)
         seen = {(f.engine, f.op, f.oracle, f.name) for f in precise}
         found = self._findings(early, loose_rung(self.case), bound, self.traces)

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from fuzzshard.case.schedule import Forward
 from msgspec.structs import replace
 from option_cases import ALL, EXPECTED, FSDP1_CASE, OPTIONS, PRECISION, REBUILT, STATES, TENSOR_PARALLEL
 from small_cases import SMALL, chain
@@ -14,6 +13,7 @@ from small_cases import SMALL, chain
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import UsageError
+from fuzzshard.parts.ops import Forward
 from fuzzshard.reproducer import script
 from fuzzshard.verdict import Finding
 
