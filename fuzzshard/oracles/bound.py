@@ -20,6 +20,12 @@ from fuzzshard.training.trace import Key, Trace
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """What an element may differ by, relative to the largest that the op leaves, or to one if that is smaller."""
 
+MARGIN = 16.0
+"""How many times closer to float64 than the tolerance the reference has to be for its digits to be judged.
+
+An engine rounds otherwise, and the largest distance of any element is a sample of what rounding may do.
+"""
+
 
 def tolerance(case: Case) -> float:
     """The tolerance of the coarsest dtype that ``case`` computes something in."""
@@ -46,7 +52,7 @@ class Bound:
 
     ``other`` is the reference in another precision, and ``factor`` how much of the distance between the two
     an engine may have: terms that cancel leave nothing but rounding, as large as theirs. Without a factor,
-    what is farther from ``other`` than the tolerance has lost all its digits, and any difference is rounding.
+    what is not far closer to ``other`` than the tolerance has lost its digits: any difference is rounding.
     """
 
     case: Case
@@ -68,7 +74,7 @@ class Bound:
         limit = tolerance(self.case) * max(1.0, size)
         if self.factor:
             return limit + self.factor * moved
-        return limit if moved <= limit else float("inf")
+        return limit if MARGIN * moved <= limit else float("inf")
 
     @functools.cached_property
     def _scales(self) -> dict[tuple[int, str], tuple[float, float]]:

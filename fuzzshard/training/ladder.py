@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import finer, is_low_precision, uniform
+from fuzzshard.case.dtypes import finer, uniform
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference import Reference
@@ -75,15 +75,16 @@ class Ladder:
     def _loose_findings(self, differing: Differing) -> list[Finding]:
         """What rounding does not explain: in the precision of the case, then in a finer one.
 
-        In half precision up to the first step only. Both are needed: ``fully_shard`` divides gradients in
-        float64 as it does in float16 (``_get_gradient_divide_factors``), and otherwise in float32.
+        Where dtypes are mixed, up to the first step only. Both are needed: ``fully_shard`` divides gradients
+        in float64 as it does in float16 (``_get_gradient_divide_factors``), and otherwise in float32.
         Whether something is there, and its shape and dtype, no rounding explains.
         """
         reference = self.traces[Reference.name]
         if self.case == uniform(self.case, "float64"):
             coarser = Bound(self.case, reference, self._single, tolerance(self.case))
             return self._findings(differing, loose_rung(self.case), coarser, self.traces)
-        step = first_step(self.case) if is_low_precision(self.case) else len(self.case.schedule)
+        plain = self.case == uniform(self.case, "float32")
+        step = len(self.case.schedule) if plain else first_step(self.case)
         early = {
             name: [d for d in found if d.key.op < step or not d.comparable]
             for name, found in differing.items()

@@ -10,7 +10,7 @@ from traces import difference, floats, gradient, trace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import FSDP1, ParameterDtype, Precision
-from fuzzshard.oracles.bound import TOLERANCES, Bound, distance, tolerance
+from fuzzshard.oracles.bound import MARGIN, TOLERANCES, Bound, distance, tolerance
 from fuzzshard.oracles.rungs import loose_rung
 from fuzzshard.parts.ops import Cast
 
@@ -91,8 +91,8 @@ def test_an_engine_may_be_off_by_a_part_of_what_another_precision_changes() -> N
 
 def test_what_another_precision_changes_beyond_the_tolerance_has_lost_its_digits() -> None:
     reference, changed = trace({KEY: doubles(1.0)}), difference(KEY, doubles(3.0), doubles(1.0))
-    assert Bound(CASE, reference, trace({KEY: doubles(1.0 + DOUBLE * 2)})).excess(changed)[0]
-    assert not Bound(CASE, reference, trace({KEY: doubles(1.0 + DOUBLE / 2)})).excess(changed)[0]
+    assert Bound(CASE, reference, trace({KEY: doubles(1.0 + DOUBLE)})).excess(changed)[0]
+    assert not Bound(CASE, reference, trace({KEY: doubles(1.0 + DOUBLE / MARGIN / 2)})).excess(changed)[0]
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
