@@ -134,15 +134,6 @@ def examine(tmp_path, world, num_cases, jobs=1, **options):
     return examination, seen
 
 
-def test_what_rounding_might_explain_is_looked_up_in_the_precision_that_shows_it(tmp_path):
-    doubtful = replace(DIVERGES, status=Status.INCONCLUSIVE)
-    world = FakeWorld({"float32": doubtful, "float64": DIVERGES})
-    examination, seen = examine(tmp_path, world, num_cases=2, mends=LATE)
-    assert examination.result()["explanations"] == {KNOWN: 2}
-    assert examination.result()["known"] == {"late": 2}
-    assert seen == [None, None]
-
-
 def test_on_mended_torch_known_bugs_do_not_show(tmp_path):
     world = FakeWorld({"float32": DIVERGES})
     examination, seen = examine(tmp_path, world, num_cases=1, mends=LATE, on_mended=True)
