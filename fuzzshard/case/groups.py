@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 
 from fuzzshard.case.case import Case
@@ -108,29 +107,11 @@ def reached_roots(case: Case, found: Facts, target: str) -> frozenset[int]:
     )
 
 
-@functools.lru_cache(maxsize=64)
 def root_groups(case: Case) -> tuple[int, ...]:
-    """For each wrap group its FSDP root: the outermost group around it in the first forward that runs one.
-
-    "we do so by the 1st state to run forward" (``FSDPState._lazy_init`` in
-    torch/distributed/fsdp/_fully_shard/_fsdp_state.py). Groups that never run go by the outermost of all.
-    """
-    roots: dict[int, int] = {}
-    paths: dict[str, int] = {}
-
-    def claim(running: frozenset[str]) -> None:
-        for index in reversed(range(len(case.wrap))):
-            if index not in roots and not running.isdisjoint(case.wrap[index].modules):
-                for inner in (index, *groups_within(case, index)):
-                    roots.setdefault(inner, index)
-
-    for op in case.schedule:
-        if op.path is not None:
-            paths[op.target] = op.path
-        if op.begins is not None:
-            claim(calls_of(case, op.begins.target, paths))
-    claim(wrapped_modules(case))
-    return tuple(roots[index] for index in range(len(case.wrap)))
+    """For each wrap group the outermost group around it, which becomes its FSDP root; itself if none is."""
+    within = [groups_within(case, index) for index in range(len(case.wrap))]
+    around = [[j for j, inner in enumerate(within) if i in inner] for i in range(len(within))]
+    return tuple(max(groups, default=i) for i, groups in enumerate(around))
 
 
 def groups_within(case: Case, index: int) -> tuple[int, ...]:

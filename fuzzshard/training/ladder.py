@@ -18,7 +18,7 @@ from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference import Reference
 from fuzzshard.oracles.allowed import is_allowed
-from fuzzshard.oracles.bound import Bound, tolerance
+from fuzzshard.oracles.bound import Bound, largest_distance, tolerance
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.overflow import first_overflow
@@ -96,7 +96,10 @@ class Ladder:
         return [*precise, *(f for f in found if (f.engine, f.op, f.oracle, f.name) not in seen)]
 
     def _finer_findings(self, differing: Differing) -> list[Finding]:
-        """What the engines that differ do otherwise than the reference in the next higher precision, too."""
+        """What the engines that differ do otherwise than the reference in the next higher precision, too.
+
+        It has to be there in both: torch may take another path in the finer one, with a mistake of its own.
+        """
         case = finer(self.case)
         reference = self._truth
         coarser = self._single
@@ -109,7 +112,7 @@ class Ladder:
                 if trace is not None:
                     traces[name] = trace
         still = {
-            name: [d for d in self._differences(name, traces) if d.comparable]
+            name: _no_less_wrong(self._differences(name, traces), differing[name])
             for name in traces
             if name != Reference.name
         }
@@ -175,3 +178,9 @@ class Ladder:
         trace = Trace()
         Trainer(case, Reference(case, self.mesh, DTYPES[case.dtype]), trace).run()
         return trace
+
+
+def _no_less_wrong(precise: list[Difference], found: list[Difference]) -> list[Difference]:
+    """What of a finer run is wrong by at most twice as much as the case itself."""
+    errors = {d.key: largest_distance(*d.both) for d in found if d.both is not None}
+    return [d for d in precise if d.both and largest_distance(*d.both) <= 2 * errors.get(d.key, 0.0)]

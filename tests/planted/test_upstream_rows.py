@@ -45,7 +45,7 @@ BROKEN = (
     Broken("P1", "raf=False,plan=multi", "reshard_does_nothing", f"{DIVERGED}/registration"),
     Broken("P1", "raf=False,plan=multi", "wrong_registered_parameter", f"{DIVERGED}/registered_parameter"),
     Broken("P2", "raf=False,plan=multi", "unsharded_after_backward", f"{DIVERGED}/registration"),
-    Broken("C1", "test", "reduces_in_the_first_dtype", f"{DIVERGED}/gradient", ops=3),
+    Broken("C1", "test", "reduces_in_the_first_dtype", f"{DIVERGED}/communication", ops=3),
     Broken("A1", "shapes=7-15-3", "short_shard_shifted", f"{DIVERGED}/gradient", ops=3),
     Broken("A2", "raf=True,delays=all_gather", "gathers_too_early", f"{DIVERGED}/output", ops=6),
     Broken("A3", "pin_memory=False,delays=none", "offloaded_gradient_lost", f"{DIVERGED}/gradient", ops=3),

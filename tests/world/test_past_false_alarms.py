@@ -68,10 +68,6 @@ PAST: dict[str, Case] = {
         ),
         engines=("fully_shard",),
     ),
-    "modules that run before the root are roots, and a backward of one misses the other": make_case(
-        schedule=(Forward(target="a"), NO_SYNC, BACKWARD, Forward(target="b"), SYNC, BACKWARD),
-        wrap=groups("a", "b", ""),
-    ),
     "recomputing a block counts a batch norm that is registered in it a second time": make_case(
         block(
             *(use("h0", "a", "x"), use("h1", "n", "h0"), use("h2", "b", "h1")),
