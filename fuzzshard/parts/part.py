@@ -27,7 +27,7 @@ def choices(part: type[Part]) -> dict[str, tuple[object, ...]]:
 def _named_values(hint: object) -> Iterator[object]:
     origin = typing.get_origin(hint)
     if hint is bool:
-        yield from (False, True)
+        yield from (True, False)
     elif hint is type(None):
         yield None
     elif origin is typing.Literal:
