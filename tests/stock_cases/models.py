@@ -65,7 +65,7 @@ LEAVES = {
     "batch norm of a sequence": leaf(BatchNorm(), seq=3),
     "conv1d": leaf(Conv1d(out=6), seq=3),
     "conv1d without bias": leaf(Conv1d(out=6, bias=False), seq=3),
-    "conv1d with one input channel": bitwise(
+    "conv1d with one input channel": bounded(
         chain(before=Linear(out=1), leaf=Conv1d(out=6)), inputs=float_inputs(seq=3)
     ),
     "raw vector": leaf(RawParameter()),

@@ -139,13 +139,6 @@ def test_a_finding_beats_another_engines_refusal() -> None:
     assert verdict.notes == {"ddp": "refused: frozen"}
 
 
-def test_gray_findings_alone_are_inconclusive() -> None:
-    gray = finding(detail="gray")
-    assert judged(outcome(reports={0: report(gray), 1: report(gray)})).status is Status.INCONCLUSIVE
-    verdict = judged(outcome(reports={0: report(gray), 1: report(finding())}))
-    assert verdict.status is Status.DIVERGENCE
-
-
 def test_engines_that_agree_against_the_reference_accuse_us() -> None:
     ours = finding(engine="reference")
     verdict = judged(outcome(reports={0: report(ours), 1: report(ours)}))
