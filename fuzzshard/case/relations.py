@@ -19,8 +19,7 @@ from fuzzshard.case.graph import Block, Call, join, resolve
 from fuzzshard.case.groups import calls_of, root_groups
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.sync_flags import flags_set
-from fuzzshard.case.validate import validate
-from fuzzshard.errors import InvalidCase
+from fuzzshard.case.validate import is_valid
 from fuzzshard.parts.ops.set_mode import SetMode
 
 
@@ -44,7 +43,7 @@ def variant(case: Case) -> Case | None:
             changed = _root_only(case)
         case "mesh":
             changed = _with_replicas(case)
-    if changed is None or changed == case or not _is_valid(changed):
+    if changed is None or changed == case or not is_valid(changed):
         return None
     return changed if _casts_alike(changed, case) else None
 
@@ -52,14 +51,6 @@ def variant(case: Case) -> Case | None:
 def _casts_alike(changed: Case, case: Case) -> bool:
     """Whether modules compute in the same dtypes: wrap groups cast where one group for all does not."""
     return called_dtypes(changed, facts(changed)) == called_dtypes(case, facts(case))
-
-
-def _is_valid(case: Case) -> bool:
-    try:
-        validate(case)
-    except InvalidCase:
-        return False
-    return True
 
 
 def _resharded(case: Case) -> Case:

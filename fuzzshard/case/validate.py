@@ -51,6 +51,15 @@ def validate(case: Case, world_size: int | None = None) -> Facts:
     return found
 
 
+def is_valid(case: Case) -> bool:
+    """Whether some world can run ``case``."""
+    try:
+        validate(case)
+    except InvalidCase:
+        return False
+    return True
+
+
 def _check_targets(case: Case, found: Facts) -> None:
     """First of all: dtypes and layouts are followed through the forwards of the schedule."""
     for call in (op.call for op in case.schedule):

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import finer, uniform
+from fuzzshard.case.validate import is_valid
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference import Reference
@@ -32,6 +33,15 @@ Again = Callable[[Case, str], Trace | None]
 
 Differing = Mapping[str, list[Difference]]
 """What differs from the reference, by engine."""
+
+
+def runs_finer(case: Case) -> Case:
+    """The case in the next higher precision, or without mixed precision where that is no case.
+
+    Norms take half precision with parameters of float32, and nothing of float32 with those of float64.
+    """
+    precise = finer(case)
+    return precise if is_valid(precise) else uniform(case, "float64")
 
 
 class Ladder:
@@ -100,7 +110,7 @@ class Ladder:
 
         It has to be there in both: torch may take another path in the finer one, with a mistake of its own.
         """
-        case = finer(self.case)
+        case = runs_finer(self.case)
         reference = self._truth
         coarser = self._single
         if case != uniform(case, "float64"):

@@ -7,15 +7,19 @@ from typing import cast
 
 import pytest
 import torch
-from cases import make_case
+from cases import chain, make_case
 from msgspec.structs import replace
 from traces import difference, gradient, trace
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.dtypes import finer, uniform
 from fuzzshard.case.options import FSDP1, Precision
+from fuzzshard.case.validate import is_valid
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.oracles.compare import Difference
-from fuzzshard.training.ladder import Ladder
+from fuzzshard.parts.leaves.layer_norm import LayerNorm
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.training.ladder import Ladder, runs_finer
 from fuzzshard.training.trace import Key, Trace
 from fuzzshard.verdict import Finding
 
@@ -107,3 +111,12 @@ def test_an_engine_that_refuses_a_finer_case_is_judged_in_the_precision_that_it_
 def test_only_losses_are_judged_where_only_losses_are_observed() -> None:
     case = replace(make_case(), observe="losses")
     assert not FakeLadder(case, gradient(AFTER), {"float32": 1e-5, "float64": 1.0}).findings()
+
+
+def test_a_norm_of_half_precision_is_run_again_without_mixed_precision() -> None:
+    half = Precision(param="bfloat16", reduce="float32")
+    wrap = (WrapGroup(modules=("a",), precision=half), WrapGroup(modules=("",)))
+    case = make_case(chain(a=Linear(out=4), n=LayerNorm()), wrap=wrap)
+    assert is_valid(case)
+    assert not is_valid(finer(case))
+    assert runs_finer(case) == uniform(case, "float64")
