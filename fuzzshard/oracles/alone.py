@@ -13,7 +13,7 @@ from fuzzshard.oracles.bound import Bound
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.registration import registration_findings
-from fuzzshard.oracles.rungs import first_step, loose_rung
+from fuzzshard.oracles.rungs import before_rounding_feeds_back, first_step, loose_rung
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
@@ -26,7 +26,7 @@ def findings_alone(
     bound, step = Bound(case, traces["reference"]), first_step(case)
     for engine, found in differing.items():
         culprit = vote(case, engine, traces, differing)
-        early = [d for d in found if d.key.op < step or not d.comparable]
+        early = before_rounding_feeds_back(found, step)
         findings += tensor_findings(engine, early, loose_rung(case), bound, culprit, rank)
     if "fully_shard" in differing:
         findings += registration_findings(case, traces["fully_shard"], rank)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import is_low_precision
 from fuzzshard.case.schedule_state import first
-from fuzzshard.oracles.compare import same_bits
+from fuzzshard.oracles.compare import Difference, same_bits
 from fuzzshard.training.trace import Key, Trace
 
 
@@ -21,6 +22,11 @@ def loose_rung(case: Case) -> str:
 def first_step(case: Case) -> int:
     """The first step of the optimizer, else the number of ops; from there on rounding feeds on itself."""
     return first(case, lambda op: op.updates)
+
+
+def before_rounding_feeds_back(found: Iterable[Difference], step: int) -> list[Difference]:
+    """What differs before the first ``step``, and whatever no rounding explains: what is missing, a shape."""
+    return [d for d in found if d.key.op < step or not d.comparable]
 
 
 SPARE_BITS = 4

@@ -75,7 +75,7 @@ class Experiment:
         self.refused: list[str] = []
         self.unexpected: list[Finding] = []
         self.survivors: dict[str, Survivors] = {}
-        self.ladder = Ladder(case, mesh, self.dtype, self.traces, self._train_again)
+        self.ladder = Ladder(case, mesh, self.traces, self._train_again)
 
     def run_bare(self) -> None:
         """Trains the reference and every engine, and looks at nothing."""
@@ -147,10 +147,10 @@ class Experiment:
         """Why an engine cannot be compared with what the reference did."""
         if ranks_differ(self.case):
             return None
-        if engine == FSDP1.name and (
-            excluded := fsdp1_contract.not_applicable(self.case, self.traces[Reference.name].skipped)
-        ):
-            return excluded
+        if engine == FSDP1.name and (skipped := self.traces[Reference.name].skipped):
+            excluded = fsdp1_contract.not_applicable(self.case, skipped)
+            if excluded is not None:
+                return excluded
         if engine in (DDP.name, Replicate.name) and steps_unsynced(
             self.case, self.traces[Reference.name].skipped
         ):

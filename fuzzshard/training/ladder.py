@@ -23,7 +23,7 @@ from fuzzshard.oracles.bound import Bound, largest_distance, tolerance
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.overflow import first_overflow
-from fuzzshard.oracles.rungs import exact_until, first_step, loose_rung
+from fuzzshard.oracles.rungs import before_rounding_feeds_back, exact_until, first_step, loose_rung
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import Finding
@@ -50,17 +50,9 @@ class Ladder:
     All ranks of the mesh ask the same questions in the same order: some of them train again.
     """
 
-    def __init__(
-        self,
-        case: Case,
-        mesh: RankMesh,
-        dtype: torch.dtype,
-        traces: Mapping[str, Trace],
-        again: Again,
-    ) -> None:
+    def __init__(self, case: Case, mesh: RankMesh, traces: Mapping[str, Trace], again: Again) -> None:
         self.case = case
         self.mesh = mesh
-        self.dtype = dtype
         self.traces = traces
         self.again = again
 
@@ -95,10 +87,7 @@ class Ladder:
             return self._findings(differing, loose_rung(self.case), coarser, self.traces)
         plain = self.case == uniform(self.case, "float32")
         step = len(self.case.schedule) if plain else first_step(self.case)
-        early = {
-            name: [d for d in found if d.key.op < step or not d.comparable]
-            for name, found in differing.items()
-        }
+        early = {name: before_rounding_feeds_back(found, step) for name, found in differing.items()}
         bound = Bound(self.case, reference, self._truth)
         precise = self._finer_findings(differing)
         seen = {(f.engine, f.op, f.oracle, f.name) for f in precise}
@@ -146,17 +135,19 @@ class Ladder:
 
     def _before_overflow(self, differing: Differing) -> Differing:
         """What differs before a sum overflows on some rank, by engine."""
-        ends = [first_overflow(self.case, found) for found in differing.values()]
-        first = torch.tensor(ends, device=self.mesh.device)
-        dist.all_reduce(first, op=dist.ReduceOp.MIN, group=self.mesh.everyone)
-        before = dict(zip(differing, first.tolist(), strict=True))
+        ends = self._earliest([first_overflow(self.case, found) for found in differing.values()])
+        before = dict(zip(differing, ends, strict=True))
         return {name: [d for d in found if d.key.op < before[name]] for name, found in differing.items()}
 
     def _exact_until(self) -> int:
         """The first op that rounds something on some rank: in either precision, or in those of a policy."""
-        first = torch.tensor([self._exact_here_until()], device=self.mesh.device)
-        dist.all_reduce(first, op=dist.ReduceOp.MIN, group=self.mesh.everyone)
-        return int(first.item())
+        return self._earliest([self._exact_here_until()])[0]
+
+    def _earliest(self, here: list[int]) -> list[int]:
+        """Of each of these ops the earliest that some rank of the mesh names."""
+        ops = torch.tensor(here, device=self.mesh.device)
+        dist.all_reduce(ops, op=dist.ReduceOp.MIN, group=self.mesh.everyone)
+        return [int(op) for op in ops.tolist()]
 
     def _exact_here_until(self) -> int:
         """The same on this rank; all of them train the same runs."""

@@ -34,7 +34,7 @@ class FakeLadder(Ladder):
     def __init__(self, case: Case, key: Key, errors: dict[str, float]) -> None:
         mesh = cast(RankMesh, SimpleNamespace(device=torch.device("cpu"), rank=0, size=4, global_rank=0))
         self.key, self.errors, self.trained = key, errors, list[str]()
-        super().__init__(case, mesh, torch.float32, {"reference": self._ones(case)}, self.off)
+        super().__init__(case, mesh, {"reference": self._ones(case)}, self.off)
 
     def _ones(self, case: Case) -> Trace:
         return trace({self.key: ONE.to(getattr(torch, case.dtype))})

@@ -75,7 +75,7 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
         case, found = run.case, run.subject.found
         if moment != "step_begins" or run.pending or case.checkpoints or case.compile:
             return
-        if not run.case.root_is_wrapped or not run.allows("abort", 50):
+        if not case.root_is_wrapped or not run.allows("abort", 50):
             return
         run.batch += 1
         during: Literal["forward", "backward"] = "backward" if run.tape.chance(60) else "forward"
