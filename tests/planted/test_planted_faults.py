@@ -273,7 +273,7 @@ DIVERGENCES = {
             mesh=3,
         ),
         f"{DIVERGED}/unreduced_gradient",
-        2,
+        4,
         "b.bias",
         "precision",
     ),
