@@ -24,10 +24,11 @@ class StockWorld:
         self._lock = threading.Lock()
 
     def passes(self, case: Case, *, runs: int = 1) -> bool:
-        """Whether every one of ``runs`` runs of ``case`` passes, or is refused where that is announced.
+        """Whether every one of ``runs`` runs of ``case`` passes, or is refused where that is
+        announced.
 
-        A finding under any name says no: what torch does without the bug may be the cause of what is seen
-        with it, under the name of another engine or of another error.
+        A finding under any name says no: what torch does without the bug may be the cause of what
+        is seen with it, under the name of another engine or of another error.
         """
         for _ in range(runs):
             with self._lock:
@@ -43,9 +44,9 @@ SHOWS_WITHOUT = "the case does not pass without the bug either"
 class BugWorld:
     """A world with a bug, in which a finding of a case that does not pass without it is none.
 
-    So neither the hunt nor the shrinking of its catch can end at another bug, one of torch itself. A hang is
-    looked for several times without the bug: what ranks wait for may come in time in one run and not in the
-    next.
+    So neither the hunt nor the shrinking of its catch can end at another bug, one of torch itself.
+    A hang is looked for several times without the bug: what ranks wait for may come in time in one
+    run and not in the next.
     """
 
     def __init__(self, world: World, stock: StockWorld, mends: tuple[str, ...] = ()) -> None:
@@ -63,8 +64,12 @@ class BugWorld:
         """The processes of the ranks."""
         return self._world.pids
 
-    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
-        """The verdict with the bug; REJECTED for a finding of a case that does not pass without it."""
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
+        """The verdict with the bug; REJECTED for a finding of a case that does not pass without
+        it.
+        """
         verdict = self._world.run(case, deadline=deadline, mends=(*self._mends, *mends))
         runs = STOCK_RUNS if verdict.status is Status.HANG else 1
         if verdict.status.is_finding and not self._stock.passes(case, runs=runs):
@@ -82,5 +87,7 @@ class BugWorld:
 
 @functools.cache
 def stock_world(config: WorldConfig, number: int, mends: tuple[str, ...] = ()) -> StockWorld:
-    """A world without any bug of this process; its ranks start when there is something to compare."""
+    """A world without any bug of this process; its ranks start when there is something to
+    compare.
+    """
     return StockWorld(World(config), mends)

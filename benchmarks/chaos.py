@@ -1,10 +1,11 @@
-"""Runs a campaign with a planted fault while ranks are killed and stopped, disks fill up, and it is killed.
+"""Runs a campaign with a planted fault while ranks are killed and stopped, disks fill up, and it
+is killed.
 
-Every ``--kill-every`` the campaign is ended in one of four ways, and the same command starts it again. At the
-end one session is left alone until it has done what is left. Then the journal is held against what was said:
-every case that was started has its verdict or was in flight when its session ended, nothing that was said is
-missing, the findings on disk are those of the journal, and the planted fault was saved once. Exit code 1 if
-anything is wrong.
+Every ``--kill-every`` the campaign is ended in one of four ways, and the same command starts it
+again. At the end one session is left alone until it has done what is left. Then the journal is
+held against what was said: every case that was started has its verdict or was in flight when its
+session ended, nothing that was said is missing, the findings on disk are those of the journal, and
+the planted fault was saved once. Exit code 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ LAST_SECONDS = 1800.0
 def torment(
     sessions: list[Session], corpus: Path, arguments: list[object], args: Any, console: Console
 ) -> list[str]:
-    """Sessions until the time is over, and one that is left alone; what was wrong with how they ended."""
+    """Sessions until the time is over, and one that is left alone; what was wrong with how they
+    ended.
+    """
     rng = random.Random(args.seed)
     endings = itertools.cycle(rng.sample(ENDINGS, len(ENDINGS)))
     began, wrong = time.monotonic(), []
@@ -70,13 +73,14 @@ def torment(
 def check_cases(history: History, sessions: list[Session], worlds: int) -> list[str]:
     """Every session in the journal against what it said.
 
-    An event is written before it is said, so a kill leaves at most one that was written only. What follows
-    one that a full disk refused is said only, and nothing is before.
+    An event is written before it is said, so a kill leaves at most one that was written only. What
+    follows one that a full disk refused is said only, and nothing is before.
     """
     noted, wrong = history.sessions(), []
     if [session.campaign for session in noted] != [1] * len(sessions):
         wrong.append(
-            f"{len(noted)} sessions in the journal, {len(sessions)} were run, not all of one campaign"
+            f"{len(noted)} sessions in the journal, {len(sessions)} were run, not all of one "
+            "campaign"
         )
     runs = list(history.case_runs(1))
     for said, session in zip(sessions, noted, strict=False):
@@ -93,11 +97,14 @@ def check_cases(history: History, sessions: list[Session], worlds: int) -> list[
             else:
                 whole = written >= set(told) and len(written) <= len(told) + 1
             if not whole:
-                wrong.append(f"session {session.id}: {len(written)} {name} written, {len(told)} said")
+                wrong.append(
+                    f"session {session.id}: {len(written)} {name} written, {len(told)} said"
+                )
     finished = sessions[-1].finished
     if finished is None or finished["counts"] != history.counts(1):
         wrong.append(
-            f"the last summary does not count what the journal does: {finished and finished['counts']}"
+            "the last summary does not count what the journal does: "
+            f"{finished and finished['counts']}"
         )
     return wrong
 
@@ -107,17 +114,27 @@ def check_findings(history: History, corpus: Path, known: set[str]) -> list[str]
     saved = [told.event for told in history.events(1, "finding_saved")]
     made = [each for each in saved if isinstance(each, FindingSaved) and not each.duplicate]
     wrong = [
-        f"{path} was saved {n} times" for path, n in Counter(each.path for each in made).items() if n > 1
+        f"{path} was saved {n} times"
+        for path, n in Counter(each.path for each in made).items()
+        if n > 1
     ]
     found = Counter(told.event.path for told in history.events(1, "finding_found"))
     wrong += [f"{path} was told {n} times" for path, n in found.items() if n > 1]
-    folders = {folder for folder in (corpus / FINDINGS_FOLDER).iterdir() if folder.name not in known}
+    folders = {
+        folder for folder in (corpus / FINDINGS_FOLDER).iterdir() if folder.name not in known
+    }
     entries = {folder: read_entry(folder / CASE_FILE) for folder in folders}
     if (told := {each.path for each in made}) != (there := {str(folder) for folder in folders}):
         wrong.append(f"findings in the journal only: {told - there}, on disk only: {there - told}")
-    wrong += [f"{folder} is not confirmed" for folder, entry in entries.items() if entry.confirmed is None]
+    wrong += [
+        f"{folder} is not confirmed"
+        for folder, entry in entries.items()
+        if entry.confirmed is None
+    ]
     keys = Counter(finding_key(entry.signature, entry.case) for entry in entries.values())
-    wrong += [f"{signature} has two entries with one case" for (signature, _), n in keys.items() if n > 1]
+    wrong += [
+        f"{signature} has two entries with one case" for (signature, _), n in keys.items() if n > 1
+    ]
     planted = sum(each.signature == SIGNATURE for each in made)
     if planted != 1:
         wrong.append(f"the planted fault was saved {planted} times")
@@ -130,7 +147,9 @@ def summary(history: History, sessions: list[Session]) -> dict[str, Any]:
     happened = sum((session.happened for session in sessions), Counter[str]())
     endings = Counter(session.ending for session in sessions)
     saved = [told.event for told in history.events(1, "finding_saved")]
-    planted = [each for each in saved if isinstance(each, FindingSaved) and each.signature == SIGNATURE]
+    planted = [
+        each for each in saved if isinstance(each, FindingSaved) and each.signature == SIGNATURE
+    ]
     return {
         "sessions": len(sessions),
         **{f"sessions {name}": count for name, count in sorted(endings.items())},
@@ -139,7 +158,9 @@ def summary(history: History, sessions: list[Session]) -> dict[str, Any]:
         "verdicts": sum(run.status is not None for run in runs),
         "in flight when a session ended": sum(run.status is None for run in runs),
         **{f"verdicts {name}": count for name, count in history.counts(1).most_common()},
-        "findings saved": sum(isinstance(each, FindingSaved) and not each.duplicate for each in saved),
+        "findings saved": sum(
+            isinstance(each, FindingSaved) and not each.duplicate for each in saved
+        ),
         "planted fault saved": len(planted),
     }
 
@@ -156,12 +177,16 @@ def main() -> int:
     """Makes chaos, checks, and prints a table."""
     parser = make_parser(__doc__, world_size=2)
     parser.add_argument("--time", type=parse_duration, default="1h", help="how long: 10m, 1h")
-    parser.add_argument("--kill-every", type=parse_duration, default="3m", help="mean time between two ends")
+    parser.add_argument(
+        "--kill-every", type=parse_duration, default="3m", help="mean time between two ends"
+    )
     parser.add_argument(
         "--disturb-every", type=parse_duration, default="10s", help="mean time between two ranks"
     )
     parser.add_argument("--worlds", type=int, default=1)
-    parser.add_argument("--corpus", type=Path, help="where to leave it; by default it is thrown away")
+    parser.add_argument(
+        "--corpus", type=Path, help="where to leave it; by default it is thrown away"
+    )
     args = parser.parse_args()
     console = make_console(args)
     with tempfile.TemporaryDirectory(prefix="fuzzshard-chaos-") as temporary:
@@ -174,7 +199,9 @@ def main() -> int:
         wrong = torment(sessions, corpus, arguments, args, console)
         with History(corpus / JOURNAL_FILE) as history:
             try:
-                wrong += [str(row) for row in history.rows("PRAGMA integrity_check") if row != ("ok",)]
+                wrong += [
+                    str(row) for row in history.rows("PRAGMA integrity_check") if row != ("ok",)
+                ]
                 wrong += check_cases(history, sessions, args.worlds)
                 wrong += check_findings(history, corpus, known)
             except FuzzshardError as error:

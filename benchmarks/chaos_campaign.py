@@ -18,7 +18,13 @@ from typing import Any
 
 import psutil
 
-from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, EXIT_INFRA, EXIT_INTERRUPTED
+from fuzzshard.errors import (
+    EXIT_CLEAN,
+    EXIT_FINDING,
+    EXIT_INCONCLUSIVE,
+    EXIT_INFRA,
+    EXIT_INTERRUPTED,
+)
 
 DISK_LEFT = (4 << 10, 64 << 10)
 """Sizes at which a file of the campaign counts as filling the disk."""
@@ -40,7 +46,16 @@ class Session:
     """A campaign as a process in a session of its own; its events are counted as it says them."""
 
     def __init__(self, corpus: Path, arguments: Sequence[object]) -> None:
-        command = [sys.executable, "-m", "fuzzshard", "run", "--json", "--corpus", corpus, *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "fuzzshard",
+            "run",
+            "--json",
+            "--corpus",
+            corpus,
+            *arguments,
+        ]
         self.process = subprocess.Popen(
             [str(word) for word in command],
             stdout=subprocess.PIPE,
@@ -55,7 +70,8 @@ class Session:
         self.ending = ""
         self.happened: Counter[str] = Counter()
         self._readers = [
-            threading.Thread(target=read, daemon=True) for read in (self._listen, self._listen_to_errors)
+            threading.Thread(target=read, daemon=True)
+            for read in (self._listen, self._listen_to_errors)
         ]
         for reader in self._readers:
             reader.start()
@@ -85,7 +101,9 @@ class Session:
 
     def disturb(self, rng: random.Random) -> None:
         """A rank dies or stops, if there is one at this moment."""
-        number, name = rng.choice(((signal.SIGKILL, "ranks killed"), (signal.SIGSTOP, "ranks stopped")))
+        number, name = rng.choice(
+            ((signal.SIGKILL, "ranks killed"), (signal.SIGSTOP, "ranks stopped"))
+        )
         ranks = self._ranks()
         if ranks:
             os.kill(rng.choice(ranks).pid, number)
@@ -147,7 +165,9 @@ class Session:
 
 
 def of_session(leader: int) -> list[psutil.Process]:
-    """The processes of a session: a campaign, its fork server, its ranks, which lead groups of their own."""
+    """The processes of a session: a campaign, its fork server, its ranks, which lead groups of
+    their own.
+    """
     return [process for process in psutil.process_iter() if _session(process) == leader]
 
 

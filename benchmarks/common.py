@@ -21,7 +21,9 @@ from fuzzshard.shrink import Budget
 from fuzzshard.world import WorldConfig, resolve_device
 
 
-def make_parser(description: str | None, *, world_size: int | None = None) -> argparse.ArgumentParser:
+def make_parser(
+    description: str | None, *, world_size: int | None = None
+) -> argparse.ArgumentParser:
     """A parser with the options that every benchmark has."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -34,15 +36,24 @@ def make_parser(description: str | None, *, world_size: int | None = None) -> ar
         help="ranks in a world; None: what a campaign takes here",
     )
     parser.add_argument(
-        "--ranks-per-device", type=int, default=1, help="ranks of a world that may share a CUDA device"
+        "--ranks-per-device",
+        type=int,
+        default=1,
+        help="ranks of a world that may share a CUDA device",
     )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where ranks run")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, nothing else")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where ranks run"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object on stdout, nothing else"
+    )
     return parser
 
 
 def configure(args: argparse.Namespace) -> WorldConfig:
-    """The world that a campaign with these options would use; raises UsageError where there is none."""
+    """The world that a campaign with these options would use; raises UsageError where there is
+    none.
+    """
     return configure_worlds(args, 1)[0]
 
 
@@ -62,7 +73,10 @@ def configure_worlds(args: argparse.Namespace, worlds: int) -> tuple[WorldConfig
 def add_shrink_seconds(parser: argparse.ArgumentParser) -> None:
     """The option that :func:`shrink_budget` reads."""
     parser.add_argument(
-        "--shrink-seconds", type=float, default=SHRINK_BUDGET.max_seconds, help="limit for each finding"
+        "--shrink-seconds",
+        type=float,
+        default=SHRINK_BUDGET.max_seconds,
+        help="limit for each finding",
     )
 
 
@@ -82,7 +96,9 @@ def machine_line(machine: Mapping[str, str | int], seed: int) -> str:
 
 
 def make_console(args: argparse.Namespace) -> Console:
-    """Where everything for people goes: stdout, or stderr beside ``--json``; in a file tables get room."""
+    """Where everything for people goes: stdout, or stderr beside ``--json``; in a file tables get
+    room.
+    """
     stream = sys.stderr if args.json else sys.stdout
     width = None if stream.isatty() else 180
     return Console(file=stream, width=width, soft_wrap=True, highlight=False, markup=False)

@@ -1,8 +1,8 @@
 """What NCCL's communicators cost a world, under settings of its environment variables.
 
-Each setting gets processes of its own, since NCCL reads its environment once: the seconds until a world is up
-(context and communicator), of its first case, and the mean of later ones. The cases are the first quiet ones
-of a stream. On the CPU there is nothing to compare.
+Each setting gets processes of its own, since NCCL reads its environment once: the seconds until a
+world is up (context and communicator), of its first case, and the mean of later ones. The cases
+are the first quiet ones of a stream. On the CPU there is nothing to compare.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ SETTINGS: dict[str, dict[str, str]] = {
     "one channel, small buffers": {"NCCL_MAX_NCHANNELS": "1", "NCCL_BUFFSIZE": "65536"},
     "no memory by cuMem": {"NCCL_CUMEM_ENABLE": "0"},
 }
-"""Tensors of a case are a few kilobytes: they need no second channel, and no buffer of 4 MiB for each."""
+"""Tensors of a case are a few kilobytes: they need no second channel, and no buffer of 4 MiB for
+each.
+"""
 
 
 def measure(args: Any) -> dict[str, float]:
@@ -38,7 +40,9 @@ def measure(args: Any) -> dict[str, float]:
         world.start()
         figures = {"start_s": time.perf_counter() - began}
         seconds: list[float] = []
-        for case in case_stream(args.seed, world_size=world.config.size, cuda=world.config.device == "cuda"):
+        for case in case_stream(
+            args.seed, world_size=world.config.size, cuda=world.config.device == "cuda"
+        ):
             verdict = world.run(case, deadline=60.0)
             if verdict.status is Status.PASS:
                 seconds.append(verdict.seconds)
@@ -64,8 +68,12 @@ def measure_elsewhere(name: str) -> dict[str, float]:
 
 def main() -> int:
     parser = make_parser(__doc__, world_size=2)
-    parser.add_argument("--cases", type=int, default=30, help="cases that pass, under each setting")
-    parser.add_argument("--here", action="store_true", help="measure this environment alone, as JSON")
+    parser.add_argument(
+        "--cases", type=int, default=30, help="cases that pass, under each setting"
+    )
+    parser.add_argument(
+        "--here", action="store_true", help="measure this environment alone, as JSON"
+    )
     args = parser.parse_args()
     if args.here:
         print_json(measure(args))

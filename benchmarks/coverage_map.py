@@ -33,15 +33,21 @@ def markdown(counts: Counter[str], num_cases: int) -> str:
 
 def main() -> int:
     """Prints the table, or the counts as JSON; 1 if some row has no case."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the stream of cases")
     parser.add_argument("--cases", type=int, default=5000, help="how many cases to draw")
-    parser.add_argument("--world-size", type=int, default=8, help="ranks of the world they are drawn for")
+    parser.add_argument(
+        "--world-size", type=int, default=8, help="ranks of the world they are drawn for"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     counts = count_rows(args.seed, args.cases, args.world_size)
     if args.json:
-        print(json.dumps({"cases": args.cases, "world_size": args.world_size, "rows": dict(counts)}))
+        print(
+            json.dumps({"cases": args.cases, "world_size": args.world_size, "rows": dict(counts)})
+        )
     else:
         print(markdown(counts, args.cases))
     return int(min(counts.values()) == 0)

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fuzzshard.campaign.control import Control, ControlledWorld
-from fuzzshard.campaign.explain import Explanation, MendableWorld, OnMends, judge_explained, unknown_only
+from fuzzshard.campaign.explain import (
+    Explanation,
+    MendableWorld,
+    OnMends,
+    judge_explained,
+    unknown_only,
+)
 from fuzzshard.campaign.judge import Stopped, judge
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.prefetch import Prefetch
@@ -70,8 +76,15 @@ def summarise(verdict: Verdict) -> str:
     if verdict.findings:
         first = verdict.findings[0]
         where = f" {first.name}" if first.name else ""
-        size = f", error {first.error:.2e}, bound {first.bound:.2e}" if first.error and first.bound else ""
-        return f"{first.oracle}{where} at op {first.op}: {first.observed}, expected {first.expected}{size}"
+        size = (
+            f", error {first.error:.2e}, bound {first.bound:.2e}"
+            if first.error and first.bound
+            else ""
+        )
+        return (
+            f"{first.oracle}{where} at op {first.op}: {first.observed}, expected "
+            f"{first.expected}{size}"
+        )
     return verdict.message
 
 
@@ -89,9 +102,9 @@ def shorten(text: str, limit: int = 200) -> str:
 class Examination:
     """Judges the cases of a stream and keeps the counts; any number of threads may do so at once.
 
-    Cases run on torch with ``mends``, or as it is; what fails is explained by them. ``on_case`` is called
-    after every case, under a lock, with what it adds to the list of the unexplained. A new finding is shrunk
-    within ``budget``.
+    Cases run on torch with ``mends``, or as it is; what fails is explained by them. ``on_case`` is
+    called after every case, under a lock, with what it adds to the list of the unexplained. A new
+    finding is shrunk within ``budget``.
     """
 
     def __init__(
@@ -126,7 +139,9 @@ class Examination:
         except Stopped:
             pass
 
-    def take(self, runner: MendableWorld, info: Mapping[str, str], index: int, case: Case) -> Verdict:
+    def take(
+        self, runner: MendableWorld, info: Mapping[str, str], index: int, case: Case
+    ) -> Verdict:
         """Judges and counts one case."""
         case, explained = judge_explained(
             runner, case, self.mends, on_mended=self.on_mended, likely=self.registry.likely
@@ -139,7 +154,9 @@ class Examination:
             shrunk = confirm_and_shrink([only(runner)], case, verdict, budget=self.budget)
         entry = None
         if explanation == UNEXPLAINED:
-            again = judge(OnMends(runner, self.mends) if self.on_mended else runner, case, fresh=True)
+            again = judge(
+                OnMends(runner, self.mends) if self.on_mended else runner, case, fresh=True
+            )
             entry = Unexplained(
                 index=index,
                 status=verdict.status,
@@ -164,7 +181,9 @@ class Examination:
         self.explanations[explanation] += 1
 
     def _save(self, found: Found, shrunk: Judged | None, info: Mapping[str, str]) -> Path:
-        """Saves a case as the corpus does: in its smallest form, with the case as found beside it."""
+        """Saves a case as the corpus does: in its smallest form, with the case as found beside
+        it.
+        """
         folder = self.keep / f"{found.index:06d}"
         case, verdict = found.case, found.verdict
         if shrunk is not None:

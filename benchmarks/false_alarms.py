@@ -1,8 +1,9 @@
 """Runs cases and asks for an explanation of every verdict that is not PASS.
 
-An explanation is a documented refusal of torch, or a known bug of torch: with mends the case passes.
-Whatever has none is listed, and its case saved; then the exit code is 1. With ``--on mended`` cases run on
-torch with all mends, and what fails there counts if it fails on torch as it is.
+An explanation is a documented refusal of torch, or a known bug of torch: with mends the case
+passes. Whatever has none is listed, and its case saved; then the exit code is 1. With ``--on
+mended`` cases run on torch with all mends, and what fails there counts if it fails on torch as it
+is.
 """
 
 from __future__ import annotations
@@ -82,12 +83,15 @@ class Progress:
         if self.cases % PROGRESS_EVERY == 0:
             seconds = time.monotonic() - self.began
             self.console.print(
-                f"{self.cases} of {self.limit} cases in {seconds:.0f} s, {self.unexplained} unexplained"
+                f"{self.cases} of {self.limit} cases in {seconds:.0f} s, {self.unexplained} "
+                "unexplained"
             )
 
 
 def examine_all(examination: Examination, configs: Sequence[WorldConfig], cases: Prefetch) -> bool:
-    """Judges all cases in a world for each config; False after Ctrl-C. Raises what a world raised."""
+    """Judges all cases in a world for each config; False after Ctrl-C. Raises what a world
+    raised.
+    """
     control = Control(None)
 
     def work(config: WorldConfig) -> None:
@@ -111,12 +115,22 @@ def examine_all(examination: Examination, configs: Sequence[WorldConfig], cases:
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--cases", type=int, default=2000, help="cases to run")
-    parser.add_argument("--jobs", type=int, default=1, help="worlds that run cases at the same time")
-    parser.add_argument("--on", choices=("stock", "mended"), default="stock", help="the torch of first runs")
-    parser.add_argument("--extra-mends", type=Path, nargs="+", default=[], help="folders of more mends")
-    parser.add_argument("--guidance", choices=get_args(Guidance), default="none", help="what chooses cases")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="worlds that run cases at the same time"
+    )
+    parser.add_argument(
+        "--on", choices=("stock", "mended"), default="stock", help="the torch of first runs"
+    )
+    parser.add_argument(
+        "--extra-mends", type=Path, nargs="+", default=[], help="folders of more mends"
+    )
+    parser.add_argument(
+        "--guidance", choices=get_args(Guidance), default="none", help="what chooses cases"
+    )
     add_shrink_seconds(parser)
-    parser.add_argument("--keep", type=Path, help="folder for unexplained cases; None: a temporary one")
+    parser.add_argument(
+        "--keep", type=Path, help="folder for unexplained cases; None: a temporary one"
+    )
     args = parser.parse_args()
     configs, console = configure_worlds(args, args.jobs), make_console(args)
     config = configs[0]
@@ -138,9 +152,13 @@ def main() -> int:
     )
     on_cuda = config.device == "cuda"
     stream = case_stream(args.seed, world_size=config.size, cuda=on_cuda)
-    learner = guided(args.guidance, stream, args.seed, world_size=config.size, cuda=on_cuda, worlds=args.jobs)
+    learner = guided(
+        args.guidance, stream, args.seed, world_size=config.size, cuda=on_cuda, worlds=args.jobs
+    )
     began = time.monotonic()
-    finished = examine_all(examination, configs, Prefetch(learner, ahead=4 * args.jobs, limit=args.cases))
+    finished = examine_all(
+        examination, configs, Prefetch(learner, ahead=4 * args.jobs, limit=args.cases)
+    )
     seconds = time.monotonic() - began
     result = {**examination.result(), "seconds": seconds, "seed": args.seed, "machine": machine}
     if args.json:
@@ -149,7 +167,9 @@ def main() -> int:
         for table in make_tables(result):
             console.print(table)
         count = len(examination.unexplained)
-        console.print(f"{result['cases']} cases in {seconds:.0f} s, {count} unexplained, in {keep}")
+        console.print(
+            f"{result['cases']} cases in {seconds:.0f} s, {count} unexplained, in {keep}"
+        )
     if not finished:
         return EXIT_INTERRUPTED
     return EXIT_FINDING if examination.unexplained else EXIT_CLEAN

@@ -1,7 +1,8 @@
-"""Writes down the verdict of every saved case and of drawn ones, or holds a tree against what was written.
+"""Writes down the verdict of every saved case and of drawn ones, or holds a tree against what was
+written.
 
-Made before a change of the code that should change no verdict, and compared after it: each case that is drawn
-otherwise, or judged otherwise on fresh ranks too, is a line, and the exit code is 1.
+Made before a change of the code that should change no verdict, and compared after it: each case
+that is drawn otherwise, or judged otherwise on fresh ranks too, is a line, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from fuzzshard.verdict import Verdict
 from fuzzshard.world import World, WorldConfig
 
 Golden = dict[str, list[str]]
-"""For each case its digest, its status and its signature, by its folder or by its index in the stream."""
+"""For each case its digest, its status and its signature, by its folder or by its index in the
+stream.
+"""
 
 
 def all_cases(args: argparse.Namespace, size: int) -> Iterator[tuple[str, Case]]:
@@ -36,7 +39,9 @@ def all_cases(args: argparse.Namespace, size: int) -> Iterator[tuple[str, Case]]
         case = read_entry(file).case
         if case.mesh.size <= size and unfit_for(case, "cpu") is None:
             yield file.parent.name, case
-    for index, case in enumerate(itertools.islice(case_stream(args.seed, world_size=size), args.cases)):
+    for index, case in enumerate(
+        itertools.islice(case_stream(args.seed, world_size=size), args.cases)
+    ):
         yield f"seed {args.seed}, index {index}", case
 
 
@@ -60,13 +65,17 @@ def run_all(cases: list[tuple[str, Case]], config: WorldConfig, before: Golden) 
 def main() -> int:
     """Writes or compares; returns the exit code."""
     parser = make_parser(__doc__, world_size=2)
-    parser.add_argument("what", choices=("write", "compare"), help="write the file, or compare with it")
+    parser.add_argument(
+        "what", choices=("write", "compare"), help="write the file, or compare with it"
+    )
     parser.add_argument("file", type=Path, help="where the verdicts are, as JSON")
     parser.add_argument("--cases", type=int, default=2000, help="cases to draw")
     parser.add_argument(
         "--corpora", type=Path, nargs="+", default=[Path("corpus/findings")], help="saved cases"
     )
-    parser.add_argument("--jobs", type=int, default=2, help="worlds that run cases at the same time")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="worlds that run cases at the same time"
+    )
     args = parser.parse_args()
     console = make_console(args)
     before: Golden = json.loads(args.file.read_text()) if args.what == "compare" else {}

@@ -1,4 +1,6 @@
-"""Hunting one planted bug: draw until a finding that stock torch does not show, then shrink and check it."""
+"""Hunting one planted bug: draw until a finding that stock torch does not show, then shrink and
+check it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bug_worlds import SHOWS_WITHOUT, STOCK_RUNS, BugWorld, StockWorld, stock_world
-from hunt_rows import ERROR, INTERRUPTED, MISSED, NOT_APPLICABLE, PlantedBug, Row, Shrinking, describe_sizes
+from hunt_rows import (
+    ERROR,
+    INTERRUPTED,
+    MISSED,
+    NOT_APPLICABLE,
+    PlantedBug,
+    Row,
+    Shrinking,
+    describe_sizes,
+)
 
 from fuzzshard.campaign.control import Control, ControlledWorld
 from fuzzshard.campaign.events import Event, FindingConfirmed, PhaseChanged
@@ -40,9 +51,14 @@ class Reduced:
 
 
 def reduced(
-    runners: Sequence[Runner], found: Found, budget: Budget, confirmed: Callable[[], None] = lambda: None
+    runners: Sequence[Runner],
+    found: Found,
+    budget: Budget,
+    confirmed: Callable[[], None] = lambda: None,
 ) -> Reduced:
-    """Confirms ``found``, calls ``confirmed``, and shrinks it; the time is that of shrinking alone."""
+    """Confirms ``found``, calls ``confirmed``, and shrinks it; the time is that of shrinking
+    alone.
+    """
     began = ended = 0.0
     always = False
 
@@ -67,7 +83,9 @@ def reduced(
 
 
 def goes_away(found: Case, shrunk: Case, stock: StockWorld) -> bool:
-    """Whether a finding is the bug's: its case passes without the bug every time, as found and as shrunk."""
+    """Whether a finding is the bug's: its case passes without the bug every time, as found and as
+    shrunk.
+    """
     return all(stock.passes(case, runs=STOCK_RUNS) for case in dict.fromkeys((found, shrunk)))
 
 
@@ -75,8 +93,9 @@ def goes_away(found: Case, shrunk: Case, stock: StockWorld) -> bool:
 class HuntSettings:
     """What all hunts have in common. ``keep`` is the folder that gets a corpus for each bug.
 
-    A finding is shrunk once with each number of ``worlds``. A hunt ends with ``findings``, of which the first
-    is shrunk and the others have their signatures counted. torch has ``mends``, with the bug and without.
+    A finding is shrunk once with each number of ``worlds``. A hunt ends with ``findings``, of
+    which the first is shrunk and the others have their signatures counted. torch has ``mends``,
+    with the bug and without.
     """
 
     mutants: Path
@@ -120,11 +139,14 @@ class Hunt:
             self.row.outcome = INTERRUPTED
             return self.row
         coverage = SAMPLED_COVERAGE if self._settings.guidance == "coverage" else 0
-        with World(dataclasses.replace(config, preload=(str(self._file),), coverage=coverage)) as world:
+        with World(
+            dataclasses.replace(config, preload=(str(self._file),), coverage=coverage)
+        ) as world:
             try:
                 world.start()
             except InfraError as error:
-                # The stock world has started, so a rank that raises here does so in the bug's apply().
+                # The stock world has started, so a rank that raises here does so in the bug's
+                # apply().
                 self.row.outcome = NOT_APPLICABLE if "cannot start:" in error.problem else ERROR
                 self.row.note = error.problem
                 return self.row
@@ -142,7 +164,9 @@ class Hunt:
         config = settings.config
         stream = case_stream(settings.seed, world_size=config.size, cuda=config.device == "cuda")
         on_cuda = config.device == "cuda"
-        learner = guided(settings.guidance, stream, settings.seed, world_size=config.size, cuda=on_cuda)
+        learner = guided(
+            settings.guidance, stream, settings.seed, world_size=config.size, cuda=on_cuda
+        )
         cases = Prefetch(learner, ahead=4, limit=settings.max_cases)
         began = time.monotonic()
         try:
@@ -160,8 +184,12 @@ class Hunt:
                 self._control.count_judged()
                 row.stock += verdict.message == SHOWS_WITHOUT
                 if verdict.status.is_finding and row.found:
-                    row.signatures[verdict.signature] = row.signatures.get(verdict.signature, 0) + 1
-                elif verdict.status.is_finding and self._accept(world, runner, Found(index, case, verdict)):
+                    row.signatures[verdict.signature] = (
+                        row.signatures.get(verdict.signature, 0) + 1
+                    )
+                elif verdict.status.is_finding and self._accept(
+                    world, runner, Found(index, case, verdict)
+                ):
                     row.seconds = self._confirmed_at - began
                 if sum(row.signatures.values()) >= settings.findings:
                     return
@@ -174,7 +202,9 @@ class Hunt:
         self._confirmed_at = 0.0
         for number in self._settings.worlds:
             with self._helpers(world, number - 1) as helpers:
-                reduction = reduced([runner, *helpers], found, self._settings.budget, self._on_confirmed)
+                reduction = reduced(
+                    [runner, *helpers], found, self._settings.budget, self._on_confirmed
+                )
             judged = reduction.judged
             if not reduction.always:
                 if not self._control.running():
@@ -198,9 +228,14 @@ class Hunt:
         with contextlib.ExitStack() as stack:
             worlds = [stack.enter_context(World(world.config)) for _ in range(count)]
             mends = self._settings.mends
-            stocks = [stock_world(self._settings.config, number, mends) for number in range(1, count + 1)]
+            stocks = [
+                stock_world(self._settings.config, number, mends) for number in range(1, count + 1)
+            ]
             pairs = zip(worlds, stocks, strict=True)
-            yield [ControlledWorld(BugWorld(each, stock, mends), self._control) for each, stock in pairs]
+            yield [
+                ControlledWorld(BugWorld(each, stock, mends), self._control)
+                for each, stock in pairs
+            ]
 
     def _on_confirmed(self) -> None:
         self._confirmed_at = self._confirmed_at or time.monotonic()
@@ -212,7 +247,9 @@ class Hunt:
             self.row.note += " internal: only an instrument sees it"
 
     def _keep(self, found: Found, judged: Judged) -> None:
-        """Writes case and script as a campaign does, and runs the script with the bug and without."""
+        """Writes case and script as a campaign does, and runs the script with the bug and
+        without.
+        """
         keeper = Keeper(self._settings.keep / self.row.id, (self._file,), scripts, check)
         folder = keeper.save_found(found, judged.info)
         entry = keeper.save_judged(folder, judged)

@@ -44,10 +44,10 @@ class Row(msgspec.Struct, kw_only=True):
 
     ``outcome`` is ``found``, ``missed``, ``does not apply``, ``needs N ranks``, ``interrupted`` or
     ``error``. ``cases`` and ``seconds`` count until the finding was confirmed, or until the end.
-    ``stock`` are findings of cases that do not pass without the bug either, ``flaky`` those that did not
-    repeat every time.
-    ``signatures`` counts the findings by signature, those after the first as they were judged.
-    ``script_ok``: the reproducer fails with the bug and passes without it.
+    ``stock`` are findings of cases that do not pass without the bug either, ``flaky`` those that
+    did not repeat every time. ``signatures`` counts the findings by signature, those after the
+    first as they were judged. ``script_ok``: the reproducer fails with the bug and passes without
+    it.
     """
 
     id: str
@@ -89,7 +89,9 @@ def read_index(planted: Path, only: frozenset[str] | None = None) -> list[Plante
     try:
         bugs = msgspec.json.decode(file.read_bytes(), type=list[PlantedBug])
     except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"cannot read {file}: {error}", "give the folder that has INDEX.json") from None
+        raise UsageError(
+            f"cannot read {file}: {error}", "give the folder that has INDEX.json"
+        ) from None
     if only is None:
         return bugs
     if unknown := only - {bug.id for bug in bugs}:

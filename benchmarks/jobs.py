@@ -41,10 +41,11 @@ def _call(work: Callable[[Task, Control], Result], task: Task) -> Result:
 def in_processes(
     work: Callable[[Task, Control], Result], tasks: Iterable[Task], jobs: int, console: Console
 ) -> Iterator[Result]:
-    """Yields results as they come; after Ctrl-C the rest of them, as they stand, and then raises it.
+    """Yields results as they come; after Ctrl-C the rest of them, as they stand, and then raises
+    it.
 
-    Processes, because drawing guided cases and reducing keep a processor busy. ``work`` ends early when its
-    control is halted.
+    Processes, because drawing guided cases and reducing keep a processor busy. ``work`` ends early
+    when its control is halted.
     """
     context = multiprocessing.get_context("spawn")
     stop = context.Event()

@@ -1,9 +1,10 @@
 """What fuzzshard is worth under several releases of torch: one table with a row for each of them.
 
-Every release gets an environment of its own, made by uv, or by venv and pip; --envs names a folder of
-environments that are there, each called like its release. In each of them this runs what somebody would run
-by hand: false alarms on fresh cases, cells of corpus/upstream, the hunt for planted bugs, the replay of the
-saved findings. With --keep the same command goes on where it was interrupted.
+Every release gets an environment of its own, made by uv, or by venv and pip; --envs names a folder
+of environments that are there, each called like its release. In each of them this runs what
+somebody would run by hand: false alarms on fresh cases, cells of corpus/upstream, the hunt for
+planted bugs, the replay of the saved findings. With --keep the same command goes on where it was
+interrupted.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ Rows = dict[str, dict[str, Cell]]
 
 
 def python_of(version: str, envs: Path | None, device: str) -> Path:
-    """The Python that has torch ``version`` and what fuzzshard needs. Raises :class:`CannotInstall`.
+    """The Python that has torch ``version`` and what fuzzshard needs. Raises
+    :class:`CannotInstall`.
 
     A torch for the CPU alone is tried first where it is enough: that with CUDA is 5 GB.
     """
@@ -74,7 +76,9 @@ class Interrupted(Exception):
 
 
 class InterruptedOnce:
-    """Within it Ctrl-C raises nothing here: it is handed on to a process, which has a session of its own."""
+    """Within it Ctrl-C raises nothing here: it is handed on to a process, which has a session of
+    its own.
+    """
 
     def __init__(self) -> None:
         self.pressed = False
@@ -150,14 +154,20 @@ def run_step(step: Step, python: Path, console: Console, label: str) -> Cell:
 
 
 def take_over(results: Path, steps_of: Callable[[str], list[Step]]) -> Rows:
-    """What an earlier run has left in ``results``, of the cells that would run with the same arguments."""
+    """What an earlier run has left in ``results``, of the cells that would run with the same
+    arguments.
+    """
     if not results.exists():
         return {}
     rows = msgspec.json.decode(results.read_bytes(), type=Rows)
     taken: Rows = {}
     for version, cells in rows.items():
         wanted = {step.name: step.arguments for step in steps_of(version)}
-        same = {name: c for name, c in cells.items() if wanted.get(name) == c.arguments and not c.failed}
+        same = {
+            name: c
+            for name, c in cells.items()
+            if wanted.get(name) == c.arguments and not c.failed
+        }
         if same:
             taken[version] = same
     return taken
@@ -171,7 +181,9 @@ def fill(
     results: Path,
     console: Console,
 ) -> bool:
-    """Runs what ``rows`` lacks, and writes down what there is after each cell; False after Ctrl-C."""
+    """Runs what ``rows`` lacks, and writes down what there is after each cell; False after
+    Ctrl-C.
+    """
     for version in versions:
         cells = rows.setdefault(version, {})
         missing = [step for step in steps_of(version) if step.name not in cells]
@@ -184,7 +196,9 @@ def fill(
                 console.print(f"{label}: {cells[step.name].said}")
                 write_atomic(results, msgspec.json.encode(rows))
         except CannotInstall as error:
-            cells.update({s.name: Cell(s.arguments, failed=f"no environment: {error}") for s in missing})
+            cells.update(
+                {s.name: Cell(s.arguments, failed=f"no environment: {error}") for s in missing}
+            )
         except Interrupted as ended:
             cells[ended.step] = ended.cell
             return False
@@ -196,16 +210,30 @@ def fill(
 def main() -> int:
     parser = make_parser(__doc__, world_size=2)
     parser.add_argument("--torch", required=True, help="releases, separated by commas")
-    parser.add_argument("--envs", type=Path, help="folder of environments, each called like its release")
-    parser.add_argument("--cases", type=int, default=1000, help="fresh cases for false alarms; 0: none")
-    parser.add_argument("--upstream", type=int, default=64, help="cells of corpus/upstream; 0: none")
-    parser.add_argument("--planted", type=Path, help="folder with INDEX.json and mutants/ of planted bugs")
+    parser.add_argument(
+        "--envs", type=Path, help="folder of environments, each called like its release"
+    )
+    parser.add_argument(
+        "--cases", type=int, default=1000, help="fresh cases for false alarms; 0: none"
+    )
+    parser.add_argument(
+        "--upstream", type=int, default=64, help="cells of corpus/upstream; 0: none"
+    )
+    parser.add_argument(
+        "--planted", type=Path, help="folder with INDEX.json and mutants/ of planted bugs"
+    )
     parser.add_argument("--only", help="ids of the bugs to hunt, separated by commas")
     parser.add_argument("--max-cases", type=int, default=500, help="cases for each bug")
     parser.add_argument(
-        "--corpus", type=Path, nargs="*", default=[Path("corpus/findings")], help="saved findings to replay"
+        "--corpus",
+        type=Path,
+        nargs="*",
+        default=[Path("corpus/findings")],
+        help="saved findings to replay",
     )
-    parser.add_argument("--keep", type=Path, help="folder for results and unexplained cases; None: temporary")
+    parser.add_argument(
+        "--keep", type=Path, help="folder for results and unexplained cases; None: temporary"
+    )
     add_shrink_seconds(parser)
     args = parser.parse_args()
     console = make_console(args)

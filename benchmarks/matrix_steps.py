@@ -1,4 +1,6 @@
-"""What ``matrix.py`` runs under each release of torch, how it reads the answers, and the table of them."""
+"""What ``matrix.py`` runs under each release of torch, how it reads the answers, and the table of
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ UPSTREAM = Path("corpus/upstream")
 class Cell(msgspec.Struct):
     """What one step came to under one release.
 
-    ``arguments`` are those it ran with. ``finding`` says that something is there that nothing explains,
-    ``failed`` why there is no answer, or not all of it.
+    ``arguments`` are those it ran with. ``finding`` says that something is there that nothing
+    explains, ``failed`` why there is no answer, or not all of it.
     """
 
     arguments: list[str]
@@ -43,7 +45,9 @@ class Cell(msgspec.Struct):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A column of the table: the arguments of Python that fill a cell, and how it is read off the output."""
+    """A column of the table: the arguments of Python that fill a cell, and how it is read off the
+    output.
+    """
 
     name: str
     arguments: list[str]
@@ -58,23 +62,37 @@ def make_steps(args: Any, keep: Path) -> list[Step]:
     steps = []
     if args.cases:
         alarms = ["benchmarks/false_alarms.py", "--cases", str(args.cases), *common]
-        steps.append(Step("false alarms", [*alarms, "--keep", str(keep / "unexplained")], read_alarms))
+        steps.append(
+            Step("false alarms", [*alarms, "--keep", str(keep / "unexplained")], read_alarms)
+        )
     if args.upstream:
         cells = sample_cells(REPOSITORY / UPSTREAM, args.upstream, args.seed)
         steps.append(Step("upstream", [*replay, "--known", *map(str, cells)], read_replay))
     if args.planted is not None:
-        hunt = ["benchmarks/recall.py", "--planted", str(args.planted.resolve()), "--no-script", *common]
+        hunt = [
+            "benchmarks/recall.py",
+            "--planted",
+            str(args.planted.resolve()),
+            "--no-script",
+            *common,
+        ]
         only = ["--only", args.only] if args.only else []
-        steps.append(Step("planted bugs", [*hunt, "--max-cases", str(args.max_cases), *only], read_recall))
+        steps.append(
+            Step("planted bugs", [*hunt, "--max-cases", str(args.max_cases), *only], read_recall)
+        )
     if args.corpus:
         steps.append(Step("corpus", [*replay, *map(str, args.corpus)], read_replay))
     if not steps:
-        raise UsageError("there is nothing to run", "give --cases, --upstream, --planted or --corpus")
+        raise UsageError(
+            "there is nothing to run", "give --cases, --upstream, --planted or --corpus"
+        )
     return steps
 
 
 def sample_cells(root: Path, count: int, seed: int) -> list[Path]:
-    """At most ``count`` of the cases below ``root``, as many of each folder in it as of the others."""
+    """At most ``count`` of the cases below ``root``, as many of each folder in it as of the
+    others.
+    """
     rng = random.Random(seed)
     rows: dict[str, list[Path]] = {}
     for file in sorted(root.rglob("*.json")):

@@ -1,10 +1,10 @@
 """How many planted bugs are found, after how many cases, and how small the reproducers get.
 
-Every bug is a Python file whose apply() breaks torch in the process that calls it. It is found by a finding
-that comes three times of three with it and goes away without it: on torch as it is the case must pass three
-times of three, or be refused where that is announced, as found and as shrunk. Without guidance all bugs are
-hunted with the same stream of cases; with several kinds of guidance, or seeds, each hunts every bug, and they
-are compared.
+Every bug is a Python file whose apply() breaks torch in the process that calls it. It is found by
+a finding that comes three times of three with it and goes away without it: on torch as it is the
+case must pass three times of three, or be refused where that is announced, as found and as shrunk.
+Without guidance all bugs are hunted with the same stream of cases; with several kinds of guidance,
+or seeds, each hunts every bug, and they are compared.
 """
 
 from __future__ import annotations
@@ -56,25 +56,38 @@ def read_guidances(text: str) -> list[Guidance]:
     """The kinds of guidance named in ``text``, separated by commas; raises :class:`UsageError`."""
     names = list(dict.fromkeys(text.split(",")))
     if unknown := [name for name in names if name not in get_args(Guidance)]:
-        raise UsageError(f"no guidance is called {unknown[0]!r}", f"use {', '.join(get_args(Guidance))}")
+        raise UsageError(
+            f"no guidance is called {unknown[0]!r}", f"use {', '.join(get_args(Guidance))}"
+        )
     return names  # type: ignore[return-value]
 
 
 def main() -> int:
     parser = make_parser(__doc__)
-    parser.add_argument("--planted", type=Path, required=True, help="folder with INDEX.json and mutants/")
+    parser.add_argument(
+        "--planted", type=Path, required=True, help="folder with INDEX.json and mutants/"
+    )
     parser.add_argument("--max-cases", type=int, default=500, help="cases for each bug")
     parser.add_argument("--only", help="ids of the bugs to hunt, separated by commas")
     parser.add_argument(
         "--jobs", type=int, default=1, help="bugs hunted at the same time, each in its own world"
     )
-    parser.add_argument("--guidance", default="none", help="none, features, coverage; separated by commas")
-    parser.add_argument("--repeat", type=int, default=1, help="hunts of each bug, with consecutive seeds")
+    parser.add_argument(
+        "--guidance", default="none", help="none, features, coverage; separated by commas"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=1, help="hunts of each bug, with consecutive seeds"
+    )
     add_shrink_seconds(parser)
-    parser.add_argument("--on", choices=("stock", "mended"), default="stock", help="the torch of all runs")
+    parser.add_argument(
+        "--on", choices=("stock", "mended"), default="stock", help="the torch of all runs"
+    )
     parser.add_argument("--no-script", action="store_true", help="do not run the reproducers")
     parser.add_argument(
-        "--findings", type=int, default=1, help="findings of each bug whose signatures are counted (1)"
+        "--findings",
+        type=int,
+        default=1,
+        help="findings of each bug whose signatures are counted (1)",
     )
     parser.add_argument("--keep", type=Path, help="folder for the shrunk cases and their scripts")
     args = parser.parse_args()
@@ -100,7 +113,9 @@ def main() -> int:
             mends=mends_for() if args.on == "mended" else (),
         )
         settings = [
-            dataclasses.replace(base, guidance=guidance, seed=seed, keep=base.keep / f"{guidance}-{seed}")
+            dataclasses.replace(
+                base, guidance=guidance, seed=seed, keep=base.keep / f"{guidance}-{seed}"
+            )
             for seed in range(args.seed, args.seed + args.repeat)
             for guidance in guidances
         ]
@@ -121,7 +136,9 @@ def main() -> int:
                 "rows": [msgspec.to_builtins(row) for row in rows],
                 **totals(rows),
                 "signatures": signature_figures(rows),
-                "median_cases": {g: finite(cases_to_find(mine)) for g, mine in by_guidance.items()},
+                "median_cases": {
+                    g: finite(cases_to_find(mine)) for g, mine in by_guidance.items()
+                },
                 "seed": args.seed,
                 "max_cases": args.max_cases,
                 "machine": machine,
@@ -134,7 +151,9 @@ def main() -> int:
         console.print(compare_difficulties(rows, guidances))
         for guidance in guidances:
             if rare := rarely_found(rows, guidance, args.repeat):
-                console.print(f"{guidance}: found in fewer than two thirds of the repeats: {', '.join(rare)}")
+                console.print(
+                    f"{guidance}: found in fewer than two thirds of the repeats: {', '.join(rare)}"
+                )
     for line in signature_lines(rows):
         console.print(line)
     for figures in (signature_figures(rows), totals(rows)):

@@ -52,12 +52,16 @@ def make_table(rows: list[Row]) -> Table:
         script = {True: "ok", False: "WRONG", None: ""}[row.script_ok]
         numbers = (str(row.cases), f"{row.seconds:.1f}")
         counts = (str(row.stock or ""), str(row.flaky or ""))
-        table.add_row(row.id, row.difficulty, row.outcome, *numbers, row.signature, *sizes, script, *counts)
+        table.add_row(
+            row.id, row.difficulty, row.outcome, *numbers, row.signature, *sizes, script, *counts
+        )
     return table
 
 
 def cases_to_find(rows: Iterable[Row]) -> float:
-    """The median number of cases to a finding; a bug that was missed was not found in any number of them."""
+    """The median number of cases to a finding; a bug that was missed was not found in any number
+    of them.
+    """
     counted = [row.cases if row.found else math.inf for row in rows if row.counts]
     return statistics.median(counted) if counted else math.nan
 
@@ -69,7 +73,9 @@ def seconds_to_find(rows: Iterable[Row]) -> float:
 
 
 def compare_bugs(rows: Sequence[Row], guidances: Sequence[str], repeats: int) -> Table:
-    """A line for each bug: under each guidance the cases of every repeat, and how many repeats found it."""
+    """A line for each bug: under each guidance the cases of every repeat, and how many repeats
+    found it.
+    """
     table = Table(title="Cases to find each bug; - where it was missed")
     table.add_column("bug")
     table.add_column("difficulty")
@@ -91,7 +97,8 @@ def compare_bugs(rows: Sequence[Row], guidances: Sequence[str], repeats: int) ->
 
 
 def compare_difficulties(rows: Sequence[Row], guidances: Sequence[str]) -> Table:
-    """A line for each difficulty: under each guidance the medians of cases and seconds, and the share found.
+    """A line for each difficulty: under each guidance the medians of cases and seconds, and the
+    share found.
 
     The median is over all hunts, a missed bug counting as more cases than any.
     """

@@ -1,8 +1,8 @@
 """What a case costs against the size of its mesh, of its model and of its schedule.
 
-One dimension grows at a time; the model is a chain of linear layers, each of them wrapped, trained by SGD.
-Given are the median seconds of a run, and the processor time of all its ranks, which a busy machine changes
-less.
+One dimension grows at a time; the model is a chain of linear layers, each of them wrapped, trained
+by SGD. Given are the median seconds of a run, and the processor time of all its ranks, which a
+busy machine changes less.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import psutil
-from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
+from common import (
+    configure,
+    describe_machine,
+    machine_line,
+    make_console,
+    make_parser,
+    print_json,
+    run_main,
+)
 from rich.table import Table
 
 from fuzzshard.case.case import Case, EngineName, Inputs, Mesh, TensorSpec, WrapGroup
@@ -82,7 +90,9 @@ def measure(world: World, repeat: int) -> Iterator[Cost]:
 
 
 def cost(world: World, dimension: str, size: int, case: Case, repeat: int) -> Cost:
-    """What runs take after one that fills caches; raises :class:`InfraError` unless all of them pass."""
+    """What runs take after one that fills caches; raises :class:`InfraError` unless all of them
+    pass.
+    """
     verdicts = [world.run(case, deadline=DEADLINE)]
     before = processor_seconds(world)
     verdicts += [world.run(case, deadline=DEADLINE) for _ in range(repeat)]
@@ -108,7 +118,9 @@ def make_table(costs: list[Cost]) -> Table:
         more = ""
         if before is not None and before.dimension == row.dimension:
             more = f"{(row.processor_ms - before.processor_ms) / (row.size - before.size):.1f}"
-        table.add_row(row.dimension, str(row.size), f"{row.seconds:.3f}", f"{row.processor_ms:.0f}", more)
+        table.add_row(
+            row.dimension, str(row.size), f"{row.seconds:.3f}", f"{row.processor_ms:.0f}", more
+        )
     return table
 
 

@@ -1,8 +1,9 @@
 """The scripts of a corpus: how long they are, and whether they show what they are for.
 
-python benchmarks/scripts.py corpus/findings            # lines of every saved repro.py, median and most
-python benchmarks/scripts.py corpus/findings --check    # runs each one too, as torchrun would
-python benchmarks/scripts.py corpus/findings --rewrite  # writes them anew, keeps what shows its finding
+python benchmarks/scripts.py corpus/findings            # lines of every saved repro.py, median and
+most python benchmarks/scripts.py corpus/findings --check    # runs each one too, as torchrun would
+python benchmarks/scripts.py corpus/findings --rewrite  # writes them anew, keeps what shows its
+finding
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ def rewritten(file: Path, entry: CorpusEntry) -> tuple[str | None, str]:
     script, old = file.with_name(SCRIPT_FILE), saved_script(file)
     try:
         for text in reproducer.scripts(
-            entry.case, signature=entry.signature, findings=entry.findings, torch_version=entry.torch
+            entry.case,
+            signature=entry.signature,
+            findings=entry.findings,
+            torch_version=entry.torch,
         ):
             write_atomic(script, text.encode())
             if run(script, entry) is Shown.YES:
@@ -73,11 +77,17 @@ def rewritten(file: Path, entry: CorpusEntry) -> tuple[str | None, str]:
 
 
 def main() -> int:
-    """One line for each entry and the sums; 1 if a script was run and does not show its finding."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    """One line for each entry and the sums; 1 if a script was run and does not show its
+    finding.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("corpus", type=Path, nargs="+", help="entries, or folders with entries")
     parser.add_argument("--check", action="store_true", help="run every script")
-    parser.add_argument("--rewrite", action="store_true", help="write every script anew, and run it")
+    parser.add_argument(
+        "--rewrite", action="store_true", help="write every script anew, and run it"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     rows = []

@@ -1,10 +1,11 @@
-"""How many source files name each leaf, option, op, oracle and engine: what adding one more would touch.
+"""How many source files name each leaf, option, op, oracle and engine: what adding one more would
+touch.
 
-A file names a leaf or an op where it defines or imports its class, or has its tag as a string; an option
-where it reads, gives or lists the field; an oracle or an engine where its name is a string. Counted are
-the modules of fuzzshard/ and strategies/, without those that are data: the rows of torch's own tests
-(upstream/) and the mends. A field whose name means other things too (join, kind, output) counts too high.
-Runs nothing, and reads the tree that it stands in.
+A file names a leaf or an op where it defines or imports its class, or has its tag as a string; an
+option where it reads, gives or lists the field; an oracle or an engine where its name is a string.
+Counted are the modules of fuzzshard/ and strategies/, without those that are data: the rows of
+torch's own tests (upstream/) and the mends. A field whose name means other things too (join, kind,
+output) counts too high. Runs nothing, and reads the tree that it stands in.
 """
 
 from __future__ import annotations
@@ -34,9 +35,15 @@ WIDEST = 100
 
 def main() -> int:
     """Prints the table; exit code 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, nothing else")
-    parser.add_argument("--names", action="store_true", help="a line for each name, most files first")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object on stdout, nothing else"
+    )
+    parser.add_argument(
+        "--names", action="store_true", help="a line for each name, most files first"
+    )
     args = parser.parse_args()
     files = {file: file.read_text() for file in sources()}
     named = {file: names(ast.parse(text)) for file, text in files.items()}
@@ -67,12 +74,16 @@ def main() -> int:
         table.add_row(kind, f"{statistics.median(sizes):g}", str(max(sizes)), most)
     most = max(outside, key=lambda name: outside[name])
     table.add_row(
-        "engine, outside engines/", f"{statistics.median(outside.values()):g}", str(outside[most]), most
+        "engine, outside engines/",
+        f"{statistics.median(outside.values()):g}",
+        str(outside[most]),
+        most,
     )
     console = make_console(args)
     console.print(table)
     console.print(
-        f"{len(lines)} lines in {len(files)} modules, {figures['over_100_columns']} over {WIDEST} columns"
+        f"{len(lines)} lines in {len(files)} modules, {figures['over_100_columns']} over {WIDEST} "
+        "columns"
     )
     if args.names:
         for kind, counted in kinds.items():
@@ -93,9 +104,16 @@ def sources() -> list[Path]:
 
 def vocabulary() -> dict[str, dict[str, tuple[str, ...]]]:
     """For each kind its names, and the identifiers and strings that stand for each."""
-    fields = {field.name for part in OPTIONS for field in msgspec.structs.fields(part) if not field.required}
+    fields = {
+        field.name
+        for part in OPTIONS
+        for field in msgspec.structs.fields(part)
+        if not field.required
+    }
     return {
-        "leaf": {leaf.__name__: (leaf.__name__, f"'{leaf.__struct_config__.tag}'") for leaf in LEAVES},
+        "leaf": {
+            leaf.__name__: (leaf.__name__, f"'{leaf.__struct_config__.tag}'") for leaf in LEAVES
+        },
         "option": {field: (f".{field}", f"'{field}'") for field in fields},
         "op": {op.__name__: (op.__name__, f"'{op.__struct_config__.tag}'") for op in OPS},
         "oracle": {oracle: (f"'{oracle}'",) for oracle in ORACLES},
@@ -104,7 +122,9 @@ def vocabulary() -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 def names(tree: ast.AST) -> frozenset[str]:
-    """Classes that are imported or defined; fields that are read or given, as ``.field``; strings, quoted."""
+    """Classes that are imported or defined; fields that are read or given, as ``.field``; strings,
+    quoted.
+    """
     found: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -121,7 +141,9 @@ def names(tree: ast.AST) -> frozenset[str]:
     return frozenset(found)
 
 
-def count(wanted: Mapping[str, Iterable[str]], named: Mapping[Path, frozenset[str]]) -> dict[str, list[Path]]:
+def count(
+    wanted: Mapping[str, Iterable[str]], named: Mapping[Path, frozenset[str]]
+) -> dict[str, list[Path]]:
     """The files in which each name stands."""
     return {
         name: [file for file, found in named.items() if not found.isdisjoint(forms)]

@@ -1,11 +1,13 @@
 """How long shrinking takes, and how small its results are.
 
-python benchmarks/shrink_figures.py --planted DIR --worlds 1,2  # INDEX.json, mutants/ID.py and triggers/ID.py
-python benchmarks/shrink_figures.py --corpus DIR --worlds 1,2  # entries with their unshrunk.json
+python benchmarks/shrink_figures.py --planted DIR --worlds 1,2  # INDEX.json, mutants/ID.py and
+triggers/ID.py python benchmarks/shrink_figures.py --corpus DIR --worlds 1,2  # entries with their
+unshrunk.json
 
-Each finding is shrunk once with each number of worlds, by the campaign's own code. A candidate that fails
-with a planted bug is run without it as well, which takes a tenth of the time or so. The trigger of a bug is a
-script that somebody wrote by hand for it; its size is measured by running it.
+Each finding is shrunk once with each number of worlds, by the campaign's own code. A candidate
+that fails with a planted bug is run without it as well, which takes a tenth of the time or so. The
+trigger of a bug is a script that somebody wrote by hand for it; its size is measured by running
+it.
 """
 
 from __future__ import annotations
@@ -19,9 +21,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
+from common import (
+    configure,
+    describe_machine,
+    machine_line,
+    make_console,
+    make_parser,
+    print_json,
+    run_main,
+)
 from hunt import Hunt, HuntSettings, reduced
-from hunt_rows import ERROR, INTERRUPTED, MISSED, PlantedBug, Row, describe_sizes, read_index, totals
+from hunt_rows import (
+    ERROR,
+    INTERRUPTED,
+    MISSED,
+    PlantedBug,
+    Row,
+    describe_sizes,
+    read_index,
+    totals,
+)
 from jobs import in_processes
 from shrink_tables import Comparison, compare, row_line, summary
 from signatures import signature_figures, signature_lines
@@ -94,7 +113,9 @@ def read_tasks(args: argparse.Namespace) -> list[Task]:
     if args.planted:
         return list(read_index(args.planted, only))
     files = [
-        f for f in entry_files([args.corpus]) if f.name == CASE_FILE and f.with_name(UNSHRUNK_FILE).exists()
+        f
+        for f in entry_files([args.corpus])
+        if f.name == CASE_FILE and f.with_name(UNSHRUNK_FILE).exists()
     ]
     chosen: list[Task] = [file for file in files if only is None or file.parent.name in only]
     if not chosen:
@@ -124,16 +145,27 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--planted", type=Path, help="folder with INDEX.json, mutants/ and triggers/")
+    source.add_argument(
+        "--planted", type=Path, help="folder with INDEX.json, mutants/ and triggers/"
+    )
     source.add_argument("--corpus", type=Path, help="entries that have their unshrunk.json")
-    parser.add_argument("--worlds", default="1,2", help="numbers of worlds, separated by commas (1,2)")
+    parser.add_argument(
+        "--worlds", default="1,2", help="numbers of worlds, separated by commas (1,2)"
+    )
     parser.add_argument("--only", help="ids or names of entries, separated by commas")
     parser.add_argument("--jobs", type=int, default=1, help="findings at the same time (1)")
-    parser.add_argument("--max-cases", type=int, default=2000, help="cases to find each bug (2000)")
-    parser.add_argument("--guidance", choices=("none", "features", "coverage"), default="none")
-    parser.add_argument("--shrink-seconds", type=float, default=600.0, help="limit of each reduction (600)")
     parser.add_argument(
-        "--findings", type=int, default=1, help="findings of each bug whose signatures are counted (1)"
+        "--max-cases", type=int, default=2000, help="cases to find each bug (2000)"
+    )
+    parser.add_argument("--guidance", choices=("none", "features", "coverage"), default="none")
+    parser.add_argument(
+        "--shrink-seconds", type=float, default=600.0, help="limit of each reduction (600)"
+    )
+    parser.add_argument(
+        "--findings",
+        type=int,
+        default=1,
+        help="findings of each bug whose signatures are counted (1)",
     )
     parser.add_argument("--keep", type=Path, help="folder for the shrunk cases and their scripts")
     args = parser.parse_args()
@@ -158,7 +190,9 @@ def main() -> int:
             findings=args.findings,
         )
         try:
-            for row in in_processes(shrink_one, [(task, settings) for task in tasks], args.jobs, console):
+            for row in in_processes(
+                shrink_one, [(task, settings) for task in tasks], args.jobs, console
+            ):
                 rows.append(row)
                 console.print(row_line(row))
         except KeyboardInterrupt:
@@ -171,10 +205,14 @@ def main() -> int:
     for line in signature_lines(rows):
         console.print(line)
     for name, values in sums.items():
-        console.print(f"{name}: " + ", ".join(f"{key} {_text(value)}" for key, value in values.items()))
+        console.print(
+            f"{name}: " + ", ".join(f"{key} {_text(value)}" for key, value in values.items())
+        )
     if args.json:
         extra = {"comparisons": [msgspec.to_builtins(each) for each in comparisons]}
-        print_json({"rows": [msgspec.to_builtins(r) for r in rows], **extra, **sums, "machine": machine})
+        print_json(
+            {"rows": [msgspec.to_builtins(r) for r in rows], **extra, **sums, "machine": machine}
+        )
     console.print(", ".join(f"{name} {value}" for name, value in totals(rows).items()))
     return EXIT_INTERRUPTED if interrupted else EXIT_CLEAN
 

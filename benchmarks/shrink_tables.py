@@ -1,4 +1,6 @@
-"""The figures of shrinking.py: by finding, by number of worlds, and against hand-written scripts."""
+"""The figures of shrinking.py: by finding, by number of worlds, and against hand-written
+scripts.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,16 @@ class Comparison(msgspec.Struct, frozen=True):
     def line(self) -> str:
         """Both sizes and their ratios."""
         sizes = (
-            f"{name} {getattr(self.minimal, name)}/{getattr(self.trigger, name)}" for name in self.ratios
+            f"{name} {getattr(self.minimal, name)}/{getattr(self.trigger, name)}"
+            for name in self.ratios
         )
         return f"{self.id}: {', '.join(sizes)}"
 
 
 def compare(row: Row, trigger: ScriptSize) -> Comparison:
-    """The minimal case of ``row`` beside ``trigger``; what the trigger has none of counts as one."""
+    """The minimal case of ``row`` beside ``trigger``; what the trigger has none of counts as
+    one.
+    """
     minimal = ScriptSize(row.modules_after or 0, row.forwards_after or 0, row.ranks_after or 0)
     names = ScriptSize.__struct_fields__
     ratios = {name: getattr(minimal, name) / max(getattr(trigger, name), 1) for name in names}
@@ -39,12 +44,16 @@ def compare(row: Row, trigger: ScriptSize) -> Comparison:
 def row_line(row: Row) -> str:
     """One finding."""
     if not row.found:
-        return f"{row.id}: {row.outcome} after {row.cases} cases{'; ' + row.note if row.note else ''}"
+        return (
+            f"{row.id}: {row.outcome} after {row.cases} cases{'; ' + row.note if row.note else ''}"
+        )
     return (
         f"{row.id}: after {row.cases} cases {row.signature}; "
-        f"{row.modules_before} -> {row.modules_after} modules, {row.ops_before} -> {row.ops_after} ops, "
+        f"{row.modules_before} -> {row.modules_after} modules, {row.ops_before} -> "
+        f"{row.ops_after} ops, "
         f"{row.mesh_before} -> {row.mesh_after}; "
-        f"{'; '.join(map(_shrinking, row.shrinkings))}; {row.script_lines} lines, {SCRIPT[row.script_ok]}"
+        f"{'; '.join(map(_shrinking, row.shrinkings))}; {row.script_lines} lines, "
+        f"{SCRIPT[row.script_ok]}"
         f"{'; ' + row.note.strip() if row.note else ''}"
     )
 

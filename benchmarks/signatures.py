@@ -29,7 +29,9 @@ def signatures_of_bugs(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
 
 
 def signature_figures(rows: Sequence[Row]) -> dict[str, float]:
-    """How many signatures a bug has, and how many bugs a signature; nothing where nothing was found."""
+    """How many signatures a bug has, and how many bugs a signature; nothing where nothing was
+    found.
+    """
     bugs, signatures = signatures_of_bugs(rows), bugs_of_signatures(rows)
     if not bugs:
         return {}

@@ -1,8 +1,10 @@
-"""What tracing torch and the second run of a relation cost: the same cases with and without, taking turns.
+"""What tracing torch and the second run of a relation cost: the same cases with and without,
+taking turns.
 
-Each case runs in a plain world, in one that traces as a campaign with --guidance coverage does, and in one
-that traces every case; and without its relation in the plain world, if it has one. Which comes first changes
-from case to case. Cases with a finding are left out: worlds lose their ranks over them.
+Each case runs in a plain world, in one that traces as a campaign with --guidance coverage does,
+and in one that traces every case; and without its relation in the plain world, if it has one.
+Which comes first changes from case to case. Cases with a finding are left out: worlds lose their
+ranks over them.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def measure(
             if seconds is not None and number >= WARM_UP:
                 timed.append(seconds)
                 if len(timed) % 50 == 0:
-                    so_far = ", ".join(f"{name} {ratio:.3f}" for name, ratio in ratios(timed).items())
+                    so_far = ", ".join(
+                        f"{name} {ratio:.3f}" for name, ratio in ratios(timed).items()
+                    )
                     report(f"{len(timed)} cases: {so_far}")
             if len(timed) == count:
                 break
@@ -78,7 +82,9 @@ def run_case(worlds: dict[str, World], case: Case, number: int) -> dict[str, flo
 
 
 def ratios(timed: Sequence[dict[str, float]]) -> dict[str, float]:
-    """How much longer all cases together take, as a factor; of the relation, over the run without."""
+    """How much longer all cases together take, as a factor; of the relation, over the run
+    without.
+    """
     total = {name: sum(each[name] for each in timed) for name in timed[0]}
     return {
         SAMPLED: total[SAMPLED] / total[PLAIN],
@@ -88,11 +94,14 @@ def ratios(timed: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def figures(timed: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """Totals, and medians of the ratios of single cases, which a hiccup of the machine does not move."""
+    """Totals, and medians of the ratios of single cases, which a hiccup of the machine does not
+    move.
+    """
     related = [each for each in timed if each[UNRELATED] != each[PLAIN]]
     traced = statistics.median(each[TRACED] / each[PLAIN] for each in timed)
     return {
-        f"slowdown by {SAMPLED}, by the median of a traced case": 1 + (traced - 1) / SAMPLED_COVERAGE,
+        f"slowdown by {SAMPLED}, by the median of a traced case": 1
+        + (traced - 1) / SAMPLED_COVERAGE,
         **{f"slowdown by {name}": value for name, value in ratios(timed).items()},
         f"median slowdown by {SAMPLED}": statistics.median(e[SAMPLED] / e[PLAIN] for e in timed),
         f"median slowdown by {TRACED}": traced,

@@ -1,12 +1,13 @@
-"""What a long campaign holds on to: memory, descriptors, threads, /dev/shm and objects of every process.
+"""What a long campaign holds on to: memory, descriptors, threads, /dev/shm and objects of every
+process.
 
-One campaign runs ``--cases`` cases; after every ``--every`` of them the coordinator and the ranks of each
-world are looked at, between two cases of that world. Exits with 1 where the lower quartile of something in
-the last third of the looks is more than 5 % above that in the first third: what comes and goes is no growth.
-A rank that has compiled something keeps what it imported for that, so ranks are judged by the looks at which
-they had imported as little as any. What the corpus ``--corpus`` knows is not shrunk again. The campaign is
-kept in ``--directory``, with its findings and its journal. A campaign that is interrupted, by SIGTERM too,
-prints what it has.
+One campaign runs ``--cases`` cases; after every ``--every`` of them the coordinator and the ranks
+of each world are looked at, between two cases of that world. Exits with 1 where the lower quartile
+of something in the last third of the looks is more than 5 % above that in the first third: what
+comes and goes is no growth. A rank that has compiled something keeps what it imported for that, so
+ranks are judged by the looks at which they had imported as little as any. What the corpus
+``--corpus`` knows is not shrunk again. The campaign is kept in ``--directory``, with its findings
+and its journal. A campaign that is interrupted, by SIGTERM too, prints what it has.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
+from common import (
+    configure,
+    describe_machine,
+    machine_line,
+    make_console,
+    make_parser,
+    print_json,
+    run_main,
+)
 from rich.table import Table
 
 from fuzzshard.campaign.events import CampaignFinished, CaseJudged, Event
@@ -48,7 +57,9 @@ PROBE = Path(__file__).with_name("soak_probe.py")
 PIPES = "FUZZSHARD_SOAK_PIPES"
 PROBE_SECONDS = 10.0
 RIPE_RUNS = 30
-"""Ranks that have run fewer cases than these still fill their caches; a look waits for older ones."""
+"""Ranks that have run fewer cases than these still fill their caches; a look waits for older
+ones.
+"""
 
 AFTERWARDS = 100
 """Cases after the last look is due, which waits for ripe ranks."""
@@ -86,14 +97,21 @@ class Look:
         processes = [psutil.Process(pid) for pid in world.pids]
         row: Row = {"cases": cases, "seconds": round(time.monotonic() - self._began)}
         row |= {"starts of the ranks": world.starts, "runs since the last": world.age}
-        row |= _prefixed("coordinator", {**_figures(psutil.Process()), "blocks": sys.getallocatedblocks()})
-        ranks = fork_server().num_ranks  # other worlds have more or fewer at any moment, and so have spares
+        row |= _prefixed(
+            "coordinator", {**_figures(psutil.Process()), "blocks": sys.getallocatedblocks()}
+        )
+        ranks = (
+            fork_server().num_ranks
+        )  # other worlds have more or fewer at any moment, and so have spares
         row["coordinator: descriptors"] -= CHANNELS * ranks
         row |= _prefixed("fork server", _figures(processes[0].parent()))
         for rank, process in enumerate(processes):
             row |= _prefixed(f"rank {rank}", {**_figures(process), **self._ask(rank, process.pid)})
         shm = [entry.stat() for entry in os.scandir("/dev/shm")]
-        row |= {"/dev/shm files": len(shm), "/dev/shm MiB": sum(s.st_blocks for s in shm) * 512 / MIB}
+        row |= {
+            "/dev/shm files": len(shm),
+            "/dev/shm MiB": sum(s.st_blocks for s in shm) * 512 / MIB,
+        }
         row["processes beside ranks"] = len(psutil.Process().children(recursive=True)) - ranks
         return row
 
@@ -127,8 +145,12 @@ def _figures(process: psutil.Process) -> dict[str, float]:
 class Watched(World):
     """A world that is looked at between two cases, once enough of them were judged."""
 
-    def __init__(self, config: WorldConfig, between: Callable[[Watched], None], *others: Any) -> None:
-        super().__init__(dataclasses.replace(config, preload=(*config.preload, str(PROBE))), *others)
+    def __init__(
+        self, config: WorldConfig, between: Callable[[Watched], None], *others: Any
+    ) -> None:
+        super().__init__(
+            dataclasses.replace(config, preload=(*config.preload, str(PROBE))), *others
+        )
         self.age = 0
         self.starts = 0
         self.rows: list[Row] = []
@@ -142,7 +164,12 @@ class Watched(World):
         super().start()
 
     def run(
-        self, case: Case, *, deadline: float | None = None, bare: bool = False, mends: tuple[str, ...] = ()
+        self,
+        case: Case,
+        *,
+        deadline: float | None = None,
+        bare: bool = False,
+        mends: tuple[str, ...] = (),
     ) -> Verdict:
         """Runs a case; afterwards its ranks, if they live, wait for the next one."""
         verdict = super().run(case, deadline=deadline, bare=bare, mends=mends)
@@ -178,7 +205,9 @@ class Soak:
 
     def grown(self) -> dict[str, float]:
         """What has grown by more than the tolerance, and how much."""
-        rows = sorted((row for world in self.worlds for row in world.rows), key=lambda row: row["seconds"])
+        rows = sorted(
+            (row for world in self.worlds for row in world.rows), key=lambda row: row["seconds"]
+        )
         return {name: ratio for name, ratio in growth(rows).items() if ratio > 1 + TOLERANCE}
 
     def sink(self, event: Event) -> None:
@@ -191,10 +220,11 @@ class Soak:
 
 
 def growth(rows: list[Row]) -> dict[str, float]:
-    """The lower quartile of the last third of the rows over that of the first, of everything that is judged.
+    """The lower quartile of the last third of the rows over that of the first, of everything that
+    is judged.
 
-    Ranks come and go, and hold what their last cases made them import and compile as well: of a rank those
-    looks count at which it had imported as little as ever.
+    Ranks come and go, and hold what their last cases made them import and compile as well: of a
+    rank those looks count at which it had imported as little as ever.
     """
     ratios = {}
     for name in rows[0] if rows else ():
@@ -208,7 +238,9 @@ def growth(rows: list[Row]) -> dict[str, float]:
 
 
 def _alike(rows: list[Row], modules: str) -> list[Row]:
-    """The rows with the fewest ``modules``, or all of a process that does not say how many it has."""
+    """The rows with the fewest ``modules``, or all of a process that does not say how many it
+    has.
+    """
     if modules not in rows[0]:
         return rows
     most = (1 + ALIKE) * min(row[modules] for row in rows)
@@ -232,10 +264,14 @@ def make_table(rows: list[Row]) -> Table:
 def main() -> int:
     parser = make_parser(__doc__, world_size=2)
     parser.add_argument("--cases", type=int, default=20_000, help="cases of the campaign")
-    parser.add_argument("--worlds", type=int, default=1, help="worlds that run cases at the same time")
+    parser.add_argument(
+        "--worlds", type=int, default=1, help="worlds that run cases at the same time"
+    )
     parser.add_argument("--every", type=int, default=1000, help="cases between two looks")
     parser.add_argument("--guidance", default="features", help="none, features or coverage")
-    parser.add_argument("--corpus", type=Path, help="a corpus, copied: its findings are known already")
+    parser.add_argument(
+        "--corpus", type=Path, help="a corpus, copied: its findings are known already"
+    )
     parser.add_argument("--directory", type=Path, help="keeps the campaign; a new directory")
     args = parser.parse_args()
     console, config = make_console(args), configure(args)

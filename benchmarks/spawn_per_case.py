@@ -1,7 +1,9 @@
-"""Trains each case in fresh processes, as torch's own multi-process tests do; used by throughput.py.
+"""Trains each case in fresh processes, as torch's own multi-process tests do; used by
+throughput.py.
 
-Reads a JSON array of cases on stdin and prints the seconds that each took as a JSON array. Every case gets
-new processes by the spawn method, which import torch and join a process group before they train.
+Reads a JSON array of cases on stdin and prints the seconds that each took as a JSON array. Every
+case gets new processes by the spawn method, which import torch and join a process group before
+they train.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ def main() -> None:
     args = parser.parse_args()
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
-        for number, case in enumerate(msgspec.json.decode(sys.stdin.buffer.read(), type=list[Case])):
+        for number, case in enumerate(
+            msgspec.json.decode(sys.stdin.buffer.read(), type=list[Case])
+        ):
             began = time.perf_counter()
             store = str(Path(folder) / f"store{number}")
             mp.spawn(  # type: ignore[attr-defined,no-untyped-call]

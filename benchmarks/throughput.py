@@ -1,9 +1,10 @@
-"""What the harness costs: the campaign against a bare loop, and against fresh processes for each case.
+"""What the harness costs: the campaign against a bare loop, and against fresh processes for each
+case.
 
-All three train the same cases. The bare loop runs cases that were drawn before, in one world, and neither
-observes nor judges. The campaign draws, observes and judges. Cases with a finding are left out of all three:
-confirming one is work on a result. Bare loop and campaign take turns, so that noise of the machine hits both.
-The first case of every turn is not timed: its world is new.
+All three train the same cases. The bare loop runs cases that were drawn before, in one world, and
+neither observes nor judges. The campaign draws, observes and judges. Cases with a finding are left
+out of all three: confirming one is work on a result. Bare loop and campaign take turns, so that
+noise of the machine hits both. The first case of every turn is not timed: its world is new.
 
 With --worlds 1,2,4 campaigns of as many worlds are compared instead (throughput_worlds.py).
 """
@@ -81,16 +82,22 @@ class Counts:
 
 
 def turns(cases: int, chunk: int) -> list[int]:
-    """The sizes of the turns; a rest of fewer than two cases, which has nothing to time, is left out."""
+    """The sizes of the turns; a rest of fewer than two cases, which has nothing to time, is left
+    out.
+    """
     sizes = [min(chunk, cases - done) for done in range(0, cases, chunk)]
     return [size for size in sizes if size > 1]
 
 
 def comparable_cases(world: World, seed: int, count: int) -> tuple[list[Case], set[Case]]:
-    """The first ``count`` quiet cases of a stream, and the others that came before the last of them."""
+    """The first ``count`` quiet cases of a stream, and the others that came before the last of
+    them.
+    """
     quiet: list[Case] = []
     loud: set[Case] = set()
-    for case in case_stream(seed, world_size=world.config.size, cuda=world.config.device == "cuda"):
+    for case in case_stream(
+        seed, world_size=world.config.size, cuda=world.config.device == "cuda"
+    ):
         if judge(world, case).status in QUIET:
             quiet.append(case)
         else:
@@ -121,7 +128,9 @@ def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -
         if isinstance(event, CaseJudged):
             elapsed.append(event.elapsed)
 
-    def stream(seed: int, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool) -> Iterator[Case]:
+    def stream(
+        seed: int, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool
+    ) -> Iterator[Case]:
         for case in drawn_cases(seed, world_size=world_size, engines=engines, cuda=cuda):
             if case not in loud:
                 yield case
@@ -138,7 +147,9 @@ def time_campaign(config: WorldConfig, seed: int, count: int, loud: set[Case]) -
         )
         run_campaign(options, listen, tools=Tools(cases=stream))
     if len(elapsed) != count:
-        raise InfraError(f"the campaign judged {len(elapsed)} of {count} cases", "run it by itself")
+        raise InfraError(
+            f"the campaign judged {len(elapsed)} of {count} cases", "run it by itself"
+        )
     return elapsed[-1] - elapsed[0]
 
 
@@ -158,7 +169,9 @@ def time_spawn(config: WorldConfig, cases: list[Case]) -> float:
 
 
 def time_respawns(config: WorldConfig, case: Case, repetitions: int) -> list[float]:
-    """Seconds from the death of a rank between two cases to the next verdict, as a campaign sees them."""
+    """Seconds from the death of a rank between two cases to the next verdict, as a campaign sees
+    them.
+    """
     seconds = []
     with Spares() as spares, World(config, spares) as world:
         for _ in range(repetitions):
@@ -171,7 +184,9 @@ def time_respawns(config: WorldConfig, case: Case, repetitions: int) -> list[flo
     return seconds
 
 
-def measure(config: WorldConfig, seed: int, counts: Counts, report: Callable[[str], None]) -> dict[str, Any]:
+def measure(
+    config: WorldConfig, seed: int, counts: Counts, report: Callable[[str], None]
+) -> dict[str, Any]:
     """All figures; ``report`` is told what was measured."""
     bare, campaign = Rate(), Rate()
     sample: list[Case] = []
@@ -188,7 +203,9 @@ def measure(config: WorldConfig, seed: int, counts: Counts, report: Callable[[st
         else:
             bare.add(size - 1, time_bare(config, cases))
             campaign.add(size - 1, time_campaign(config, seed + turn, size, loud))
-        report(f"bare loop {bare.per_second:.2f}, campaign {campaign.per_second:.2f} cases/s so far")
+        report(
+            f"bare loop {bare.per_second:.2f}, campaign {campaign.per_second:.2f} cases/s so far"
+        )
     figures: dict[str, Any] = {
         "campaign_over_bare": campaign.per_second / bare.per_second,
         "bare_cases_per_s": bare.per_second,
@@ -224,7 +241,10 @@ def measure_worlds(
 def main() -> int:
     parser = make_parser(__doc__, world_size=2)
     parser.add_argument(
-        "--cases", type=int, default=200, help="cases for the bare loop, for the campaign, for each world"
+        "--cases",
+        type=int,
+        default=200,
+        help="cases for the bare loop, for the campaign, for each world",
     )
     parser.add_argument("--chunk", type=int, default=50, help="cases in one turn of either")
     parser.add_argument("--spawn-cases", type=int, default=8, help="cases in fresh processes")
@@ -244,7 +264,8 @@ def main() -> int:
         measured = measure_worlds(config, args.seed, args.worlds, args.cases, console.print)
         if args.json:
             rows = [
-                {**dataclasses.asdict(each), "efficiency": efficiency(each, measured[0])} for each in measured
+                {**dataclasses.asdict(each), "efficiency": efficiency(each, measured[0])}
+                for each in measured
             ]
             print_json({"worlds": rows, "seed": args.seed, "machine": machine})
         else:

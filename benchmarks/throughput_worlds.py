@@ -1,8 +1,9 @@
 """How the cases per second of a campaign grow with its number of worlds; used by throughput.py.
 
-Every world of every campaign runs the same cases, so that all campaigns do the same work per world; for
-each case that runs one is drawn, as always. No case is handed out before all worlds are up. Counted is what
-happens after every world has judged its first case and before the first world runs out of cases.
+Every world of every campaign runs the same cases, so that all campaigns do the same work per
+world; for each case that runs one is drawn, as always. No case is handed out before all worlds are
+up. Counted is what happens after every world has judged its first case and before the first world
+runs out of cases.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from fuzzshard.world import Spares, World, WorldConfig
 
 @dataclasses.dataclass(frozen=True)
 class Scaled:
-    """One campaign. ``busy`` is the share of one core that the coordinator uses; near 1 its threads wait.
+    """One campaign. ``busy`` is the share of one core that the coordinator uses; near 1 its
+    threads wait.
 
     Processor times are milliseconds per case: of the coordinator, and of all ranks together.
     """
@@ -43,7 +45,9 @@ class Scaled:
 
 
 class _Meter:
-    """Listens to a campaign: opens the gate of its cases, and keeps when verdicts came and what they cost."""
+    """Listens to a campaign: opens the gate of its cases, and keeps when verdicts came and what
+    they cost.
+    """
 
     def __init__(self, worlds: int, total: int) -> None:
         self.gate = threading.Event()
@@ -84,7 +88,8 @@ class _Meter:
         judged = [moment for moments in self._judged.values() for moment in moments]
         if len(judged) != self._total or len(self._judged) != self._num_worlds:
             raise InfraError(
-                f"{len(self._judged)} of {self._num_worlds} worlds judged {len(judged)} of {self._total}",
+                f"{len(self._judged)} of {self._num_worlds} worlds judged {len(judged)} of "
+                f"{self._total}",
                 "run it by itself, with more cases",
             )
         begin = max(moments[0] for moments in self._judged.values())
@@ -106,7 +111,9 @@ def time_worlds(config: WorldConfig, seed: int, worlds: int, cases: list[Case]) 
     """A campaign that runs ``cases``, of which none is a finding, in each of ``worlds``."""
     meter = _Meter(worlds, worlds * len(cases))
 
-    def stream(seed: int, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool) -> Iterator[Case]:
+    def stream(
+        seed: int, *, world_size: int, engines: tuple[EngineName, ...], cuda: bool
+    ) -> Iterator[Case]:
         drawn = drawn_cases(seed, world_size=world_size, engines=engines, cuda=cuda)
         for number, _ in enumerate(drawn):
             meter.gate.wait()
@@ -128,7 +135,9 @@ def time_worlds(config: WorldConfig, seed: int, worlds: int, cases: list[Case]) 
 
 
 def make_table(measured: list[Scaled]) -> Table:
-    """Cases per second by number of worlds, and the share of what as many times the first row would be."""
+    """Cases per second by number of worlds, and the share of what as many times the first row
+    would be.
+    """
     table = Table(title="Worlds")
     for name in (
         "worlds",

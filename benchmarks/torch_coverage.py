@@ -1,8 +1,10 @@
-"""Which lines and branches of torch's own Python a stream of cases reaches, by file, and which it never does.
+"""Which lines and branches of torch's own Python a stream of cases reaches, by file, and which it
+never does.
 
-Every case is traced, so this is slower than a campaign with --guidance coverage. On CUDA before Python 3.12
-hooks that autograd runs in its own threads are not seen. Beside each branch that is never reached stands why,
-from unreached.toml; one without a reason is UNEXPLAINED, and the exit code is 1.
+Every case is traced, so this is slower than a campaign with --guidance coverage. On CUDA before
+Python 3.12 hooks that autograd runs in its own threads are not seen. Beside each branch that is
+never reached stands why, from unreached.toml; one without a reason is UNEXPLAINED, and the exit
+code is 1.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from common import configure, describe_machine, machine_line, make_console, make_parser, print_json, run_main
+from common import (
+    configure,
+    describe_machine,
+    machine_line,
+    make_console,
+    make_parser,
+    print_json,
+    run_main,
+)
 from coverage import Coverage
 from rich.table import Table
 from unreached import Explanations, load_reasons
@@ -38,7 +48,9 @@ MILESTONES = (50, 100, 200, 500, 1000, 2000, 5000, 10000)
 
 @dataclass
 class FileCoverage:
-    """One file: what was reached of how many, and the branches that were not: (line, target, source)."""
+    """One file: what was reached of how many, and the branches that were not: (line, target,
+    source).
+    """
 
     path: str
     lines: int
@@ -58,7 +70,9 @@ def torch_folder() -> Path:
 
 
 def analyse(points: Iterable[Point], patterns: list[str]) -> list[FileCoverage]:
-    """The files below ``torch`` that match a pattern, by what the coverage library makes of the points."""
+    """The files below ``torch`` that match a pattern, by what the coverage library makes of the
+    points.
+    """
     root = torch_folder()
     arcs: dict[str, list[tuple[int, int]]] = {}
     for path, start, end in points:
@@ -74,8 +88,12 @@ def analyse(points: Iterable[Point], patterns: list[str]) -> list[FileCoverage]:
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
         library.json_report(morfs=[str(root / path) for path in files], outfile=report.name)
         measured = json.loads(Path(report.name).read_bytes())["files"]
-    # Every file by its name as the report has it: relative to the working folder, if it is below that.
-    by_path = {str(Path(name).resolve().relative_to(root.resolve())): each for name, each in measured.items()}
+    # Every file by its name as the report has it: relative to the working folder, if it is below
+    # that.
+    by_path = {
+        str(Path(name).resolve().relative_to(root.resolve())): each
+        for name, each in measured.items()
+    }
     return [_file(path, by_path[path], (root / path).read_text().splitlines()) for path in files]
 
 
@@ -98,8 +116,12 @@ def _file(path: str, report: dict[str, Any], source: list[str]) -> FileCoverage:
 def function_lines(source: str) -> set[int]:
     """The lines in the bodies of functions."""
     nodes = ast.walk(ast.parse(source))
-    functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    return {line for f in functions for line in range(f.body[0].lineno, (f.end_lineno or f.lineno) + 1)}
+    functions = (
+        node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return {
+        line for f in functions for line in range(f.body[0].lineno, (f.end_lineno or f.lineno) + 1)
+    }
 
 
 def run_stream(
@@ -141,7 +163,11 @@ def make_table(files: list[FileCoverage]) -> Table:
         table.add_row(
             each.path,
             *(str(each.lines), str(each.num_lines), percent(each.lines, each.num_lines)),
-            *(str(each.branches), str(each.num_branches), percent(each.branches, each.num_branches)),
+            *(
+                str(each.branches),
+                str(each.num_branches),
+                percent(each.branches, each.num_branches),
+            ),
         )
     return table
 
@@ -154,14 +180,20 @@ def percent(part: int, whole: int) -> str:
 def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--cases", type=int, default=2000, help="cases to run, in all")
-    parser.add_argument("--jobs", type=int, default=1, help="worlds, each with a stream of its own")
-    parser.add_argument("--guidance", choices=get_args(Guidance), default="none", help="what chooses cases")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="worlds, each with a stream of its own"
+    )
+    parser.add_argument(
+        "--guidance", choices=get_args(Guidance), default="none", help="what chooses cases"
+    )
     parser.add_argument(
         "--files",
         default="distributed/fsdp/_fully_shard/*.py",
         help="patterns of files below torch, separated by commas",
     )
-    parser.add_argument("--no-list", action="store_true", help="do not list the branches never reached")
+    parser.add_argument(
+        "--no-list", action="store_true", help="do not list the branches never reached"
+    )
     args = parser.parse_args()
     reasons = load_reasons()
     config, console = replace(configure(args), coverage=1), make_console(args)

@@ -1,7 +1,8 @@
-"""How large a hand-written script is that shows a bug: it is run, and its model looked at in rank 0.
+"""How large a hand-written script is that shows a bug: it is run, and its model looked at in rank
+0.
 
-Run as a program, with a script and a file for the result, it counts while the script runs. The script has to
-start its ranks by forking, and to end them with ``destroy_process_group``.
+Run as a program, with a script and a file for the result, it counts while the script runs. The
+script has to start its ranks by forking, and to end them with ``destroy_process_group``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ SECONDS = 120.0
 
 
 class ScriptSize(msgspec.Struct, frozen=True):
-    """Leaf modules of the largest model that an engine wraps, forwards of such models, and ranks."""
+    """Leaf modules of the largest model that an engine wraps, forwards of such models, and
+    ranks.
+    """
 
     modules: int
     forwards: int
@@ -36,7 +39,9 @@ def size_of_script(script: Path) -> ScriptSize | None:
         result = Path(folder) / "size.json"
         command = [sys.executable, __file__, str(script.resolve()), str(result)]
         silent = subprocess.DEVNULL
-        with subprocess.Popen(command, stdout=silent, stderr=silent, start_new_session=True) as running:
+        with subprocess.Popen(
+            command, stdout=silent, stderr=silent, start_new_session=True
+        ) as running:
             try:
                 running.wait(SECONDS)
             except subprocess.TimeoutExpired:
@@ -73,7 +78,9 @@ def main() -> None:
     def counting_destroy(*args: Any, **kwargs: Any) -> None:
         if dist.get_rank() == 0:
             within = {m for model in called for m in model.modules() if m is not model}
-            models = [model for model in called if model not in within]  # recomputing calls parts of them
+            models = [
+                model for model in called if model not in within
+            ]  # recomputing calls parts of them
             leaves = [sum(not any(m.children()) for m in model.modules()) for model in models]
             forwards = sum(called[model] for model in models)
             size = ScriptSize(max(leaves, default=0), forwards, dist.get_world_size())

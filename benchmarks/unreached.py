@@ -1,8 +1,9 @@
-"""Why branches of torch are never reached: the table ``unreached.toml``, held against what a run has missed.
+"""Why branches of torch are never reached: the table ``unreached.toml``, held against what a run
+has missed.
 
-An entry names branches by file, function and source text, with ``*`` for anything, and never by line, so that
-it holds for other versions of torch. ``to`` is the text of the line that the branch would have led to. The
-first entry that matches counts.
+An entry names branches by file, function and source text, with ``*`` for anything, and never by
+line, so that it holds for other versions of torch. ``to`` is the text of the line that the branch
+would have led to. The first entry that matches counts.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class Reason:
             (self.file, self.function, self.source, self.to),
             strict=True,
         )
-        return all(fnmatch.fnmatchcase(text, pattern.replace("[", "[[]")) for text, pattern in pairs)
+        return all(
+            fnmatch.fnmatchcase(text, pattern.replace("[", "[[]")) for text, pattern in pairs
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +84,9 @@ def load_reasons(path: Path = TABLE) -> list[Reason]:
         raise UsageError(f"{path.name} is not a table of branches: {error}", "mend it") from None
     for reason in reasons:
         if reason.kind not in KINDS:
-            raise UsageError(f"{path.name} has the kind {reason.kind!r}", f"use one of {', '.join(KINDS)}")
+            raise UsageError(
+                f"{path.name} has the kind {reason.kind!r}", f"use one of {', '.join(KINDS)}"
+            )
     return reasons
 
 
@@ -133,7 +138,9 @@ class Explanations:
             text = Text(f"  {branch.line:5} {branch.source}  ->  {branch.to}\n        ")
             console.print(text.append(why, style="dim" if reason else "bold red"), soft_wrap=True)
         for reason in self.idle:
-            console.print(Text(f"matched nothing this time: {reason.file} {reason.function} {reason.source}"))
+            console.print(
+                Text(f"matched nothing this time: {reason.file} {reason.function} {reason.source}")
+            )
 
 
 def missed_branches(root: Path, file: Missed) -> Iterator[Branch]:

@@ -104,7 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"fuzzshard: {' '.join(str(error).split())}", file=sys.stderr)
         code = error.exit_code
     except CycloptsError as error:
-        print(f"fuzzshard: {' '.join(str(error).split()).rstrip('.')}; see fuzzshard --help", file=sys.stderr)
+        print(
+            f"fuzzshard: {' '.join(str(error).split()).rstrip('.')}; see fuzzshard --help",
+            file=sys.stderr,
+        )
         code = EXIT_USAGE
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED

@@ -1,7 +1,7 @@
 """What this machine can run, shown by running it: a clean case, and one with a planted fault.
 
-A fuzzer that reports nothing looks the same whether torch is right or the fuzzer is blind; the planted
-fault tells the two apart.
+A fuzzer that reports nothing looks the same whether torch is right or the fuzzer is blind; the
+planted fault tells the two apart.
 """
 
 from __future__ import annotations
@@ -66,14 +66,22 @@ def clean_case(num_ranks: int) -> Case:
     return Case(
         seed=0,
         model=Block(
-            children=(Child(name="up", module=Linear(out=6)), Child(name="down", module=Linear(out=4))),
-            nodes=(Call(name="h", module="up", args=("x",)), Call(name="y", module="down", args=("h",))),
+            children=(
+                Child(name="up", module=Linear(out=6)),
+                Child(name="down", module=Linear(out=4)),
+            ),
+            nodes=(
+                Call(name="h", module="up", args=("x",)),
+                Call(name="y", module="down", args=("h",)),
+            ),
             outputs=("y",),
         ),
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
         mesh=Mesh(shard=min(num_ranks, 2)),
         wrap=(WrapGroup(modules=("up",)), WrapGroup(modules=("",))),
-        schedule=tuple(op for i in range(2) for op in (ZeroGrad(), Forward(batch=i), Backward(), Step())),
+        schedule=tuple(
+            op for i in range(2) for op in (ZeroGrad(), Forward(batch=i), Backward(), Step())
+        ),
     )
 
 
@@ -84,12 +92,16 @@ def examine(
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     yield Check("fuzzshard", f"{fuzzshard.__version__}, python {platform.python_version()}")
     cores = available_cores()
-    yield Check("machine", f"{os.cpu_count()} CPUs, of which {cores} may be used, {memory:.0f} GiB memory")
+    yield Check(
+        "machine", f"{os.cpu_count()} CPUs, of which {cores} may be used, {memory:.0f} GiB memory"
+    )
     yield Check("ranks", f"{config.size} on {config.device}")
     if config.device == "cpu":
         worlds = place_on_cpu("auto", config.size, cores)
     else:
-        worlds = len(place_on_devices("auto", config.size, cuda_devices(), cores, config.ranks_per_device))
+        worlds = len(
+            place_on_devices("auto", config.size, cuda_devices(), cores, config.ranks_per_device)
+        )
     yield Check("worlds", f"{worlds} of so many ranks fill the node (--worlds auto)")
     case = clean_case(config.size)
     try:
@@ -100,16 +112,23 @@ def examine(
 
 
 def _examine_clean(
-    start_world: Callable[[WorldConfig], AbstractContextManager[ReplayWorld]], config: WorldConfig, case: Case
+    start_world: Callable[[WorldConfig], AbstractContextManager[ReplayWorld]],
+    config: WorldConfig,
+    case: Case,
 ) -> Iterator[Check]:
     start = time.monotonic()
     with start_world(config) as world:
         verdict = world.run(case)
         first = time.monotonic() - start
-        yield Check("torch", f"{world.info['torch']}, {world.info['device']}, {world.info['backend']}")
+        yield Check(
+            "torch", f"{world.info['torch']}, {world.info['device']}, {world.info['backend']}"
+        )
         yield Check("start-up", f"{first:.1f} s from nothing to the end of the first case")
         off = off_lines(world.info)
-        yield Check("instruments", f"all {len(INSTRUMENTS)} prove themselves" if not off else "some are off")
+        yield Check(
+            "instruments",
+            f"all {len(INSTRUMENTS)} prove themselves" if not off else "some are off",
+        )
         for line in off:
             yield Check("", line)
         yield from _examine_mends(world, case)
@@ -123,7 +142,9 @@ def _examine_clean(
 
 
 def _examine_mends(world: ReplayWorld, case: Case) -> Iterator[Check]:
-    """Whether the known bugs of this torch can be mended, and a clean case passes with all mends."""
+    """Whether the known bugs of this torch can be mended, and a clean case passes with all
+    mends.
+    """
     mends = mends_for()
     reasons = unfit(mends)
     fit = len(mends) - len(reasons)
@@ -132,11 +153,15 @@ def _examine_mends(world: ReplayWorld, case: Case) -> Iterator[Check]:
         yield Check("", line)
     verdict = world.run(case, mends=mends)
     if verdict.status is not Status.PASS:
-        yield Check("mended torch", f"should pass the clean case and does not: {_said(verdict)}", ok=False)
+        yield Check(
+            "mended torch", f"should pass the clean case and does not: {_said(verdict)}", ok=False
+        )
 
 
 def _examine_fault(
-    start_world: Callable[[WorldConfig], AbstractContextManager[ReplayWorld]], config: WorldConfig, case: Case
+    start_world: Callable[[WorldConfig], AbstractContextManager[ReplayWorld]],
+    config: WorldConfig,
+    case: Case,
 ) -> Check:
     with tempfile.TemporaryDirectory(prefix="fuzzshard-doctor-") as folder:
         preload = Path(folder) / "doubled_gradients.py"

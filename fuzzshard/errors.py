@@ -41,7 +41,9 @@ class InvalidEntry(FuzzshardError):
 
 
 class InvalidJournal(FuzzshardError):
-    """A journal that cannot be read: a damaged file, a newer format, a database of somebody else."""
+    """A journal that cannot be read: a damaged file, a newer format, a database of somebody
+    else.
+    """
 
     exit_code = EXIT_USAGE
 

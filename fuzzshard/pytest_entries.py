@@ -1,4 +1,6 @@
-"""Entries of a corpus as pytest items. Collecting them imports no torch; ranks start with the first item."""
+"""Entries of a corpus as pytest items. Collecting them imports no torch; ranks start with the
+first item.
+"""
 
 from __future__ import annotations
 
@@ -47,15 +49,19 @@ class UnexpectedOutcome(Exception):
 
 
 class CorpusRun:
-    """What the entries of one pytest run share: where they lie, the device, and the world they run in.
+    """What the entries of one pytest run share: where they lie, the device, and the world they run
+    in.
 
-    Raises :class:`UsageError` for a path that is not there and for a device that this machine lacks.
+    Raises :class:`UsageError` for a path that is not there and for a device that this machine
+    lacks.
     """
 
     def __init__(self, config: pytest.Config, roots: Sequence[Path]) -> None:
         for root in roots:
             if not root.exists():
-                raise UsageError(f"{root} does not exist", "give a corpus, an entry or a case file")
+                raise UsageError(
+                    f"{root} does not exist", "give a corpus, an entry or a case file"
+                )
         self.roots = [Path(os.path.abspath(root)) for root in roots]
         self.device, num_devices = resolve_device(config.getoption("--fuzzshard-device"))
         shared = config.getoption("--fuzzshard-ranks-per-device")
@@ -67,7 +73,9 @@ class CorpusRun:
         self.deadline = parse_duration(text) if text else None
         self.torch = importlib.metadata.version("torch")
         self.world = SharedWorld(
-            world_config(self.device, num_devices, preload, asked=1, default=1, ranks_per_device=shared)
+            world_config(
+                self.device, num_devices, preload, asked=1, default=1, ranks_per_device=shared
+            )
         )
         known = config.getoption("--fuzzshard-known")
         self.explain: Explain = functools.partial(known_causes, mends_for() if known else ())
@@ -76,7 +84,8 @@ class CorpusRun:
         """Versions, the device, the corpora, what else is loaded, and where seeds come from."""
         preload = self.world.config.preload
         return (
-            f"fuzzshard: {__version__}, torch {self.torch}, {self.device}, up to {self.num_ranks} ranks, "
+            f"fuzzshard: {__version__}, torch {self.torch}, {self.device}, up to {self.num_ranks} "
+            "ranks, "
             f"corpus {', '.join(map(str, self.roots))}; every case has its own seed"
             + (f"; preloaded: {', '.join(preload)}" if preload else "")
         )
@@ -98,7 +107,9 @@ class EntryFile(pytest.File):
     """The file of one entry."""
 
     def collect(self) -> Iterator[EntryItem]:
-        """The one item; a file that cannot be read becomes an item that fails, not an error of collection."""
+        """The one item; a file that cannot be read becomes an item that fails, not an error of
+        collection.
+        """
         try:
             entry: CorpusEntry | InvalidEntry = read_entry(self.path)
         except InvalidEntry as error:
@@ -107,7 +118,9 @@ class EntryFile(pytest.File):
 
 
 class EntryItem(pytest.Item):
-    """One entry: passes, fails, or is expected to fail, as :mod:`fuzzshard.corpus.expectation` has it."""
+    """One entry: passes, fails, or is expected to fail, as :mod:`fuzzshard.corpus.expectation` has
+    it.
+    """
 
     def __init__(self, *, entry: CorpusEntry | InvalidEntry, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -131,7 +144,9 @@ class EntryItem(pytest.Item):
         expectation = expected(entry, state.torch, state.device)
         if expectation is not Expected.NOTHING:
             strict = expectation is Expected.FINDING
-            self.add_marker(pytest.mark.xfail(strict=strict, raises=RecordedFinding, reason=_reason(entry)))
+            self.add_marker(
+                pytest.mark.xfail(strict=strict, raises=RecordedFinding, reason=_reason(entry))
+            )
 
     def runtest(self) -> None:
         """Runs the case in the shared world."""
@@ -145,7 +160,9 @@ class EntryItem(pytest.Item):
             case Outcome.PASS:
                 return
             case Outcome.FIXED:
-                self.add_report_section("call", "fuzzshard", f"{replayed.message}\n{self._how_to_update()}")
+                self.add_report_section(
+                    "call", "fuzzshard", f"{replayed.message}\n{self._how_to_update()}"
+                )
             case Outcome.SAME | Outcome.WONTFIX:
                 raise RecordedFinding(replayed.message)
             case Outcome.KNOWN:
@@ -158,11 +175,15 @@ class EntryItem(pytest.Item):
                 raise UnexpectedOutcome(replayed)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """What ``fuzzshard replay`` and ``fuzzshard show`` say; no traceback, which would be ours."""
+        """What ``fuzzshard replay`` and ``fuzzshard show`` say; no traceback, which would be
+        ours.
+        """
         error = excinfo.value
         if isinstance(error, UnexpectedOutcome):
             verdict = error.replayed.verdict
-            return "\n".join((str(error), *(self._drawing(verdict) if verdict is not None else ())))
+            return "\n".join(
+                (str(error), *(self._drawing(verdict) if verdict is not None else ()))
+            )
         if isinstance(error, RecordedFinding | FuzzshardError):
             return str(error)
         return super().repr_failure(excinfo, style)
@@ -172,7 +193,9 @@ class EntryItem(pytest.Item):
         return self.path, 0, self.name
 
     def _drawing(self, verdict: Verdict) -> Iterator[str]:
-        """The case with what was observed in this run; with ``--tb=short`` or shorter the finding alone."""
+        """The case with what was observed in this run; with ``--tb=short`` or shorter the finding
+        alone.
+        """
         from fuzzshard.report.text import drawn, drawn_findings
 
         assert isinstance(self.entry, CorpusEntry)

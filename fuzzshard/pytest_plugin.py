@@ -1,7 +1,8 @@
-"""The pytest plugin: ``pytest --fuzzshard-corpus corpus/`` replays every entry of a corpus as a test.
+"""The pytest plugin: ``pytest --fuzzshard-corpus corpus/`` replays every entry of a corpus as a
+test.
 
-Every pytest run of anyone who has fuzzshard installed imports this module, so it imports nothing but
-pytest until a corpus is asked for.
+Every pytest run of anyone who has fuzzshard installed imports this module, so it imports nothing
+but pytest until a corpus is asked for.
 """
 
 from __future__ import annotations
@@ -26,20 +27,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="replay the entries of this corpus, entry or case file; only these unless other paths are given",
+        help="replay the entries of this corpus, entry or case file; only these unless other "
+        "paths are given",
     )
     group.addoption(
         "--fuzzshard-device",
         choices=("auto", "cpu", "cuda"),
         default="auto",
-        help="where the ranks run; auto is CUDA with NCCL where there is any, else the CPU with gloo",
+        help="where the ranks run; auto is CUDA with NCCL where there is any, else the CPU with "
+        "gloo",
     )
     group.addoption(
         "--fuzzshard-ranks-per-device",
         type=int,
         default=1,
         metavar="K",
-        help="ranks of a case that may share a CUDA device, for meshes larger than the node: slower by far",
+        help="ranks of a case that may share a CUDA device, for meshes larger than the node: "
+        "slower by far",
     )
     group.addoption(
         "--fuzzshard-preload",
@@ -51,16 +55,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--fuzzshard-known",
         action="store_true",
-        help="a case that should pass is expected to fail where known bugs of torch cause what it shows",
+        help="a case that should pass is expected to fail where known bugs of torch cause what it "
+        "shows",
     )
     group.addoption(
         "--fuzzshard-deadline",
         default=None,
         metavar="TIME",
-        help="how long a case may take before it is a hang: 30s, 2m; by default learned from earlier cases, "
+        help="how long a case may take before it is a hang: 30s, 2m; by default learned from "
+        "earlier cases, "
         "and 5m for one that is expected to pass",
     )
-    parser.addini("fuzzshard_corpus", "a corpus to replay along with the tests", type="paths", default=[])
+    parser.addini(
+        "fuzzshard_corpus", "a corpus to replay along with the tests", type="paths", default=[]
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,9 +94,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def _add_paths(config: pytest.Config, given: list[Path], roots: list[Path]) -> None:
     """Adds the corpus to what is collected.
 
-    Asked for on the command line it is collected in any case, and alone where no other path is given. From a
-    configuration file (``addopts`` or ``fuzzshard_corpus``) it comes along with a run of all tests. Who
-    gives a path inside a corpus means that part of it.
+    Asked for on the command line it is collected in any case, and alone where no other path is
+    given. From a configuration file (``addopts`` or ``fuzzshard_corpus``) it comes along with a
+    run of all tests. Who gives a path inside a corpus means that part of it.
     """
     typed = any(str(word).startswith(_OPTION) for word in config.invocation_params.args)
     if config.args_source is pytest.Config.ArgsSource.ARGS:

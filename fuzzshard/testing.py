@@ -10,8 +10,8 @@
     def test_sharding_changes_nothing(case):
         assert_parity(case)
 
-This module imports no torch. The ranks are other processes, which start with the first case, serve all
-tests of this process, and end with it.
+This module imports no torch. The ranks are other processes, which start with the first case, serve
+all tests of this process, and end with it.
 """
 
 from __future__ import annotations
@@ -53,20 +53,22 @@ def assert_parity(
 ) -> Verdict:
     """Runs ``case`` and raises ``AssertionError`` if sharding changes what is trained.
 
-    The error holds what was observed against what was expected, the case drawn as ``fuzzshard show`` does,
-    and its JSON. A finding counts when a second run, on fresh ranks, shows it too.
+    The error holds what was observed against what was expected, the case drawn as ``fuzzshard
+    show`` does, and its JSON. A finding counts when a second run, on fresh ranks, shows it too.
 
-    The verdict is returned for whoever wants more than that: PASS; REJECTED, where torch refuses the case
-    with an error that it documents, which keeps its contract; INCONCLUSIVE, where rounding could explain
-    what differs, or the finding did not come back. None of the three is a reason to fail a test. A test that
-    wants cases that trained to the end only says ``assume(verdict.status is Status.PASS)``.
+    The verdict is returned for whoever wants more than that: PASS; REJECTED, where torch refuses
+    the case with an error that it documents, which keeps its contract; INCONCLUSIVE, where
+    rounding could explain what differs, or the finding did not come back. None of the three is a
+    reason to fail a test. A test that wants cases that trained to the end only says
+    ``assume(verdict.status is Status.PASS)``.
 
-    With ``known``, a finding that known bugs of torch cause is returned too: mends cure it, fuzzshard's own
-    (:mod:`fuzzshard.mends`) or those in the folders ``extra_mends``.
+    With ``known``, a finding that known bugs of torch cause is returned too: mends cure it,
+    fuzzshard's own (:mod:`fuzzshard.mends`) or those in the folders ``extra_mends``.
 
-    ``deadline`` in seconds is how long a case may take before it is a hang; by default it is learned. The
-    files in ``preload`` are run by every rank first. At most ``ranks_per_device`` ranks share a CUDA device,
-    for meshes larger than the node: slower by far. Raises :class:`fuzzshard.errors.InvalidCase` and
+    ``deadline`` in seconds is how long a case may take before it is a hang; by default it is
+    learned. The files in ``preload`` are run by every rank first. At most ``ranks_per_device``
+    ranks share a CUDA device, for meshes larger than the node: slower by far. Raises
+    :class:`fuzzshard.errors.InvalidCase` and
     :class:`fuzzshard.errors.UsageError` for what cannot run here or is not there, and
     :class:`fuzzshard.errors.InfraError` where ranks fail for a reason that is not torch's.
     """
@@ -83,7 +85,9 @@ def assert_parity(
         world.check(case)
         try:
             verdict = _judged(world, case, deadline)
-            is_known = verdict.status.is_finding and bool(known_causes(mends, world, case, verdict))
+            is_known = verdict.status.is_finding and bool(
+                known_causes(mends, world, case, verdict)
+            )
         except BaseException:  # Ctrl-C: what the ranks still answer belongs to no later case
             shared.close()
             raise

@@ -32,7 +32,9 @@ class Status(enum.StrEnum):
 
 MISSING = "missing"
 UNEXPECTED = "unexpected"
-"""Details of a finding: the engine has no tensor where the reference has one, or the other way round."""
+"""Details of a finding: the engine has no tensor where the reference has one, or the other way
+round.
+"""
 
 NOT_REFUSED = "not refused"
 """Detail of a finding: the engine trains on where its documentation announces an error."""
@@ -75,26 +77,32 @@ ORACLES = (
     "collectives",
     "replicas",
 )
-"""Every oracle, the one nearest to the cause first: it is primary when several rules break at one op."""
+"""Every oracle, the one nearest to the cause first: it is primary when several rules break at one
+op.
+"""
 
 
 INTERNAL_ORACLES = ("unreduced_gradient", "communication", "hooks")
 INTERNAL_LEAKS = ("reduction", "gather", "state")
-"""What only an instrument sees: what torch holds under private names, which hooks ran, what was sent.
+"""What only an instrument sees: what torch holds under private names, which hooks ran, what was
+sent.
 
-Whoever trains sees values and their layouts, what is registered, errors, memory that stays allocated, models
-that outlive their last reference, hooks that add up in public registries. Ranks that disagree about their
-collectives are no internal matter: some of them wait for ever, or reduce what does not belong together.
+Whoever trains sees values and their layouts, what is registered, errors, memory that stays
+allocated, models that outlive their last reference, hooks that add up in public registries. Ranks
+that disagree about their collectives are no internal matter: some of them wait for ever, or reduce
+what does not belong together.
 """
 
 
-class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class Finding(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
     """One broken rule.
 
-    ``oracle`` names the rule, one of :data:`ORACLES`. ``engine`` is the culprit by vote. ``op`` is the
-    index into the schedule (-1: none) and ``name`` the FQN or output that differs. ``error`` and
-    ``bound`` are absolute, in the tensor's unit; a bound of 0 means bitwise equality was required.
-    ``detail`` tells kinds of one oracle's findings apart.
+    ``oracle`` names the rule, one of :data:`ORACLES`. ``engine`` is the culprit by vote. ``op`` is
+    the index into the schedule (-1: none) and ``name`` the FQN or output that differs. ``error``
+    and ``bound`` are absolute, in the tensor's unit; a bound of 0 means bitwise equality was
+    required. ``detail`` tells kinds of one oracle's findings apart.
     """
 
     oracle: str
@@ -112,7 +120,9 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     @property
     def internal(self) -> bool:
         """Whether only an instrument can see it."""
-        return self.oracle in INTERNAL_ORACLES or (self.oracle == "leak" and self.detail in INTERNAL_LEAKS)
+        return self.oracle in INTERNAL_ORACLES or (
+            self.oracle == "leak" and self.detail in INTERNAL_LEAKS
+        )
 
 
 def is_internal(findings: Sequence[Finding]) -> bool:
@@ -121,7 +131,9 @@ def is_internal(findings: Sequence[Finding]) -> bool:
 
 
 def first_findings(findings: Sequence[Finding], most: int) -> tuple[Finding, ...]:
-    """The first of ``findings``, at most ``most``, with one of those that a user can see if there is one."""
+    """The first of ``findings``, at most ``most``, with one of those that a user can see if there
+    is one.
+    """
     kept = tuple(findings[:most])
     if not is_internal(kept):
         return kept
@@ -133,8 +145,8 @@ def signature_of(findings: Sequence[Finding]) -> str:
 
     A lost collective shows as a hang, a SIGABRT or a reset connection, by chance; all three have
     the signature ``desync/<engine>``. A tensor that is missing, or there where none should be, is
-    another kind than a wrong value, and another error than the expected one than none at all; leaks are
-    told apart by what is left. Empty when there is no finding.
+    another kind than a wrong value, and another error than the expected one than none at all;
+    leaks are told apart by what is left. Empty when there is no finding.
     """
     if not findings:
         return ""
@@ -149,21 +161,25 @@ def signature_of(findings: Sequence[Finding]) -> str:
         case "exception":
             return f"crash/{first.engine}/{first.detail}"
         case _:
-            told_apart = first.oracle in ("expectation", "leak") or first.detail in (MISSING, UNEXPECTED)
+            told_apart = first.oracle in ("expectation", "leak") or first.detail in (
+                MISSING,
+                UNEXPECTED,
+            )
             kind = f"/{first.detail}" if first.detail and told_apart else ""
             return f"divergence/{first.engine}/{first.oracle}{kind}"
 
 
-class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class Verdict(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
     """The outcome of one run of a Case in a world.
 
-    ``findings`` are in order of first appearance in the schedule; the first one is the primary one.
-    ``notes`` say per engine why it was not judged (a refusal with torch's text, or not applicable).
-    ``stacks`` hold the Python stack of every rank, for a hang or a death, and ``recordings`` what torch's
-    flight recorder says on the ranks that hung, a JSON text each.
-    ``rung`` is the strictest rung of the ladder by which tensors were judged; ``bitwise``: none differed.
-    ``tripped`` are the
-    known causes whose tripwires said that they occurred.
+    ``findings`` are in order of first appearance in the schedule; the first one is the primary
+    one. ``notes`` say per engine why it was not judged (a refusal with torch's text, or not
+    applicable). ``stacks`` hold the Python stack of every rank, for a hang or a death, and
+    ``recordings`` what torch's flight recorder says on the ranks that hung, a JSON text each.
+    ``rung`` is the strictest rung of the ladder by which tensors were judged; ``bitwise``: none
+    differed. ``tripped`` are the known causes whose tripwires said that they occurred.
     """
 
     status: Status

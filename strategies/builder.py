@@ -1,4 +1,6 @@
-"""One block under construction: its children, nodes and values, and the primitives that tasks are made of."""
+"""One block under construction: its children, nodes and values, and the primitives that tasks are
+made of.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _MAX_LEAVES_EXACT = 4
 
 
 class Growth:
-    """What the blocks of one model share: the decisions left, names taken, modules that can be reused."""
+    """What the blocks of one model share: the decisions left, names taken, modules that can be
+    reused.
+    """
 
     def __init__(self, tape: Tape, swarm: Swarm, leaves: Leaves) -> None:
         self.tape, self.swarm, self.leaves = tape, swarm, leaves
@@ -32,7 +36,9 @@ class Growth:
 
 
 class Callable(NamedTuple):
-    """A module of one float argument that returns a tensor; ``trained``: the result depends on it."""
+    """A module of one float argument that returns a tensor; ``trained``: the result depends on
+    it.
+    """
 
     name: str
     width: int
@@ -44,13 +50,21 @@ class BlockBuilder:
     """One block under construction. ``head`` is the value the next task extends."""
 
     def __init__(self, growth: Growth, path: str, inputs: tuple[str, ...], depth: int = 0) -> None:
-        self.growth, self.tape, self.path, self.inputs, self.depth = growth, growth.tape, path, inputs, depth
+        self.growth, self.tape, self.path, self.inputs, self.depth = (
+            growth,
+            growth.tape,
+            path,
+            inputs,
+            depth,
+        )
         self.children: list[Child] = []
         self.nodes: list[Call | TensorOp] = []
         self.widths: dict[str, int] = {}
         """The float values of the block."""
         self.trained: set[str] = set()
-        """Values that depend on a parameter of the block, with gradients; some that do may be missing."""
+        """Values that depend on a parameter of the block, with gradients; some that do may be
+        missing.
+        """
         self.called: list[Callable] = []
         """Children of one float argument that return a tensor."""
         self.head = ""
@@ -79,12 +93,23 @@ class BlockBuilder:
         return name
 
     def call(
-        self, module: Callable, argument: str, *, grad: bool = True, alternatives: tuple[str, ...] = ()
+        self,
+        module: Callable,
+        argument: str,
+        *,
+        grad: bool = True,
+        alternatives: tuple[str, ...] = (),
     ) -> str:
         """A call of a child that returns a tensor; the value it makes."""
         name = self.value(module.out)
         self.nodes.append(
-            Call(name=name, module=module.name, args=(argument,), grad=grad, alternatives=alternatives)
+            Call(
+                name=name,
+                module=module.name,
+                args=(argument,),
+                grad=grad,
+                alternatives=alternatives,
+            )
         )
         if grad and module.trained:
             self.trained.add(name)
@@ -126,4 +151,8 @@ class BlockBuilder:
     def project(self, value: str, width: int) -> str:
         """``value`` itself, or a leaf on it, of ``width`` features."""
         have = self.widths[value]
-        return value if have == width else self.call_leaf(value, self.growth.leaves.to_width(have, width))
+        return (
+            value
+            if have == width
+            else self.call_leaf(value, self.growth.leaves.to_width(have, width))
+        )

@@ -31,7 +31,9 @@ from fuzzshard.strategies.tensor_parallel import tensor_parallel
 from fuzzshard.strategies.wrapping import checkpoints, self_contained, wrap
 
 SIZES = (60, 40, 160, 80, 80, 160)
-"""Decisions for the swarm, settings, the model, plans, options and the schedule; few cases need more."""
+"""Decisions for the swarm, settings, the model, plans, options and the schedule; few cases need
+more.
+"""
 _EXACT = 25
 _DYADIC = 15
 """Percent of all cases, and of those that are not exact."""
@@ -48,18 +50,22 @@ def cases(
     max_mesh_size: int | None = None,
     cuda: bool = False,
 ) -> st.SearchStrategy[Case]:
-    """Valid cases for a world of ``world_size`` ranks, on meshes of at most ``max_mesh_size`` of them.
+    """Valid cases for a world of ``world_size`` ranks, on meshes of at most ``max_mesh_size`` of
+    them.
 
-    Everything drawn is valid by construction; nothing is filtered. A case has some of ``engines``. With
-    ``cuda`` some need a world on CUDA devices. A quarter of the cases are *exact*: dyadic values and only
-    operations that do not round, so that any order of summation must give equal bits.
+    Everything drawn is valid by construction; nothing is filtered. A case has some of ``engines``.
+    With ``cuda`` some need a world on CUDA devices. A quarter of the cases are *exact*: dyadic
+    values and only operations that do not round, so that any order of summation must give equal
+    bits.
     """
     largest = min(world_size, max_mesh_size or world_size)
     tapes = st.binary(min_size=sum(SIZES), max_size=sum(SIZES)).map(lambda data: cut(data, SIZES))
     return tapes.map(lambda tapes: _case(tapes, largest, engines, cuda))
 
 
-def _case(tapes: list[Tape], largest_mesh: int, engines: tuple[EngineName, ...], cuda: bool) -> Case:
+def _case(
+    tapes: list[Tape], largest_mesh: int, engines: tuple[EngineName, ...], cuda: bool
+) -> Case:
     for_swarm, for_settings, for_model, for_plans, for_options, for_schedule = tapes
     allowed = swarm(for_swarm)
     chosen = draw_engines(for_settings, allowed, engines)
@@ -76,14 +82,18 @@ def _case(tapes: list[Tape], largest_mesh: int, engines: tuple[EngineName, ...],
     return ddp(for_settings, allowed, related(for_settings, allowed, case))
 
 
-def _experiment(tape: Tape, for_model: Tape, swarm: Swarm, largest_mesh: int, *, cuda: bool) -> Case:
+def _experiment(
+    tape: Tape, for_model: Tape, swarm: Swarm, largest_mesh: int, *, cuda: bool
+) -> Case:
     """A model and all settings that are independent of how it is wrapped and trained."""
     exact = tape.chance(_EXACT)
     ranks = mesh(tape, swarm, largest_mesh, exact=exact)
     pool = widths(tape, swarm, exact=exact)
     data = inputs(tape, swarm, pool, cuda=cuda)
     root = model(for_model, swarm, pool, data, ranks, exact=exact)
-    if any(isinstance(module, Block) and module.passing == "dataclass" for _, module in walk(root)):
+    if any(
+        isinstance(module, Block) and module.passing == "dataclass" for _, module in walk(root)
+    ):
         data = replace(data, on_host=False)  # engines move no tensors inside a dataclass
     return Case(
         seed=256 * tape.below(256) + tape.below(256),
@@ -99,7 +109,9 @@ def _experiment(tape: Tape, for_model: Tape, swarm: Swarm, largest_mesh: int, *,
 
 
 def planned(tape: Tape, swarm: Swarm, case: Case) -> tuple[Case, Flow, frozenset[str]]:
-    """Wraps, ties, checkpoints and freezes; where gradients flow, and what is trainable at first."""
+    """Wraps, ties, checkpoints and freezes; where gradients flow, and what is trainable at
+    first.
+    """
     case = replace(case, wrap=wrap(tape, swarm, case.model, facts(case), case.mesh))
     if has_alias(case.model):
         case = self_contained(case)
@@ -112,7 +124,9 @@ def planned(tape: Tape, swarm: Swarm, case: Case) -> tuple[Case, Flow, frozenset
 
 
 def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
-    """What engines are told beyond the wrap plan. Later options are drawn such that they fit earlier ones."""
+    """What engines are told beyond the wrap plan. Later options are drawn such that they fit
+    earlier ones.
+    """
     found = facts(case)
     plan = tensor_parallel(tape, case, found)
     ranks = case.mesh if plan else replace(case.mesh, tensor=None)

@@ -46,14 +46,20 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
         device_mesh=case.mesh.replicate is None and case.mesh.tensor is None and tape.chance(40),
         join=None
         if by_replicate
-        else tape.weighted(((None, 6), ("initial", 2), ("effective", 2), ("throwing", 2), ("off", 2))),
+        else tape.weighted(
+            ((None, 6), ("initial", 2), ("effective", 2), ("throwing", 2), ("off", 2))
+        ),
         manual_finalization=not by_replicate and tape.chance(30),
         buffers="local"
         if by_replicate
-        else tape.weighted((("local", 6), ("broadcast", 3), ("forward_broadcast", 3), ("forward_local", 3))),
+        else tape.weighted(
+            (("local", 6), ("broadcast", 3), ("forward_broadcast", 3), ("forward_local", 3))
+        ),
         ignored_modules=case.ddp.ignored_modules,
     )
-    if (told := [name for name in off_default(options) if name != "ignored_modules"]) and tape.chance(_ALONE):
+    if (
+        told := [name for name in off_default(options) if name != "ignored_modules"]
+    ) and tape.chance(_ALONE):
         name = tape.pick(told)
         options = replace(case.ddp, **{name: getattr(options, name)})
     if not (options.broadcasts_buffers and has_batch_norm(case, "")):

@@ -22,7 +22,9 @@ def draw_batch(
     engines: tuple[EngineName, ...] = ALL_ENGINES,
     cuda: bool = False,
 ) -> list[Case]:
-    """``count`` cases by one run of Hypothesis; equal arguments give equal lists. The first is minimal."""
+    """``count`` cases by one run of Hypothesis; equal arguments give equal lists. The first is
+    minimal.
+    """
     drawn: list[Case] = []
 
     @seed(batch_seed)
@@ -52,7 +54,9 @@ def case_stream(
     seen: set[int] = set()  # hashes: the cases of weeks would fill the memory
     for index in itertools.count():
         batch_seed = zlib.crc32(f"{stream_seed}/{index}".encode())
-        for case in draw_batch(batch_seed, _BATCH, world_size=world_size, engines=engines, cuda=cuda):
+        for case in draw_batch(
+            batch_seed, _BATCH, world_size=world_size, engines=engines, cuda=cuda
+        ):
             if hash(case) not in seen:
                 seen.add(hash(case))
                 yield case

@@ -1,4 +1,5 @@
-"""Ranks that call other modules than their peers: what FSDP1 promises to notice in debug level DETAIL.
+"""Ranks that call other modules than their peers: what FSDP1 promises to notice in debug level
+DETAIL.
 
 No other engine makes a promise about it, so these cases are a family of their own.
 Source: the ``_ExecOrderData`` class in torch/distributed/fsdp/_exec_order_utils.py.
@@ -34,7 +35,9 @@ def diverging(tape: Tape, largest_mesh: int) -> Case:
     )
     before: tuple[Op, ...] = ()
     if tape.chance(50):
-        before = tuple(op for i in range(1 + tape.below(3)) for op in (Forward(batch=i), Backward()))
+        before = tuple(
+            op for i in range(1 + tape.below(3)) for op in (Forward(batch=i), Backward())
+        )
     used = len(before) // 2
     after: tuple[Op, ...] = (Forward(batch=used),)
     if before:
@@ -71,7 +74,9 @@ def _two_paths(inner: int, width: int, relu: bool) -> Block:
     nodes: list[Call | TensorOp] = [Call(name="h0", module="first", args=("x",))]
     if relu:
         nodes.append(TensorOp(name="h1", op="relu", args=("h0",)))
-    nodes.append(Call(name="h2", module="second", args=("h1" if relu else "h0",), alternatives=("other",)))
+    nodes.append(
+        Call(name="h2", module="second", args=("h1" if relu else "h0",), alternatives=("other",))
+    )
     children = (
         Child(name="first", module=Linear(out=inner)),
         Child(name="second", module=Linear(out=width, bias=False)),

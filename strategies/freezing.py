@@ -12,8 +12,12 @@ from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
 
-def freezes(tape: Tape, swarm: Swarm, found: Facts, flow: Flow) -> tuple[tuple[Freeze, ...], frozenset[str]]:
-    """Up to three frozen modules or parameters, and what stays trainable: enough for a backward."""
+def freezes(
+    tape: Tape, swarm: Swarm, found: Facts, flow: Flow
+) -> tuple[tuple[Freeze, ...], frozenset[str]]:
+    """Up to three frozen modules or parameters, and what stays trainable: enough for a
+    backward.
+    """
     trainable = frozenset(found.parameters)
     chosen: list[Freeze] = []
     for kind in ("freeze_parameter", "freeze_module", "freeze_parameter"):

@@ -52,7 +52,9 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
 
 
 def _further(tape: Tape, case: Case, options: FSDP1, *, cuda: bool) -> FSDP1:
-    """``options`` with initial values, hooks and full parameters that go with them; half have none."""
+    """``options`` with initial values, hooks and full parameters that go with them; half have
+    none.
+    """
     if tape.chance(50):
         return options
     hybrid = options.strategy.startswith("hybrid")
@@ -66,8 +68,8 @@ def _further(tape: Tape, case: Case, options: FSDP1, *, cuda: bool) -> FSDP1:
     summon = tape.weighted(
         (
             *((None, 6), ("written", 3), ("discarded", 3), ("root", 2), ("first_rank", 2)),
-            # in float64 it overruns a buffer of float32, and spoils the ranks for whatever comes next
-            # (unshard_grad in torch/distributed/fsdp/_flat_param.py; corpus/findings has it)
+            # in float64 it overruns a buffer of float32, and spoils the ranks for whatever comes
+            # next (unshard_grad in torch/distributed/fsdp/_flat_param.py; corpus/findings has it)
             *((("gradients", 3),) if options.use_orig_params and case.dtype == "float32" else ()),
             *((("on_host", 2),) if cuda and fsdp1_shards(replace(case, fsdp1=options)) else ()),
         )

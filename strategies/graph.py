@@ -1,8 +1,8 @@
 """Models: a block is grown from tasks, each of which extends its forward DAG by a node or a few.
 
-The tasks of a case are what its swarm allows. Every task keeps the graph valid: operands of ``add``
-and ``mul`` are brought to one width by a projection where they differ, and a value a task makes is
-read by the same task unless making an unread one is the task.
+The tasks of a case are what its swarm allows. Every task keeps the graph valid: operands of
+``add`` and ``mul`` are brought to one width by a projection where they differ, and a value a task
+makes is read by the same task unless making an unread one is the task.
 """
 
 from __future__ import annotations
@@ -41,12 +41,18 @@ _NUM_LEAVES_EXACT = ((1, 4), (2, 4), (3, 1))
 def model(
     tape: Tape, swarm: Swarm, pool: tuple[int, ...], inputs: Inputs, mesh: Mesh, *, exact: bool
 ) -> Block:
-    """A root block for ``inputs``; ``exact`` keeps to operations without rounding and to few of them."""
+    """A root block for ``inputs``; ``exact`` keeps to operations without rounding and to few of
+    them.
+    """
     leaves = Leaves(tape, swarm, pool, sequence=inputs.seq > 0, exact=exact)
     growth = Growth(tape, swarm, leaves)
     count = tape.weighted(_NUM_LEAVES_EXACT if exact else _NUM_LEAVES)
-    tasks = tape.shuffled([*["leaf"] * count, *_edge_tasks(tape, swarm, inputs, mesh, exact=exact)])
-    names = ("x",) if len(inputs.tensors) == 1 else tuple(f"x{i}" for i in range(len(inputs.tensors)))
+    tasks = tape.shuffled(
+        [*["leaf"] * count, *_edge_tasks(tape, swarm, inputs, mesh, exact=exact)]
+    )
+    names = (
+        ("x",) if len(inputs.tensors) == 1 else tuple(f"x{i}" for i in range(len(inputs.tensors)))
+    )
     root = BlockGrower(growth, "", names)
     for name, tensor in zip(names, inputs.tensors, strict=True):
         if tensor.kind == "ids":

@@ -16,7 +16,9 @@ from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
 
-def group_options(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> tuple[WrapGroup, ...]:
+def group_options(
+    tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool
+) -> tuple[WrapGroup, ...]:
     """The wrap plan of ``case`` with further options."""
     groups = list(case.wrap)
     if "offload" in swarm:
@@ -24,16 +26,22 @@ def group_options(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: b
         most = tape.chance(80)
         groups = [replace(g, offload=kind) if most or tape.chance(50) else g for g in groups]
     if "shard_dim" in swarm and not case.tensor_parallel:
-        groups = [_with_shard_dim(tape, case, found, index, group) for index, group in enumerate(groups)]
+        groups = [
+            _with_shard_dim(tape, case, found, index, group) for index, group in enumerate(groups)
+        ]
     groups = _with_prefetches(tape, swarm, case, found, groups)
     if "communication" in swarm and groups:
         alike = tape.chance(50)
         options = _communication(tape)
-        groups = [replace(g, communication=options if alike else _communication(tape)) for g in groups]
+        groups = [
+            replace(g, communication=options if alike else _communication(tape)) for g in groups
+        ]
         if tape.chance(15):  # seldom, as older releases have it not
             groups = [replace(g, communication=(*g.communication, "keep_storage")) for g in groups]
         groups = _with_roots_that_share(tape, case, groups)
-        groups = [_fitting(tape, replace(case, wrap=tuple(groups)), found, i) for i in range(len(groups))]
+        groups = [
+            _fitting(tape, replace(case, wrap=tuple(groups)), found, i) for i in range(len(groups))
+        ]
     return tuple(groups)
 
 
@@ -60,7 +68,9 @@ def _with_roots_that_share(tape: Tape, case: Case, groups: list[WrapGroup]) -> l
 
 
 def _fitting(tape: Tape, case: Case, found: Facts, index: int) -> WrapGroup:
-    """The group at ``index`` without what does not fit it, and often with what few groups can have."""
+    """The group at ``index`` without what does not fit it, and often with what few groups can
+    have.
+    """
     group = case.wrap[index]
     if misfit(case, found, index, "no_backward_unshard") is None and tape.chance(90):
         group = replace(group, communication=(*group.communication, "no_backward_unshard"))
@@ -73,10 +83,16 @@ def _fitting(tape: Tape, case: Case, found: Facts, index: int) -> WrapGroup:
     return replace(group, communication=kept)
 
 
-def _with_shard_dim(tape: Tape, case: Case, found: Facts, index: int, group: WrapGroup) -> WrapGroup:
+def _with_shard_dim(
+    tape: Tape, case: Case, found: Facts, index: int, group: WrapGroup
+) -> WrapGroup:
     """``fully_shard`` shards along a dim other than the first only where that is even."""
     changed = replace(group, shard_dim=tape.pick(("last", "largest")))
-    shapes = [found.parameters[fqn] for fqn, indices in parameter_groups(case).items() if index in indices]
+    shapes = [
+        found.parameters[fqn]
+        for fqn, indices in parameter_groups(case).items()
+        if index in indices
+    ]
     dims = [(shard_dim(changed, shape), shape) for shape in shapes]
     even = all(not dim or shape[dim] % case.mesh.shard == 0 for dim, shape in dims)
     return changed if even else group
@@ -85,7 +101,9 @@ def _with_shard_dim(tape: Tape, case: Case, found: Facts, index: int, group: Wra
 def _with_prefetches(
     tape: Tape, swarm: Swarm, case: Case, found: Facts, groups: list[WrapGroup]
 ) -> list[WrapGroup]:
-    """Prefetches of the next one or two modules that run below the same root; rarely of any other."""
+    """Prefetches of the next one or two modules that run below the same root; rarely of any
+    other.
+    """
     kinds = [kind for kind in ("forward_prefetch", "backward_prefetch") if kind in swarm]
     if not kinds:
         return groups

@@ -17,7 +17,9 @@ _ODD_WIDTHS = (3, 5, 6, 7, 5, 3, 9, 17)
 
 
 def widths(tape: Tape, swarm: Swarm, *, exact: bool) -> tuple[int, ...]:
-    """The widths of a case, one to three: few, so that values often fit together without a projection."""
+    """The widths of a case, one to three: few, so that values often fit together without a
+    projection.
+    """
     pool: tuple[int, ...] = _EVEN_WIDTHS
     if "odd_widths" in swarm:
         pool = _ODD_WIDTHS if tape.chance(60) else (*_EVEN_WIDTHS, *_ODD_WIDTHS)
@@ -30,7 +32,9 @@ def widths(tape: Tape, swarm: Swarm, *, exact: bool) -> tuple[int, ...]:
 
 
 def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], *, cuda: bool) -> Inputs:
-    """One to three tensors. Ids are below a width of the pool, so a head can be tied to the embedding."""
+    """One to three tensors. Ids are below a width of the pool, so a head can be tied to the
+    embedding.
+    """
     tensors = []
     count = tape.weighted(((2, 3), (3, 1))) if "several_inputs" in swarm and tape.chance(70) else 1
     for _ in range(count):
@@ -53,10 +57,11 @@ def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], *, cuda: bool) -> In
 
 
 def with_rank_batches(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
-    """A finished case in which ranks have different numbers of rows: in all batches, or in one of them.
+    """A finished case in which ranks have different numbers of rows: in all batches, or in one of
+    them.
 
-    One rank is short, as at the end of an epoch; or every rank has a row more than the one before it; or each
-    has what it has, a single row or none at all included.
+    One rank is short, as at the end of an epoch; or every rank has a row more than the one before
+    it; or each has what it has, a single row or none at all included.
     """
     ranks = range(case.mesh.data_size)
     if "rank_batches" not in swarm or case.inputs.same_on_ranks or len(ranks) == 1:
@@ -66,7 +71,11 @@ def with_rank_batches(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Cas
     batch = tape.pick(batches[::-1]) if len(batches) > 1 and tape.chance(35) else None
     kind = tape.weighted((("short", 5), ("more", 2), ("any", 3)))
     if kind == "short":
-        rows = {tape.pick(ranks[::-1]): tape.pick([n for n in (1, usual - 1, 0, usual + 1) if n >= least])}
+        rows = {
+            tape.pick(ranks[::-1]): tape.pick(
+                [n for n in (1, usual - 1, 0, usual + 1) if n >= least]
+            )
+        }
     elif kind == "more":
         rows = {rank: usual + rank for rank in ranks[1:]}
     else:

@@ -63,11 +63,15 @@ class Leaves:
 
     def to_width_with_parameters(self, width: int, out: int) -> Leaf:
         """As :meth:`to_width`, and it has parameters."""
-        return self._make(self.tape.pick(self.training if width == out else self.changing), width, out)
+        return self._make(
+            self.tape.pick(self.training if width == out else self.changing), width, out
+        )
 
     def to_width(self, width: int, out: int) -> Leaf:
         """A leaf that takes a value of ``width`` to one of ``out`` features."""
-        return self._make(self.tape.pick(self.keeping if width == out else self.changing), width, out)
+        return self._make(
+            self.tape.pick(self.keeping if width == out else self.changing), width, out
+        )
 
     def _make(self, kind: Kind, width: int, out: int) -> Leaf:
         assert kind.draw is not None

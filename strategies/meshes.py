@@ -1,4 +1,6 @@
-"""Meshes: 1D of any size the world has, the 2D mesh (replicate, shard) of HSDP, and the axes around them."""
+"""Meshes: 1D of any size the world has, the 2D mesh (replicate, shard) of HSDP, and the axes
+around them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _WEIGHT_OF_ALL_LARGER = 12
 
 
 def mesh(tape: Tape, swarm: Swarm, world_size: int, *, exact: bool) -> Mesh:
-    """A mesh of at most ``world_size`` ranks; ``exact`` asks for powers of two, where means are exact."""
+    """A mesh of at most ``world_size`` ranks; ``exact`` asks for powers of two, where means are
+    exact.
+    """
     pipeline = 2 if "pipeline" in swarm and world_size >= 4 else None
     left = world_size // (pipeline or 1)
     tensor = _tensor_axis(tape, swarm, left)

@@ -35,7 +35,8 @@ def optimizer(tape: Tape, swarm: Swarm, *, exact: bool) -> Optimizer:
 def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Optimizer:
     """The case's optimizer with what does not depend on its kind.
 
-    ``foreach`` implementations take no list of DTensors on different meshes, which tensor parallelism makes.
+    ``foreach`` implementations take no list of DTensors on different meshes, which tensor
+    parallelism makes.
     """
     foreach = None
     if case.tensor_parallel:
@@ -49,5 +50,8 @@ def optimizer_options(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Opt
         if target is not None and below(everything, target, inside=False):
             exclude = (target,)
     return replace(
-        case.optimizer, foreach=foreach, exclude=exclude, post_optim_event="post_optim_event" in swarm
+        case.optimizer,
+        foreach=foreach,
+        exclude=exclude,
+        post_optim_event="post_optim_event" in swarm,
     )

@@ -30,11 +30,15 @@ _RELATIONS: tuple[Relation, ...] = ("unshard", "delay", "prefetch", "checkpoint"
 """Those that some cases have nothing for; ``reshard`` can be asked of nearly every case."""
 
 _IGNORED_BY_REPLICATE = 10
-"""Percent of its cases that ignore something, beyond those of the extension: it alone is told so itself."""
+"""Percent of its cases that ignore something, beyond those of the extension: it alone is told so
+itself.
+"""
 
 
 def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[EngineName, ...]:
-    """Engines among those that the caller allows; ``replicate`` often takes the place of ``ddp``."""
+    """Engines among those that the caller allows; ``replicate`` often takes the place of
+    ``ddp``.
+    """
     chosen = [e for e in allowed if e in _ALWAYS or e in swarm]
     if {"ddp", "replicate"} <= set(chosen) and tape.chance(40):
         chosen.remove("ddp")
@@ -42,11 +46,17 @@ def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[
 
 
 def ignored(tape: Tape, swarm: Swarm, found: Facts) -> tuple[str, ...]:
-    """A parameter or a module, of which the groups have others; ``replicate`` ignores modules only."""
-    if "ignored" not in swarm and not ("replicate" in swarm and tape.chance(_IGNORED_BY_REPLICATE)):
+    """A parameter or a module, of which the groups have others; ``replicate`` ignores modules
+    only.
+    """
+    if "ignored" not in swarm and not (
+        "replicate" in swarm and tape.chance(_IGNORED_BY_REPLICATE)
+    ):
         return ()
     everything = frozenset(found.parameters)
-    target = pick_target(tape, found, everything, module=tape.chance(80 if "replicate" in swarm else 35))
+    target = pick_target(
+        tape, found, everything, module=tape.chance(80 if "replicate" in swarm else 35)
+    )
     return (target,) if target and below(everything, target, inside=False) else ()
 
 
@@ -54,7 +64,9 @@ def options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
     """The options that fit every case."""
     compiler = None
     if "compile" in swarm:
-        compiler = tape.weighted((("eager", 3), ("aot_eager", 2), *((("inductor", 2),) if cuda else ())))
+        compiler = tape.weighted(
+            (("eager", 3), ("aot_eager", 2), *((("inductor", 2),) if cuda else ()))
+        )
     return replace(
         case,
         init="meta" if "meta" in swarm else "device",
@@ -85,7 +97,9 @@ def related(tape: Tape, swarm: Swarm, case: Case) -> Case:
 def _delays(tape: Tape, swarm: Swarm) -> tuple[Delay, ...]:
     if "delays" not in swarm and not ("relation" in swarm and tape.chance(15)):
         return ()
-    sites = dict.fromkeys(tape.pick(_SITES) for _ in range(tape.weighted(((1, 4), (2, 2), (4, 1)))))
+    sites = dict.fromkeys(
+        tape.pick(_SITES) for _ in range(tape.weighted(((1, 4), (2, 2), (4, 1))))
+    )
     return tuple(
         Delay(
             site=site,

@@ -1,4 +1,6 @@
-"""Mixed precision: policies of wrap groups under which every forward can compute, and parameter dtypes."""
+"""Mixed precision: policies of wrap groups under which every forward can compute, and parameter
+dtypes.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,11 @@ def policy(tape: Tape, case: Case) -> Precision:
 
 
 def precision(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
-    """Policies for the wrap groups, most often one for all; or none, where no policy lets the model compute.
+    """Policies for the wrap groups, most often one for all; or none, where no policy lets the
+    model compute.
 
-    Modules want inputs of the dtype of their parameters, so what is drawn is simplified until that holds.
+    Modules want inputs of the dtype of their parameters, so what is drawn is simplified until that
+    holds.
     """
     if "precision" not in swarm:
         return case
@@ -52,7 +56,8 @@ def precision(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
     casts = "cast" in swarm
     for policies in options:
         groups = tuple(
-            replace(group, precision=policy) for group, policy in zip(case.wrap, policies, strict=True)
+            replace(group, precision=policy)
+            for group, policy in zip(case.wrap, policies, strict=True)
         )
         if computes(replace(case, wrap=groups), found, casts=casts):
             return _keeping(tape, swarm, replace(case, wrap=groups), found)
@@ -60,11 +65,15 @@ def precision(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
 
 
 def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
-    """Often with policies that spare parameters of one dimension, where the model computes with that."""
+    """Often with policies that spare parameters of one dimension, where the model computes with
+    that.
+    """
     if "cast" in swarm or not tape.chance(30):
         return case
     groups = tuple(
-        replace(g, precision=replace(g.precision, keep="vectors")) if g.precision and g.precision.param else g
+        replace(g, precision=replace(g.precision, keep="vectors"))
+        if g.precision and g.precision.param
+        else g
         for g in case.wrap
     )
     kept = replace(case, wrap=groups)
@@ -85,7 +94,9 @@ def _varied(tape: Tape, base: Precision, case: Case) -> Precision | None:
             return None
 
 
-def parameter_dtypes(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> tuple[ParameterDtype, ...]:
+def parameter_dtypes(
+    tape: Tape, swarm: Swarm, case: Case, found: Facts
+) -> tuple[ParameterDtype, ...]:
     """Another dtype for something frozen, which its group casts like the rest.
 
     The trainable parameters of a group must be of one dtype (``_init_mp_dtypes`` in
@@ -106,7 +117,9 @@ def in_one_dtype(case: Case) -> Case:
 
 
 def computes(case: Case, found: Facts, target: str = "", *, casts: bool = False) -> bool:
-    """Whether dtypes and layouts meet in a forward, with ``casts`` in every dtype that there may be."""
+    """Whether dtypes and layouts meet in a forward, with ``casts`` in every dtype that there may
+    be.
+    """
     forward = Forward(target=target)
     ops: tuple[Op, ...] = (forward, Cast.to_other(case.dtype), forward) if casts else (forward,)
     scheduled = replace(case, schedule=ops)

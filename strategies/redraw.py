@@ -1,7 +1,8 @@
-"""Drawing one part of a finished case again: what the strategies would have drawn after the rest of it.
+"""Drawing one part of a finished case again: what the strategies would have drawn after the rest
+of it.
 
-A case is drawn in the order model, wrap plan, options, schedule, and each part fits what came before. So
-any end of this sequence can be drawn anew for the beginning of another case.
+A case is drawn in the order model, wrap plan, options, schedule, and each part fits what came
+before. So any end of this sequence can be drawn anew for the beginning of another case.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ def _present(case: Case, start: Start) -> Iterator[str]:
     if case.checkpoints:
         yield "checkpoint"
     if start == "schedule":
-        if any(group.precision is not None for group in case.wrap) or case.fsdp1.precision is not None:
+        if (
+            any(group.precision is not None for group in case.wrap)
+            or case.fsdp1.precision is not None
+        ):
             yield "precision"
         if case.dtypes:
             yield "other_dtypes"
@@ -76,7 +80,10 @@ def _present(case: Case, start: Start) -> Iterator[str]:
 
 def _without_options(case: Case) -> Case:
     """``case`` as it is before its options are drawn."""
-    groups = (WrapGroup(modules=g.modules, reshard_after_forward=g.reshard_after_forward) for g in case.wrap)
+    groups = (
+        WrapGroup(modules=g.modules, reshard_after_forward=g.reshard_after_forward)
+        for g in case.wrap
+    )
     mesh = case.mesh if case.tensor_parallel else replace(case.mesh, tensor=None)
     return replace(
         case,

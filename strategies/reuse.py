@@ -14,11 +14,15 @@ from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
 _ACROSS_GROUPS = 16
-"""Percent: ``fully_shard`` refuses a parameter that two groups would manage, if the root is wrapped."""
+"""Percent: ``fully_shard`` refuses a parameter that two groups would manage, if the root is
+wrapped.
+"""
 
 
 def ties(tape: Tape, swarm: Swarm, case: Case) -> tuple[Tie, ...]:
-    """Up to two pairs of parameters of one shape, mostly within a wrap group, for a case without ties."""
+    """Up to two pairs of parameters of one shape, mostly within a wrap group, for a case without
+    ties.
+    """
     if "tie" not in swarm:
         return ()
     within, across = _options(case)
@@ -36,7 +40,9 @@ def ties(tape: Tape, swarm: Swarm, case: Case) -> tuple[Tie, ...]:
 
 
 def _options(case: Case) -> tuple[list[Tie], list[Tie]]:
-    """All possible ties within a wrap group, and across groups where torch refuses them in words."""
+    """All possible ties within a wrap group, and across groups where torch refuses them in
+    words.
+    """
     found = facts(case)
     groups = {module: i for i, group in enumerate(case.wrap) for module in group.modules}
     within: list[Tie] = []
@@ -46,5 +52,7 @@ def _options(case: Case) -> tuple[list[Tie], list[Tie]]:
             above = [enclosing(fqn, groups) for fqn in (source, parameter)]
             first, second = (None if path is None else groups[path] for path in above)
             if first == second or "" in groups:
-                (within if first == second else across).append(Tie(parameter=parameter, source=source))
+                (within if first == second else across).append(
+                    Tie(parameter=parameter, source=source)
+                )
     return within, across

@@ -1,9 +1,9 @@
 """Schedules: training runs as users write them, and the odd ones that are legal all the same.
 
 A step is a few rounds of [flags, forward, backward], then ``step`` and ``zero_grad``. Between two
-ops anything may happen that plain PyTorch allows too: a toggle of ``requires_grad``, an eval forward,
-a forward of a submodule. Every pending loss has its backward before the step, because autograd
-refuses a backward through parameters that were changed in place.
+ops anything may happen that plain PyTorch allows too: a toggle of ``requires_grad``, an eval
+forward, a forward of a submodule. Every pending loss has its backward before the step, because
+autograd refuses a backward through parameters that were changed in place.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from fuzzshard.case.graph import count_paths
 from fuzzshard.case.groups import reached_roots
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.op import Below, Op, Which
-from fuzzshard.parts.ops import OPS, Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step, ZeroGrad
+from fuzzshard.parts.ops import (
+    OPS,
+    Backward,
+    Forward,
+    SetFlag,
+    SetMode,
+    SetRequiresGrad,
+    Step,
+    ZeroGrad,
+)
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.subject import Subject
@@ -51,7 +60,9 @@ class Run:
         self.trainable = subject.trainable
         self.wrapped = [module for group in subject.case.wrap for module in group.modules]
         self.must_reach = False
-        """Whether every backward of this step must reach all FSDP roots, to end what flags began there."""
+        """Whether every backward of this step must reach all FSDP roots, to end what flags began
+        there.
+        """
         self.targets = subject.forward_targets() if "non_root_forward" in swarm else []
         self.pending = 0
         self.batch = 0
@@ -59,7 +70,9 @@ class Run:
         self.zero_before = tape.chance(25)
         self.toggles = tape.below(4) if "toggle" in swarm else 0
         self.started = tape.chance(4)
-        """Whether a module below the root may be called: before the root's first forward, torch refuses."""
+        """Whether a module below the root may be called: before the root's first forward, torch
+        refuses.
+        """
         self.restore: list[SetFlag] = []
         self.must_sync = "save_load" in swarm or "fsdp1" in subject.case.engines
         """Whether no step may follow a backward that did not synchronise."""
@@ -107,7 +120,9 @@ class Run:
             self.zero_grad()
 
     def leave_unsynced(self) -> None:
-        """Rarely, the step follows a backward that did not synchronise; the next step's backward does."""
+        """Rarely, the step follows a backward that did not synchronise; the next step's backward
+        does.
+        """
         if self.pending or not self.wrapped or self.must_sync or not self.allows("no_sync", 12):
             return
         flag = SetFlag.off(self, "requires_gradient_sync", partial=self.tape.chance(40))
@@ -117,7 +132,9 @@ class Run:
         self.restore.append(flag.restored_by)
 
     def forwards(self) -> None:
-        """What precedes the backward of a round: a forward, or two; or none when one is pending still."""
+        """What precedes the backward of a round: a forward, or two; or none when one is pending
+        still.
+        """
         if self.pending and self.tape.chance(50):
             return
         self.forward()
@@ -148,7 +165,9 @@ class Run:
         if self.targets and self.started and self.tape.chance(35):
             chosen = self.tape.pick(self.targets)
             reaches = self.reached(chosen) == self.reached("")
-            if any(self.subject.flow.outputs(chosen, self.trainable)) and (reaches or not self.must_reach):
+            if any(self.subject.flow.outputs(chosen, self.trainable)) and (
+                reaches or not self.must_reach
+            ):
                 target = chosen
         self.started |= not target
         if not self.tape.chance(10):
@@ -167,7 +186,9 @@ class Run:
         if len(flows) == 1 or not self.allows("partial_loss", 75):
             return None
         kept = self.tape.pick([i for i, flow in enumerate(flows) if flow])
-        return tuple(i for i in range(len(flows)) if i == kept or (len(flows) > 2 and self.tape.chance(40)))
+        return tuple(
+            i for i in range(len(flows)) if i == kept or (len(flows) > 2 and self.tape.chance(40))
+        )
 
     def aside(self) -> None:
         """Something that is no part of training: a forward without gradients or in eval mode."""
@@ -211,7 +232,9 @@ class Run:
         after = self.trainable - below(self.trainable, target, inside=True)
         if value:
             after = self.trainable | below(frozen, target, inside=True)
-        if value and any(is_within(d.target, target) or is_within(target, d.target) for d in self.dtypes):
+        if value and any(
+            is_within(d.target, target) or is_within(target, d.target) for d in self.dtypes
+        ):
             return None
         if not any(self.subject.flow.outputs("", after)):
             return None
@@ -220,7 +243,9 @@ class Run:
 
     def early(self, percent: int) -> list[Op]:
         """The ops before the first step with this probability, else those before any."""
-        return self.between[0 if not self.tape.chance(100 - percent) else self.tape.below(len(self.between))]
+        return self.between[
+            0 if not self.tape.chance(100 - percent) else self.tape.below(len(self.between))
+        ]
 
     def any_wrapped(self, percent: int = 40) -> Below:
         """The root and all below it, or one wrapped module with this probability."""
@@ -229,10 +254,12 @@ class Run:
         return Below(self.tape.pick(self.wrapped), self.tape.chance(30))
 
     def finished(self) -> tuple[Op, ...]:
-        """The schedule, often with a last forward, which shows whether what the last step changed is used.
+        """The schedule, often with a last forward, which shows whether what the last step changed
+        is used.
 
-        Not for FSDP1, which may take it for another order of forwards than the first iteration's, and warn.
-        Where only losses are compared, engines freeze something before the last one of training.
+        Not for FSDP1, which may take it for another order of forwards than the first iteration's,
+        and warn. Where only losses are compared, engines freeze something before the last one of
+        training.
         """
         case = self.case
         bound = case.checkpoints or case.dtypes or looks_at_unsharded(case)

@@ -21,7 +21,9 @@ class Subject:
     trainable: frozenset[str]
 
     def forward_targets(self) -> list[str]:
-        """Modules below the root that can be called by themselves: their groups run within them."""
+        """Modules below the root that can be called by themselves: their groups run within
+        them.
+        """
         return [path for path in self.found.modules if path and self._stands_alone(path)]
 
     def _stands_alone(self, path: str) -> bool:

@@ -4,7 +4,8 @@ A generator that may always do everything makes every case a bit of everything; 
 one another then never meet alone. Leaving out about half of the choices per case makes small cases
 with few features and large conjunctions both common (Groce et al., Swarm Testing, ISSTA 2012).
 
-What only some programs do (mixed precision, tensor parallelism, offloading, checkpoints on disk, ...) is an
+What only some programs do (mixed precision, tensor parallelism, offloading, checkpoints on disk,
+...) is an
 *extension*: a third of the cases have none, the others each with a probability of its own.
 """
 
@@ -179,7 +180,10 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
         },
     ),
     # an image has no sequence axis; patches and plain values do not join
-    ("conv2d", {"attend", "sequence", "ids", "several_inputs", "batch_norm", "conv1d", "attention"}),
+    (
+        "conv2d",
+        {"attend", "sequence", "ids", "several_inputs", "batch_norm", "conv1d", "attention"},
+    ),
     # buffers keep their dtype
     ("precision", {"batch_norm"}),
     # masks are drawn per rank, and tensor-parallel ranks must draw alike; local results are views;

@@ -1,13 +1,14 @@
 """A tape of bytes from which one dimension of a case is read, decision by decision.
 
-Hypothesis draws the tapes of a case as one value, for three reasons. A byte costs 2 us where a draw
-of its own costs 15 us. Bytes are uniform and independent of what modules are loaded, which integers
-of Hypothesis are not. And where one strategy is drawn twice, four of five examples that Hypothesis
-generates are mutations which copy one draw over another; here they were cases with nothing in them.
+Hypothesis draws the tapes of a case as one value, for three reasons. A byte costs 2 us where a
+draw of its own costs 15 us. Bytes are uniform and independent of what modules are loaded, which
+integers of Hypothesis are not. And where one strategy is drawn twice, four of five examples that
+Hypothesis generates are mutations which copy one draw over another; here they were cases with
+nothing in them.
 
-Every dimension has its own tape, so shrinking the model leaves the schedule's decisions alone. A zero
-byte is always the simplest decision, and so is everything past the end of the tape: options are
-listed simplest first.
+Every dimension has its own tape, so shrinking the model leaves the schedule's decisions alone. A
+zero byte is always the simplest decision, and so is everything past the end of the tape: options
+are listed simplest first.
 """
 
 from __future__ import annotations

@@ -82,7 +82,9 @@ class BlockGrower(BlockBuilder):
     def train(self) -> None:
         """Makes sure that a backward from the head reaches a parameter."""
         if self.head not in self.trained:
-            self.head = self.call_leaf(self.head, self.growth.leaves.with_parameters(self.widths[self.head]))
+            self.head = self.call_leaf(
+                self.head, self.growth.leaves.with_parameters(self.widths[self.head])
+            )
 
     def linear(self) -> None:
         """A linear layer on the head whose width a tensor-parallel axis divides."""
@@ -109,7 +111,9 @@ class BlockGrower(BlockBuilder):
     def repeat(self, *, grad: bool) -> None:
         """Calls a child a second time, with or without gradients."""
         if not self.called:
-            self.head = self.call_leaf(self.head, self.growth.leaves.with_parameters(self.widths[self.head]))
+            self.head = self.call_leaf(
+                self.head, self.growth.leaves.with_parameters(self.widths[self.head])
+            )
         module = self.tape.pick(self.called)
         if grad:
             self.head = self.call(module, self.project(self.head, module.width))
@@ -119,10 +123,11 @@ class BlockGrower(BlockBuilder):
         self.merge(self.head, self.call(module, argument, grad=False))
 
     def add_in_place(self) -> None:
-        """Adds what a child makes without gradients to a new value that no one else has read or saved.
+        """Adds what a child makes without gradients to a new value that no one else has read or
+        saved.
 
-        Autograd refuses a backward through what was changed in place: the new value is the result of a leaf
-        that does not save it, and only calls without gradients have read it.
+        Autograd refuses a backward through what was changed in place: the new value is the result
+        of a leaf that does not save it, and only calls without gradients have read it.
         """
         leaves = self.growth.leaves
         width = self.widths[self.head]
@@ -193,14 +198,20 @@ class BlockGrower(BlockBuilder):
         inner.widths = {n: self.widths[a] for n, a in zip(names, arguments, strict=True)}
         inner.start()
         inner.grow(tasks if "leaf" in tasks else ["leaf", *tasks])
-        block = inner.finish(several_outputs="several_outputs" in self.growth.swarm and self.tape.chance(60))
+        block = inner.finish(
+            several_outputs="several_outputs" in self.growth.swarm and self.tape.chance(60)
+        )
         self.children.append(Child(name=name, module=block))
         outs = [inner.widths[v] for v in block.outputs]
         node = f"h{len(self.nodes)}"
         self.nodes.append(Call(name=node, module=name, args=arguments))
-        results = {node if block.returns == "tensor" else f"{node}.{i}": out for i, out in enumerate(outs)}
+        results = {
+            node if block.returns == "tensor" else f"{node}.{i}": out for i, out in enumerate(outs)
+        }
         self.widths |= results
-        self.trained |= {r for r, v in zip(results, block.outputs, strict=True) if v in inner.trained}
+        self.trained |= {
+            r for r, v in zip(results, block.outputs, strict=True) if v in inner.trained
+        }
         if block.returns == "tensor" and len(arguments) == 1:
             trained = block.outputs[0] in inner.trained
             self.offer(Callable(name, self.widths[arguments[0]], outs[0], trained))
@@ -236,5 +247,7 @@ class BlockGrower(BlockBuilder):
         """How a block returns its outputs."""
         if "structured_returns" in self.growth.swarm and self.tape.chance(70):
             return self.tape.pick(_RETURNS)
-        kinds = ("tuple", "dict") if num_outputs > 1 else ("tensor", *["tensor"] * 11, "tuple", "dict")
+        kinds = (
+            ("tuple", "dict") if num_outputs > 1 else ("tensor", *["tensor"] * 11, "tuple", "dict")
+        )
         return self.tape.pick(kinds)

@@ -17,7 +17,9 @@ from fuzzshard.strategies.tape import Tape
 
 
 class _Use(NamedTuple):
-    """A leaf or an elementwise function that a value goes through; ``path`` of a leaf that has parameters."""
+    """A leaf or an elementwise function that a value goes through; ``path`` of a leaf that has
+    parameters.
+    """
 
     path: str
     module: Module | None
@@ -25,10 +27,11 @@ class _Use(NamedTuple):
 
 
 def tensor_parallel(tape: Tape, case: Case, found: Facts) -> tuple[TensorParallel, ...]:
-    """A plan in which every module gets the layouts it wants; empty where there is nothing to split.
+    """A plan in which every module gets the layouts it wants; empty where there is nothing to
+    split.
 
-    A pair is a column parallel layer, elementwise functions, and a row parallel one that takes sharded
-    features. Between two layers a norm may be sharded along the sequence.
+    A pair is a column parallel layer, elementwise functions, and a row parallel one that takes
+    sharded features. Between two layers a norm may be sharded along the sequence.
     """
     if case.mesh.tensor is None:
         return ()
@@ -83,7 +86,9 @@ def _alone(tape: Tape, path: str) -> TensorParallel:
     return TensorParallel(module=path, style="colwise", output="replicate")
 
 
-def _pair(tape: Tape, case: Case, found: Facts, first: str, second: str) -> dict[str, TensorParallel]:
+def _pair(
+    tape: Tape, case: Case, found: Facts, first: str, second: str
+) -> dict[str, TensorParallel]:
     if found.leaves[second].styles[:1] != ("colwise",) or not _splits(case, found, first):
         return {}
     local = not tape.chance(50)
@@ -103,17 +108,23 @@ def _sequence(tape: Tape, case: Case, paths: list[str]) -> dict[str, TensorParal
             module=first, style="rowwise", input="replicate", output="sequence", local_output=local
         ),
         norm: TensorParallel(module=norm, style="sequence", local_output=local),
-        second: TensorParallel(module=second, style="colwise", input="sequence", output="replicate"),
+        second: TensorParallel(
+            module=second, style="colwise", input="sequence", output="replicate"
+        ),
     }
 
 
 def _splits(case: Case, found: Facts, path: str) -> bool:
-    """Whether the features of a result are split evenly: a local result does not tell the sizes of others."""
+    """Whether the features of a result are split evenly: a local result does not tell the sizes of
+    others.
+    """
     return found.output_values[path][0].size % (case.mesh.tensor or 1) == 0
 
 
 def _chains(case: Case, found: Facts) -> list[list[_Use]]:
-    """Runs of leaves and elementwise functions, each the only reader of the one before: layer to layer."""
+    """Runs of leaves and elementwise functions, each the only reader of the one before: layer to
+    layer.
+    """
     calls: Counter[str] = Counter()
     blocks = [(p, m) for p, m in found.modules.items() if isinstance(m, Block)]
     for path, block in blocks:
@@ -133,7 +144,11 @@ def _chains_of(case: Case, path: str, block: Block, calls: Counter[str]) -> list
         if start is None or not _is_split(start.module):
             continue
         chain = [start]
-        while len(chain) < 4 and readers[chain[-1].value] == 1 and (reader := after.get(chain[-1].value)):
+        while (
+            len(chain) < 4
+            and readers[chain[-1].value] == 1
+            and (reader := after.get(chain[-1].value))
+        ):
             use = _use(case, path, reader, calls)
             if use is None:
                 break

@@ -1,4 +1,6 @@
-"""Wrap plans: which modules are wrapped, which of them together, and when their parameters are resharded."""
+"""Wrap plans: which modules are wrapped, which of them together, and when their parameters are
+resharded.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ from fuzzshard.strategies.tape import Tape
 def wrap(tape: Tape, swarm: Swarm, root: Block, found: Facts, mesh: Mesh) -> tuple[WrapGroup, ...]:
     """A wrap plan with one group at least, in an order that ``fully_shard`` accepts.
 
-    Without a wrapped root, list groups are rare: ``fully_shard`` refuses one that has no wrapped ancestor.
+    Without a wrapped root, list groups are rare: ``fully_shard`` refuses one that has no wrapped
+    ancestor.
     """
     candidates = [path for path in found.modules if path and _has_parameters(found, path)]
     several = bool({"many_groups", "list_group"} & swarm)
     chosen = []
     if several:
-        chosen = [p for p in candidates if tape.chance(75 if isinstance(found.modules[p], Block) else 45)]
+        chosen = [
+            p for p in candidates if tape.chance(75 if isinstance(found.modules[p], Block) else 45)
+        ]
     if several and tape.chance(60):
         targets = _alias_targets(root)
         chosen = [path for path in candidates if path in chosen or path in targets]
@@ -36,13 +41,16 @@ def wrap(tape: Tape, swarm: Swarm, root: Block, found: Facts, mesh: Mesh) -> tup
         groups.append([""])
     elif not groups or tape.chance(50):
         covered = [path for group in groups for path in group]
-        groups += [[p] for p in candidates if "." not in p and not any(is_within(p, c) for c in covered)]
+        groups += [
+            [p] for p in candidates if "." not in p and not any(is_within(p, c) for c in covered)
+        ]
     if not groups:
         groups = [[""]]
     groups.sort(key=lambda group: -max(_depth(path) for path in group))
     rafs = _reshard_options(swarm, mesh)
     return tuple(
-        WrapGroup(modules=tuple(group), reshard_after_forward=tape.weighted(rafs)) for group in groups
+        WrapGroup(modules=tuple(group), reshard_after_forward=tape.weighted(rafs))
+        for group in groups
     )
 
 
@@ -62,8 +70,8 @@ def _depth(path: str) -> int:
 def _with_list_group(tape: Tape, found: Facts, groups: list[list[str]]) -> list[list[str]]:
     """Joins two or three of the groups where they are not nested and some order stays bottom-up.
 
-    Groups are applied by their deepest module, so a block may join only at that depth: modules wrapped
-    within it come earlier then.
+    Groups are applied by their deepest module, so a block may join only at that depth: modules
+    wrapped within it come earlier then.
     """
     if len(groups) < 2 or tape.chance(20):
         return groups
@@ -80,7 +88,8 @@ def _may_join(found: Facts, joined: list[str], path: str) -> bool:
         return False
     deepest = max(map(_depth, [*joined, path]))
     return all(
-        _depth(other) == deepest or not isinstance(found.modules[other], Block) for other in [*joined, path]
+        _depth(other) == deepest or not isinstance(found.modules[other], Block)
+        for other in [*joined, path]
     )
 
 
@@ -97,7 +106,8 @@ def _reshard_options(swarm: Swarm, mesh: Mesh) -> list[tuple[bool | int | None, 
 
 
 def self_contained(case: Case) -> Case:
-    """Wraps every leaf by itself, and first, that is called where the group that manages it does not run.
+    """Wraps every leaf by itself, and first, that is called where the group that manages it does
+    not run.
 
     That happens to modules registered twice: within a wrapped block and outside of it.
     """
@@ -115,7 +125,9 @@ def checkpoints(
     if "checkpoint" not in swarm:
         return ()
     wrapped = [module for group in wrap for module in group.modules]
-    called = [path for path in found.modules if path in found.called and _has_parameters(found, path)]
+    called = [
+        path for path in found.modules if path in found.called and _has_parameters(found, path)
+    ]
     preferred = [path for path in called if path and path in wrapped]
     targets = {module.target for _, module in walk(root) if isinstance(module, Alias)}
     chosen: dict[str, Checkpoint] = {}
@@ -127,7 +139,9 @@ def checkpoints(
 
 
 def _implementations(module: Module, path: str, targets: set[str]) -> tuple[str, ...]:
-    """Those that can recompute a module: hooks see its ``forward`` only, and the root has no caller."""
+    """Those that can recompute a module: hooks see its ``forward`` only, and the root has no
+    caller.
+    """
     if not path:
         return ("composable",)
     if isinstance(module, Block) and module.method != "forward":

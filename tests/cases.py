@@ -1,4 +1,6 @@
-"""Builders for hand-written cases: a chain of modules, two steps of training, every module its own group."""
+"""Builders for hand-written cases: a chain of modules, two steps of training, every module its own
+group.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +49,23 @@ def float_inputs(width: int = 5, *, seq: int = 0, count: int = 1) -> Inputs:
     return Inputs(batch=2, seq=seq, tensors=(TensorSpec(size=width, requires_grad=True),) * count)
 
 
-def groups(*modules: str | tuple[str, ...], reshard: bool | int | None = None) -> tuple[WrapGroup, ...]:
+def groups(
+    *modules: str | tuple[str, ...], reshard: bool | int | None = None
+) -> tuple[WrapGroup, ...]:
     """One wrap group for each path, or for each tuple of paths."""
     return tuple(
-        WrapGroup(modules=(m,) if isinstance(m, str) else m, reshard_after_forward=reshard) for m in modules
+        WrapGroup(modules=(m,) if isinstance(m, str) else m, reshard_after_forward=reshard)
+        for m in modules
     )
 
 
 def colwise(module: str, **layouts: Any) -> TensorParallel:
-    """A column parallel module that returns a DTensor unless told else: its shards need not be even."""
-    return TensorParallel(module=module, style="colwise", **{"local_output": "output" in layouts, **layouts})
+    """A column parallel module that returns a DTensor unless told else: its shards need not be
+    even.
+    """
+    return TensorParallel(
+        module=module, style="colwise", **{"local_output": "output" in layouts, **layouts}
+    )
 
 
 def rowwise(module: str, **layouts: Any) -> TensorParallel:
@@ -65,7 +74,9 @@ def rowwise(module: str, **layouts: Any) -> TensorParallel:
 
 
 def two_linears() -> Block:
-    """Linear(5, 5), ReLU, Linear(5, 3): the smallest model with two groups that depend on each other."""
+    """Linear(5, 5), ReLU, Linear(5, 3): the smallest model with two groups that depend on each
+    other.
+    """
     return chain(a=Linear(out=5), r=Activation(), b=Linear(out=3))
 
 
@@ -78,7 +89,9 @@ def make_case(
     inputs: Inputs | None = None,
     **options: Any,
 ) -> Case:
-    """A case on :func:`two_linears`, with every child of the root and the root wrapped, unless told else."""
+    """A case on :func:`two_linears`, with every child of the root and the root wrapped, unless
+    told else.
+    """
     model = model or two_linears()
     return Case(
         seed=3,

@@ -1,4 +1,6 @@
-"""Worlds that many tests share: starting the fork server costs seconds, a warm case a tenth of one."""
+"""Worlds that many tests share: starting the fork server costs seconds, a warm case a tenth of
+one.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,13 @@ from fuzzshard.world import World, WorldConfig
 
 
 def pytest_configure() -> None:
-    """What tests start hears Ctrl-C and a hang-up, also where nohup or a shell's ``&`` hid them."""
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    """What tests start hears Ctrl-C and a hang-up, also where nohup or a shell's ``&`` hid
+    them.
+    """
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
 

@@ -1,1 +1,3 @@
-"""Which versions of torch show a finding: its script, run under each one in an environment of its own."""
+"""Which versions of torch show a finding: its script, run under each one in an environment of its
+own.
+"""

@@ -21,7 +21,9 @@ from fuzzshard.reproducer.shown import Shown, last_error
 
 
 class Result(enum.StrEnum):
-    """What one version says; ``CANNOT_RUN``: the script fails there, but not as the finding does."""
+    """What one version says; ``CANNOT_RUN``: the script fails there, but not as the finding
+    does.
+    """
 
     BAD = "bad"
     GOOD = "good"
@@ -49,10 +51,12 @@ def bisect(
     runs: int = 1,
     again: bool = False,
 ) -> Iterator[Tried]:
-    """Yields what every one of ``versions`` says, and writes it into the entry in ``folder`` before.
+    """Yields what every one of ``versions`` says, and writes it into the entry in ``folder``
+    before.
 
-    ``install`` gives the Python of a version or raises :class:`CannotInstall`. Versions that the entry
-    knows are not run again, unless ``again``. A version is good where none of ``runs`` runs shows it.
+    ``install`` gives the Python of a version or raises :class:`CannotInstall`. Versions that the
+    entry knows are not run again, unless ``again``. A version is good where none of ``runs`` runs
+    shows it.
     """
     for version in versions:
         if not again and (known := _known(entry, version)):

@@ -1,4 +1,6 @@
-"""An environment for each version of torch, made once and kept in a folder that the user can name."""
+"""An environment for each version of torch, made once and kept in a folder that the user can
+name.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,8 @@ def default_cache() -> Path:
 def environment(version: str, cache: Path, source: Source, *, others: Sequence[str] = ()) -> Path:
     """The Python of an environment with ``torch==version`` in it; raises :class:`CannotInstall`.
 
-    Uses uv where there is one, else venv and pip, which are slower and download more. ``others`` are
-    requirements of more packages, which come from PyPI in any case.
+    Uses uv where there is one, else venv and pip, which are slower and download more. ``others``
+    are requirements of more packages, which come from PyPI in any case.
     """
     folder = cache / f"torch-{version}-{source.key}"
     python = folder / "bin" / "python"
@@ -109,7 +111,10 @@ def _run(command: list[str]) -> None:
 
 def _reason(output: str) -> str:
     """What an installer printed, as one line without the frames that uv draws."""
-    lines = [re.sub(r"^\W*(?:error|cause)\W+|^\W+", "", line, flags=re.I) for line in output.splitlines()]
+    lines = [
+        re.sub(r"^\W*(?:error|cause)\W+|^\W+", "", line, flags=re.I)
+        for line in output.splitlines()
+    ]
     lines = [line for line in lines if line and not line.lower().startswith("warning")]
     text = " ".join(lines) or "the installer failed and did not say why"
     return text if len(text) <= _REASON_LENGTH else text[:_REASON_LENGTH].rstrip() + " ..."

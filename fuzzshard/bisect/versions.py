@@ -11,7 +11,9 @@ from fuzzshard.errors import UsageError
 
 
 def parse_versions(text: str) -> list[str]:
-    """``"2.10.0,2.9.1"`` -> ``["2.9.1", "2.10.0"]``; raises :class:`UsageError` for what is no version."""
+    """``"2.10.0,2.9.1"`` -> ``["2.9.1", "2.10.0"]``; raises :class:`UsageError` for what is no
+    version.
+    """
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
         raise UsageError("no version of torch is given", "write --torch 2.9.1,2.10.0")
@@ -24,11 +26,15 @@ def parse_versions(text: str) -> list[str]:
 
 
 def summary(bad: Iterable[str], good: Iterable[str]) -> str:
-    """The first bad version and the first good ones before and after it: where the finding came and went."""
+    """The first bad version and the first good ones before and after it: where the finding came
+    and went.
+    """
     bad, good = in_order(set(bad)), in_order(set(good))
     if not bad:
         return (
-            f"no version shows the finding; first good: {good[0]}" if good else "no version could be judged"
+            f"no version shows the finding; first good: {good[0]}"
+            if good
+            else "no version could be judged"
         )
     before = [v for v in good if Version(v) < Version(bad[0])]
     after = [v for v in good if Version(v) > Version(bad[0])]

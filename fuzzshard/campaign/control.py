@@ -19,7 +19,9 @@ from fuzzshard.verdict import Verdict
 OVERTIME_SECONDS = 60.0
 """After ``max_time``, the longest that confirming and saving what was found may take."""
 GRACE_SECONDS = 5.0
-"""After an interrupt or an error, how long worlds may take to end their run before they are killed."""
+"""After an interrupt or an error, how long worlds may take to end their run before they are
+killed.
+"""
 MAX_INFRA_IN_A_ROW = 5
 """As many cases without a verdict stop the campaign: the machine is broken, not the case."""
 
@@ -27,9 +29,10 @@ MAX_INFRA_IN_A_ROW = 5
 class Control:
     """Read by every world between runs; written by the coordinator and by whoever reaches a limit.
 
-    Time counts from the start of the campaign: its earlier sessions took ``before`` seconds, and in the last
-    ``quiet`` of them nothing new came. ``reason`` is why no more cases are taken. ``halted``: no more runs
-    either. ``abandoned``: the worlds were killed, so what their runs still return means nothing.
+    Time counts from the start of the campaign: its earlier sessions took ``before`` seconds, and
+    in the last ``quiet`` of them nothing new came. ``reason`` is why no more cases are taken.
+    ``halted``: no more runs either. ``abandoned``: the worlds were killed, so what their runs
+    still return means nothing.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class Control:
             self.halted = True
 
     def halt_or_raise(self) -> None:
-        """For signal handlers: the first signal ends every world after its run, the second one at once."""
+        """For signal handlers: the first signal ends every world after its run, the second one at
+        once.
+        """
         if self.halted:
             raise KeyboardInterrupt
         self.halt("interrupted")
@@ -101,7 +106,9 @@ class Control:
         self._halted_at = self.elapsed()
 
     def count_infra(self, verdict: Verdict) -> int:
-        """Counts one more case without a verdict; raises :class:`InfraError` for too many in a row."""
+        """Counts one more case without a verdict; raises :class:`InfraError` for too many in a
+        row.
+        """
         with self._lock:
             self.infra_in_a_row += 1
             count = self.infra_in_a_row
@@ -129,7 +136,9 @@ class ControlledWorld:
         """As :attr:`Runner.info`."""
         return self._world.info
 
-    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
         """As :meth:`MendableWorld.run`."""
         if not self._control.running():
             raise Stopped
@@ -161,7 +170,9 @@ class EndableCheck(Protocol):
 
 
 class ControlledCheck:
-    """Runs scripts, and raises :class:`Stopped` in place of runs that the campaign no longer wants."""
+    """Runs scripts, and raises :class:`Stopped` in place of runs that the campaign no longer
+    wants.
+    """
 
     def __init__(self, check: EndableCheck, control: Control) -> None:
         self._check = check
@@ -174,7 +185,11 @@ class ControlledCheck:
         if not self._control.running():
             raise Stopped
         outcome = self._check(
-            path, num_ranks, preload=preload, timeout=timeout, wanted=lambda: not self._control.abandoned
+            path,
+            num_ranks,
+            preload=preload,
+            timeout=timeout,
+            wanted=lambda: not self._control.abandoned,
         )
         if self._control.abandoned:
             raise Stopped

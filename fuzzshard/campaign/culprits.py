@@ -16,14 +16,17 @@ from fuzzshard.verdict import Status
 MOST_CULPRITS = 40
 MOST_EVALUATIONS = 30
 MOST_SECONDS = 20.0
-"""Limits for candidates that shrinking did not come to; once it has finished there are hardly any."""
+"""Limits for candidates that shrinking did not come to; once it has finished there are hardly
+any.
+"""
 
 
 def find_culprits(best: Smallest) -> tuple[Culprit, ...]:
-    """For every simplification of the smallest case that makes the finding go away, what is seen instead.
+    """For every simplification of the smallest case that makes the finding go away, what is seen
+    instead.
 
-    The reducer has run nearly all of them: that none of them fails is what makes the case minimal. Those that
-    gave no verdict are left out.
+    The reducer has run nearly all of them: that none of them fails is what makes the case minimal.
+    Those that gave no verdict are left out.
     """
     minimal, size = best.case, size_order(best.case)
     most, until = best.evaluations + MOST_EVALUATIONS, time.monotonic() + MOST_SECONDS

@@ -1,7 +1,7 @@
 """Drawing cases in a process of its own: it would be half of what a case costs the coordinator.
 
-``python -m fuzzshard.campaign.drawing`` reads what to draw as one JSON object and writes cases, one a line,
-for as long as somebody reads them: a full pipe makes it wait, a closed one ends it.
+``python -m fuzzshard.campaign.drawing`` reads what to draw as one JSON object and writes cases,
+one a line, for as long as somebody reads them: a full pipe makes it wait, a closed one ends it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,13 @@ def drawn_cases(
 ) -> Iterator[Case]:
     """The cases of :func:`fuzzshard.strategies.case_stream`, drawn by another process.
 
-    Raises :class:`InfraError` where that process ends. It starts with the first case that is asked for.
+    Raises :class:`InfraError` where that process ends. It starts with the first case that is asked
+    for.
     """
     request = msgspec.json.encode(Request(seed, world_size, engines, cuda))
-    with tempfile.TemporaryFile() as errors:  # a pipe that nobody reads until the end would fill up
+    with (
+        tempfile.TemporaryFile() as errors
+    ):  # a pipe that nobody reads until the end would fill up
         process = subprocess.Popen(
             [sys.executable, "-m", "fuzzshard.campaign.drawing"],
             stdin=subprocess.PIPE,
@@ -55,7 +58,9 @@ def drawn_cases(
             for line in process.stdout:
                 yield _case_decoder.decode(line)
             code = process.wait()
-            raise InfraError(f"drawing ended: {_last_line(errors) or f'exit code {code}'}", "run again")
+            raise InfraError(
+                f"drawing ended: {_last_line(errors) or f'exit code {code}'}", "run again"
+            )
         finally:
             process.kill()
             process.wait()

@@ -1,4 +1,5 @@
-"""Everything a campaign has to say, as typed events; panel, plain lines and JSONL only consume them.
+"""Everything a campaign has to say, as typed events; panel, plain lines and JSONL only consume
+them.
 
 The campaign stamps ``world`` and ``elapsed`` on every event, and delivers events one at a time.
 """
@@ -22,10 +23,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class Continued(msgspec.Struct, frozen=True, kw_only=True):
-    """What a campaign goes on with: so many ``sessions``, the last of which ended as ``ended`` says.
+    """What a campaign goes on with: so many ``sessions``, the last of which ended as ``ended``
+    says.
 
-    ``cases`` and ``elapsed`` count towards its limits. ``counts`` are judged cases by status, ``findings``
-    distinct ones that it made; ``unfinished`` ones are confirmed first.
+    ``cases`` and ``elapsed`` count towards its limits. ``counts`` are judged cases by status,
+    ``findings`` distinct ones that it made; ``unfinished`` ones are confirmed first.
     """
 
     sessions: int
@@ -40,9 +42,9 @@ class Continued(msgspec.Struct, frozen=True, kw_only=True):
 class CampaignStarted(Event, frozen=True, kw_only=True, tag="campaign_started"):
     """Always the first event: the seed, the limits, and what it ``continues``.
 
-    ``devices`` are the CUDA devices of each world. ``mends`` says which cases run on mended torch (both, on
-    or off), ``mends_unfit`` which mends cannot be put on this torch, and why. ``note`` says why a campaign in
-    the same directory that did not end is not continued.
+    ``devices`` are the CUDA devices of each world. ``mends`` says which cases run on mended torch
+    (both, on or off), ``mends_unfit`` which mends cannot be put on this torch, and why. ``note``
+    says why a campaign in the same directory that did not end is not continued.
     """
 
     version: str
@@ -99,10 +101,11 @@ class CaseJudged(Event, frozen=True, kw_only=True, tag="case_judged"):
 class CaseDetail(Event, frozen=True, kw_only=True, tag="case_detail"):
     """What the journal keeps of a case beside its :class:`CaseJudged`, which follows.
 
-    Only the journal gets it: a JSONL stream that had the features of every case would be four times as long.
-    ``new_pairs`` of features and ``points`` of torch came up for the first time; ``new_points`` of those are
-    the case's own, the others were reached by what was run before it to confirm and to shrink. ``refused``
-    are the refusals it counts for, ``idle`` the seconds for which its world had waited.
+    Only the journal gets it: a JSONL stream that had the features of every case would be four
+    times as long. ``new_pairs`` of features and ``points`` of torch came up for the first time;
+    ``new_points`` of those are the case's own, the others were reached by what was run before it
+    to confirm and to shrink. ``refused`` are the refusals it counts for, ``idle`` the seconds for
+    which its world had waited.
     """
 
     features: tuple[str, ...]
@@ -171,9 +174,10 @@ class ShrinkProgress(Event, frozen=True, kw_only=True, tag="shrink_progress"):
 class FindingSaved(Event, frozen=True, kw_only=True, tag="finding_saved"):
     """The end of the work on one finding. ``path`` is its corpus entry, ``script`` the reproducer.
 
-    It came back in ``reproduced`` of ``runs`` runs; ``others`` counts what the rest of them showed.
-    ``leaves`` counts leaf modules before and after shrinking. ``script_fails`` is what running the
-    reproducer said, None if it was not run. ``duplicate``: the corpus had this very entry already.
+    It came back in ``reproduced`` of ``runs`` runs; ``others`` counts what the rest of them
+    showed. ``leaves`` counts leaf modules before and after shrinking. ``script_fails`` is what
+    running the reproducer said, None if it was not run. ``duplicate``: the corpus had this very
+    entry already.
     """
 
     signature: str
@@ -217,8 +221,8 @@ class InfraTrouble(Event, frozen=True, kw_only=True, tag="infra_trouble"):
 class KnownFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the summary: a distinct finding and the cases that it explains.
 
-    ``new``: this campaign made it. ``internal``: no user can see it. ``rate`` says how often a flaky one came
-    back.
+    ``new``: this campaign made it. ``internal``: no user can see it. ``rate`` says how often a
+    flaky one came back.
     """
 
     signature: str
@@ -233,10 +237,10 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     """Always the last event, also after Ctrl-C and after an error.
 
     ``counts`` are cases by status, ``causes`` those that mends cure by the name of the mend;
-    ``refusals`` are notes and rejections by message, most frequent first; ``overhead`` is the mean time per
-    case, in seconds, that a world stood idle between two cases.
-    ``points_reached`` counts lines and branches of torch's own Python, with guidance by coverage.
-    It is ``complete`` when it ended by itself; if not, the same command goes on with it.
+    ``refusals`` are notes and rejections by message, most frequent first; ``overhead`` is the mean
+    time per case, in seconds, that a world stood idle between two cases. ``points_reached`` counts
+    lines and branches of torch's own Python, with guidance by coverage. It is ``complete`` when it
+    ended by itself; if not, the same command goes on with it.
     """
 
     reason: str

@@ -17,16 +17,20 @@ from fuzzshard.verdict import NOT_REFUSED, Status, Verdict
 class MendableWorld(Runner, Protocol):
     """What explaining needs of a :class:`fuzzshard.world.World`."""
 
-    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
-        """Runs ``case`` on live ranks, up to ``deadline`` seconds, with torch that has ``mends``."""
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
+        """Runs ``case`` on live ranks, up to ``deadline`` seconds, with torch that has
+        ``mends``.
+        """
 
 
 class Origin(enum.StrEnum):
     """Where a finding comes from.
 
-    ``KNOWN``: torch as it is shows it, and not with mends; or what cannot be mended said that it occurred.
-    ``NEW``: it shows in spite of all mends. ``MEND``: only mended torch shows it, so a mend is wrong.
-    ``NONE``: there is no finding.
+    ``KNOWN``: torch as it is shows it, and not with mends; or what cannot be mended said that it
+    occurred. ``NEW``: it shows in spite of all mends. ``MEND``: only mended torch shows it, so a
+    mend is wrong. ``NONE``: there is no finding.
     """
 
     KNOWN = "known"
@@ -39,9 +43,9 @@ class Origin(enum.StrEnum):
 class Explanation:
     """A case on torch as it is (``stock``) and with all mends (``mended``), and what follows.
 
-    ``causes`` are the smallest set of mends that cures a known finding, or the tripwires and signatures that
-    tell of it; of a finding that only mended torch shows, the mends that it takes. ``mended`` is None where
-    nothing shows on torch as it is and nobody asked about mends.
+    ``causes`` are the smallest set of mends that cures a known finding, or the tripwires and
+    signatures that tell of it; of a finding that only mended torch shows, the mends that it takes.
+    ``mended`` is None where nothing shows on torch as it is and nobody asked about mends.
     """
 
     origin: Origin
@@ -85,7 +89,9 @@ class OnMends:
         """As :attr:`Runner.info`."""
         return self._world.info
 
-    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
         """As :meth:`MendableWorld.run`, with ``mends`` besides."""
         return self._world.run(case, deadline=deadline, mends=(*self._mends, *mends))
 
@@ -97,16 +103,20 @@ class OnMends:
 class OnBoth(OnMends):
     """A runner that shows what fails on torch as it is and on mended torch: no bug that is known.
 
-    ``strict``: both have to show the same. Otherwise a known bug may hide on torch as it is what mended torch
-    shows, whose verdict counts then.
+    ``strict``: both have to show the same. Otherwise a known bug may hide on torch as it is what
+    mended torch shows, whose verdict counts then.
     """
 
     def __init__(self, world: MendableWorld, mends: tuple[str, ...], *, strict: bool) -> None:
         super().__init__(world, mends)
         self._strict = strict
 
-    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
-        """As :meth:`MendableWorld.run`; what is known or only mended torch shows counts as passed."""
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
+        """As :meth:`MendableWorld.run`; what is known or only mended torch shows counts as
+        passed.
+        """
         mended = super().run(case, deadline=deadline, mends=mends)
         if not mended.status.is_finding:
             return mended
@@ -137,9 +147,11 @@ def told(mended: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
 def unknown_only(
     world: MendableWorld, case: Case, expected: Verdict, mends: tuple[str, ...]
 ) -> Callable[[MendableWorld], Runner]:
-    """How to run what is made of ``case``, so that its finding ``expected`` never becomes a known bug.
+    """How to run what is made of ``case``, so that its finding ``expected`` never becomes a known
+    bug.
 
-    Whatever fails has to fail on torch as it is and on mended torch; without ``mends`` on torch as it is.
+    Whatever fails has to fail on torch as it is and on mended torch; without ``mends`` on torch as
+    it is.
     """
     if not mends:
         return lambda other: other
@@ -156,24 +168,29 @@ def explain(
     mended: Verdict | None = None,
     likely: Sequence[tuple[str, ...]] = (),
 ) -> Explanation:
-    """Runs ``case`` on torch as it is and with ``mends``, unless their verdicts are given, and compares.
+    """Runs ``case`` on torch as it is and with ``mends``, unless their verdicts are given, and
+    compares.
 
-    What is cured is run with ``likely`` sets of mends first, then with ever smaller ones: some ten runs for
-    one cause out of sixty.
+    What is cured is run with ``likely`` sets of mends first, then with ever smaller ones: some ten
+    runs for one cause out of sixty.
     """
     if stock is None:
         stock = judge(world, case)
     if not stock.status.is_finding:
         if mended is None or not _fails(mended, stock) or told(mended, mends):
             return Explanation(Origin.NONE, stock, mended)
-        return Explanation(Origin.MEND, stock, mended, _fewest(world, case, mends, stock, fails=True))
+        return Explanation(
+            Origin.MEND, stock, mended, _fewest(world, case, mends, stock, fails=True)
+        )
     if mended is None:
         mended = judge(OnMends(world, mends), case)
     if mended.status is not Status.INFRA and not _fails(mended, stock):
         for few in likely:
             if not _fails(judge(OnMends(world, few), case), stock):
                 return Explanation(Origin.KNOWN, stock, mended, few)
-        return Explanation(Origin.KNOWN, stock, mended, _fewest(world, case, mends, stock, fails=False))
+        return Explanation(
+            Origin.KNOWN, stock, mended, _fewest(world, case, mends, stock, fails=False)
+        )
     if causes := told(mended, mends):
         return Explanation(Origin.KNOWN, stock, mended, causes)
     return Explanation(Origin.NEW, stock, mended)
@@ -182,7 +199,8 @@ def explain(
 def _fails(mended: Verdict, stock: Verdict) -> bool:
     """Whether mended torch shows a finding.
 
-    What it does not refuse, and torch as it is does, is none: a mend may make right what torch refuses.
+    What it does not refuse, and torch as it is does, is none: a mend may make right what torch
+    refuses.
     """
     if not mended.status.is_finding or same_finding(stock, mended):
         return mended.status.is_finding
@@ -192,10 +210,11 @@ def _fails(mended: Verdict, stock: Verdict) -> bool:
 def _fewest(
     world: MendableWorld, case: Case, mends: tuple[str, ...], stock: Verdict, *, fails: bool
 ) -> tuple[str, ...]:
-    """The smallest set that bisection finds with which the case ``fails``, or does not; ``mends`` is one.
+    """The smallest set that bisection finds with which the case ``fails``, or does not; ``mends``
+    is one.
 
-    The last mend of the shortest beginning that suffices belongs to it; with that one, the next is looked
-    for.
+    The last mend of the shortest beginning that suffices belongs to it; with that one, the next is
+    looked for.
     """
 
     def suffice(few: tuple[str, ...]) -> bool:
@@ -225,7 +244,8 @@ def judge_explained(
 ) -> tuple[Case, Explanation]:
     """The case, or the one that shows its finding more clearly, and where that finding comes from.
 
-    The first run is on torch with ``mends``, or as it is. ``likely`` gives sets of causes for a signature.
+    The first run is on torch with ``mends``, or as it is. ``likely`` gives sets of causes for a
+    signature.
     """
     case, verdict = judge_clearly(OnMends(world, mends) if on_mended else world, case)
     if not verdict.status.is_finding:
@@ -240,6 +260,10 @@ def judge_explained(
     )
 
 
-def known_causes(mends: tuple[str, ...], world: MendableWorld, case: Case, stock: Verdict) -> tuple[str, ...]:
-    """The causes of what torch as it is showed, of those that ``mends`` know; empty where it is new."""
+def known_causes(
+    mends: tuple[str, ...], world: MendableWorld, case: Case, stock: Verdict
+) -> tuple[str, ...]:
+    """The causes of what torch as it is showed, of those that ``mends`` know; empty where it is
+    new.
+    """
     return explain(world, case, mends, stock=stock).known if mends else ()

@@ -65,4 +65,7 @@ def _describe(finding: Finding) -> str:
     """One line: what was observed where, and what was expected."""
     where = f" of {finding.name}" if finding.name else ""
     when = f" at op {finding.op}" if finding.op >= 0 else ""
-    return f"{finding.engine}: {finding.oracle}{where}{when}: {finding.observed}, expected {finding.expected}"
+    return (
+        f"{finding.engine}: {finding.oracle}{where}{when}: {finding.observed}, expected "
+        f"{finding.expected}"
+    )

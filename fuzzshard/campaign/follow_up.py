@@ -1,4 +1,6 @@
-"""Following up a finding: saved as it was found, then explained, or confirmed, shrunk and saved again."""
+"""Following up a finding: saved as it was found, then explained, or confirmed, shrunk and saved
+again.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +31,30 @@ from fuzzshard.verdict import Status, Verdict
 
 
 class FollowUp:
-    """Does for one world all that a finding needs after its verdict; used from the thread of that world."""
+    """Does for one world all that a finding needs after its verdict; used from the thread of that
+    world.
+    """
 
-    def __init__(self, shared: Shared, world: ControlledWorld, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self, shared: Shared, world: ControlledWorld, emit: Callable[[Event], None]
+    ) -> None:
         self._shared = shared
         self._world = world
         self._emit = emit
 
     def first_look(self, found: Found) -> Found:
-        """Saves what nothing known explains, before its verdict is in the journal: no kill loses it."""
+        """Saves what nothing known explains, before its verdict is in the journal: no kill loses
+        it.
+        """
         registry = self._shared.registry
         if registry.explains(found) or registry.crowded(found.verdict.signature):
             return found
         return self._save(found)
 
     def pursue(self, first: Found) -> None:
-        """Says what a finding is that had its first look, and what those are that were parked meanwhile."""
+        """Says what a finding is that had its first look, and what those are that were parked
+        meanwhile.
+        """
         if first.path is not None:
             self._emit(finding_found(first))
         self._resolve_all(first)
@@ -64,7 +74,11 @@ class FollowUp:
             self._resolve_all(found)
             return
         judged = Judged(
-            entry.case, found.verdict, confirmation, self._world.info, note="cut off when it was done"
+            entry.case,
+            found.verdict,
+            confirmation,
+            self._world.info,
+            note="cut off when it was done",
         )
         if entry.status.is_finding:
             self._tell_saved(found, judged, path, entry)
@@ -72,7 +86,9 @@ class FollowUp:
             self._tell_flaky(entry.signature, judged, path)
 
     def _judge_again(self, drawn: Case, half_saved: Path) -> None:
-        """A case whose session was cut off while it saved the entry: it gets its verdict, or it goes."""
+        """A case whose session was cut off while it saved the entry: it gets its verdict, or it
+        goes.
+        """
         case, verdict = judge_clearly(self._world, drawn)
         if verdict.status is Status.INFRA:
             return
@@ -134,10 +150,14 @@ class FollowUp:
 
     def _save(self, found: Found) -> Found:
         try:
-            return dataclasses.replace(found, path=self._shared.keeper.save_found(found, self._world.info))
+            return dataclasses.replace(
+                found, path=self._shared.keeper.save_found(found, self._world.info)
+            )
         except InfraError as error:
             case = msgspec.Raw(codec.encode(found.case))
-            self._emit(SaveFailed(signature=found.verdict.signature, problem=str(error), case=case))
+            self._emit(
+                SaveFailed(signature=found.verdict.signature, problem=str(error), case=case)
+            )
             raise
 
     def _investigate(self, found: Found) -> Known | None:

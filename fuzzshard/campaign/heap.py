@@ -12,7 +12,8 @@ CASES_BETWEEN_TRIMS = 100
 
 
 def limit_arenas() -> None:
-    """Keeps glibc from giving each thread a heap of its own, eight for each core, which never shrinks.
+    """Keeps glibc from giving each thread a heap of its own, eight for each core, which never
+    shrinks.
 
     Does nothing with another C library. See mallopt(3), M_ARENA_MAX.
     """

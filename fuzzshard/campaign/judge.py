@@ -1,4 +1,6 @@
-"""Is it a finding, and does it repeat on fresh ranks? Used wherever cases are run; it saves nothing."""
+"""Is it a finding, and does it repeat on fresh ranks? Used wherever cases are run; it saves
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,20 @@ from fuzzshard.identity import shows
 from fuzzshard.verdict import Status, Verdict
 
 CONFIRM_RUNS = 3
-"""Runs on fresh ranks, of the case as found and of the final one; the rate is kept in the corpus entry."""
+"""Runs on fresh ranks, of the case as found and of the final one; the rate is kept in the corpus
+entry.
+"""
 FLAKY_RUNS = 10
 """As many at least once one of them shows something else: a rate out of three says little."""
 
-STRICTNESS = {"precision": 0, "bounded": 1, "relation": 1, "bitwise": 2, "exact": 2, "invariant": 3}
+STRICTNESS = {
+    "precision": 0,
+    "bounded": 1,
+    "relation": 1,
+    "bitwise": 2,
+    "exact": 2,
+    "invariant": 3,
+}
 """How much a rung demands; ``exact``, and ``bitwise`` of older entries, demand equal bits."""
 
 
@@ -43,8 +54,12 @@ class Stopped(Exception):
     """Raised by a runner in place of a verdict when whoever owns it wants no more runs."""
 
 
-def judge(world: Runner, case: Case, *, deadline: float | None = None, fresh: bool = False) -> Verdict:
-    """The verdict of one run, with ``fresh`` on fresh ranks; INFRA is tried once more on fresh ranks."""
+def judge(
+    world: Runner, case: Case, *, deadline: float | None = None, fresh: bool = False
+) -> Verdict:
+    """The verdict of one run, with ``fresh`` on fresh ranks; INFRA is tried once more on fresh
+    ranks.
+    """
     verdict = _run(world, case, deadline, fresh)
     return _run(world, case, deadline, True) if verdict.status is Status.INFRA else verdict
 
@@ -52,10 +67,10 @@ def judge(world: Runner, case: Case, *, deadline: float | None = None, fresh: bo
 def judge_clearly(world: Runner, case: Case) -> tuple[Case, Verdict]:
     """The verdict of one run, and the case that it is about.
 
-    That is the case with everything observed where only losses were, unless engines are to train more than
-    the reference then: a loss says little about what is wrong. And it is the case in higher precision where
-    that is wrong at an earlier op: low precision is so wide that a wrong gradient may first be seen in the
-    step that it makes.
+    That is the case with everything observed where only losses were, unless engines are to train
+    more than the reference then: a loss says little about what is wrong. And it is the case in
+    higher precision where that is wrong at an earlier op: low precision is so wide that a wrong
+    gradient may first be seen in the step that it makes.
     """
     verdict = judge(world, case)
     trains_alike = engines_train_more_from(case) == len(case.schedule)
@@ -109,7 +124,8 @@ def confirm(
     runs: int = CONFIRM_RUNS,
     deadline: float | None = None,
 ) -> Confirmation:
-    """Runs ``case`` on fresh ranks ``runs`` times, and :data:`FLAKY_RUNS` times if one shows something else.
+    """Runs ``case`` on fresh ranks ``runs`` times, and :data:`FLAKY_RUNS` times if one shows
+    something else.
 
     Runs without a verdict (INFRA, stopped) do not count. ``deadline`` is that of the first run.
     """

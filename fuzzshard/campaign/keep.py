@@ -57,15 +57,21 @@ class Keeper:
         return folder
 
     def same_as(self, judged: Judged, folder: Path) -> Path | None:
-        """The other entry that has this minimal case and signature already; then ``folder`` goes away."""
+        """The other entry that has this minimal case and signature already; then ``folder`` goes
+        away.
+        """
         known = self._saved.get(finding_key(judged.verdict.signature, judged.case))
         if known is None or known == folder:
             return None
         _remove_unless_confirmed(folder)
         return known
 
-    def save_smaller(self, folder: Path, case: Case, verdict: Verdict, info: Mapping[str, str]) -> None:
-        """Replaces the entry in ``folder`` by the smallest case so far, which is not confirmed yet."""
+    def save_smaller(
+        self, folder: Path, case: Case, verdict: Verdict, info: Mapping[str, str]
+    ) -> None:
+        """Replaces the entry in ``folder`` by the smallest case so far, which is not confirmed
+        yet.
+        """
         self._replace(folder, self._entry(case, verdict, info))
         save_recordings(folder, verdict.recordings)
 
@@ -89,14 +95,18 @@ class Keeper:
         entry = _with_what_is_written(folder, new)
         write_atomic(moved / UNSHRUNK_FILE, codec.encode(found.case) + b"\n")
         save_shrunk(
-            moved, msgspec.structs.replace(entry, status=Status.INCONCLUSIVE), script_of(entry, self._render)
+            moved,
+            msgspec.structs.replace(entry, status=Status.INCONCLUSIVE),
+            script_of(entry, self._render),
         )
         save_recordings(moved, found.verdict.recordings)
         _remove_unless_confirmed(folder)
         return moved
 
     def verify(self, folder: Path, entry: CorpusEntry) -> bool:
-        """Runs scripts until one shows the finding, and saves it; if none does, the entry gets a note."""
+        """Runs scripts until one shows the finding, and saves it; if none does, the entry gets a
+        note.
+        """
         first = (folder / SCRIPT_FILE).read_text()
         if first.startswith(NO_SCRIPT):
             note = f"{first.strip().removeprefix('# ')}; replaying the case shows the finding"
@@ -130,7 +140,9 @@ class Keeper:
     def _entry(
         self, case: Case, verdict: Verdict, info: Mapping[str, str], judged: Judged | None = None
     ) -> CorpusEntry:
-        confirmed = judged.confirmation if judged is not None and judged.confirmation.runs else None
+        confirmed = (
+            judged.confirmation if judged is not None and judged.confirmation.runs else None
+        )
         return make_entry(
             case,
             verdict,
@@ -142,7 +154,9 @@ class Keeper:
 
 
 def _with_what_is_written(folder: Path, new: CorpusEntry) -> CorpusEntry:
-    """``new`` with what is known of the entry in ``folder``, where nobody has moved or broken that one."""
+    """``new`` with what is known of the entry in ``folder``, where nobody has moved or broken that
+    one.
+    """
     try:
         return replaced(read_entry(folder / CASE_FILE), new)
     except InvalidEntry:
@@ -150,7 +164,9 @@ def _with_what_is_written(folder: Path, new: CorpusEntry) -> CorpusEntry:
 
 
 def _minimal_cases(corpus: Path) -> dict[tuple[str, bytes], Path]:
-    """The confirmed findings that ``corpus`` has already; files that cannot be read are not ours to judge."""
+    """The confirmed findings that ``corpus`` has already; files that cannot be read are not ours
+    to judge.
+    """
     saved: dict[tuple[str, bytes], Path] = {}
     for file in entry_files([corpus]) if corpus.exists() else ():
         try:

@@ -18,7 +18,9 @@ from fuzzshard.parts.ops import Backward, Forward, Step
 from fuzzshard.verdict import Finding, Status, Verdict
 
 MAX_PARKED = 8
-"""Cases per signature kept aside while another world works on that signature; more are only counted."""
+"""Cases per signature kept aside while another world works on that signature; more are only
+counted.
+"""
 
 MAX_LIKELY = 3
 """Sets of causes that are tried before a finding with the same signature is bisected."""
@@ -33,8 +35,8 @@ NO_VERDICT = Verdict(status=Status.INFRA, message="cut off while it was saved")
 class Found:
     """A case of the stream with a finding; ``path`` is where it is saved, once it is.
 
-    ``smaller`` is what an earlier session had shrunk it to when it was cut off. ``untold``: it was cut off
-    before anybody heard of it.
+    ``smaller`` is what an earlier session had shrunk it to when it was cut off. ``untold``: it was
+    cut off before anybody heard of it.
     """
 
     index: int
@@ -58,26 +60,28 @@ _PLAIN = Case(
     schedule=(Forward(), Backward(), Step()),
     engines=ALL_ENGINES,
 )
-"""The plainest training there is, under every engine: what it has, defaults of engines included, causes
-nothing."""
+"""The plainest training there is, under every engine: what it has, defaults of engines included,
+causes nothing."""
 
 
 def cause_of(minimal: Case, found: Case) -> frozenset[str]:
-    """The features that make a finding: of the minimal case, of the case that was shrunk to it, not plain.
+    """The features that make a finding: of the minimal case, of the case that was shrunk to it,
+    not plain.
 
-    What only the minimal case has came in by simplifying. What is off (float64, Gaussian values) in one
-    of the two and plain in the other is no cause either.
+    What only the minimal case has came in by simplifying. What is off (float64, Gaussian values)
+    in one of the two and plain in the other is no cause either.
     """
     return (features(minimal) & features(found)) - features(_PLAIN)
 
 
 @dataclasses.dataclass
 class Known:
-    """A distinct finding, of this campaign or saved before it, and the number of cases it explains.
+    """A distinct finding, of this campaign or saved before it, and the number of cases it
+    explains.
 
-    ``cause`` are the features (:func:`cause_of`) that all cases which were shrunk to it share. It is
-    ``internal`` when no user can see it. ``elsewhere`` has what its entry recorded under another release of
-    torch than this one.
+    ``cause`` are the features (:func:`cause_of`) that all cases which were shrunk to it share. It
+    is ``internal`` when no user can see it. ``elsewhere`` has what its entry recorded under
+    another release of torch than this one.
     """
 
     signature: str
@@ -97,12 +101,13 @@ class Known:
 class Registry:
     """Decides what a finding is; may be used from any thread.
 
-    ``unresolved`` are the folders of findings that could not be confirmed before the campaign ended.
+    ``unresolved`` are the folders of findings that could not be confirmed before the campaign
+    ended.
 
-    What mends of torch cure is counted by its causes, and is nothing else's hit. Any other
-    finding is a *hit* of a known one that its verdict shows (:mod:`fuzzshard.identity`) if its case has all
-    the features of its cause: nothing says that it is another. While a world works on a signature, further
-    cases with it are parked, and looked at again afterwards.
+    What mends of torch cure is counted by its causes, and is nothing else's hit. Any other finding
+    is a *hit* of a known one that its verdict shows (:mod:`fuzzshard.identity`) if its case has
+    all the features of its cause: nothing says that it is another. While a world works on a
+    signature, further cases with it are parked, and looked at again afterwards.
     """
 
     def __init__(self) -> None:
@@ -160,7 +165,9 @@ class Registry:
             return len(self._busy.get(signature, ())) >= MAX_PARKED
 
     def claim(self, found: Found) -> bool:
-        """Whether the caller may work on ``found``; if not, another world does and ``found`` is parked."""
+        """Whether the caller may work on ``found``; if not, another world does and ``found`` is
+        parked.
+        """
         with self._lock:
             if (parked := self._busy.get(found.verdict.signature)) is not None:
                 parked.append(found)
@@ -169,7 +176,9 @@ class Registry:
             return True
 
     def settle(self, found: Found, known: Known | None) -> list[Found]:
-        """Ends the work on ``found``, with what became of it; the parked cases to look at again."""
+        """Ends the work on ``found``, with what became of it; the parked cases to look at
+        again.
+        """
         with self._lock:
             if known is not None:
                 self._add(known)
@@ -184,7 +193,9 @@ class Registry:
         self.known.append(known)
 
     def leave_unresolved(self, found: Found) -> None:
-        """The campaign ended before ``found`` could be confirmed; it stays saved as it was found."""
+        """The campaign ended before ``found`` could be confirmed; it stays saved as it was
+        found.
+        """
         assert found.path is not None
         with self._lock:
             self.unresolved.append(found.path)
@@ -195,7 +206,9 @@ class Registry:
             self.num_flaky += 1
 
     def count_made(self, found: Found) -> None:
-        """``found`` is one that this campaign made, before it was continued, should it be saved already."""
+        """``found`` is one that this campaign made, before it was continued, should it be saved
+        already.
+        """
         with self._lock:
             for known in self.known:
                 if known.path == found.path:

@@ -1,4 +1,6 @@
-"""The campaign: draw, judge, confirm, shrink and save, on several worlds at once, as a stream of events."""
+"""The campaign: draw, judge, confirm, shrink and save, on several worlds at once, as a stream of
+events.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +49,19 @@ class _Ended:
     error: BaseException | None = None
 
 
-def run_campaign(options: CampaignOptions, sink: Callable[[Event], None], *, tools: Tools = TOOLS) -> int:
+def run_campaign(
+    options: CampaignOptions, sink: Callable[[Event], None], *, tools: Tools = TOOLS
+) -> int:
     """Runs a campaign and returns its exit code; ``sink`` gets every event, in the calling thread.
 
-    The exit code is 0 for a campaign without findings but those that the corpus had when it began, 1 with at
-    least one of its own, be it of an earlier session or not confirmed yet, 3 with inconclusive cases only,
-    4 when the machine or the disk failed, 130 after Ctrl-C or SIGTERM. In each of these cases everything
-    found is saved and the last event is :class:`CampaignFinished`. A second Ctrl-C ends it at once.
-    A campaign in the same directory that did not end by itself is continued (:func:`plan_session`).
-    Raises, before any event, :class:`fuzzshard.errors.UsageError` for options that this machine cannot serve,
-    and other errors for a directory that is in use, cannot be written, or has a journal that cannot be read.
+    The exit code is 0 for a campaign without findings but those that the corpus had when it began,
+    1 with at least one of its own, be it of an earlier session or not confirmed yet, 3 with
+    inconclusive cases only, 4 when the machine or the disk failed, 130 after Ctrl-C or SIGTERM. In
+    each of these cases everything found is saved and the last event is :class:`CampaignFinished`.
+    A second Ctrl-C ends it at once. A campaign in the same directory that did not end by itself is
+    continued (:func:`plan_session`). Raises, before any event,
+    :class:`fuzzshard.errors.UsageError` for options that this machine cannot serve, and other
+    errors for a directory that is in use, cannot be written, or has a journal that cannot be read.
     """
     device, num_devices = resolve_device(options.device)
     configs = world_configs(options, device, num_devices)
@@ -170,7 +175,9 @@ class _Coordinator:
                 self.control.halt(str(item.error))
 
     def _deliver(self, event: Event) -> None:
-        """Writes an event down, and then tells it; what only the journal is for is told nobody else."""
+        """Writes an event down, and then tells it; what only the journal is for is told nobody
+        else.
+        """
         try:
             self.journal.record(event)
         except FuzzshardError as error:
@@ -193,7 +200,8 @@ class _Coordinator:
         self.queue.put(_Interrupt())
 
     def _abandon(self, cases: Prefetch) -> None:
-        """Ends what has not ended. Killing its ranks ends a world's run; its thread then saves the rest.
+        """Ends what has not ended. Killing its ranks ends a world's run; its thread then saves the
+        rest.
 
         Scripts that run end by themselves: they ask whether they are wanted.
         """

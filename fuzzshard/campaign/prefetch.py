@@ -10,12 +10,14 @@ from fuzzshard.guidance import Feedback, Learner
 
 
 class Prefetch:
-    """Draws from ``stream`` in a thread of its own, at most ``ahead`` cases ahead, ``limit`` in all.
+    """Draws from ``stream`` in a thread of its own, at most ``ahead`` cases ahead, ``limit`` in
+    all.
 
-    The stream is only ever advanced, and told what became of its cases, in that thread. :meth:`take` and
-    :meth:`tell` may be called from any thread; every case is handed out once, in order, with its index in
-    the stream. Each case that is taken orders another one, which is drawn knowing what was told by then: so
-    with one world the stream depends on no timing.
+    The stream is only ever advanced, and told what became of its cases, in that thread.
+    :meth:`take` and
+    :meth:`tell` may be called from any thread; every case is handed out once, in order, with its
+    index in the stream. Each case that is taken orders another one, which is drawn knowing what
+    was told by then: so with one world the stream depends on no timing.
     """
 
     def __init__(self, stream: Learner, *, ahead: int, limit: int | None = None) -> None:
@@ -32,7 +34,9 @@ class Prefetch:
         self._thread.start()
 
     def take(self) -> tuple[int, Case] | None:
-        """The next case; None after the last one and after :meth:`close`. Raises what drawing raised."""
+        """The next case; None after the last one and after :meth:`close`. Raises what drawing
+        raised.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._exhausted or self._closed)
             if self._closed:

@@ -1,4 +1,5 @@
-"""From a suspicion to a result: does a finding repeat on fresh ranks, how small a case shows it, and where.
+"""From a suspicion to a result: does a finding repeat on fresh ranks, how small a case shows it,
+and where.
 
 Used by the campaign, by ``fuzzshard shrink`` and by the benchmarks; it saves nothing.
 """
@@ -25,8 +26,8 @@ from fuzzshard.shrink import Budget, shrink
 from fuzzshard.verdict import Verdict
 
 CONFIRM_DEADLINE = 30.0
-"""Seconds that the first confirming run may take, and at least twice the finding's own time: a slow
-machine is no hang."""
+"""Seconds that the first confirming run may take, and at least twice the finding's own time: a
+slow machine is no hang."""
 SHRINK_BUDGET = Budget(max_evaluations=300, max_seconds=180.0)
 
 StartCpu = Callable[[int], AbstractContextManager[Sequence[Runner]]]
@@ -38,10 +39,11 @@ Keep = Callable[[Case, Verdict, Mapping[str, str]], None]
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """What is known about a finding in the end: its smallest ``case``, with the verdict that shows it.
+    """What is known about a finding in the end: its smallest ``case``, with the verdict that shows
+    it.
 
-    ``info`` is of the ranks that showed it. ``note`` says what cut the work short or went wrong on the way;
-    ``culprits`` are of the shrunk case.
+    ``info`` is of the ranks that showed it. ``note`` says what cut the work short or went wrong on
+    the way; ``culprits`` are of the shrunk case.
     """
 
     case: Case
@@ -79,15 +81,16 @@ def confirm_and_shrink(
     budget: Budget = SHRINK_BUDGET,
     seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> Judged:
-    """Confirms the finding ``expected`` of ``case``, shrinks it, and confirms the result, with ``runs`` each.
+    """Confirms the finding ``expected`` of ``case``, shrinks it, and confirms the result, with
+    ``runs`` each.
 
-    The first of ``worlds`` confirms, all of them shrink. A finding that does not come back is returned as
-    it is, with a confirmation that is ``absent``. Shrinking is bounded by ``budget`` and by
-    ``seconds_left()``; whatever ends it, the smallest case so far counts. ``keep`` is called with each
-    smaller case: saved there, it survives whatever happens to this process.
+    The first of ``worlds`` confirms, all of them shrink. A finding that does not come back is
+    returned as it is, with a confirmation that is ``absent``. Shrinking is bounded by ``budget``
+    and by ``seconds_left()``; whatever ends it, the smallest case so far counts. ``keep`` is
+    called with each smaller case: saved there, it survives whatever happens to this process.
 
-    With ``on_cpu``, a finding that CPU ranks show as well is from then on one of theirs: before shrinking,
-    or else the shrunk case.
+    With ``on_cpu``, a finding that CPU ranks show as well is from then on one of theirs: before
+    shrinking, or else the shrunk case.
     """
     terms = _Terms(emit, keep, runs, shrinking, budget, seconds_left)
     if on_cpu is not None and needs_cuda(case) is None:
@@ -108,7 +111,9 @@ def confirm_and_shrink(
     if shown is None:
         return judged
     seen, rate = shown
-    return _with_note(dataclasses.replace(judged, verdict=seen, confirmation=rate, info=info), _ON_CPU)
+    return _with_note(
+        dataclasses.replace(judged, verdict=seen, confirmation=rate, info=info), _ON_CPU
+    )
 
 
 _ON_CPU = "found on CUDA; the CPU shows it as well"
@@ -131,7 +136,9 @@ def _always_shown(
     return (verdict, rate) if rate.reproduced == rate.runs > 0 else None
 
 
-def _confirmed_and_shrunk(worlds: Sequence[Runner], case: Case, expected: Verdict, terms: _Terms) -> Judged:
+def _confirmed_and_shrunk(
+    worlds: Sequence[Runner], case: Case, expected: Verdict, terms: _Terms
+) -> Judged:
     world, emit, runs = worlds[0], terms.emit, terms.runs
     emit(PhaseChanged(phase="confirming"))
     patient = max(CONFIRM_DEADLINE, 2 * expected.seconds)
@@ -141,7 +148,9 @@ def _confirmed_and_shrunk(worlds: Sequence[Runner], case: Case, expected: Verdic
         return found
     emit(
         FindingConfirmed(
-            signature=expected.signature, runs=confirmation.runs, reproduced=confirmation.reproduced
+            signature=expected.signature,
+            runs=confirmation.runs,
+            reproduced=confirmation.reproduced,
         )
     )
     result = found
@@ -156,7 +165,8 @@ def _confirmed_and_shrunk(worlds: Sequence[Runner], case: Case, expected: Verdic
         return _with_note(result, "only the case as found was confirmed")
     if rate.absent:
         note = (
-            f"shrunk to {leaf_count(result.case)} leaf modules it did not repeat; this is the case as found"
+            f"shrunk to {leaf_count(result.case)} leaf modules it did not repeat; this is the "
+            "case as found"
         )
         return dataclasses.replace(found, evaluations=result.evaluations, note=note)
     note = f"as found: {confirmation.text()}" if confirmation.flaky else ""
@@ -164,7 +174,9 @@ def _confirmed_and_shrunk(worlds: Sequence[Runner], case: Case, expected: Verdic
 
 
 def _shrunk(worlds: Sequence[Runner], found: Judged, terms: _Terms) -> Judged:
-    """``found`` with its case made smaller; its confirmation is still that of the case as found."""
+    """``found`` with its case made smaller; its confirmation is still that of the case as
+    found.
+    """
     idle: queue.SimpleQueue[Runner] = queue.SimpleQueue()
     for world in worlds:
         idle.put(world)

@@ -1,4 +1,6 @@
-"""What a session takes over from earlier ones of its campaign: from the journal and the saved findings."""
+"""What a session takes over from earlier ones of its campaign: from the journal and the saved
+findings.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def restore_counts(history: History, campaign: int, tally: Tally, reached: Reach
 
 
 def restore_findings(history: History, campaign: int, registry: Registry) -> None:
-    """Takes over, for the findings that were loaded from the corpus, what this campaign knows of them."""
+    """Takes over, for the findings that were loaded from the corpus, what this campaign knows of
+    them.
+    """
     hits = history.count_by_folder(campaign, "finding_hit")
     saved, made = Counter[str](), set[str]()
     for told in history.events(campaign, "finding_saved", "finding_flaky", "known_cause"):
@@ -66,9 +70,10 @@ def restore_findings(history: History, campaign: int, registry: Registry) -> Non
 def unfinished(history: History, campaign: int, corpus: Path, config: WorldConfig) -> list[Found]:
     """The findings of which the journal does not have the end, as they are on disk.
 
-    Those that it tells come first, the oldest before the others; then those that it does not, by name. They
-    were not confirmed yet; or they were, and their session was cut off before it said so; or it was cut
-    off while it saved the entry, so that the case is there, and its verdict is not.
+    Those that it tells come first, the oldest before the others; then those that it does not, by
+    name. They were not confirmed yet; or they were, and their session was cut off before it said
+    so; or it was cut off while it saved the entry, so that the case is there, and its verdict is
+    not.
     """
     found: dict[str, int] = {}
     for told in history.events(campaign, "finding_found", "finding_saved", "finding_flaky"):
@@ -90,7 +95,9 @@ def unfinished(history: History, campaign: int, corpus: Path, config: WorldConfi
 
 
 def _half_saved(corpus: Path) -> list[Found]:
-    """What was being saved when the disk was full or the session killed: ``case.json`` comes last."""
+    """What was being saved when the disk was full or the session killed: ``case.json`` comes
+    last.
+    """
     files = sorted((corpus / FINDINGS_FOLDER).glob(f"*/{UNSHRUNK_FILE}"))
     return [
         Found(CUT_OFF, case, NO_VERDICT, file.parent, untold=True)
@@ -100,7 +107,9 @@ def _half_saved(corpus: Path) -> list[Found]:
 
 
 def _unconfirmed(corpus: Path, config: WorldConfig) -> list[str]:
-    """The folders of findings that were saved under these conditions, as found, and got no further."""
+    """The folders of findings that were saved under these conditions, as found, and got no
+    further.
+    """
     files = sorted((corpus / FINDINGS_FOLDER).glob(f"*/{UNSHRUNK_FILE}"))
     entries = {file.parent.name: _entry(file.parent) for file in files}
     return [

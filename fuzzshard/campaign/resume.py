@@ -1,7 +1,8 @@
 """Whether a campaign goes on with an earlier one in its directory.
 
-A session that was killed, interrupted, or stopped by its machine is continued by the same command: one with
-the same options, of those that decide which cases are drawn. One that ended by itself is not (note 0014).
+A session that was killed, interrupted, or stopped by its machine is continued by the same command:
+one with the same options, of those that decide which cases are drawn. One that ended by itself is
+not (note 0014).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from fuzzshard.world.config import WorldConfig
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A session to come: its seeds, and the ``earlier`` sessions of its campaign, none for a new one.
+    """A session to come: its seeds, and the ``earlier`` sessions of its campaign, none for a new
+    one.
 
     ``note`` says why another campaign that did not end is not continued.
     """
@@ -45,7 +47,9 @@ class Plan:
         """For how many of these seconds, up to the last one, nothing new came."""
         quiet = 0.0
         for session in self.earlier:
-            quiet = session.elapsed - session.last_new if session.last_new else quiet + session.elapsed
+            quiet = (
+                session.elapsed - session.last_new if session.last_new else quiet + session.elapsed
+            )
         return quiet
 
 
@@ -71,7 +75,9 @@ def session_seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:4], "big")
 
 
-def start_of(plan: Plan, options: CampaignOptions, configs: tuple[WorldConfig, ...]) -> SessionStart:
+def start_of(
+    plan: Plan, options: CampaignOptions, configs: tuple[WorldConfig, ...]
+) -> SessionStart:
     """What the journal notes of the session, of the worlds that it runs on."""
     limits = ("max_cases", "max_time", "max_findings", "stop_after_no_new")
     return SessionStart(

@@ -22,10 +22,10 @@ def load_known(
 ) -> Registry:
     """The findings saved below ``corpora``, as a campaign knows those that it has made itself.
 
-    Those that this torch does not have by what their entries say are none: one that shows is back, and news.
-    Nor are those whose cause is one of ``mends``, which tell of it better. With ``preload``, those of them
-    that need no other preloaded files. Files that cannot be read are left out: replaying says what is wrong
-    with them.
+    Those that this torch does not have by what their entries say are none: one that shows is back,
+    and news. Nor are those whose cause is one of ``mends``, which tell of it better. With
+    ``preload``, those of them that need no other preloaded files. Files that cannot be read are
+    left out: replaying says what is wrong with them.
     """
     registry = Registry()
     torch = importlib.metadata.version("torch")
@@ -37,7 +37,11 @@ def load_known(
         if expected(entry, torch, entry.device) is Expected.NOTHING or entry.cause in mends:
             continue
         elsewhere = preload is not None and not set(entry.preload) <= set(preload)
-        if not entry.status.is_finding or elsewhere or (entry.confirmed is None and not unconfirmed):
+        if (
+            not entry.status.is_finding
+            or elsewhere
+            or (entry.confirmed is None and not unconfirmed)
+        ):
             continue
         confirmed = entry.confirmed or Confirmation()
         registry.known.append(
@@ -62,7 +66,11 @@ def saved_cause(file: Path, entry: CorpusEntry) -> frozenset[str]:
     """
     unshrunk = file.with_name(UNSHRUNK_FILE)
     try:
-        found = read_entry(unshrunk).case if file.name == CASE_FILE and unshrunk.exists() else entry.case
+        found = (
+            read_entry(unshrunk).case
+            if file.name == CASE_FILE and unshrunk.exists()
+            else entry.case
+        )
     except InvalidEntry:
         found = entry.case
     return cause_of(entry.case, found)

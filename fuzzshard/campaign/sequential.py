@@ -1,7 +1,8 @@
-"""Does a case still show a flaky finding often enough? A sequential probability ratio test says so.
+"""Does a case still show a flaky finding often enough? A sequential probability ratio test says
+so.
 
-A. Wald, Sequential Tests of Statistical Hypotheses, Annals of Mathematical Statistics 16 (1945), 117-186:
-no other test of two rates with these error probabilities needs fewer runs on average.
+A. Wald, Sequential Tests of Statistical Hypotheses, Annals of Mathematical Statistics 16 (1945),
+117-186: no other test of two rates with these error probabilities needs fewer runs on average.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ MAX_RUNS = 30
 
 
 class RateTest:
-    """Tells whether a finding shows at ``rate``, or at half of it or less; ``rate`` is between 0 and 1.
+    """Tells whether a finding shows at ``rate``, or at half of it or less; ``rate`` is between 0
+    and 1.
 
     ``holds`` is None until enough runs were added, and then the answer.
     """

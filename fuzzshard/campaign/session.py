@@ -1,4 +1,6 @@
-"""What one session of a campaign counts and knows, and takes over from the journal and the corpus."""
+"""What one session of a campaign counts and knows, and takes over from the journal and the
+corpus.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from collections.abc import Iterator
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.cpu_ranks import StartCpu
-from fuzzshard.campaign.events import CampaignFinished, CampaignStarted, Continued, CorpusLoaded, Event
+from fuzzshard.campaign.events import (
+    CampaignFinished,
+    CampaignStarted,
+    Continued,
+    CorpusLoaded,
+    Event,
+)
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.options import CampaignOptions
@@ -30,16 +38,21 @@ from fuzzshard.mending.source import unfit
 from fuzzshard.world.config import WorldConfig
 
 REMEMBERED_CASES = 20_000
-"""Of the cases of earlier sessions, the latest that guidance takes for known: restoring takes seconds."""
+"""Of the cases of earlier sessions, the latest that guidance takes for known: restoring takes
+seconds.
+"""
 
 
 class Session:
-    """The state of a campaign for as long as one process works on it; its parts may be used from any thread.
+    """The state of a campaign for as long as one process works on it; its parts may be used from
+    any thread.
 
     A campaign that is continued counts on from where its earlier sessions were.
     """
 
-    def __init__(self, options: CampaignOptions, configs: tuple[WorldConfig, ...], plan: Plan) -> None:
+    def __init__(
+        self, options: CampaignOptions, configs: tuple[WorldConfig, ...], plan: Plan
+    ) -> None:
         self.options = options
         self.configs = configs
         self.config = configs[0]  # worlds differ in their devices only
@@ -59,7 +72,9 @@ class Session:
         self._guiding_before: list[Indices] = []
 
     def restore(self, history: History) -> None:
-        """What the corpus has already needs no shrinking again, nor what this campaign did before."""
+        """What the corpus has already needs no shrinking again, nor what this campaign did
+        before.
+        """
         saved = load_known(
             self.options.corpus / FINDINGS_FOLDER,
             preload=self.config.preload,
@@ -73,7 +88,9 @@ class Session:
             if self.options.guidance != "none":
                 latest = history.latest_features(campaign, REMEMBERED_CASES)
                 self._guiding_before.extend(map(guiding, latest))
-            self._unfinished.extend(unfinished(history, campaign, self.options.corpus, self.config))
+            self._unfinished.extend(
+                unfinished(history, campaign, self.options.corpus, self.config)
+            )
             for found in self._unfinished:
                 self.registry.count_made(found)
             limit, made = self.options.max_findings, self.registry.num_new

@@ -13,8 +13,8 @@ from types import FrameType
 def signals_call(handler: Callable[[], None]) -> Iterator[None]:
     """Ctrl-C, and the SIGTERM by which schedulers preempt, call ``handler`` in place of raising.
 
-    An exception raised at any instruction could cut an event in two. Signals reach the main thread only;
-    a campaign in another thread leaves them alone.
+    An exception raised at any instruction could cut an event in two. Signals reach the main thread
+    only; a campaign in another thread leaves them alone.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,6 @@
-"""The predicate of shrinking: which candidates show the finding, and the smallest one that does."""
+"""The predicate of shrinking: which candidates show the finding, and the smallest one that
+does.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,14 @@ from fuzzshard.verdict import Verdict
 
 
 class Smallest:
-    """Holds the smallest failing case, whatever ends the shrinking, and what each candidate showed.
+    """Holds the smallest failing case, whatever ends the shrinking, and what each candidate
+    showed.
 
-    A finding that came back every time in ``confirmed`` has one run for each candidate. For one that did not,
-    a candidate counts as failing when its rate is not below half the original's (:class:`RateTest`).
-    ``run`` runs a candidate, ``shows`` says whether its verdict is the finding, and ``on_smaller`` hears of
-    every smaller failing case. Candidates may be tried from several threads at once; which of those that
-    fail is taken is the reducer's to say.
+    A finding that came back every time in ``confirmed`` has one run for each candidate. For one
+    that did not, a candidate counts as failing when its rate is not below half the original's
+    (:class:`RateTest`). ``run`` runs a candidate, ``shows`` says whether its verdict is the
+    finding, and ``on_smaller`` hears of every smaller failing case. Candidates may be tried from
+    several threads at once; which of those that fail is taken is the reducer's to say.
     """
 
     def __init__(
@@ -47,7 +50,9 @@ class Smallest:
 
     def still_fails(self, candidate: Case) -> bool:
         """Whether ``candidate`` shows the finding."""
-        verdict, outcome, fails = self._once(candidate) if self._rate == 1 else self._repeatedly(candidate)
+        verdict, outcome, fails = (
+            self._once(candidate) if self._rate == 1 else self._repeatedly(candidate)
+        )
         key = encode(candidate)
         with self._lock:
             self.evaluations += 1

@@ -67,7 +67,8 @@ def _line(known: Known) -> KnownFinding:
 def verdict_code(tally: Tally, registry: Registry) -> int:
     """The exit code of a campaign that was neither interrupted nor stopped by an error.
 
-    What the corpus had before is no news: a campaign in CI would be red on every torch with an open finding.
+    What the corpus had before is no news: a campaign in CI would be red on every torch with an
+    open finding.
     """
     if registry.num_new or registry.unresolved:
         return EXIT_FINDING

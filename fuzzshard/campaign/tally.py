@@ -1,4 +1,6 @@
-"""The running totals of a campaign: cases by status, refusals by message, features and pairs seen."""
+"""The running totals of a campaign: cases by status, refusals by message, features and pairs
+seen.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class Tally:
         points: Collection[Point] = (),
         new_points: int = 0,
     ) -> tuple[CaseDetail, CaseJudged]:
-        """Counts one case and says what it added; its world stood ``idle`` for so many seconds before it."""
+        """Counts one case and says what it added; its world stood ``idle`` for so many seconds
+        before it.
+        """
         present = tuple(sorted(features(case)))
         with self._lock:
             self.counts[verdict.status] += 1
@@ -86,7 +90,9 @@ class Tally:
 
 
 def gist(message: str) -> str:
-    """What messages of one kind have in common: the first line without names, numbers and reprs."""
+    """What messages of one kind have in common: the first line without names, numbers and
+    reprs.
+    """
     lines = message.strip().splitlines() or [""]
     unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", lines[0])
     return re.sub(r"\d+", "N", re.sub(r"\(.*", "(...)", unquoted))[:160]

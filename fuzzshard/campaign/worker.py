@@ -29,7 +29,9 @@ START_ATTEMPTS = 3
 """How often ranks are started before a campaign that cannot begin gives up."""
 
 STOCK_ONE_IN = 4
-"""One case in so many runs on torch as it is; the others do with mends, where known bugs hide nothing."""
+"""One case in so many runs on torch as it is; the others do with mends, where known bugs hide
+nothing.
+"""
 
 
 class Worker:
@@ -92,7 +94,8 @@ class Worker:
                 self._idle_since = None
 
     def _judge(self, index: int, drawn: Case) -> tuple[Found, tuple[str, ...]]:
-        """Runs a case, counts it and tells it; whatever it shows that is not known is saved by then.
+        """Runs a case, counts it and tells it; whatever it shows that is not known is saved by
+        then.
 
         With it come the causes by which mends know it.
         """
@@ -122,8 +125,8 @@ class Worker:
     def _explained(self, index: int, drawn: Case) -> tuple[Case, Verdict, tuple[str, ...]]:
         """The verdict of a case, the case that it is about, and the causes by which mends know it.
 
-        A suspicion on mended torch counts where torch as it is fails, too; one that only mended torch has is
-        a defect of a mend.
+        A suspicion on mended torch counts where torch as it is fails, too; one that only mended
+        torch has is a defect of a mend.
         """
         shared = self._shared
         if not shared.mends:

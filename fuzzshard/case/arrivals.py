@@ -1,4 +1,6 @@
-"""What the options of DDP ask about: which parameters every backward comes to, and by what graph."""
+"""What the options of DDP ask about: which parameters every backward comes to, and by what
+graph.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ def arrivals(case: Case) -> Mapping[int, frozenset[str]]:
 
 
 def replicated(case: Case, *, by_replicate: bool) -> frozenset[str]:
-    """The parameters that DDP synchronises: those not ignored that require a gradient at construction.
+    """The parameters that DDP synchronises: those not ignored that require a gradient at
+    construction.
 
     ``replicate`` is constructed by the first forward.
     """
@@ -33,7 +36,11 @@ def replicated(case: Case, *, by_replicate: bool) -> frozenset[str]:
             for fqn in facts(case).parameters
             if any(is_within(fqn, f.target) for f in case.freezes if not f.after_wrap)
         }
-    return frozenset(facts(case).parameters) - frozen - ignored_parameters(case, by_replicate=by_replicate)
+    return (
+        frozenset(facts(case).parameters)
+        - frozen
+        - ignored_parameters(case, by_replicate=by_replicate)
+    )
 
 
 def ignored_modules(case: Case, *, by_replicate: bool) -> tuple[str, ...]:
@@ -47,12 +54,16 @@ def ignored_parameters(case: Case, *, by_replicate: bool) -> frozenset[str]:
     ignored = ignored_modules(case, by_replicate=by_replicate)
     modules = {module for path in ignored for module in modules_below(case.model, path)}
     names = {tie.parameter: tie.source for tie in case.ties}
-    within = (fqn for fqn in (*facts(case).parameters, *names) if any(is_within(fqn, m) for m in modules))
+    within = (
+        fqn for fqn in (*facts(case).parameters, *names) if any(is_within(fqn, m) for m in modules)
+    )
     return frozenset(names.get(fqn, fqn) for fqn in within)
 
 
 def graph_is_static(case: Case) -> bool:
-    """Whether every backward is of as many forwards, through the same calls to the same parameters."""
+    """Whether every backward is of as many forwards, through the same calls to the same
+    parameters.
+    """
     return len(set(_backwards(case).values())) <= 1
 
 

@@ -1,8 +1,9 @@
 """The autograd graph that forwards of a case build, as far as the case tells.
 
-Autograd runs the nodes that a loss depends on from the newest to the oldest: a node is ready when all its
-readers have run, they are newer, and the ready queue prefers the newest (torch/csrc/autograd/engine.cpp,
-``CompareNodeTaskTime``). So one list of nodes in the order of their making is all that a backward needs.
+Autograd runs the nodes that a loss depends on from the newest to the oldest: a node is ready when
+all its readers have run, they are newer, and the ready queue prefers the newest
+(torch/csrc/autograd/engine.cpp, ``CompareNodeTaskTime``). So one list of nodes in the order of
+their making is all that a backward needs.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from fuzzshard.parts.leaf import Leaf
 class Region:
     """One call of a checkpointed module: what its recomputation calls again.
 
-    ``calls`` are the calls of modules within it: the path, whether the call begins or ends, and the number of
-    nodes made by then.
+    ``calls`` are the calls of modules within it: the path, whether the call begins or ends, and
+    the number of nodes made by then.
     """
 
     calls: list[tuple[str, bool, int]] = dataclasses.field(default_factory=list)
@@ -38,10 +39,10 @@ class Region:
 class Node:
     """One or several functions of autograd that run together.
 
-    ``parameters`` get gradients here; what it ``reads`` may be frozen as well. ``hooks`` are wrap groups
-    whose hooks run before the node does.
-    ``inputs_of`` is the wrap group whose module's inputs pass through here. One that ``saves`` no tensor for
-    its backward (an addition, a concatenation) has none recomputed either.
+    ``parameters`` get gradients here; what it ``reads`` may be frozen as well. ``hooks`` are wrap
+    groups whose hooks run before the node does. ``inputs_of`` is the wrap group whose module's
+    inputs pass through here. One that ``saves`` no tensor for its backward (an addition, a
+    concatenation) has none recomputed either.
     """
 
     number: int
@@ -96,7 +97,11 @@ class Tape:
         """The nodes of the outputs that enter each loss, by the index of its forward."""
 
     def node(
-        self, inputs: Iterable[Value], parameters: frozenset[str] = frozenset(), *, saves: bool = True
+        self,
+        inputs: Iterable[Value],
+        parameters: frozenset[str] = frozenset(),
+        *,
+        saves: bool = True,
     ) -> Node:
         """Makes a node."""
         known = tuple(v for v in inputs if v is not None)
@@ -121,16 +126,22 @@ class Tape:
         return self._module(target, self.found.modules[target], args, grad)
 
     def follow(self, at: ScheduleState) -> list[Node]:
-        """Runs a forward if the next op is one; the nodes of the losses that it takes if it is a backward."""
+        """Runs a forward if the next op is one; the nodes of the losses that it takes if it is a
+        backward.
+        """
         if (call := at.op.call) is not None:
             outputs = self.forward(
                 call.target, grad=call.grad, paths=at.paths, frozen=at.frozen, training=at.training
             )
-            self.losses[at.index] = [n for i in call.used(len(outputs)) if (n := outputs[i]) is not None]
+            self.losses[at.index] = [
+                n for i in call.used(len(outputs)) if (n := outputs[i]) is not None
+            ]
         return [node for forward in at.taken for node in self.losses.pop(forward.place)]
 
     def _module(self, path: str, module: Module, args: list[Value], grad: bool) -> list[Value]:
-        """Calls a module; the checkpoint wrapper is what is wrapped, the other checkpoints are within."""
+        """Calls a module; the checkpoint wrapper is what is wrapped, the other checkpoints are
+        within.
+        """
         checkpoint = self.checkpoints.get(path)
         inside = checkpoint in ("composable", "utils")
         if checkpoint is None:
@@ -147,7 +158,12 @@ class Tape:
         return self._watched(path, module, args, grad, region)
 
     def _watched(
-        self, path: str, module: Module, args: list[Value], grad: bool, region: Region | None = None
+        self,
+        path: str,
+        module: Module,
+        args: list[Value],
+        grad: bool,
+        region: Region | None = None,
     ) -> list[Value]:
         self._note(path, begins=True, grad=grad)
         args = self.watcher.enter(path, args, grad=grad)

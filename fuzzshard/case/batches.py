@@ -1,8 +1,9 @@
 """How many rows every rank's batches have, where that is not the same everywhere.
 
-Data-parallel training averages the gradients of each rank's own loss, however many rows it had: DDP's
-documentation says so ("gradients are averaged"), and no engine weights by the size of a batch. A last batch
-that is shorter on some ranks, or of which some rank has nothing, is what a sampler that drops nothing gives.
+Data-parallel training averages the gradients of each rank's own loss, however many rows it had:
+DDP's documentation says so ("gradients are averaged"), and no engine weights by the size of a
+batch. A last batch that is shorter on some ranks, or of which some rank has nothing, is what a
+sampler that drops nothing gives.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from fuzzshard.errors import InvalidCase
 
 
 def num_rows(case: Case, rank: int, batch: int) -> int:
-    """The rows that data-parallel ``rank`` has in a batch; what is said of that batch alone comes first."""
+    """The rows that data-parallel ``rank`` has in a batch; what is said of that batch alone comes
+    first.
+    """
     sizes = {item.batch: item.rows for item in case.inputs.rank_batches if item.rank == rank}
     return sizes.get(batch, sizes.get(None, case.inputs.batch))
 
@@ -47,21 +50,27 @@ def least_rows(case: Case, found: Facts) -> int:
 
 
 def known_items(case: Case) -> tuple[RankBatch, ...]:
-    """Those of ``rank_batches`` for a rank of the mesh and a batch that is used, one for each of both.
+    """Those of ``rank_batches`` for a rank of the mesh and a batch that is used, one for each of
+    both.
 
-    A rank beyond the mesh becomes its last one: what made ranks differ on a larger mesh may on a smaller one.
+    A rank beyond the mesh becomes its last one: what made ranks differ on a larger mesh may on a
+    smaller one.
     """
     last, used = case.mesh.data_size - 1, {None, *used_batches(case)}
     items: dict[tuple[int, int | None], RankBatch] = {}
     for item in case.inputs.rank_batches:
         if item.batch in used:
             rank = min(item.rank, last)
-            items.setdefault((rank, item.batch), RankBatch(rank=rank, rows=item.rows, batch=item.batch))
+            items.setdefault(
+                (rank, item.batch), RankBatch(rank=rank, rows=item.rows, batch=item.batch)
+            )
     return tuple(items.values())
 
 
 def check_batches(case: Case, found: Facts) -> None:
-    """Raises :class:`InvalidCase` where a rank's own batch size names nothing or cannot be computed with."""
+    """Raises :class:`InvalidCase` where a rank's own batch size names nothing or cannot be
+    computed with.
+    """
     items, used = case.inputs.rank_batches, used_batches(case)
     if items and case.inputs.same_on_ranks:
         raise InvalidCase(
@@ -72,11 +81,14 @@ def check_batches(case: Case, found: Facts) -> None:
     for item in items:
         if not 0 <= item.rank < case.mesh.data_size:
             raise InvalidCase(
-                f"rank_batches names rank {item.rank} of {case.mesh.data_size} data-parallel ranks",
+                f"rank_batches names rank {item.rank} of {case.mesh.data_size} data-parallel "
+                "ranks",
                 "ranks along the other axes of the mesh have equal data",
             )
         if item.batch is not None and item.batch not in used:
-            raise InvalidCase(f"rank_batches names batch {item.batch}, which no forward uses", "remove it")
+            raise InvalidCase(
+                f"rank_batches names batch {item.batch}, which no forward uses", "remove it"
+            )
     least = least_rows(case, found)
     if items and min(item.rows for item in items) < least:
         raise InvalidCase(
@@ -85,4 +97,8 @@ def check_batches(case: Case, found: Facts) -> None:
 
 
 def _why(case: Case) -> str:
-    return "the mean of nothing is NaN" if case.loss == "mean_square" else "batch norm needs two values"
+    return (
+        "the mean of nothing is NaN"
+        if case.loss == "mean_square"
+        else "batch norm needs two values"
+    )

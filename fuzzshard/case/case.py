@@ -43,7 +43,9 @@ class TensorSpec(Part, frozen=True, kw_only=True):
 
 
 class RankBatch(Part, frozen=True, kw_only=True):
-    """Data-parallel rank ``rank`` has ``rows`` rows in batch ``batch`` (None: in every batch); 0 is empty."""
+    """Data-parallel rank ``rank`` has ``rows`` rows in batch ``batch`` (None: in every batch); 0
+    is empty.
+    """
 
     rank: int
     rows: int
@@ -51,10 +53,12 @@ class RankBatch(Part, frozen=True, kw_only=True):
 
 
 class Inputs(Part, frozen=True, kw_only=True):
-    """What the root is fed: every float tensor is (batch, size), or (batch, seq, size) when seq >= 1.
+    """What the root is fed: every float tensor is (batch, size), or (batch, seq, size) when seq >=
+    1.
 
-    Data-parallel ranks get different tensors unless ``same_on_ranks``, and as many rows each unless
-    ``rank_batches`` say otherwise. With ``on_host`` they are on the CPU, and the engine moves them (on CUDA).
+    Data-parallel ranks get different tensors unless ``same_on_ranks``, and as many rows each
+    unless ``rank_batches`` say otherwise. With ``on_host`` they are on the CPU, and the engine
+    moves them (on CUDA).
     """
 
     batch: int
@@ -73,10 +77,11 @@ class Tie(Part, frozen=True, kw_only=True):
 
 
 class Mesh(Part, frozen=True, kw_only=True):
-    """Ranks 0..size-1 as a mesh with the axes (pp, replicate, shard, tp), of which only ``shard`` must be.
+    """Ranks 0..size-1 as a mesh with the axes (pp, replicate, shard, tp), of which only ``shard``
+    must be.
 
-    ``replicate`` makes it the HSDP mesh. ``tensor`` is the tensor-parallel axis; its ranks get equal data.
-    The slices along ``pipeline`` train side by side on equal data and never meet.
+    ``replicate`` makes it the HSDP mesh. ``tensor`` is the tensor-parallel axis; its ranks get
+    equal data. The slices along ``pipeline`` train side by side on equal data and never meet.
     """
 
     shard: int
@@ -97,16 +102,18 @@ class Mesh(Part, frozen=True, kw_only=True):
     def text(self) -> str:
         """``"shard 4"``, or ``"replicate 2 x shard 2"`` for HSDP, outermost axis first."""
         axes = ("pipeline", "replicate", "shard", "tensor")
-        return " x ".join(f"{axis} {size}" for axis in axes if (size := getattr(self, axis)) is not None)
+        return " x ".join(
+            f"{axis} {size}" for axis in axes if (size := getattr(self, axis)) is not None
+        )
 
 
 class WrapGroup(Part, frozen=True, kw_only=True):
     """One call ``fully_shard(modules, ...)``; a list group has several modules.
 
-    ``offload`` is ``CPUOffloadPolicy(pin_memory=...)``. The prefetch lists name wrapped modules for
-    ``set_modules_to_forward_prefetch`` and ``..._backward_prefetch``. ``shard_dim`` is a
-    ``shard_placement_fn``: the last dim or the largest one of every parameter. ``communication`` is set on
-    the group once all are wrapped.
+    ``offload`` is ``CPUOffloadPolicy(pin_memory=...)``. The prefetch lists name wrapped modules
+    for ``set_modules_to_forward_prefetch`` and ``..._backward_prefetch``. ``shard_dim`` is a
+    ``shard_placement_fn``: the last dim or the largest one of every parameter. ``communication``
+    is set on the group once all are wrapped.
     """
 
     modules: tuple[str, ...]
@@ -120,7 +127,9 @@ class WrapGroup(Part, frozen=True, kw_only=True):
 
 
 class Freeze(Part, frozen=True, kw_only=True):
-    """A module or parameter whose ``requires_grad`` is off from the start, set before or after wrapping."""
+    """A module or parameter whose ``requires_grad`` is off from the start, set before or after
+    wrapping.
+    """
 
     target: str
     after_wrap: bool = False
@@ -133,8 +142,8 @@ CheckpointImplementation = Literal["utils", "wrapper", "composable"]
 class Checkpoint(Part, frozen=True, kw_only=True):
     """Activation checkpointing of one module, non-reentrant.
 
-    By the composable API, by the module wrapper, or by ``torch.utils.checkpoint`` wherever the module is
-    called, by another module or by the schedule.
+    By the composable API, by the module wrapper, or by ``torch.utils.checkpoint`` wherever the
+    module is called, by another module or by the schedule.
     """
 
     module: str
@@ -144,8 +153,8 @@ class Checkpoint(Part, frozen=True, kw_only=True):
 class Optimizer(Part, frozen=True, kw_only=True):
     """The optimizer and its hyperparameters; ``momentum`` is SGD's, ``weight_decay`` anyone's.
 
-    ``exclude`` are modules or parameters that it does not get. ``post_optim_event`` records an event after
-    every step and hands it to the FSDP root (``FSDPModule.set_post_optim_event``).
+    ``exclude`` are modules or parameters that it does not get. ``post_optim_event`` records an
+    event after every step and hands it to the FSDP root (``FSDPModule.set_post_optim_event``).
     """
 
     kind: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -160,18 +169,18 @@ class Optimizer(Part, frozen=True, kw_only=True):
 class Case(Part, frozen=True, kw_only=True):
     """One experiment.
 
-    ``seed`` with names seeds every tensor. ``wrap`` is in application order, bottom-up, ``""`` is the
-    root. ``engines`` are judged against the reference. ``values="dyadic"`` draws small integers times
-    powers of two, so that sums are exact in any order. ``loss`` reduces the used outputs: ``sum``,
-    ``dot`` (with a target of the same kind of values) or ``mean_square``.
+    ``seed`` with names seeds every tensor. ``wrap`` is in application order, bottom-up, ``""`` is
+    the root. ``engines`` are judged against the reference. ``values="dyadic"`` draws small
+    integers times powers of two, so that sums are exact in any order. ``loss`` reduces the used
+    outputs: ``sum``, ``dot`` (with a target of the same kind of values) or ``mean_square``.
 
     ``ignored`` are modules or parameters given to ``fully_shard`` as ``ignored_params``. With
-    ``init="meta"`` the model is wrapped on the meta device and gets its values afterwards. With ``finalize``
-    the root has ``set_manual_backward_finalization(True)``, and ``finalize_backward`` is called after every
-    backward. ``compile`` is the
-    backend of ``module.compile()`` on the wrapped root. With a ``relation`` ``fully_shard`` runs a second
-    time with that aspect changed, and must give the same bits. ``observe="losses"`` compares nothing else;
-    with ``"memory"`` every engine trains again after that, to see whether its memory on the device grows.
+    ``init="meta"`` the model is wrapped on the meta device and gets its values afterwards. With
+    ``finalize`` the root has ``set_manual_backward_finalization(True)``, and ``finalize_backward``
+    is called after every backward. ``compile`` is the backend of ``module.compile()`` on the
+    wrapped root. With a ``relation`` ``fully_shard`` runs a second time with that aspect changed,
+    and must give the same bits. ``observe="losses"`` compares nothing else; with ``"memory"``
+    every engine trains again after that, to see whether its memory on the device grows.
     """
 
     seed: int
@@ -203,5 +212,7 @@ class Case(Part, frozen=True, kw_only=True):
 
     @property
     def root_is_wrapped(self) -> bool:
-        """Whether one FSDP root manages the whole model, so that a backward finalises every group."""
+        """Whether one FSDP root manages the whole model, so that a backward finalises every
+        group.
+        """
         return any("" in group.modules for group in self.wrap)

@@ -41,7 +41,9 @@ class CallDtypes(NamedTuple):
 
 
 class CastHere(NamedTuple):
-    """Which inputs and which outputs of a call its policy casts to another dtype, into new tensors."""
+    """Which inputs and which outputs of a call its policy casts to another dtype, into new
+    tensors.
+    """
 
     inputs: tuple[bool, ...]
     outputs: tuple[bool, ...]
@@ -50,8 +52,8 @@ class CastHere(NamedTuple):
 def check_dtypes(case: Case, found: Facts) -> None:
     """Raises :class:`InvalidCase` where a forward of the schedule brings two dtypes together.
 
-    Also where a group has trainable parameters of several dtypes, which ``fully_shard`` asserts against
-    (``_init_mp_dtypes`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
+    Also where a group has trainable parameters of several dtypes, which ``fully_shard`` asserts
+    against (``_init_mp_dtypes`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
     """
     if not (has_precision(case) or case.dtypes):
         return
@@ -67,7 +69,9 @@ def norms_half_precision_in_float32(case: Case, found: Facts) -> bool:
 
 
 def called_dtypes(case: Case, found: Facts) -> list[CallDtypes]:
-    """Every call of a module in the forwards of the schedule, in order; nothing where no dtype is mixed."""
+    """Every call of a module in the forwards of the schedule, in order; nothing where no dtype is
+    mixed.
+    """
     mixed = has_precision(case) or case.dtypes
     return [call for flow in _forwards(case, found) for call in flow.calls] if mixed else []
 
@@ -75,9 +79,11 @@ def called_dtypes(case: Case, found: Facts) -> list[CallDtypes]:
 def casts_made(
     case: Case, found: Facts, target: str, *, cast: Dtype | None, paths: Mapping[str, int]
 ) -> Mapping[str, deque[CastHere]]:
-    """What the calls of each module cast in a forward of ``target``, in order; empty without any policy.
+    """What the calls of each module cast in a forward of ``target``, in order; empty without any
+    policy.
 
-    ``cast`` is the dtype of the last ``Cast`` op, if any, and ``paths`` says which alternatives run.
+    ``cast`` is the dtype of the last ``Cast`` op, if any, and ``paths`` says which alternatives
+    run.
     """
     if not has_precision(case):
         return {}
@@ -87,7 +93,9 @@ def casts_made(
 
 
 def _forwards(case: Case, found: Facts) -> Iterator[_Flow]:
-    """Every forward of the schedule; raises :class:`InvalidCase` where it brings two dtypes together."""
+    """Every forward of the schedule; raises :class:`InvalidCase` where it brings two dtypes
+    together.
+    """
     for at in follow(case):
         if at.op.call:
             flow = _Flow(case, found, at.cast)
@@ -96,12 +104,16 @@ def _forwards(case: Case, found: Facts) -> Iterator[_Flow]:
 
 
 def _check_groups(case: Case, found: Facts) -> None:
-    frozen = {fqn for fqn in found.parameters if any(is_within(fqn, f.target) for f in case.freezes)}
+    frozen = {
+        fqn for fqn in found.parameters if any(is_within(fqn, f.target) for f in case.freezes)
+    }
     for toggle in (op.toggle for op in case.schedule):
         if toggle and toggle.value:
             frozen = {fqn for fqn in frozen if not is_within(fqn, toggle.target)}
     for index, group in enumerate(case.wrap):
-        trained = [fqn for fqn, owner in found.owners.items() if owner == index and fqn not in frozen]
+        trained = [
+            fqn for fqn, owner in found.owners.items() if owner == index and fqn not in frozen
+        ]
         if len({stored_dtype(case, fqn, None) for fqn in trained}) > 1:
             raise InvalidCase(
                 f"the group of {group.modules[0]!r} trains parameters of several dtypes",
@@ -132,7 +144,9 @@ class _Flow(ForwardWalk[DtypeOrIds]):
         self.call(target, inputs)
 
     @override
-    def module(self, path: str, module: Module, args: tuple[DtypeOrIds, ...]) -> tuple[DtypeOrIds, ...]:
+    def module(
+        self, path: str, module: Module, args: tuple[DtypeOrIds, ...]
+    ) -> tuple[DtypeOrIds, ...]:
         cast = self.casts.get(path, Casts())
         inputs = tuple(d and (cast.inputs or d) for d in args)
         results = super().module(path, module, inputs)
@@ -144,7 +158,9 @@ class _Flow(ForwardWalk[DtypeOrIds]):
 
     @override
     def leaf(self, path: str, leaf: Leaf, arg: DtypeOrIds) -> DtypeOrIds:
-        own = {self.parameter(join(path, name)) for name in leaf.parameters(self.found.width(path))}
+        own = {
+            self.parameter(join(path, name)) for name in leaf.parameters(self.found.width(path))
+        }
         if not own:
             return arg
         result = leaf.result_dtype(arg, own)
@@ -165,7 +181,9 @@ class _Flow(ForwardWalk[DtypeOrIds]):
     def tensor_op(self, path: str, node: TensorOp, args: tuple[DtypeOrIds, ...]) -> DtypeOrIds:
         dtypes = [d for d in args if d is not None]
         if node.op == "attend" and len(set(dtypes)) > 1:
-            raise InvalidCase(f"'attend' in block {path!r} joins {' and '.join(dtypes)}", "make them equal")
+            raise InvalidCase(
+                f"'attend' in block {path!r} joins {' and '.join(dtypes)}", "make them equal"
+            )
         if node.op == "iadd":
             return dtypes[0]
         result = dtypes[0]

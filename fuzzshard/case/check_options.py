@@ -34,7 +34,8 @@ def check_options(case: Case, found: Facts) -> None:
     keeps = [group.precision.keep for group in case.wrap if group.precision is not None]
     if any(keeps) and any(op.casts_to for op in case.schedule):
         raise InvalidCase(
-            "param_dtype_override_fn names a dtype once, and the model is cast later", "remove one of the two"
+            "param_dtype_override_fn names a dtype once, and the model is cast later",
+            "remove one of the two",
         )
     if case.fsdp1.precision is not None and case.fsdp1.precision.keep is not None:
         raise InvalidCase("FSDP1 has no param_dtype_override_fn", "remove keep from its precision")
@@ -55,7 +56,9 @@ def check_options(case: Case, found: Facts) -> None:
             )
     strategy = case.fsdp1.strategy
     if "fsdp1" in case.engines and "hybrid" in strategy and case.mesh.replicate is None:
-        raise InvalidCase(f"FSDP1 strategy {strategy} needs a replicate axis", "set mesh.replicate")
+        raise InvalidCase(
+            f"FSDP1 strategy {strategy} needs a replicate axis", "set mesh.replicate"
+        )
 
 
 def _check_mesh(case: Case) -> None:
@@ -78,7 +81,9 @@ def _check_groups(case: Case, found: Facts) -> None:
             if path not in wrapped:
                 raise InvalidCase(f"a prefetch names {path!r}, which is not wrapped", "wrap it")
         if (group.forward_prefetch or group.backward_prefetch) and len(group.modules) > 1:
-            raise InvalidCase("a list group has prefetch lists", "give them to a group of one module")
+            raise InvalidCase(
+                "a list group has prefetch lists", "give them to a group of one module"
+            )
         if len(set(group.communication)) < len(group.communication):
             raise InvalidCase("a group names an option of its communication twice", "remove one")
         for option in group.communication:
@@ -87,7 +92,9 @@ def _check_groups(case: Case, found: Facts) -> None:
 
 
 def _check_shard_dims(case: Case, found: Facts) -> None:
-    """``fully_shard``: "If sharding on a nonzero dim, we currently require even sharding" (its docstring)."""
+    """``fully_shard``: "If sharding on a nonzero dim, we currently require even sharding" (its
+    docstring).
+    """
     if all(group.shard_dim == "first" for group in case.wrap):
         return
     for fqn, indices in parameter_groups(case).items():
@@ -96,7 +103,9 @@ def _check_shard_dims(case: Case, found: Facts) -> None:
             if group.shard_dim == "first":
                 continue
             if any(is_within(fqn, plan.module) for plan in case.tensor_parallel):
-                raise InvalidCase(f"tensor parallel {fqn!r} is in a group with a shard_dim", 'use "first"')
+                raise InvalidCase(
+                    f"tensor parallel {fqn!r} is in a group with a shard_dim", 'use "first"'
+                )
             dim = shard_dim(group, shape)
             if dim and shape[dim] % case.mesh.shard:
                 evenly = f"evenly over {case.mesh.shard} ranks on dim {dim}"
@@ -122,17 +131,22 @@ def _check_names(case: Case, found: Facts) -> None:
     low = any(g.precision and g.precision.param for g in case.wrap) or case.fsdp1.precision
     if low and found.batch_norms:
         raise InvalidCase(
-            "batch norm under mixed precision has buffers of another dtype", "remove one of the two"
+            "batch norm under mixed precision has buffers of another dtype",
+            "remove one of the two",
         )
 
 
 def _check_expectations(case: Case) -> None:
     for expect in case.expect:
         if expect.engine not in ALL_ENGINES or expect.engine not in case.engines:
-            raise InvalidCase(f"an expectation for {expect.engine!r}, which does not run", "name an engine")
+            raise InvalidCase(
+                f"an expectation for {expect.engine!r}, which does not run", "name an engine"
+            )
         if not 0 <= expect.op < len(case.schedule):
             raise InvalidCase(f"an expectation at op {expect.op}", "use the index of an op")
         try:
             re.compile(expect.pattern)
         except re.error as error:
-            raise InvalidCase(f"{expect.pattern!r} is no regular expression: {error}", "mend it") from None
+            raise InvalidCase(
+                f"{expect.pattern!r} is no regular expression: {error}", "mend it"
+            ) from None

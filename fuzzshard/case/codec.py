@@ -21,7 +21,9 @@ def encode(case: Case) -> bytes:
 
 
 def _interned(value: Any) -> Any:
-    """``value`` with defaults as the very default objects: msgspec omits floats and tuples by identity."""
+    """``value`` with defaults as the very default objects: msgspec omits floats and tuples by
+    identity.
+    """
     if isinstance(value, tuple):
         return tuple(map(_interned, value))
     if not isinstance(value, Part):
@@ -41,8 +43,12 @@ def _defaults(part: type[Part]) -> tuple[tuple[str, Any], ...]:
 
 
 def decode(data: bytes | str) -> Case:
-    """The Case in ``data``; raises :class:`InvalidCase` for malformed JSON and for unknown fields."""
+    """The Case in ``data``; raises :class:`InvalidCase` for malformed JSON and for unknown
+    fields.
+    """
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidCase(f"this is not a case: {error}", "restore the file from its campaign") from None
+        raise InvalidCase(
+            f"this is not a case: {error}", "restore the file from its campaign"
+        ) from None

@@ -40,7 +40,9 @@ def _backward_needs_parameters(case: Case, found: Facts, index: int) -> bool:
     tied = {name for tie in case.ties for name in (tie.parameter, tie.source)}
     modules = {fqn.rpartition(".")[0] for fqn in own}
     recomputed = {
-        path for checkpoint in case.checkpoints for path in modules_below(case.model, checkpoint.module)
+        path
+        for checkpoint in case.checkpoints
+        for path in modules_below(case.model, checkpoint.module)
     }
     return (
         not own
@@ -52,9 +54,11 @@ def _backward_needs_parameters(case: Case, found: Facts, index: int) -> bool:
 
 
 def looks_at_unsharded(case: Case) -> bool:
-    """Return whether a group goes by what its unsharded parameters require, in a backward that makes none.
+    """Return whether a group goes by what its unsharded parameters require, in a backward that
+    makes none.
 
-    What ``requires_grad_`` says of sharded ones between a forward and its backward is not documented there.
+    What ``requires_grad_`` says of sharded ones between a forward and its backward is not
+    documented there.
     """
     told = {option for group in case.wrap for option in group.communication}
     return not told.isdisjoint(("zeros_for_unused", "no_backward_unshard"))
@@ -66,10 +70,14 @@ def is_kept(case: Case, index: int) -> bool:
 
 
 def some_fill_unused(case: Case) -> bool:
-    """Whether some group gets zeros where a parameter has no gradient; only groups that were unsharded do."""
+    """Whether some group gets zeros where a parameter has no gradient; only groups that were
+    unsharded do.
+    """
     return any(fills_unused(case, index) for index in range(len(case.wrap)))
 
 
 def fills_unused(case: Case, index: int | None) -> bool:
-    """Return whether parameters of the group at ``index`` get zeros where they have no gradient."""
+    """Return whether parameters of the group at ``index`` get zeros where they have no
+    gradient.
+    """
     return index is not None and "zeros_for_unused" in case.wrap[index].communication

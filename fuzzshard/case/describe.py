@@ -1,7 +1,8 @@
-"""What tells one case from another, in a maintainer's words: "with reshard_after_forward=True in place of 2".
+"""What tells one case from another, in a maintainer's words: "with reshard_after_forward=True in
+place of 2".
 
-Phrases complete the sentence "it works ...". Both cases are those of one reduction or one edit, so what
-did not change has the same name in both.
+Phrases complete the sentence "it works ...". Both cases are those of one reduction or one edit, so
+what did not change has the same name in both.
 """
 
 from __future__ import annotations
@@ -18,16 +19,32 @@ from fuzzshard.case.phrases import fields, in_place_of, named, value_words
 from fuzzshard.parts.leaf import Leaf
 
 _SAID_ELSEWHERE = frozenset(
-    ("seed", "model", "inputs", "mesh", "schedule", "wrap", "freezes", "optimizer", "fsdp1", "ddp", "ties")
+    (
+        "seed",
+        "model",
+        "inputs",
+        "mesh",
+        "schedule",
+        "wrap",
+        "freezes",
+        "optimizer",
+        "fsdp1",
+        "ddp",
+        "ties",
+    )
 )
 
 
 def describe(old: Case, new: Case) -> list[str]:
-    """Every difference of ``new`` from ``old``, one phrase each; empty for cases that are equal."""
+    """Every difference of ``new`` from ``old``, one phrase each; empty for cases that are
+    equal.
+    """
     phrases = [
         *_mesh(old.mesh, new.mesh),
         *_wraps(old.wrap, new.wrap),
-        *describe_schedule(old.schedule, new.schedule, no_sync=set(old.engines) <= {"ddp", "fsdp1"}),
+        *describe_schedule(
+            old.schedule, new.schedule, no_sync=set(old.engines) <= {"ddp", "fsdp1"}
+        ),
         *_freezes(old.freezes, new.freezes),
         *fields(old.optimizer, new.optimizer, "", skip=("kind",)),
         *fields(old.fsdp1, new.fsdp1, ""),
@@ -53,7 +70,9 @@ def _mesh(old: Mesh, new: Mesh) -> Iterator[str]:
 
 
 def _wraps(old: Sequence[WrapGroup], new: Sequence[WrapGroup]) -> Iterator[str]:
-    """Groups are the same where they have the same modules; others came, went, or changed their modules."""
+    """Groups are the same where they have the same modules; others came, went, or changed their
+    modules.
+    """
     before, after = {g.modules: g for g in old}, {g.modules: g for g in new}
     gone, came = [m for m in before if m not in after], [m for m in after if m not in before]
     for modules in (m for m in before if m in after):
@@ -68,7 +87,9 @@ def _wraps(old: Sequence[WrapGroup], new: Sequence[WrapGroup]) -> Iterator[str]:
 
 
 def _calls(groups: Sequence[tuple[str, ...]]) -> str:
-    listed = ["model" if m == ("",) else m[0] if len(m) == 1 else f"[{', '.join(m)}]" for m in groups]
+    listed = [
+        "model" if m == ("",) else m[0] if len(m) == 1 else f"[{', '.join(m)}]" for m in groups
+    ]
     return " and ".join(f"fully_shard({modules})" for modules in listed)
 
 
@@ -93,15 +114,25 @@ def _scalars(old: Case, new: Case) -> Iterator[str]:
             yield in_place_of(name.name, after, before)
             continue
         label = name.name.replace("_", " ").removesuffix("s")
-        yield from (f"without the {label} {value_words(item)}" for item in before if item not in after)
-        yield from (f"with the {label} {value_words(item)}" for item in after if item not in before)
-    yield from (f"without tying {t.parameter} to {t.source}" for t in old.ties if t not in new.ties)
+        yield from (
+            f"without the {label} {value_words(item)}" for item in before if item not in after
+        )
+        yield from (
+            f"with the {label} {value_words(item)}" for item in after if item not in before
+        )
+    yield from (
+        f"without tying {t.parameter} to {t.source}" for t in old.ties if t not in new.ties
+    )
     yield from (f"with {t.parameter} tied to {t.source}" for t in new.ties if t not in old.ties)
 
 
 def _rank_batches(old: Inputs, new: Inputs) -> Iterator[str]:
-    """Ranks whose batches are of another size than before; all of them as they usually are is one change."""
-    before, after = ({(i.rank, i.batch): i.rows for i in inputs.rank_batches} for inputs in (old, new))
+    """Ranks whose batches are of another size than before; all of them as they usually are is one
+    change.
+    """
+    before, after = (
+        {(i.rank, i.batch): i.rows for i in inputs.rank_batches} for inputs in (old, new)
+    )
     if before and not after:
         yield "with batches of one size"
         return
@@ -138,14 +169,18 @@ def _model(old: Case, new: Case) -> Iterator[str]:
     yield from (f"with {_what(after[path], article=True)} {path} more" for path in came)
     for path in (p for p in before if p in after):
         yield from _module(path, before[path], after[path])
-    rewired = [path for path in before if path in after and _flow(before[path]) != _flow(after[path])]
+    rewired = [
+        path for path in before if path in after and _flow(before[path]) != _flow(after[path])
+    ]
     if rewired and not gone and not came:
         yield f"with another forward of {' and '.join(map(named, rewired))}"
 
 
 def _module(path: str, old: Module, new: Module) -> Iterator[str]:
     if isinstance(old, Block) and isinstance(new, Block):
-        yield from fields(old, new, f" of {named(path)}", skip=("children", "nodes", "outputs", "inputs"))
+        yield from fields(
+            old, new, f" of {named(path)}", skip=("children", "nodes", "outputs", "inputs")
+        )
     elif type(old) is not type(new):
         yield f"with {path} {_what(new, article=True)} in place of {_what(old, article=True)}"
     elif not isinstance(old, Alias):
@@ -154,7 +189,11 @@ def _module(path: str, old: Module, new: Module) -> Iterator[str]:
 
 def _what(module: Module, *, article: bool = False) -> str:
     name = (
-        module.noun if isinstance(module, Leaf) else "block" if isinstance(module, Block) else "second name"
+        module.noun
+        if isinstance(module, Leaf)
+        else "block"
+        if isinstance(module, Block)
+        else "second name"
     )
     vowel = name[0] in "aeiouAEIOU" or name in ("MLP", "RMSNorm")
     return f"{'an' if vowel else 'a'} {name}" if article else f"the {name}"

@@ -12,7 +12,9 @@ from fuzzshard.case.graph import Module, walk
 from fuzzshard.parts.leaf import Leaf
 
 Key = tuple[str, str]
-"""``(path, field)`` of a leaf, or ``("?i", field)`` of the i-th input; ids have the field ``vocab``."""
+"""``(path, field)`` of a leaf, or ``("?i", field)`` of the i-th input; ids have the field
+``vocab``.
+"""
 
 
 def get_dims(case: Case) -> dict[Key, int]:

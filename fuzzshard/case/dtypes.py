@@ -1,4 +1,6 @@
-"""Dtypes: what mixed precision asks for, and what each parameter is stored in and computed with."""
+"""Dtypes: what mixed precision asks for, and what each parameter is stored in and computed
+with.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ from fuzzshard.parts.dtypes import Dtype
 
 
 class Casts(NamedTuple):
-    """What a module's floating-point inputs and outputs are cast to; None: they are left as they are."""
+    """What a module's floating-point inputs and outputs are cast to; None: they are left as they
+    are.
+    """
 
     inputs: Dtype | None = None
     outputs: Dtype | None = None
 
 
 def uses_fsdp1_policy(case: Case) -> bool:
-    """Whether the mixed precision of the case is that of FSDP1, which has one policy for all its units."""
+    """Whether the mixed precision of the case is that of FSDP1, which has one policy for all its
+    units.
+    """
     return "fsdp1" in case.engines and case.fsdp1.precision is not None
 
 
@@ -56,7 +62,9 @@ def casts(case: Case) -> Mapping[str, Casts]:
 
 
 def stored_dtype(case: Case, fqn: str, cast: Dtype | None) -> Dtype:
-    """The dtype that a parameter is trained in; ``cast`` is that of the last ``Cast`` op, if any."""
+    """The dtype that a parameter is trained in; ``cast`` is that of the last ``Cast`` op, if
+    any.
+    """
     if cast is not None:
         return cast
     own = [entry.dtype for entry in case.dtypes if is_within(fqn, entry.target)]
@@ -89,12 +97,16 @@ def reduction_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> D
 
 
 def reductions_follow_parameters(case: Case) -> bool:
-    """Whether gradients without a ``reduce_dtype`` are reduced in the dtype of the trained parameter."""
+    """Whether gradients without a ``reduce_dtype`` are reduced in the dtype of the trained
+    parameter.
+    """
     return REDUCTIONS_FOLLOW_GRAD_DTYPE.holds() and not uses_fsdp1_policy(case)
 
 
 def dtypes_in_play(case: Case) -> frozenset[Dtype]:
-    """Every dtype that a parameter, a reduction or an output may have, but for those of ``Cast`` ops."""
+    """Every dtype that a parameter, a reduction or an output may have, but for those of ``Cast``
+    ops.
+    """
     named = {case.dtype, *(entry.dtype for entry in case.dtypes)}
     for policy in policies(case):
         if policy is not None:
@@ -125,7 +137,9 @@ def _with_casts(case: Case, dtypes: Mapping[Dtype, Dtype]) -> Case:
 
 
 def finer(case: Case) -> Case:
-    """The same case in the next higher precision throughout, mixed precision and casts included."""
+    """The same case in the next higher precision throughout, mixed precision and casts
+    included.
+    """
 
     def policy(of: Precision | None) -> Precision | None:
         if of is None:
@@ -143,7 +157,9 @@ def finer(case: Case) -> Case:
 
 
 def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
-    """The case without mixed precision and dtypes of its own, in ``dtype`` from beginning to end."""
+    """The case without mixed precision and dtypes of its own, in ``dtype`` from beginning to
+    end.
+    """
     return replace(
         _with_casts(case, {"float32": dtype, "float64": dtype}),
         dtype=dtype,

@@ -1,4 +1,5 @@
-"""Pure edits of a Case. An edit may leave references dangling; :mod:`fuzzshard.shrink.repair` mends them.
+"""Pure edits of a Case. An edit may leave references dangling; :mod:`fuzzshard.shrink.repair`
+mends them.
 
 An edit whose target is not there any more returns its argument, so that edits can be combined.
 """
@@ -11,7 +12,18 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.graph import Alias, Block, Call, Child, Module, Node, join, resolve, value_node, walk
+from fuzzshard.case.graph import (
+    Alias,
+    Block,
+    Call,
+    Child,
+    Module,
+    Node,
+    join,
+    resolve,
+    value_node,
+    walk,
+)
 
 T = TypeVar("T")
 
@@ -77,7 +89,11 @@ def map_modules(root: Block, change: Callable[[str, Module], Module], path: str 
     for child in root.children:
         here = join(path, child.name)
         module = child.module
-        module = map_modules(module, change, here) if isinstance(module, Block) else change(here, module)
+        module = (
+            map_modules(module, change, here)
+            if isinstance(module, Block)
+            else change(here, module)
+        )
         children.append(Child(name=child.name, module=module))
     return replace(root, children=tuple(children))
 
@@ -96,7 +112,9 @@ def rename_called(node: Node, rename: Callable[[str], str]) -> Node:
     """A call of other children; a tensor op stays as it is."""
     if not isinstance(node, Call):
         return node
-    return replace(node, module=rename(node.module), alternatives=tuple(map(rename, node.alternatives)))
+    return replace(
+        node, module=rename(node.module), alternatives=tuple(map(rename, node.alternatives))
+    )
 
 
 def without_op(case: Case, index: int) -> Case:
@@ -130,7 +148,9 @@ def sort_nodes(block: Block) -> Block:
 
 
 def callers(root: Block, path: str) -> Iterator[tuple[str, str]]:
-    """Every (block, name) under which a block may call the module at ``path``, aliases included."""
+    """Every (block, name) under which a block may call the module at ``path``, aliases
+    included.
+    """
     for here, module in walk(root):
         if here and (here == path or isinstance(module, Alias)):
             found = resolve(root, here)
@@ -154,7 +174,9 @@ def map_calls(case: Case, path: str, change: Callable[[Block, Call], Block]) -> 
 
 
 def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
-    """Applies ``rename`` to every reference to a module or parameter; the modules themselves stay."""
+    """Applies ``rename`` to every reference to a module or parameter; the modules themselves
+    stay.
+    """
 
     def group(group: WrapGroup) -> WrapGroup:
         paths = ("modules", "forward_prefetch", "backward_prefetch")
@@ -167,7 +189,9 @@ def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
         case,
         model=map_modules(case.model, module),
         wrap=tuple(map(group, case.wrap)),
-        ties=tuple(replace(t, parameter=rename(t.parameter), source=rename(t.source)) for t in case.ties),
+        ties=tuple(
+            replace(t, parameter=rename(t.parameter), source=rename(t.source)) for t in case.ties
+        ),
         checkpoints=tuple(replace(c, module=rename(c.module)) for c in case.checkpoints),
         freezes=tuple(replace(f, target=rename(f.target)) for f in case.freezes),
         dtypes=tuple(replace(d, target=rename(d.target)) for d in case.dtypes),
@@ -179,7 +203,9 @@ def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
 
 
 def by_prefix(moves: Mapping[str, str]) -> Callable[[str], str]:
-    """A renaming that moves whole subtrees: ``{"a.b": "c"}`` turns ``"a.b.weight"`` into ``"c.weight"``."""
+    """A renaming that moves whole subtrees: ``{"a.b": "c"}`` turns ``"a.b.weight"`` into
+    ``"c.weight"``.
+    """
 
     def rename(path: str) -> str:
         prefix, rest = path, ""

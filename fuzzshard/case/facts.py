@@ -22,7 +22,19 @@ from fuzzshard.parts.part import Shape
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _RESERVED = {
-    *("self", "torch", "nn", "model", "forward", "train", "eval", "training", "to", "type", "half"),
+    *(
+        "self",
+        "torch",
+        "nn",
+        "model",
+        "forward",
+        "train",
+        "eval",
+        "training",
+        "to",
+        "type",
+        "half",
+    ),
     *("float", "double", "cpu", "cuda", "apply", "compile", "modules", "parameters", "buffers"),
     *("children", "state_dict", "unshard", "reshard", "module", "path", "inputs"),
 }
@@ -44,7 +56,9 @@ class Facts:
     called: frozenset[str]
     """Modules that a forward of the root calls."""
     owners: Mapping[str, int | None]
-    """The wrap group (index into ``case.wrap``) that manages each parameter; None if no group does."""
+    """The wrap group (index into ``case.wrap``) that manages each parameter; None if no group
+    does.
+    """
 
     @functools.cached_property
     def leaves(self) -> Mapping[str, Leaf]:
@@ -53,7 +67,9 @@ class Facts:
 
     @functools.cached_property
     def batch_norms(self) -> frozenset[str]:
-        """The leaves through which rows of a batch depend on each other; they alone have buffers."""
+        """The leaves through which rows of a batch depend on each other; they alone have
+        buffers.
+        """
         return frozenset(path for path, leaf in self.leaves.items() if leaf.is_batch_norm)
 
     def width(self, path: str) -> int:
@@ -83,11 +99,14 @@ def _all_parameters(case: Case, inference: Inference) -> dict[str, Shape]:
             )
         if any(tie.parameter == other.source for other in case.ties):
             raise InvalidCase(
-                f"tied parameter {tie.parameter!r} is the source of another tie", "tie to its source"
+                f"tied parameter {tie.parameter!r} is the source of another tie",
+                "tie to its source",
             )
         order = list(shapes)
         if order.index(tie.source) > order.index(tie.parameter):
-            raise InvalidCase(f"tie source {tie.source!r} comes after {tie.parameter!r}", "swap the two")
+            raise InvalidCase(
+                f"tie source {tie.source!r} comes after {tie.parameter!r}", "swap the two"
+            )
         del shapes[tie.parameter]
     return shapes
 
@@ -139,7 +158,9 @@ def has_batch_norm(case: Case, path: str) -> bool:
 
 
 def has_own_statistics(case: Case) -> bool:
-    """Whether every rank has statistics of its own: of its own inputs, or behind masks of its own."""
+    """Whether every rank has statistics of its own: of its own inputs, or behind masks of its
+    own.
+    """
     leaves = [module for _, module in walk(case.model) if isinstance(module, Leaf)]
     dropped = any(leaf.drops for leaf in leaves)
     norms = any(leaf.is_batch_norm for leaf in leaves)
@@ -149,7 +170,9 @@ def has_own_statistics(case: Case) -> bool:
 def _check_names(root: Block) -> None:
     for path, module in walk(root):
         if isinstance(module, Alias) and resolve(root, path) is None:
-            raise InvalidCase(f"alias {path!r} names {module.target!r}, which is not there", "remove it")
+            raise InvalidCase(
+                f"alias {path!r} names {module.target!r}, which is not there", "remove it"
+            )
         if not isinstance(module, Block):
             continue
         names = [c.name for c in module.children]
@@ -161,4 +184,6 @@ def _check_names(root: Block) -> None:
         if len(set(names)) < len(names):
             raise InvalidCase(f"block {path!r} registers a name twice", "rename a child")
         if module.method in names:
-            raise InvalidCase(f"block {path!r} has a child and a method {module.method!r}", "rename one")
+            raise InvalidCase(
+                f"block {path!r} has a child and a method {module.method!r}", "rename one"
+            )

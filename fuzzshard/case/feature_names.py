@@ -46,7 +46,8 @@ FEATURES: dict[str, str] = {
     "wrap:several_groups": "two wrap groups or more",
     "wrap:list_group": "one fully_shard call for several modules",
     "wrap:list_group_leaves_root": "a list group with modules outside of its FSDP root",
-    "wrap:list_group_holds_member": "a list group with a module that is registered below another of it",
+    "wrap:list_group_holds_member": "a list group with a module that is registered below another "
+    "of it",
     "wrap:nested": "a wrapped module other than the root has a wrapped module below it",
     "wrap:root": "the root is wrapped",
     "wrap:root_not_wrapped": "groups, but not the root",
@@ -68,7 +69,8 @@ FEATURES: dict[str, str] = {
     "communication:custom_scatter": "a group with a reduce-scatter of the user's",
     "communication:separate_group": "a group with a process group for its reduce-scatters",
     "communication:keep_storage": "a group that keeps its unsharded memory",
-    "communication:zeros_for_unused": "a group that reduces zeros for parameters without a gradient",
+    "communication:zeros_for_unused": "a group that reduces zeros for parameters without a "
+    "gradient",
     "communication:no_backward_unshard": "a group that is not unsharded in backward",
     "communication:share_streams": "a group that shares the streams of others",
     "shard:last": "parameters sharded along their last dim",
@@ -160,7 +162,8 @@ FEATURES: dict[str, str] = {
     "fsdp1:precision": "mixed precision of FSDP1",
     "fsdp1:detail": "the debug level DETAIL",
     "fsdp1:device_mesh": "FSDP1 is given a device mesh",
-    "fsdp1:initial_first_rank": "sync_module_states=True, and only the first rank has the right values",
+    "fsdp1:initial_first_rank": "sync_module_states=True, and only the first rank has the right "
+    "values",
     "fsdp1:initial_applied": "values that FSDP1's apply() makes right",
     "fsdp1:initial_meta": "a model on the meta device, and param_init_fn",
     "fsdp1:hook_torch": "torch's own communication hook for FSDP1",

@@ -1,7 +1,8 @@
 """Which features a Case really has, computed from the Case and not from what drew it.
 
-Features name what can interact: two bugs that need the same features are reached by the same draws.
-The campaign counts features, pairs and triples of them; tests of the generator bound their frequency.
+Features name what can interact: two bugs that need the same features are reached by the same
+draws. The campaign counts features, pairs and triples of them; tests of the generator bound their
+frequency.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from fuzzshard.case.batches import all_rows, rows_of_batch, used_batches
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.feature_names import FEATURES
-from fuzzshard.case.model_features import dim_features, edge_features, leaf_features, reuse_features
+from fuzzshard.case.model_features import (
+    dim_features,
+    edge_features,
+    leaf_features,
+    reuse_features,
+)
 from fuzzshard.case.plan_features import (
     ddp_features,
     freezing_features,
@@ -31,7 +37,9 @@ ALL_FEATURES: tuple[str, ...] = tuple(FEATURES)
 
 @functools.lru_cache(maxsize=256)
 def features(case: Case) -> frozenset[str]:
-    """The features of a valid Case; raises :class:`InvalidCase` where its graph does not fit together."""
+    """The features of a valid Case; raises :class:`InvalidCase` where its graph does not fit
+    together.
+    """
     found = facts(case)
     return frozenset(
         (

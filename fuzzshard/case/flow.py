@@ -1,6 +1,7 @@
 """Where gradients flow: whether a forward's outputs depend on anything that requires a gradient.
 
-A backward from an output that depends on nothing trainable is an error of autograd, in every engine.
+A backward from an output that depends on nothing trainable is an error of autograd, in every
+engine.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Flow:
     ) -> tuple[bool, ...]:
         """Which outputs of a forward of ``target`` require a gradient while ``trainable`` does.
 
-        ``paths`` is the path of every block with alternatives; without it, those that do on all paths.
+        ``paths`` is the path of every block with alternatives; without it, those that do on all
+        paths.
         """
         self.paths = paths
         args = self.root_args if not target else (False,) * 8
@@ -55,7 +57,9 @@ class Flow:
             values |= {f"{node.name}.{i}": result for i, result in enumerate(results)}
         return tuple(values[v] for v in module.outputs)
 
-    def _call(self, path: str, call: Call, args: tuple[bool, ...], trainable: Set[str]) -> tuple[bool, ...]:
+    def _call(
+        self, path: str, call: Call, args: tuple[bool, ...], trainable: Set[str]
+    ) -> tuple[bool, ...]:
         results = []
         for name in modules_called(call, path, self.paths):
             target = resolve(self.root, join(path, name))

@@ -19,9 +19,10 @@ V = TypeVar("V")
 class ForwardWalk(abc.ABC, Generic[V]):
     """Calls modules as a forward does, with a ``V`` in the place of every tensor.
 
-    Without ``paths`` all alternatives are called (:func:`fuzzshard.case.groups.modules_called`). A module
-    that was called with equal arguments before is not followed again. ``what`` a ``V`` is, in one word, and
-    how to ``mend`` alternatives that differ in it, are for the error that says so.
+    Without ``paths`` all alternatives are called (:func:`fuzzshard.case.groups.modules_called`). A
+    module that was called with equal arguments before is not followed again. ``what`` a ``V`` is,
+    in one word, and how to ``mend`` alternatives that differ in it, are for the error that says
+    so.
     """
 
     what: ClassVar[str]
@@ -40,7 +41,9 @@ class ForwardWalk(abc.ABC, Generic[V]):
         """What a tensor op in the block at ``path`` returns."""
 
     def call(self, path: str, args: tuple[V, ...]) -> tuple[V, ...]:
-        """What the module at ``path`` returns; raises :class:`InvalidCase` where it cannot be called so."""
+        """What the module at ``path`` returns; raises :class:`InvalidCase` where it cannot be
+        called so.
+        """
         if (path, args) not in self._seen:
             self._seen[path, args] = self.module(path, self.found.modules[path], args)
         return self._seen[path, args]
@@ -76,6 +79,7 @@ class ForwardWalk(abc.ABC, Generic[V]):
             made.append(dict(zip(names, results, strict=True)))
         if any(result != made[0] for result in made):
             raise InvalidCase(
-                f"the alternatives of {node.name!r} in block {path!r} differ in {self.what}", self.mend
+                f"the alternatives of {node.name!r} in block {path!r} differ in {self.what}",
+                self.mend,
             )
         return made[0]

@@ -1,8 +1,9 @@
-"""The model of a Case: a tree of named modules; each block's forward is a DAG of calls and tensor ops.
+"""The model of a Case: a tree of named modules; each block's forward is a DAG of calls and tensor
+ops.
 
-Leaves (:mod:`fuzzshard.parts.leaves`) store only what cannot be inferred: the input width of a Linear follows
-from the DAG (:mod:`fuzzshard.case.inference`), so removing a node leaves a valid graph behind more often than
-not. Shrinking depends on it.
+Leaves (:mod:`fuzzshard.parts.leaves`) store only what cannot be inferred: the input width of a
+Linear follows from the DAG (:mod:`fuzzshard.case.inference`), so removing a node leaves a valid
+graph behind more often than not. Shrinking depends on it.
 
 A *value* inside a block is named by a string: an input name, a node name, or ``"node.i"`` for the
 i-th result of a call to a block that returns several.
@@ -20,7 +21,9 @@ from fuzzshard.parts.part import Part
 
 
 class Alias(Part, tag="alias", frozen=True, kw_only=True):
-    """The module registered at ``target`` (a path from the root), registered here a second time."""
+    """The module registered at ``target`` (a path from the root), registered here a second
+    time.
+    """
 
     target: str
 
@@ -28,8 +31,8 @@ class Alias(Part, tag="alias", frozen=True, kw_only=True):
 class Call(Part, tag="call", frozen=True, kw_only=True):
     """Calls a child of the block; ``grad=False`` runs the call under ``torch.no_grad()``.
 
-    With ``alternatives`` the block's *path* chooses at run time which child is called: 0 stands for
-    ``module``, k for ``alternatives[k - 1]`` (:class:`fuzzshard.parts.ops.set_path.SetPath`).
+    With ``alternatives`` the block's *path* chooses at run time which child is called: 0 stands
+    for ``module``, k for ``alternatives[k - 1]`` (:class:`fuzzshard.parts.ops.set_path.SetPath`).
     """
 
     name: str
@@ -47,8 +50,9 @@ class Call(Part, tag="call", frozen=True, kw_only=True):
 class TensorOp(Part, tag="op", frozen=True, kw_only=True):
     """A tensor operation between values of the block; all have one width but ``concat`` (the sum).
 
-    ``iadd`` adds its second argument to its first in place, under ``torch.no_grad()``. ``attend`` is
-    causal attention of (query, key, value) in heads of ``head_dim`` features; needs ``Inputs.seq >= 1``.
+    ``iadd`` adds its second argument to its first in place, under ``torch.no_grad()``. ``attend``
+    is causal attention of (query, key, value) in heads of ``head_dim`` features; needs
+    ``Inputs.seq >= 1``.
     """
 
     name: str
@@ -74,12 +78,12 @@ Passing = Literal["positional", "keyword", "tuple", "dict", "dataclass"]
 class Block(Part, tag="block", frozen=True, kw_only=True):
     """A module with children and a forward DAG, given in a topological order.
 
-    ``inputs`` are the parameter names of its ``forward``; ``passing`` says how callers hand them over:
-    as arguments, or as the fields of one structured argument. ``outputs`` are the values it returns: one
-    for ``returns="tensor"``, any number for the others (fields and keys ``out0``, ``out1``, ...).
-    With a ``method`` the DAG is the body of the method of that name, which is what callers call;
-    ``forward`` only calls it. Children without a call are unused modules; nodes without a reader are
-    unused values.
+    ``inputs`` are the parameter names of its ``forward``; ``passing`` says how callers hand them
+    over: as arguments, or as the fields of one structured argument. ``outputs`` are the values it
+    returns: one for ``returns="tensor"``, any number for the others (fields and keys ``out0``,
+    ``out1``, ...). With a ``method`` the DAG is the body of the method of that name, which is what
+    callers call; ``forward`` only calls it. Children without a call are unused modules; nodes
+    without a reader are unused values.
     """
 
     children: tuple[Child, ...]
@@ -107,7 +111,9 @@ def join(prefix: str, name: str) -> str:
 
 
 def walk(module: Module, path: str = "") -> Iterator[tuple[str, Module]]:
-    """All modules with their paths, parents first, in registration order; aliases are not followed."""
+    """All modules with their paths, parents first, in registration order; aliases are not
+    followed.
+    """
     yield path, module
     if isinstance(module, Block):
         for child in module.children:
@@ -115,7 +121,9 @@ def walk(module: Module, path: str = "") -> Iterator[tuple[str, Module]]:
 
 
 def resolve(root: Block, path: str) -> tuple[str, Module] | None:
-    """The canonical path and module that ``path`` names, following aliases; None if there is none."""
+    """The canonical path and module that ``path`` names, following aliases; None if there is
+    none.
+    """
     found: Module = root
     canonical = ""
     for name in path.split(".") if path else ():
@@ -137,7 +145,9 @@ def has_alias(root: Block) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def modules_below(root: Block, path: str) -> frozenset[str]:
-    """The canonical paths of what ``get_submodule(path).modules()`` yields, which follows aliases."""
+    """The canonical paths of what ``get_submodule(path).modules()`` yields, which follows
+    aliases.
+    """
     found: dict[str, Module] = {}
     todo = [path]
     while todo:

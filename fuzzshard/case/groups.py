@@ -13,7 +13,9 @@ from fuzzshard.parts.op import Below
 
 
 def modules_called(node: Call, block: str, paths: Mapping[str, int] | None) -> tuple[str, ...]:
-    """The children that a call of the block at ``block`` calls; all it may call where ``paths`` is None."""
+    """The children that a call of the block at ``block`` calls; all it may call where ``paths`` is
+    None.
+    """
     if paths is None:
         return node.modules
     return (node.modules[paths.get(block, 0) if node.alternatives else 0],)
@@ -25,8 +27,12 @@ def wrapped_modules(case: Case) -> frozenset[str]:
 
 
 def modules_named(case: Case, wrapped: Iterable[str], below: Below) -> list[str]:
-    """Those of the ``wrapped`` modules that an op is for, under whatever name they are below its target."""
-    named = modules_below(case.model, below.target) if below.recurse else frozenset((below.target,))
+    """Those of the ``wrapped`` modules that an op is for, under whatever name they are below its
+    target.
+    """
+    named = (
+        modules_below(case.model, below.target) if below.recurse else frozenset((below.target,))
+    )
     return [m for m in wrapped if m in named]
 
 
@@ -43,8 +49,8 @@ def moves_inputs(case: Case, engine: str, target: str) -> bool:
 def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) -> frozenset[str]:
     """The canonical paths of all modules that a forward of ``target`` calls, itself included.
 
-    ``paths`` is the path of every block with alternatives (0 where it is not named); without it, all
-    alternatives count as called.
+    ``paths`` is the path of every block with alternatives (0 where it is not named); without it,
+    all alternatives count as called.
     """
     seen: set[str] = set()
 
@@ -65,9 +71,11 @@ def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) ->
 
 
 def uses_outside_groups(case: Case, found: Facts, target: str) -> Iterator[tuple[str, str]]:
-    """(module, parameter) pairs where a forward of ``target`` uses a parameter whose group does not run.
+    """(module, parameter) pairs where a forward of ``target`` uses a parameter whose group does
+    not run.
 
-    A group gathers its parameters when one of its modules is called; outside of that they are DTensors.
+    A group gathers its parameters when one of its modules is called; outside of that they are
+    DTensors.
     """
     wrapped = wrapped_modules(case)
     ties = {tie.parameter: tie.source for tie in case.ties}
@@ -95,7 +103,8 @@ def uses_outside_groups(case: Case, found: Facts, target: str) -> Iterator[tuple
 
 
 def reached_roots(case: Case, found: Facts, target: str) -> frozenset[int]:
-    """The FSDP roots (as in :func:`root_groups`) that a backward of a forward of ``target`` can reach.
+    """The FSDP roots (as in :func:`root_groups`) that a backward of a forward of ``target`` can
+    reach.
 
     torch ends what flags began in a root in a backward that reaches it, and in no other.
     """
@@ -103,18 +112,26 @@ def reached_roots(case: Case, found: Facts, target: str) -> frozenset[int]:
     return frozenset(
         root
         for root, group in zip(root_groups(case), case.wrap, strict=True)
-        if any(m in called and any(is_within(f, m) for f in found.parameters) for m in group.modules)
+        if any(
+            m in called and any(is_within(f, m) for f in found.parameters) for m in group.modules
+        )
     )
 
 
 def root_groups(case: Case) -> tuple[int, ...]:
-    """For each wrap group the outermost group around it, which becomes its FSDP root; itself if none is."""
+    """For each wrap group the outermost group around it, which becomes its FSDP root; itself if
+    none is.
+    """
     within = [groups_within(case, index) for index in range(len(case.wrap))]
     around = [[j for j, inner in enumerate(within) if i in inner] for i in range(len(within))]
     return tuple(max(groups, default=i) for i, groups in enumerate(around))
 
 
 def groups_within(case: Case, index: int) -> tuple[int, ...]:
-    """The wrap groups with a module at or below one of the group at ``index``, under whatever name."""
-    below = frozenset[str]().union(*(modules_below(case.model, m) for m in case.wrap[index].modules))
+    """The wrap groups with a module at or below one of the group at ``index``, under whatever
+    name.
+    """
+    below = frozenset[str]().union(
+        *(modules_below(case.model, m) for m in case.wrap[index].modules)
+    )
     return tuple(i for i, group in enumerate(case.wrap) if not below.isdisjoint(group.modules))

@@ -28,7 +28,8 @@ def changed_outputs(case: Case) -> frozenset[str]:
 def returned_by(case: Case, values: Iterable[Place]) -> frozenset[str]:
     """The modules that returned one of these tensors, on some path.
 
-    A block hands its inputs on as they are, and ``detach`` and ``iadd`` give the memory of their argument.
+    A block hands its inputs on as they are, and ``detach`` and ``iadd`` give the memory of their
+    argument.
     """
     modules = facts(case).modules
     callers = _callers(case)

@@ -1,6 +1,7 @@
 """Widths: what every value of a Case's forward DAGs is, inferred from its inputs and its leaves.
 
-Raises :class:`InvalidCase` where the graph does not fit together, with the path and the two widths.
+Raises :class:`InvalidCase` where the graph does not fit together, with the path and the two
+widths.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Inference:
         self.active: list[str] = []
 
     def run(self) -> frozenset[str]:
-        """Fills ``inputs`` and ``outputs`` by path; the modules that a forward of the root calls."""
+        """Fills ``inputs`` and ``outputs`` by path; the modules that a forward of the root
+        calls.
+        """
         root_inputs = tuple(Value(t.size, t.kind == "ids") for t in self.case.inputs.tensors)
         self._visit("", self.case.model, root_inputs)
         called = frozenset(self.inputs)
@@ -72,7 +75,9 @@ class Inference:
 
     def _leaf(self, path: str, leaf: Leaf, args: tuple[Value, ...]) -> Value:
         if len(args) != 1:
-            raise InvalidCase(f"leaf {path!r} takes one argument, not {len(args)}", "pass one value")
+            raise InvalidCase(
+                f"leaf {path!r} takes one argument, not {len(args)}", "pass one value"
+            )
         (arg,) = args
         leaf.check(path, arg, self.case.inputs.seq)
         return leaf.result(arg)
@@ -80,13 +85,16 @@ class Inference:
     def _block(self, path: str, block: Block, args: tuple[Value, ...]) -> tuple[Value, ...]:
         if len(args) != len(block.inputs):
             raise InvalidCase(
-                f"block {path!r} takes {len(block.inputs)} arguments, not {len(args)}", "match them"
+                f"block {path!r} takes {len(block.inputs)} arguments, not {len(args)}",
+                "match them",
             )
         values = dict(zip(block.inputs, args, strict=True))
 
         def read(name: str) -> Value:
             if name not in values:
-                raise InvalidCase(f"block {path!r} reads {name!r} before it exists", "order the nodes")
+                raise InvalidCase(
+                    f"block {path!r} reads {name!r} before it exists", "order the nodes"
+                )
             return values[name]
 
         for node in block.nodes:
@@ -98,7 +106,9 @@ class Inference:
                 continue
             values |= self._call(path, node, node_args)
         if not block.outputs or (block.returns == "tensor" and len(block.outputs) != 1):
-            raise InvalidCase(f"block {path!r} returns {len(block.outputs)} values", 'use returns="tuple"')
+            raise InvalidCase(
+                f"block {path!r} returns {len(block.outputs)} values", 'use returns="tuple"'
+            )
         outputs = tuple(read(name) for name in block.outputs)
         if any(v.ids for v in outputs):
             raise InvalidCase(f"block {path!r} returns ids", "return float values")
@@ -110,7 +120,9 @@ class Inference:
         for name in node.modules:
             found = resolve(self.case.model, join(path, name)) if "." not in name else None
             if found is None:
-                raise InvalidCase(f"block {path!r} calls {name!r}, which it does not have", "add it")
+                raise InvalidCase(
+                    f"block {path!r} calls {name!r}, which it does not have", "add it"
+                )
             results = self._visit(*found, args)
             several = isinstance(found[1], Block) and found[1].returns != "tensor"
             names = [f"{node.name}.{i}" for i in range(len(results))] if several else [node.name]
@@ -121,26 +133,34 @@ class Inference:
                 )
         if any(values != made[0] for values in made):
             raise InvalidCase(
-                f"the alternatives of {node.name!r} in block {path!r} differ in width", "match them"
+                f"the alternatives of {node.name!r} in block {path!r} differ in width",
+                "match them",
             )
         return made[0]
 
 
 def _tensor_op(path: str, node: TensorOp, args: tuple[Value, ...], seq: int) -> Value:
     if any(v.ids for v in args):
-        raise InvalidCase(f"{node.op!r} in block {path!r} reads ids", "only an embedding takes ids")
+        raise InvalidCase(
+            f"{node.op!r} in block {path!r} reads ids", "only an embedding takes ids"
+        )
     unary = node.op in ("detach", "relu", "tanh")
     count = 1 if unary else {"iadd": 2, "attend": 3}.get(node.op, len(args))
     if not args or len(args) != count:
-        raise InvalidCase(f"{node.op!r} in block {path!r} has {len(args)} arguments", "match the op")
+        raise InvalidCase(
+            f"{node.op!r} in block {path!r} has {len(args)} arguments", "match the op"
+        )
     if node.op == "attend" and (seq < 1 or node.head_dim < 1 or args[0].size % node.head_dim):
         raise InvalidCase(
-            f"'attend' in block {path!r} needs a sequence, and heads of {node.head_dim} that divide "
+            f"'attend' in block {path!r} needs a sequence, and heads of {node.head_dim} that "
+            "divide "
             f"width {args[0].size}",
             "set inputs.seq, or change head_dim",
         )
     if len({v.patches for v in args}) > 1:
-        raise InvalidCase(f"{node.op!r} in block {path!r} joins patches and plain values", "make them alike")
+        raise InvalidCase(
+            f"{node.op!r} in block {path!r} joins patches and plain values", "make them alike"
+        )
     if node.op == "concat":
         return dataclasses.replace(args[0], size=sum(v.size for v in args))
     if len({v.size for v in args}) > 1:

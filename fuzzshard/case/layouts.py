@@ -1,9 +1,11 @@
-"""How activations lie on the tensor-parallel ranks, and whether every module and op can work on them so.
+"""How activations lie on the tensor-parallel ranks, and whether every module and op can work on
+them so.
 
-A plain tensor that is a shard looks like any other tensor: torch computes with it and cannot know what is
-meant. DTensors know their layout, but do not mix with plain tensors ("got mixed torch.Tensor and DTensor",
-torch/distributed/tensor/_dispatch.py). :func:`check_layouts` follows the layouts through the graph, from
-every forward of the schedule, and says where a case would not compute what the plain model does.
+A plain tensor that is a shard looks like any other tensor: torch computes with it and cannot know
+what is meant. DTensors know their layout, but do not mix with plain tensors ("got mixed
+torch.Tensor and DTensor", torch/distributed/tensor/_dispatch.py). :func:`check_layouts` follows
+the layouts through the graph, from every forward of the schedule, and says where a case would not
+compute what the plain model does.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ Sharded = Literal["features", "sequence"] | None
 
 
 class Layout(NamedTuple):
-    """What every rank holds of a value of ``width`` features: all of it, or a part along an axis."""
+    """What every rank holds of a value of ``width`` features: all of it, or a part along an
+    axis.
+    """
 
     width: int
     sharded: Sharded = None
@@ -41,7 +45,9 @@ class Layout(NamedTuple):
 
 
 def check_layouts(case: Case, found: Facts) -> None:
-    """Raises :class:`InvalidCase` where a forward of the schedule meets a layout it cannot compute with."""
+    """Raises :class:`InvalidCase` where a forward of the schedule meets a layout it cannot compute
+    with.
+    """
     if not case.tensor_parallel:
         return
     flow = _Flow(case, found)
@@ -78,22 +84,28 @@ class _Flow(ForwardWalk[Layout]):
         if leaf.is_elementwise or (leaf.is_dropout and not leaf.drops):
             return arg
         if not arg.is_plain_whole:
-            raise InvalidCase(f"{path!r} is called with {arg}", "plan it, or make its argument whole before")
+            raise InvalidCase(
+                f"{path!r} is called with {arg}", "plan it, or make its argument whole before"
+            )
         return Layout(width)
 
     def planned(self, plan: TensorParallel, arg: Layout, width: int) -> Layout:
-        """The module makes a DTensor of a plain tensor, which it believes to lie as its input layout says."""
+        """The module makes a DTensor of a plain tensor, which it believes to lie as its input
+        layout says.
+        """
         wanted = _input(plan)
         if not arg.is_dtensor and arg.sharded != wanted:
             raise InvalidCase(
                 f"{plan.module!r} wants {arg._replace(sharded=wanted)} and is called with {arg}",
-                "change the input layout of its plan, or the output layout of the module before it",
+                "change the input layout of its plan, or the output layout of the module before "
+                "it",
             )
         result = Layout(width, _output(plan), not plan.local_output)
         size = {None: 0, "features": width, "sequence": self.case.inputs.seq}[result.sharded]
         if not result.is_dtensor and size % self.ranks:
             raise InvalidCase(
-                f"{plan.module!r} returns {result} of {size}, which {self.ranks} ranks cannot share evenly",
+                f"{plan.module!r} returns {result} of {size}, which {self.ranks} ranks cannot "
+                "share evenly",
                 "use local_output=False: DTensor.from_local takes plain shards to be of one size",
             )
         return result
@@ -102,20 +114,27 @@ class _Flow(ForwardWalk[Layout]):
     def tensor_op(self, path: str, node: TensorOp, args: tuple[Layout, ...]) -> Layout:
         """Ops work on what a rank holds, so all that they join must lie alike.
 
-        A local output is a view made by a ``torch.autograd.Function``, which nothing may change in place.
+        A local output is a view made by a ``torch.autograd.Function``, which nothing may change in
+        place.
         """
         first = args[0]
         if len({(arg.sharded, arg.is_dtensor) for arg in args}) > 1:
             kinds = " and ".join(dict.fromkeys(map(str, args)))
-            raise InvalidCase(f"{node.op!r} in block {path!r} joins {kinds}", "make their layouts alike")
+            raise InvalidCase(
+                f"{node.op!r} in block {path!r} joins {kinds}", "make their layouts alike"
+            )
         local = first.width // self.ranks if first.sharded == "features" else first.width
         possible = {
             "concat": first.sharded != "features",
-            "attend": not first.is_dtensor and first.sharded != "sequence" and local % node.head_dim == 0,
+            "attend": not first.is_dtensor
+            and first.sharded != "sequence"
+            and local % node.head_dim == 0,
             "iadd": False,
         }
         if not possible.get(node.op, True):
-            raise InvalidCase(f"{node.op!r} in block {path!r} cannot work on {first}", "change the plan")
+            raise InvalidCase(
+                f"{node.op!r} in block {path!r} cannot work on {first}", "change the plan"
+            )
         width = sum(arg.width for arg in args) if node.op == "concat" else first.width
         return first._replace(width=width)
 

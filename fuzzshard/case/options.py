@@ -1,4 +1,6 @@
-"""What a Case can say beyond its graph and its schedule: the options of engines, and what to expect."""
+"""What a Case can say beyond its graph and its schedule: the options of engines, and what to
+expect.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from fuzzshard.parts.part import Part
 class Precision(Part, frozen=True, kw_only=True):
     """``MixedPrecisionPolicy``: dtypes of parameters in forward, of reduced gradients, of outputs.
 
-    ``keep="vectors"`` is a ``param_dtype_override_fn`` by which parameters of one dimension keep their own.
+    ``keep="vectors"`` is a ``param_dtype_override_fn`` by which parameters of one dimension keep
+    their own.
     """
 
     param: Dtype | None = None
@@ -45,14 +48,15 @@ CommunicationOption = Literal[
 ]
 """What a wrapped module may be told about its collectives and its memory.
 
-To add up only, and divide by itself (``set_force_sum_reduction_for_comms``); that the process group
-allocates (``set_allocate_memory_from_process_group_for_comm``); that two reduce-scatters may be in flight
-(``set_reduce_scatter_max_input_buffers``); that reduce-scatters have a process group of their own
-(``set_separate_reduce_scatter_group``); that unsharded memory is kept (``set_keep_unsharded_storage``); that
-backward needs no parameters (``set_unshard_in_backward(False)``). ``set_all_reduce_hook`` is given a hook
-that changes nothing, with a stream or without; ``set_custom_all_gather`` and
-``set_custom_reduce_scatter`` are given objects that do what is done without them. All groups with
-``share_streams`` go to one call of ``share_comm_ctx``. No value changes, but that with ``zeros_for_unused``
+To add up only, and divide by itself (``set_force_sum_reduction_for_comms``); that the process
+group allocates (``set_allocate_memory_from_process_group_for_comm``); that two reduce-scatters may
+be in flight (``set_reduce_scatter_max_input_buffers``); that reduce-scatters have a process group
+of their own (``set_separate_reduce_scatter_group``); that unsharded memory is kept
+(``set_keep_unsharded_storage``); that backward needs no parameters
+(``set_unshard_in_backward(False)``). ``set_all_reduce_hook`` is given a hook that changes nothing,
+with a stream or without; ``set_custom_all_gather`` and ``set_custom_reduce_scatter`` are given
+objects that do what is done without them. All groups with ``share_streams`` go to one call of
+``share_comm_ctx``. No value changes, but that with ``zeros_for_unused``
 (``set_reduce_scatter_unused_params``) parameters get zeros where they had no gradient.
 """
 
@@ -61,9 +65,9 @@ class TensorParallel(Part, frozen=True, kw_only=True):
     """One entry of ``parallelize_module``'s plan, for a Linear, an Embedding or a norm.
 
     ``input`` and ``output`` are the layouts of the activations outside: as the style has them by
-    default (a column parallel module takes replicated and gives sharded features, a row parallel one the
-    other way round), ``replicate``, or ``sequence`` (sharded along axis 1). ``local_output=False`` returns
-    a DTensor.
+    default (a column parallel module takes replicated and gives sharded features, a row parallel
+    one the other way round), ``replicate``, or ``sequence`` (sharded along axis 1).
+    ``local_output=False`` returns a DTensor.
     """
 
     module: str
@@ -82,15 +86,16 @@ class FSDP1(Part, frozen=True, kw_only=True):
     - ``initial``: how the units come to the case's values: they have them; only the first rank has
       (``sync_module_states``); by ``apply()`` of what doubles halves; by ``param_init_fn``.
     - ``hook``: torch's communication hook, or one that divides after the sum.
-    - ``summon``: after every step, ``summon_full_params()``: doubles everything and halves the shards;
+    - ``summon``: after every step, ``summon_full_params()``: doubles everything and halves the
+    shards;
       with ``writeback=False``, zeroes everything; reads it on the host, on the first rank, with
       gradients, or in the root's unit alone.
     - ``device_mesh``: in place of the process group.
     """
 
-    strategy: Literal["full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"] = (
-        "full_shard"
-    )
+    strategy: Literal[
+        "full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"
+    ] = "full_shard"
     use_orig_params: bool = False
     wrapping: Literal["manual", "policy"] = "manual"
     forward_prefetch: bool = False
@@ -101,7 +106,9 @@ class FSDP1(Part, frozen=True, kw_only=True):
     debug: Literal["off", "detail"] = "off"
     initial: Literal["equal", "first_rank", "applied", "meta"] = "equal"
     hook: Literal["torch", "average"] | None = None
-    summon: Literal["written", "discarded", "on_host", "first_rank", "gradients", "root"] | None = None
+    summon: (
+        Literal["written", "discarded", "on_host", "first_rank", "gradients", "root"] | None
+    ) = None
     device_mesh: bool = False
 
 
@@ -111,11 +118,13 @@ class DDP(Part, frozen=True, kw_only=True):
     Fields with the names of its arguments are these.
 
     - ``buckets``: torch's own size, a few parameters each, one each, or sizes one by one.
-    - ``buffers``: the first rank's before every forward or everyone's own, by ``broadcast_buffers`` or
+    - ``buffers``: the first rank's before every forward or everyone's own, by
+    ``broadcast_buffers`` or
       by ``forward_sync_buffers``.
     - ``initial``: before ``init_sync`` only the first rank has the case's values; or that is off.
     - ``hook``: torch's ``allreduce_hook``, or one that divides after the sum.
-    - ``join``: trains within ``ddp.join()``, which divides by the ranks there were at first or by those
+    - ``join``: trains within ``ddp.join()``, which divides by the ranks there were at first or by
+    those
       left, raises where a rank is done, or is off. ``replicate`` has none.
     - ``manual_finalization``: ``finalize_backward()`` after every synchronised backward.
     - ``ignored_modules``: ``replicate`` is given the modules that the case ignores.
@@ -165,9 +174,11 @@ class Delay(Part, frozen=True, kw_only=True):
 
 
 class Expect(Part, frozen=True, kw_only=True):
-    """``engine`` must raise, or warn, with a text that ``pattern`` (a regex) is found in, at ``op``.
+    """``engine`` must raise, or warn, with a text that ``pattern`` (a regex) is found in, at
+    ``op``.
 
-    On the other ranks, and elsewhere, it must not warn so. After an expected error the engine's run ends.
+    On the other ranks, and elsewhere, it must not warn so. After an expected error the engine's
+    run ends.
     """
 
     kind: Literal["error", "warning"]

@@ -51,11 +51,11 @@ class Size(NamedTuple):
 def size_order(case: Case) -> Size:
     """The key by which one case is smaller than another; no two different cases are equal.
 
-    What needs a sentence to explain (a rank, an op, an option off its default) weighs more than what
-    only makes the model longer, and a name that is private in torch weighs more than an op. Of two equally
-    long models the one that a person would have written is smaller: every module called, every value read,
-    the root wrapped, widths that the shards divide evenly. An MLP or an attention counts as two Linears
-    called in sequence.
+    What needs a sentence to explain (a rank, an op, an option off its default) weighs more than
+    what only makes the model longer, and a name that is private in torch weighs more than an op.
+    Of two equally long models the one that a person would have written is smaller: every module
+    called, every value read, the root wrapped, widths that the shards divide evenly. An MLP or an
+    attention counts as two Linears called in sequence.
     """
     modules = [module for _, module in walk(case.model)]
     blocks = [m for m in modules if isinstance(m, Block)]
@@ -65,7 +65,9 @@ def size_order(case: Case) -> Size:
     return Size(
         mesh=mesh_rank(case.mesh),
         engines=len(case.engines),
-        private=sum(get_args(CheckpointImplementation).index(c.implementation) for c in case.checkpoints),
+        private=sum(
+            get_args(CheckpointImplementation).index(c.implementation) for c in case.checkpoints
+        ),
         ops=len(case.schedule),
         options=_count_options(case),
         groups=len(case.wrap),
@@ -92,22 +94,36 @@ def size_order(case: Case) -> Size:
     )
 
 
-SCALARS = ("dtype", "values", "loss", "init", "finalize", "compile", "relation", "observe", "fsdp1", "ddp")
+SCALARS = (
+    "dtype",
+    "values",
+    "loss",
+    "init",
+    "finalize",
+    "compile",
+    "relation",
+    "observe",
+    "fsdp1",
+    "ddp",
+)
 """The fields of a case that are one option each."""
 
 
 def mesh_rank(mesh: Mesh) -> tuple[int, int]:
-    """The place of a mesh in the order: fewest axes first; of 2 ranks, then of 1, then of 3, 4, ...
+    """The place of a mesh in the order: fewest axes first; of 2 ranks, then of 1, then of 3, 4,
+    ...
 
-    A mesh of size 1 takes paths of its own in torch, which skip collectives, so a failure on two ranks
-    says more.
+    A mesh of size 1 takes paths of its own in torch, which skip collectives, so a failure on two
+    ranks says more.
     """
     axes = sum(size is not None for size in (mesh.replicate, mesh.tensor, mesh.pipeline))
     return axes, {2: 0, 1: 1}.get(mesh.size, mesh.size)
 
 
 def _row_rank(rows: int) -> int:
-    """Fewer rows first, but none after all that one writes by hand: empty tensors take paths of their own."""
+    """Fewer rows first, but none after all that one writes by hand: empty tensors take paths of
+    their own.
+    """
     return rows or 8
 
 
@@ -173,7 +189,14 @@ def _count_options(case: Case) -> int:
     )
     fields = sum(1 for part in parts for _ in off_default(part))
     scalars = sum(name in SCALARS for name in off_default(case))
-    items = (case.ties, case.checkpoints, case.freezes, case.dtypes, case.tensor_parallel, case.ignored)
+    items = (
+        case.ties,
+        case.checkpoints,
+        case.freezes,
+        case.dtypes,
+        case.tensor_parallel,
+        case.ignored,
+    )
     more = (case.delays, case.expect, case.optimizer.exclude, case.inputs.rank_batches)
     told = (group.communication for group in case.wrap)
     return fields + scalars + sum(map(len, (*items, *more, *told)))
@@ -190,9 +213,19 @@ def _named(block: Block) -> int:
 
 def _form_rank(block: Block) -> int:
     returns = get_args(Returns).index(block.returns) + get_args(Passing).index(block.passing)
-    ranks = {"relu": 0, "add": 0, "tanh": 1, "mul": 1, "concat": 2, "detach": 2, "iadd": 3, "attend": 4}
+    ranks = {
+        "relu": 0,
+        "add": 0,
+        "tanh": 1,
+        "mul": 1,
+        "concat": 2,
+        "detach": 2,
+        "iadd": 3,
+        "attend": 4,
+    }
     nodes = sum(
-        (not n.grad) + 2 * len(n.alternatives) if isinstance(n, Call) else ranks[n.op] for n in block.nodes
+        (not n.grad) + 2 * len(n.alternatives) if isinstance(n, Call) else ranks[n.op]
+        for n in block.nodes
     )
     return returns + (block.method != "forward") + nodes
 

@@ -14,14 +14,19 @@ _LABELS = {"shard_dim": "shard_placement_fn dim", "out": "out_features", "seq": 
 
 def in_place_of(name: str, new: object, old: object, where: str = "") -> str:
     """``"with NAME=NEW WHERE in place of OLD"``."""
-    return f"with {_LABELS.get(name, name)}={value_words(new)}{where} in place of {value_words(old)}"
+    return (
+        f"with {_LABELS.get(name, name)}={value_words(new)}{where} in place of {value_words(old)}"
+    )
 
 
 def value_words(value: object) -> str:
     """A value of a field as one would write it."""
     if isinstance(value, Part):
         given = msgspec.to_builtins(value)
-        return ", ".join(f"{name}={text}" for name, text in given.items() if name != "type") or "the default"
+        return (
+            ", ".join(f"{name}={text}" for name, text in given.items() if name != "type")
+            or "the default"
+        )
     if isinstance(value, tuple):
         return "(" + ", ".join(map(value_words, value)) + ")" if value else "none"
     return str(value)
@@ -33,7 +38,9 @@ def named(path: str) -> str:
 
 
 def fields(old: Part, new: Part, where: str, skip: Sequence[str] = ()) -> Iterator[str]:
-    """One phrase for each field in which two parts of one type differ; ``where`` says what they are of."""
+    """One phrase for each field in which two parts of one type differ; ``where`` says what they
+    are of.
+    """
     for field in msgspec.structs.fields(type(old)):
         before, after = getattr(old, field.name), getattr(new, field.name)
         if before != after and field.name not in skip:

@@ -26,7 +26,10 @@ def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
         yield "wrap:several_groups"
     if any(len(group.modules) > 1 for group in case.wrap):
         yield "wrap:list_group"
-    if any(_leaves_root(case, group, root) for group, root in zip(case.wrap, root_groups(case), strict=True)):
+    if any(
+        _leaves_root(case, group, root)
+        for group, root in zip(case.wrap, root_groups(case), strict=True)
+    ):
         yield "wrap:list_group_leaves_root"
     if any(_holds_a_member(case, group) for group in case.wrap):
         yield "wrap:list_group_holds_member"
@@ -38,20 +41,26 @@ def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
         yield "wrap:parameter_in_no_group"
     for group in case.wrap:
         raf = group.reshard_after_forward
-        yield f"reshard:{str(raf).lower()}" if raf is None or isinstance(raf, bool) else "reshard:int"
+        yield (
+            f"reshard:{str(raf).lower()}"
+            if raf is None or isinstance(raf, bool)
+            else "reshard:int"
+        )
 
 
 def _leaves_root(case: Case, group: WrapGroup, root: int) -> bool:
     """Whether ``group`` has modules outside of the group that becomes its FSDP root."""
-    below = frozenset[str]().union(*(modules_below(case.model, m) for m in case.wrap[root].modules))
+    below = frozenset[str]().union(
+        *(modules_below(case.model, m) for m in case.wrap[root].modules)
+    )
     return not below.issuperset(group.modules)
 
 
 def _holds_a_member(case: Case, group: WrapGroup) -> bool:
     """Whether a module of ``group`` is registered below another one as well.
 
-    ``fully_shard`` leaves it out of the list then (``_get_root_modules`` in torch/distributed/utils.py), so
-    that it has no hooks where it is called by itself.
+    ``fully_shard`` leaves it out of the list then (``_get_root_modules`` in
+    torch/distributed/utils.py), so that it has no hooks where it is called by itself.
     """
     return any(len(modules_named(case, group.modules, Below(m))) > 1 for m in group.modules)
 
@@ -112,7 +121,9 @@ def _precision(precision: Precision | None) -> Iterator[str]:
         yield "precision:kept"
     if precision.param is not None:
         yield "precision:param"
-        if precision.param in LOW_PRECISION:  # a case that is judged again in finer dtypes has others
+        if (
+            precision.param in LOW_PRECISION
+        ):  # a case that is judged again in finer dtypes has others
             yield f"precision:{precision.param}"
         yield "precision:reduce" if precision.reduce is not None else "precision:reduce_as_param"
     elif precision.reduce is not None:
@@ -160,7 +171,11 @@ def ddp_features(case: Case) -> Iterator[str]:
         if name == "ignored_modules" and not replicate_ignores(case):
             continue
         yield (
-            f"ddp:{name}" if value is True else f"ddp:no_{name}" if value is False else f"ddp:{name}_{value}"
+            f"ddp:{name}"
+            if value is True
+            else f"ddp:no_{name}"
+            if value is False
+            else f"ddp:{name}_{value}"
         )
     if case.ddp.broadcasts_buffers and has_batch_norm(case, ""):
         yield "ddp:broadcasts"
@@ -188,8 +203,12 @@ def tensor_parallel_features(case: Case, found: Facts) -> Iterator[str]:
 
 
 def _leaves_ranks_empty(case: Case, found: Facts) -> bool:
-    """Whether ``torch.chunk`` leaves the last rank of the tensor-parallel axis nothing of a parameter."""
+    """Whether ``torch.chunk`` leaves the last rank of the tensor-parallel axis nothing of a
+    parameter.
+    """
     dims = tensor_dims(case, found)
     ranks = case.mesh.tensor or 1
-    sizes = [shape[dim] for fqn, shape in found.parameters.items() if (dim := dims.get(fqn)) is not None]
+    sizes = [
+        shape[dim] for fqn, shape in found.parameters.items() if (dim := dims.get(fqn)) is not None
+    ]
     return any(math.ceil(size / ranks) * (ranks - 1) >= size for size in sizes)

@@ -1,7 +1,7 @@
 """Variants of a case that must train to the same values: the second run of a case with a relation.
 
-The ops of a variant keep their places in the schedule: an op that is left out is replaced by one that
-changes nothing, since dropout is seeded by an op's place.
+The ops of a variant keep their places in the schedule: an op that is left out is replaced by one
+that changes nothing, since dropout is seeded by an op's place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from fuzzshard.parts.ops.set_mode import SetMode
 
 
 def variant(case: Case) -> Case | None:
-    """``case`` with what its relation names changed; None where that would be another experiment."""
+    """``case`` with what its relation names changed; None where that would be another
+    experiment.
+    """
     changed: Case | None
     match case.relation:
         case None:
@@ -49,7 +51,9 @@ def variant(case: Case) -> Case | None:
 
 
 def _casts_alike(changed: Case, case: Case) -> bool:
-    """Whether modules compute in the same dtypes: wrap groups cast where one group for all does not."""
+    """Whether modules compute in the same dtypes: wrap groups cast where one group for all does
+    not.
+    """
     return called_dtypes(changed, facts(changed)) == called_dtypes(case, facts(case))
 
 
@@ -59,16 +63,23 @@ def _resharded(case: Case) -> Case:
     wrap = []
     for index, group in enumerate(case.wrap):
         raf = group.reshard_after_forward
-        keeps = roots[index] == index if raf is None else raf is False or (raf == 1 and raf is not True)
+        keeps = (
+            roots[index] == index
+            if raf is None
+            else raf is False or (raf == 1 and raf is not True)
+        )
         wrap.append(replace(group, reshard_after_forward=keeps))
     return replace(case, wrap=tuple(wrap))
 
 
 def _prefetched(case: Case) -> Case | None:
-    """Without prefetch lists; or with those that every group would have in the order of the forward."""
+    """Without prefetch lists; or with those that every group would have in the order of the
+    forward.
+    """
     if any(g.forward_prefetch or g.backward_prefetch for g in case.wrap):
         return replace(
-            case, wrap=tuple(replace(g, forward_prefetch=(), backward_prefetch=()) for g in case.wrap)
+            case,
+            wrap=tuple(replace(g, forward_prefetch=(), backward_prefetch=()) for g in case.wrap),
         )
     order = _call_order(case)
     if order is None:
@@ -88,13 +99,17 @@ def _with_prefetch(group: WrapGroup, after: dict[str, str], before: dict[str, st
 
 
 def _call_order(case: Case) -> list[str] | None:
-    """The wrapped modules below the root as a forward calls them; None where that is not one call each.
+    """The wrapped modules below the root as a forward calls them; None where that is not one call
+    each.
 
-    What is gathered ahead and then not used would be used in a later forward, when it may be out of date.
+    What is gathered ahead and then not used would be used in a later forward, when it may be out
+    of date.
     """
     wrapped = {m for g in case.wrap for m in g.modules if m}
     plain = all(len(g.modules) == 1 for g in case.wrap) and not case.checkpoints
-    if not plain or any(op.path is not None or (op.call and op.call.target) for op in case.schedule):
+    if not plain or any(
+        op.path is not None or (op.call and op.call.target) for op in case.schedule
+    ):
         return None
     order: list[str] = []
     _visit_calls(case, "", case.model, order)
@@ -115,13 +130,18 @@ def _visit_calls(case: Case, path: str, block: Block, order: list[str]) -> None:
 def _without_checkpoints(case: Case) -> Case | None:
     """Not where a batch norm would be counted once less."""
     recomputed = {p for c in case.checkpoints for p in calls_of(case, c.module)}
-    return None if recomputed.intersection(facts(case).batch_norms) else replace(case, checkpoints=())
+    return (
+        None if recomputed.intersection(facts(case).batch_norms) else replace(case, checkpoints=())
+    )
 
 
 def _without_unshards(case: Case) -> Case | None:
     if some_fill_unused(case):
         return None  # a group that runs in no forward gets zeros once it is unsharded
-    ops = (SetMode(train=at.training) if at.op.gathers or at.op.frees else at.op for at in follow(case))
+    ops = (
+        SetMode(train=at.training) if at.op.gathers or at.op.frees else at.op
+        for at in follow(case)
+    )
     return replace(case, schedule=tuple(ops))
 
 
@@ -135,11 +155,15 @@ def _root_only(case: Case) -> Case | None:
     if len(kinds) > 1 or any(op.below and not op.below.everything for op in case.schedule):
         return None
     root = next(g for g in case.wrap if "" in g.modules)
-    return replace(case, wrap=(replace(root, modules=("",), forward_prefetch=(), backward_prefetch=()),))
+    return replace(
+        case, wrap=(replace(root, modules=("",), forward_prefetch=(), backward_prefetch=()),)
+    )
 
 
 def _with_replicas(case: Case) -> Case | None:
-    """The same ranks as an HSDP mesh of one replica; not where a flag concerns HSDP meshes only."""
+    """The same ranks as an HSDP mesh of one replica; not where a flag concerns HSDP meshes
+    only.
+    """
     if case.mesh.replicate is not None or "requires_all_reduce" in flags_set(case):
         return None
     mesh: Mesh = replace(case.mesh, replicate=1)

@@ -1,7 +1,7 @@
 """Where a training run stands at each op of a schedule, as far as the schedule alone says.
 
-:func:`follow` is what everything that interprets a schedule goes by: validation, the trainer, the oracles
-that predict and the scripts.
+:func:`follow` is what everything that interprets a schedule goes by: validation, the trainer, the
+oracles that predict and the scripts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Pending(NamedTuple):
 class ScheduleState:
     """The state before the op at ``index``, on one rank; :meth:`advance` applies that op.
 
-    A backward that is ``skipped`` had nothing to differentiate and changes nothing but the pending forwards.
+    A backward that is ``skipped`` had nothing to differentiate and changes nothing but the pending
+    forwards.
     """
 
     def __init__(self, case: Case, rank: int = 0) -> None:
@@ -85,8 +86,8 @@ class ScheduleState:
     def may_be_unsharded(self) -> bool:
         """Whether some group of ``fully_shard`` may be unsharded.
 
-        A forward or an explicit unshard may have done that, or a flag, or a backward that went through other
-        FSDP roots only, or through no group, where nothing reshards.
+        A forward or an explicit unshard may have done that, or a flag, or a backward that went
+        through other FSDP roots only, or through no group, where nothing reshards.
         """
         return self._may_be_unsharded or self._keeps_unsharded
 
@@ -167,17 +168,20 @@ def first(case: Case, holds: Callable[[Op], object]) -> int:
 
 
 def ranks_differ(case: Case) -> bool:
-    """Whether some op runs on some ranks only, so that ranks may train different models from there on.
+    """Whether some op runs on some ranks only, so that ranks may train different models from there
+    on.
 
-    Nothing is comparable then, neither with the reference, whose gradients have no common mean, nor between
-    ranks; such a case is judged by its expectations alone.
+    Nothing is comparable then, neither with the reference, whose gradients have no common mean,
+    nor between ranks; such a case is judged by its expectations alone.
     """
     return any(op.ranks != "all" for op in case.schedule)
 
 
 @functools.lru_cache(maxsize=64)  # asked for every tensor that differs
 def engines_train_more_from(case: Case) -> int:
-    """The first op from which engines train a parameter that the reference keeps frozen; else the end."""
+    """The first op from which engines train a parameter that the reference keeps frozen; else the
+    end.
+    """
     for at in follow(case):
         toggle = at.op.toggle
         if toggle and toggle.engines_only and toggle.value and at.op.runs_on(at.rank):
@@ -188,7 +192,9 @@ def engines_train_more_from(case: Case) -> int:
 
 
 def ops_that_run(case: Case, engine: str) -> range:
-    """The places in the schedule of the ops that an engine gets through; an expected error ends its run."""
+    """The places in the schedule of the ops that an engine gets through; an expected error ends
+    its run.
+    """
     errors = (e.op for e in case.expect if e.kind == "error" and e.engine == engine)
     return range(min(errors, default=len(case.schedule)))
 
@@ -196,8 +202,8 @@ def ops_that_run(case: Case, engine: str) -> range:
 def steps_unsynced(case: Case, skipped: Collection[int]) -> bool:
     """Whether gradients are used, or zeroed, after a backward that did not synchronise them.
 
-    The ``skipped`` backwards, by the index of their ops, had nothing to differentiate, and so synchronise
-    nothing.
+    The ``skipped`` backwards, by the index of their ops, had nothing to differentiate, and so
+    synchronise nothing.
     """
     unsynced = False
     for at in follow(case):

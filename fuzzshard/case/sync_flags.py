@@ -1,4 +1,6 @@
-"""Which wrap groups reduce in a backward, and what they divide by: what follows from the flags alone."""
+"""Which wrap groups reduce in a backward, and what they divide by: what follows from the flags
+alone.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ class SyncFlags:
     """Which wrap groups reduce their gradients in the next backward.
 
     Follows ``set_requires_gradient_sync``, which sets both switches of a group, and
-    ``set_requires_all_reduce``, which sets the second (torch/distributed/fsdp/_fully_shard/_fully_shard.py).
-    The second matters on an HSDP mesh only. Unmanaged parameters follow the flags set at the root.
+    ``set_requires_all_reduce``, which sets the second
+    (torch/distributed/fsdp/_fully_shard/_fully_shard.py). The second matters on an HSDP mesh only.
+    Unmanaged parameters follow the flags set at the root.
     """
 
     def __init__(self, case: Case) -> None:
@@ -60,7 +63,8 @@ def flags_set(case: Case) -> frozenset[Flag]:
 def multiplies(factor: float, shard_size: int) -> bool:
     """Whether torch reduce-scatters with ``PREMUL_SUM``, which gloo does not have.
 
-    It does for factors other than the size of the shard axis; one of one rank has no reduce-scatter
-    (``_get_gradient_divide_factors`` in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+    It does for factors other than the size of the shard axis; one of one rank has no
+    reduce-scatter (``_get_gradient_divide_factors`` in
+    torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
     """
     return shard_size > 1 and factor != shard_size

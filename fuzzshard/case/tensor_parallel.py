@@ -1,8 +1,9 @@
-"""What a tensor-parallel plan makes of parameters; part of :mod:`fuzzshard.case.validate` checks it.
+"""What a tensor-parallel plan makes of parameters; part of :mod:`fuzzshard.case.validate` checks
+it.
 
-Follows torch/distributed/tensor/parallel/style.py: ``ColwiseParallel`` shards the rows of a Linear and the
-columns of an Embedding, ``RowwiseParallel`` the other way round (and replicates a bias), ``SequenceParallel``
-replicates.
+Follows torch/distributed/tensor/parallel/style.py: ``ColwiseParallel`` shards the rows of a Linear
+and the columns of an Embedding, ``RowwiseParallel`` the other way round (and replicates a bias),
+``SequenceParallel`` replicates.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from fuzzshard.parts.leaf import Leaf
 def tensor_dims(case: Case, found: Facts) -> Mapping[str, int | None]:
     """The dimension that each parameter of the plan is sharded along; None: it is replicated.
 
-    Has an entry for every name of a tied parameter. What the plan does not name is no DTensor of the
-    tensor-parallel axis.
+    Has an entry for every name of a tied parameter. What the plan does not name is no DTensor of
+    the tensor-parallel axis.
     """
     dims: dict[str, int | None] = {}
     for plan in case.tensor_parallel:
@@ -42,11 +43,17 @@ def _dim(plan: TensorParallel, leaf: Leaf, name: str) -> int | None:
 
 
 def check_plan(case: Case, found: Facts) -> None:
-    """Raises :class:`InvalidCase` where the plan names what cannot be parallelised, or options do not fit."""
+    """Raises :class:`InvalidCase` where the plan names what cannot be parallelised, or options do
+    not fit.
+    """
     if case.tensor_parallel and case.mesh.tensor is None:
-        raise InvalidCase("a tensor_parallel plan without a tensor-parallel axis", "set mesh.tensor")
+        raise InvalidCase(
+            "a tensor_parallel plan without a tensor-parallel axis", "set mesh.tensor"
+        )
     if case.tensor_parallel and case.init == "meta":
-        raise InvalidCase("tensor parallelism of a model on the meta device is not supported", 'use "device"')
+        raise InvalidCase(
+            "tensor parallelism of a model on the meta device is not supported", 'use "device"'
+        )
     planned = [plan.module for plan in case.tensor_parallel]
     for plan in case.tensor_parallel:
         leaf = found.leaves.get(plan.module)
@@ -61,12 +68,15 @@ def check_plan(case: Case, found: Facts) -> None:
             raise InvalidCase(f"{plan.module!r} has layouts that its style fixes", 'use "default"')
         sequence = plan.style == "sequence" or "sequence" in (plan.input, plan.output)
         if sequence and case.inputs.seq < 1:
-            raise InvalidCase(f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq")
+            raise InvalidCase(
+                f"{plan.module!r} is sharded along a sequence axis", "set inputs.seq"
+            )
     dims = tensor_dims(case, found)
     for tie in case.ties:
         if dims.get(tie.parameter, "plain") != dims.get(tie.source, "plain"):
             raise InvalidCase(
-                f"the plan parallelises {tie.parameter!r} otherwise than {tie.source!r}, which it is tied to",
+                f"the plan parallelises {tie.parameter!r} otherwise than {tie.source!r}, which it "
+                "is tied to",
                 "plan both modules so that the shared weight has one placement",
             )
     _check_groups(case, found, dims)
@@ -80,12 +90,15 @@ def _check_groups(case: Case, found: Facts, dims: Mapping[str, int | None]) -> N
             raf = case.wrap[owner].reshard_after_forward
             raise InvalidCase(
                 f"tensor parallel {fqn!r} is in a group with reshard_after_forward={raf}",
-                "use True or False: resharding to a smaller mesh is not supported for DTensor parameters",
+                "use True or False: resharding to a smaller mesh is not supported for DTensor "
+                "parameters",
             )
 
 
 def _check_foreach(case: Case, found: Facts, dims: Mapping[str, int | None]) -> None:
-    """An op over a list of DTensors wants them on one mesh (torch/distributed/tensor/_dispatch.py)."""
+    """An op over a list of DTensors wants them on one mesh
+    (torch/distributed/tensor/_dispatch.py).
+    """
     meshes = {(fqn in dims, found.owners[fqn] is None) for fqn in found.parameters}
     if case.tensor_parallel and len(meshes) > 1 and case.optimizer.foreach:
         raise InvalidCase(

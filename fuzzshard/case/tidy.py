@@ -1,7 +1,7 @@
 """What a reader stumbles over in one of two equally large cases; :func:`size_order` counts it.
 
-Each of these raises a question that has nothing to do with the failure, unless the failure needs it:
-why is this module never called, why does this width not divide, why is this flag set so early?
+Each of these raises a question that has nothing to do with the failure, unless the failure needs
+it: why is this module never called, why does this width not divide, why is this flag set so early?
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from fuzzshard.case.graph import Block, Call, join, value_node, walk
 def count_unused(case: Case) -> int:
     """Modules that no forward of the root calls, and inputs and nodes that nothing reads."""
     found = facts(case)
-    return len(found.modules) - len(found.called) + sum(len(list(unread(b))) for b in _blocks(case))
+    return (
+        len(found.modules) - len(found.called) + sum(len(list(unread(b))) for b in _blocks(case))
+    )
 
 
 def unread(block: Block) -> Iterator[str]:
@@ -34,7 +36,9 @@ def count_uneven(case: Case) -> int:
 
 
 def plan_depth(case: Case) -> int:
-    """How deep in the model the wrapped modules are: 0 for the root, 1 for each of its children."""
+    """How deep in the model the wrapped modules are: 0 for the root, 1 for each of its
+    children.
+    """
     return sum(len(path.split(".")) for group in case.wrap for path in group.modules if path)
 
 
@@ -52,13 +56,20 @@ def flag_distance(case: Case) -> int:
 
 
 def disorder(case: Case) -> int:
-    """Batches not numbered in order of use; modules not called or not wrapped in registration order."""
+    """Batches not numbered in order of use; modules not called or not wrapped in registration
+    order.
+    """
     batches = first_uses(case)
     misnumbered = sum(batch != number for batch, number in batches.items())
     place = places(case)
     calls = sum(_inversions(_called_children(block)) for block in _blocks(case))
     members = sum(_inversions([place[m] for m in group.modules]) for group in case.wrap)
-    return misnumbered + calls + members + _inversions([last_place(group, place) for group in case.wrap])
+    return (
+        misnumbered
+        + calls
+        + members
+        + _inversions([last_place(group, place) for group in case.wrap])
+    )
 
 
 def first_uses(case: Case) -> dict[int, int]:

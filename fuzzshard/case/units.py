@@ -1,4 +1,6 @@
-"""The units of FSDP1: every wrapped module and the root, each with one flat parameter of its own."""
+"""The units of FSDP1: every wrapped module and the root, each with one flat parameter of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ def unit_modules(case: Case) -> tuple[str, ...]:
 
 
 def parameter_units(case: Case) -> dict[str, frozenset[str]]:
-    """The units in which each parameter is registered, by its FQN: several if it is shared across units.
+    """The units in which each parameter is registered, by its FQN: several if it is shared across
+    units.
 
-    A unit has what no unit within it has (``FullyShardedDataParallel``, docstring: modules are wrapped
-    bottom-up); the root unit is always there.
+    A unit has what no unit within it has (``FullyShardedDataParallel``, docstring: modules are
+    wrapped bottom-up); the root unit is always there.
     """
     found = facts(case)
     units = {ROOT, *unit_modules(case)}
@@ -45,15 +48,19 @@ def parameter_units(case: Case) -> dict[str, frozenset[str]]:
 
 
 def parameter_groups(case: Case) -> dict[str, frozenset[int]]:
-    """The wrap groups (indices into ``case.wrap``) that come upon each parameter when they are applied.
+    """The wrap groups (indices into ``case.wrap``) that come upon each parameter when they are
+    applied.
 
-    More than its owner where it is tied across groups: the call of ``fully_shard`` that comes later shards it
-    once more, which torch refuses in the first forward only (``_validate_no_duplicate_params``).
+    More than its owner where it is tied across groups: the call of ``fully_shard`` that comes
+    later shards it once more, which torch refuses in the first forward only
+    (``_validate_no_duplicate_params``).
     """
     group_of = {module: index for index, group in enumerate(case.wrap) for module in group.modules}
     owners = facts(case).owners
     return {
-        fqn: frozenset(group_of[name] for name in names if name in group_of and owners[fqn] is not None)
+        fqn: frozenset(
+            group_of[name] for name in names if name in group_of and owners[fqn] is not None
+        )
         for fqn, names in parameter_units(case).items()
     }
 
@@ -68,7 +75,9 @@ def units(case: Case) -> dict[str, tuple[str, ...]]:
 
 
 def splits_a_unit(case: Case, target: str) -> bool:
-    """Whether ``target`` (a module or parameter) has some parameters of a unit, and not all of them."""
+    """Whether ``target`` (a module or parameter) has some parameters of a unit, and not all of
+    them.
+    """
     inside = (tuple(is_within(fqn, target) for fqn in fqns) for fqns in units(case).values())
     return any(any(flags) and not all(flags) for flags in inside)
 
@@ -80,9 +89,12 @@ def aliased_units(case: Case) -> tuple[str, ...]:
 
 
 def fsdp1_shards(case: Case) -> bool:
-    """Whether a rank has parts of FSDP1's parameters: over all ranks, or over one axis if it is hybrid.
+    """Whether a rank has parts of FSDP1's parameters: over all ranks, or over one axis if it is
+    hybrid.
 
     It takes ``NO_SHARD`` for every strategy where these are one rank (``_init_core_state``).
     """
-    num_shards = case.mesh.shard if case.fsdp1.strategy.startswith("hybrid") else case.mesh.data_size
+    num_shards = (
+        case.mesh.shard if case.fsdp1.strategy.startswith("hybrid") else case.mesh.data_size
+    )
     return case.fsdp1.strategy != "no_shard" and num_shards > 1

@@ -1,7 +1,7 @@
 """Which Cases are experiments: everything a rank would otherwise trip over, said in one line.
 
-What torch itself refuses with a documented error is *not* checked here unless its reason can be told
-better: such a case runs and is REJECTED with torch's own text.
+What torch itself refuses with a documented error is *not* checked here unless its reason can be
+told better: such a case runs and is REJECTED with torch's own text.
 """
 
 from __future__ import annotations
@@ -98,29 +98,43 @@ def _check_wrap(case: Case, found: Facts) -> None:
             raise InvalidCase("a wrap group has no modules", "remove it")
         for path in group.modules:
             if path not in found.modules:
-                raise InvalidCase(f"wrap names {path!r}, which is not a module", "use a path of the model")
+                raise InvalidCase(
+                    f"wrap names {path!r}, which is not a module", "use a path of the model"
+                )
             if path in wrapped:
                 raise InvalidCase(f"{path!r} is wrapped twice", "wrap each module once")
             if above := [w for w in wrapped if is_within(path, w)]:
-                raise InvalidCase(f"{path!r} is wrapped after its ancestor {above[0]!r}", "wrap bottom-up")
+                raise InvalidCase(
+                    f"{path!r} is wrapped after its ancestor {above[0]!r}", "wrap bottom-up"
+                )
         if any(a != b and is_within(a, b) for a in group.modules for b in group.modules):
             raise InvalidCase(f"the modules of group {group.modules} are nested", "list siblings")
         wrapped.extend(group.modules)
         raf = group.reshard_after_forward
-        if isinstance(raf, int) and not isinstance(raf, bool) and (raf < 1 or case.mesh.shard % raf):
+        if (
+            isinstance(raf, int)
+            and not isinstance(raf, bool)
+            and (raf < 1 or case.mesh.shard % raf)
+        ):
             raise InvalidCase(
-                f"reshard_after_forward={raf} does not divide the shard axis of size {case.mesh.shard}",
+                f"reshard_after_forward={raf} does not divide the shard axis of size "
+                f"{case.mesh.shard}",
                 "use a divisor",
             )
 
 
 def _check_ties(case: Case) -> None:
-    """Below one FSDP root torch refuses parameters tied across groups; elsewhere it cannot see them."""
+    """Below one FSDP root torch refuses parameters tied across groups; elsewhere it cannot see
+    them.
+    """
     if case.root_is_wrapped:
         return
     for tie in case.ties:
         managers = [
-            next((i for i, g in enumerate(case.wrap) if any(is_within(fqn, m) for m in g.modules)), None)
+            next(
+                (i for i, g in enumerate(case.wrap) if any(is_within(fqn, m) for m in g.modules)),
+                None,
+            )
             for fqn in (tie.parameter, tie.source)
         ]
         if managers[0] != managers[1]:
@@ -137,7 +151,9 @@ def _check_checkpoints(case: Case) -> None:
         path = checkpoint.module
         target = resolve(case.model, path)
         if target is None or target[0] != path or path in seen:
-            raise InvalidCase(f"checkpoint names {path!r}, which is no module or named twice", "remove it")
+            raise InvalidCase(
+                f"checkpoint names {path!r}, which is no module or named twice", "remove it"
+            )
         seen.add(path)
         if (
             checkpoint.implementation != "utils"
@@ -154,8 +170,12 @@ def _check_checkpoints(case: Case) -> None:
                     "where the root is called, DDP, FSDP1 or compile() are within its checkpoint",
                     'checkpoint it with "composable"',
                 )
-        if checkpoint.implementation == "wrapper" and (not path or any(is_within(path, t) for t in targets)):
-            raise InvalidCase(f"the checkpoint wrapper cannot replace {path!r}", 'use "composable"')
+        if checkpoint.implementation == "wrapper" and (
+            not path or any(is_within(path, t) for t in targets)
+        ):
+            raise InvalidCase(
+                f"the checkpoint wrapper cannot replace {path!r}", 'use "composable"'
+            )
 
 
 class Checked(ScheduleState):
@@ -165,10 +185,14 @@ class Checked(ScheduleState):
         super().__init__(case)
         self.found = found
         self.was_reduced_partly = False
-        """Whether the last backward reduced gradients over one axis of the mesh only, somewhere."""
+        """Whether the last backward reduced gradients over one axis of the mesh only,
+        somewhere.
+        """
         self._wrapped = wrapped_modules(case)
         self.num_paths = count_paths(found.modules)
-        self._roots = {m: r for r, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules}
+        self._roots = {
+            m: r for r, g in zip(root_groups(case), case.wrap, strict=True) for m in g.modules
+        }
         self._unfinished: dict[int, set[str]] = {}
 
     @override
@@ -181,7 +205,9 @@ class Checked(ScheduleState):
             for root in frozenset().union(*(self._reached(each.call.target) for each in taken)):
                 waiting = ("is_last_backward", "reshard_after_backward")
                 self._unfinished[root] = {
-                    flag for flag in waiting if any(self._roots.get(m) == root for m in self.off[flag])
+                    flag
+                    for flag in waiting
+                    if any(self._roots.get(m) == root for m in self.off[flag])
                 }
         if self.case.finalize is not None:
             self._check_finalize(op)
@@ -200,19 +226,30 @@ class Checked(ScheduleState):
         It is in torch/distributed/fsdp/_fully_shard/_fully_shard.py.
         """
         if not self.case.root_is_wrapped:
-            raise InvalidCase("backward is finalized by hand and the root is not wrapped", "wrap it")
+            raise InvalidCase(
+                "backward is finalized by hand and the root is not wrapped", "wrap it"
+            )
         if op.takes and self.pending:
-            raise InvalidCase('"Do not call it between forward and backward"', "leave no forward pending")
-        partial = op.switch is not None and op.switch.flag == "requires_all_reduce" and not op.switch.value
+            raise InvalidCase(
+                '"Do not call it between forward and backward"', "leave no forward pending"
+            )
+        partial = (
+            op.switch is not None
+            and op.switch.flag == "requires_all_reduce"
+            and not op.switch.value
+        )
         if partial and self.case.mesh.replicate is not None:
             raise InvalidCase(
-                '"Partial gradient reduction for replicate() and HSDP is not supported"', "remove the flag"
+                '"Partial gradient reduction for replicate() and HSDP is not supported"',
+                "remove the flag",
             )
 
     def check_any(self, op: Op) -> None:
         """What holds of every op that names, replaces or loads something."""
         if op.recurse is False and op.target not in self._wrapped:
-            raise InvalidCase(f"{op.tag} names {op.target!r}, which is not wrapped", "wrap it or recurse")
+            raise InvalidCase(
+                f"{op.tag} names {op.target!r}, which is not wrapped", "wrap it or recurse"
+            )
         if self.pending and (op.casts_to or op.corrupts or op.loads):
             raise InvalidCase(
                 "parameters are replaced between a forward and its backward",
@@ -230,11 +267,14 @@ class Checked(ScheduleState):
             )
 
     def check_requires_grad(self) -> None:
-        """``requires_grad`` cannot change now if groups go by that of their unsharded parameters."""
+        """``requires_grad`` cannot change now if groups go by that of their unsharded
+        parameters.
+        """
         self.check_recomputes("requires_grad")
         if self.pending and looks_at_unsharded(self.case):
             raise InvalidCase(
-                "requires_grad changes between a forward and its backward, which goes by that of before",
+                "requires_grad changes between a forward and its backward, which goes by that of "
+                "before",
                 "zeros_for_unused and no_backward_unshard do not say what then: move the op",
             )
 
@@ -242,7 +282,8 @@ class Checked(ScheduleState):
         """A checkpoint must be the same on every rank."""
         if has_own_statistics(self.case):
             raise InvalidCase(
-                "a checkpoint holds one copy of the statistics of a batch norm, and every rank has its own",
+                "a checkpoint holds one copy of the statistics of a batch norm, and every rank "
+                "has its own",
                 'save via "state_dict", or give all ranks the same inputs and drop nothing out',
             )
         if any(op.toggle and op.ranks != "all" for op in self.case.schedule):
@@ -259,18 +300,29 @@ class Checked(ScheduleState):
             )
 
     def check_called_alone(self, target: str) -> None:
-        """A forward of ``target`` must get values that it can take, and gather all that it uses."""
+        """A forward of ``target`` must get values that it can take, and gather all that it
+        uses.
+        """
         if any(value.patches for value in self.found.input_values[target]):
-            raise InvalidCase(f"a forward of {target!r} would need patches as input", "call the root")
+            raise InvalidCase(
+                f"a forward of {target!r} would need patches as input", "call the root"
+            )
         called = self.found.modules[target]
-        if self.case.inputs.on_host and isinstance(called, Block) and called.passing == "dataclass":
+        if (
+            self.case.inputs.on_host
+            and isinstance(called, Block)
+            and called.passing == "dataclass"
+        ):
             # they do in tuples and dicts (``_recursive_to`` in torch/distributed/utils.py)
-            raise InvalidCase("engines do not move tensors inside a dataclass", "pass the inputs another way")
+            raise InvalidCase(
+                "engines do not move tensors inside a dataclass", "pass the inputs another way"
+            )
         tied = {tie.source for tie in self.case.ties}
         for path, fqn in uses_outside_groups(self.case, self.found, target):
             if target == "" and fqn in tied and self.case.root_is_wrapped:
                 continue  # torch refuses parameters that are tied across groups, with its own text
             raise InvalidCase(
-                f"forward of {target!r} uses {fqn!r} in {path!r}, outside the group that manages it",
+                f"forward of {target!r} uses {fqn!r} in {path!r}, outside the group that manages "
+                "it",
                 f"wrap {target or path!r} itself",
             )

@@ -55,8 +55,8 @@ def bisect(
     cache
         Where the environments are. By default below the XDG cache folder.
     runs
-        Runs that a version has to pass to be good. By default 1, and for a flaky finding as many as
-        confirmed it.
+        Runs that a version has to pass to be good. By default 1, and for a flaky finding as many
+        as confirmed it.
     again
         Also run versions that the entry knows already.
     index_url
@@ -89,7 +89,12 @@ def bisect(
     width = max(map(len, versions))
     found: dict[Result, list[str]] = {result: [] for result in Result}
     for tried in each_version(
-        file.parent, entry, versions, lambda v: environment(v, folder, source), runs=runs, again=again
+        file.parent,
+        entry,
+        versions,
+        lambda v: environment(v, folder, source),
+        runs=runs,
+        again=again,
     ):
         found[tried.result].append(tried.version)
         taken = "" if tried.known else f"{tried.seconds:.0f} s"
@@ -106,8 +111,11 @@ def _check(file: Path, entry: CorpusEntry) -> None:
     if file.name != CASE_FILE or not entry.signature:
         raise UsageError(f"{file} is no finding of a corpus", "give an entry's folder")
     if saved_script(file) is None:
-        raise UsageError(f"{file.parent} has no script to run", "replay it under the other version instead")
+        raise UsageError(
+            f"{file.parent} has no script to run", "replay it under the other version instead"
+        )
     if entry.preload:
         raise UsageError(
-            f"the finding was made with {', '.join(entry.preload)} preloaded", "bisect findings of torch only"
+            f"the finding was made with {', '.join(entry.preload)} preloaded",
+            "bisect findings of torch only",
         )

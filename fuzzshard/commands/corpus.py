@@ -38,8 +38,9 @@ Lists, adds, prunes, verifies and merges saved cases.
 def list_(*paths: Path, as_json: Json = False) -> int:
     """Print one line for each entry.
 
-    Modules and ops say how large the case is; rate is how many of the confirming runs showed the finding.
-    Findings that only an instrument sees, and no user, are of class internal and come last.
+    Modules and ops say how large the case is; rate is how many of the confirming runs showed the
+    finding. Findings that only an instrument sees, and no user, are of class internal and come
+    last.
 
     For example:
       fuzzshard corpus list
@@ -55,7 +56,11 @@ def list_(*paths: Path, as_json: Json = False) -> int:
     stored, broken = load(paths or (DEFAULT_CORPUS,))
     rows = [_row(item) for item in sorted(stored, key=lambda item: item.entry.internal)]
     if as_json:
-        print(*(msgspec.json.encode(row).decode() for row in rows), sep="\n", end="\n" if rows else "")
+        print(
+            *(msgspec.json.encode(row).decode() for row in rows),
+            sep="\n",
+            end="\n" if rows else "",
+        )
     else:
         print(*_table(rows), sep="\n")
     return complain(broken)
@@ -66,8 +71,8 @@ def causes(
 ) -> int:
     """Print the distinct findings of corpora as a table in Markdown, a row for each root cause.
 
-    A root is the mend that an entry names as its cause: explain finds it, and corpus mark writes it down. The
-    releases are what replay --update and bisect have written into the entries.
+    A root is the mend that an entry names as its cause: explain finds it, and corpus mark writes
+    it down. The releases are what replay --update and bisect have written into the entries.
 
     For example:
       fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md
@@ -78,7 +83,8 @@ def causes(
     paths
         Corpora or entries; by default ./corpus.
     torch
-        Releases, separated by commas: print how many entries of each cause have their finding there.
+        Releases, separated by commas: print how many entries of each cause have their finding
+        there.
     as_json
         Print one JSON object for each cause.
     """
@@ -86,7 +92,11 @@ def causes(
     stored, broken = load(corpora)
     rows = by_cause(stored)
     if as_json:
-        print(*(msgspec.json.encode(row).decode() for row in rows), sep="\n", end="\n" if rows else "")
+        print(
+            *(msgspec.json.encode(row).decode() for row in rows),
+            sep="\n",
+            end="\n" if rows else "",
+        )
     else:
         page = releases_table(rows, corpora[0], parse_versions(torch)) if torch else None
         print(page or causes_table(rows, corpora[0]), end="")
@@ -103,8 +113,9 @@ def verify(
 ) -> int:
     """Check that each entry can be read and that its script is the one that its case stands for.
 
-    With --causes, check instead that entries have the cause that they name: each that this torch has fails
-    on torch as it is, and passes with exactly its mend (or trips it), and with all mends.
+    With --causes, check instead that entries have the cause that they name: each that this torch
+    has fails on torch as it is, and passes with exactly its mend (or trips it), and with all
+    mends.
 
     OK          the entry is whole
     STALE       its script is not the one that this version writes
@@ -115,7 +126,8 @@ def verify(
                 with --causes: the case does not fail as recorded, or its mend does not cure it
     NOT RUN     with --causes: this torch or this machine has nothing to show
 
-    Exit code 0: nothing is INVALID, MISSING or UNSHOWN; 2: something is INVALID or MISSING; 3: UNSHOWN.
+    Exit code 0: nothing is INVALID, MISSING or UNSHOWN; 2: something is INVALID or MISSING; 3:
+    UNSHOWN.
 
     For example:
       fuzzshard corpus verify
@@ -133,7 +145,8 @@ def verify(
     device
         With --run or --causes: auto is CUDA with NCCL where there is any, else the CPU with gloo.
     ranks_per_device
-        With --causes: how many ranks may share a CUDA device, for meshes larger than the node: slower by far.
+        With --causes: how many ranks may share a CUDA device, for meshes larger than the node:
+        slower by far.
     as_json
         With --causes: print one JSON object for each entry.
     """
@@ -142,7 +155,9 @@ def verify(
     if as_json and not causes:
         raise UsageError("--json is for --causes", "add --causes or leave it out")
     if causes:
-        return _verify_causes(paths or (DEFAULT_CORPUS,), device, ranks_per_device, as_json=as_json)
+        return _verify_causes(
+            paths or (DEFAULT_CORPUS,), device, ranks_per_device, as_json=as_json
+        )
     if ranks_per_device != 1:
         raise UsageError("--ranks-per-device is for --causes", "add --causes or leave it out")
     from fuzzshard import reproducer
@@ -157,19 +172,27 @@ def verify(
     seen: list[Condition] = []
     for file in entry_files(paths or (DEFAULT_CORPUS,)):
         verified = verify_file(file, reproducer.scripts)
-        if run and verified.condition in (Condition.OK, Condition.STALE) and verified.path.is_dir():
+        if (
+            run
+            and verified.condition in (Condition.OK, Condition.STALE)
+            and verified.path.is_dir()
+        ):
             ran = run_one(file)
             verified = ran if ran.condition is not Condition.OK or ran.message else verified
         seen.append(verified.condition)
         print(_as_line(verified), flush=True)
-    counts = ", ".join(f"{seen.count(condition)} {condition}" for condition in Condition if condition in seen)
+    counts = ", ".join(
+        f"{seen.count(condition)} {condition}" for condition in Condition if condition in seen
+    )
     print(f"verified {len(seen)}: {counts or 'no cases found'}")
     if set(seen) & {Condition.INVALID, Condition.MISSING}:
         return EXIT_USAGE
     return EXIT_INCONCLUSIVE if Condition.UNSHOWN in seen else EXIT_CLEAN
 
 
-def _verify_causes(paths: Sequence[Path], device: Device, ranks_per_device: int, *, as_json: bool) -> int:
+def _verify_causes(
+    paths: Sequence[Path], device: Device, ranks_per_device: int, *, as_json: bool
+) -> int:
     from fuzzshard.corpus.verify_causes import verify_cause
     from fuzzshard.world import World, resolve_device
 
@@ -180,7 +203,9 @@ def _verify_causes(paths: Sequence[Path], device: Device, ranks_per_device: int,
     seen, roots, mends = Counter[Condition](), set[str](), mends_for()
     for size, of_size in by_size(entries, kind, num_ranks):
         with World(
-            world_config(kind, num_devices, (), asked=size, default=size, ranks_per_device=ranks_per_device)
+            world_config(
+                kind, num_devices, (), asked=size, default=size, ranks_per_device=ranks_per_device
+            )
         ) as world:
             world.start()
             for path, entry in of_size:
@@ -192,11 +217,19 @@ def _verify_causes(paths: Sequence[Path], device: Device, ranks_per_device: int,
                     row = {**dataclasses.asdict(verified), "path": str(path)}
                     print(msgspec.json.encode(row).decode(), flush=True)
                 else:
-                    words = (f"{verified.condition:<7}", str(path), verified.cause, verified.message)
+                    words = (
+                        f"{verified.condition:<7}",
+                        str(path),
+                        verified.cause,
+                        verified.message,
+                    )
                     print("  ".join(words).rstrip(), flush=True)
     if not as_json:
         counts = ", ".join(f"{count} {condition}" for condition, count in seen.items())
-        print(f"verified {sum(seen.values())}: {counts or 'no findings found'}; {len(roots)} root causes")
+        print(
+            f"verified {sum(seen.values())}: {counts or 'no findings found'}; {len(roots)} root "
+            "causes"
+        )
     code = complain(broken)
     return code or (EXIT_INCONCLUSIVE if seen[Condition.UNSHOWN] else EXIT_CLEAN)
 
@@ -246,4 +279,6 @@ def _table(rows: Sequence[dict[str, str | int]]) -> list[str]:
 
 
 def _as_line(verified: Verified) -> str:
-    return f"{verified.condition:<10}  {verified.path}  {' '.join(verified.message.split())}".rstrip()
+    return (
+        f"{verified.condition:<10}  {verified.path}  {' '.join(verified.message.split())}".rstrip()
+    )

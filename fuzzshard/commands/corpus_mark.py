@@ -28,8 +28,9 @@ def mark(
     """Write into entries what became of their finding.
 
     For example:
-      fuzzshard corpus mark corpus/findings/NAME --issue https://github.com/pytorch/pytorch/issues/1
-      fuzzshard corpus mark corpus/findings/NAME --lifecycle wontfix
+      fuzzshard corpus mark corpus/findings/NAME --issue
+      https://github.com/pytorch/pytorch/issues/1 fuzzshard corpus mark corpus/findings/NAME
+      --lifecycle wontfix
 
     Parameters
     ----------
@@ -40,7 +41,8 @@ def mark(
     issue
         The address of the issue; empty removes it.
     contract
-        What the documentation promises and the finding breaks, for fuzzshard report; empty removes it.
+        What the documentation promises and the finding breaks, for fuzzshard report; empty removes
+        it.
     looked_up
         When and how an issue was looked for, and what came near; empty removes it.
     cause
@@ -48,7 +50,8 @@ def mark(
     """
     if lifecycle is issue is contract is looked_up is cause is None:
         raise UsageError(
-            "there is nothing to write", "give --lifecycle, --issue, --contract, --looked-up or --cause"
+            "there is nothing to write",
+            "give --lifecycle, --issue, --contract, --looked-up or --cause",
         )
     if cause and cause not in own_mends():
         raise UsageError(f"there is no mend {cause}", "see fuzzshard explain")
@@ -57,13 +60,17 @@ def mark(
     stored, broken = load(given(paths, "mark", "an entry"))
     for item in stored:
         if not item.entry.signature:
-            raise UsageError(f"{shown_path(item.file)} records no finding", "mark entries of findings")
+            raise UsageError(
+                f"{shown_path(item.file)} records no finding", "mark entries of findings"
+            )
         after = msgspec.structs.replace(
             item.entry,
             lifecycle=lifecycle or item.entry.lifecycle,
             issue=item.entry.issue if issue is None else issue,
             cause=item.entry.cause if cause is None else cause,
-            notes=_with_note(_with_note(item.entry.notes, CONTRACT, contract), LOOKED_UP, looked_up),
+            notes=_with_note(
+                _with_note(item.entry.notes, CONTRACT, contract), LOOKED_UP, looked_up
+            ),
         )
         write_atomic(item.file, encode_entry(after))
         print(f"{after.lifecycle}  {shown_path(item.file)}  {after.issue}".rstrip())

@@ -23,8 +23,9 @@ Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 def add(*files: Path, corpus: Path = DEFAULT_CORPUS) -> int:
     """Copy entries and case files into a corpus; refuse what is there already.
 
-    A finding becomes findings/NAME/ with its script, a case that is to pass becomes regressions/NAME.json.
-    A finding that shows the same as one that is there is added; prune tells them apart.
+    A finding becomes findings/NAME/ with its script, a case that is to pass becomes
+    regressions/NAME.json. A finding that shows the same as one that is there is added; prune tells
+    them apart.
 
     For example:
       fuzzshard corpus add case.json
@@ -56,9 +57,9 @@ def add(*files: Path, corpus: Path = DEFAULT_CORPUS) -> int:
 def prune(*paths: Path, dry_run: Flag = False) -> int:
     """Keep the smallest case of each signature and set of features, and remove the others.
 
-    Entries that were confirmed go before others, those that show their finding in every run before flaky
-    ones. The one that is kept takes over the issue and wontfix of the others. Cases without a finding are
-    pruned too: one for each set of features.
+    Entries that were confirmed go before others, those that show their finding in every run before
+    flaky ones. The one that is kept takes over the issue and wontfix of the others. Cases without
+    a finding are pruned too: one for each set of features.
 
     For example:
       fuzzshard corpus prune corpus/findings --dry-run
@@ -87,8 +88,8 @@ def prune(*paths: Path, dry_run: Flag = False) -> int:
 def merge(*sources: Path, corpus: Path = DEFAULT_CORPUS) -> int:
     """Add the entries of other corpora, of each signature and set of features the smallest case.
 
-    A finding in the corpus that a smaller one replaces is removed after that is written; what people wrote
-    into it (the issue, wontfix) stays. The sources are left as they are.
+    A finding in the corpus that a smaller one replaces is removed after that is written; what
+    people wrote into it (the issue, wontfix) stays. The sources are left as they are.
 
     For example:
       fuzzshard corpus merge /data/node1/corpus /data/node2/corpus --corpus corpus

@@ -24,7 +24,8 @@ def doctor(
     world_size
         Ranks to start. By default all that CUDA devices take, or 4 on CPU.
     ranks_per_device
-        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower by far.
+        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower
+        by far.
     """
     from fuzzshard.doctor import examine
     from fuzzshard.world import World, resolve_device
@@ -38,5 +39,7 @@ def doctor(
     for check in examine(World, config):
         print(f"{'ok' if check.ok else 'FAIL':<5} {check.name:<14} {check.text}", flush=True)
         healthy &= check.ok
-    print("this machine can run campaigns" if healthy else "do not trust a campaign on this machine")
+    print(
+        "this machine can run campaigns" if healthy else "do not trust a campaign on this machine"
+    )
     return EXIT_CLEAN if healthy else EXIT_INFRA

@@ -64,7 +64,8 @@ def explain(
     world_size
         Ranks to start. By default as many as the mesh of each case needs.
     ranks_per_device
-        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower by far.
+        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower
+        by far.
     extra_mends
         A folder with mends of your own, one Python file each; repeat it for several.
     preload
@@ -78,14 +79,23 @@ def explain(
 
     kind, num_devices = resolve_device(device)
     mends = mends_for(extra=extra_mends)
-    entries = [(shown_path(file), read_entry(file)) for file in entry_files(paths or (DEFAULT_CORPUS,))]
+    entries = [
+        (shown_path(file), read_entry(file)) for file in entry_files(paths or (DEFAULT_CORPUS,))
+    ]
     if not entries:
-        raise UsageError("no cases found", "give an entry of a corpus, a case file or a folder of them")
+        raise UsageError(
+            "no cases found", "give an entry of a corpus, a case file or a folder of them"
+        )
     largest = most_ranks(kind, num_devices, ranks_per_device) if world_size is None else world_size
     seen = set()
     for size, of_size in by_size(entries, kind, largest):
         config = world_config(
-            kind, num_devices, preload, asked=world_size, default=size, ranks_per_device=ranks_per_device
+            kind,
+            num_devices,
+            preload,
+            asked=world_size,
+            default=size,
+            ranks_per_device=ranks_per_device,
         )
         with World(config) as world:
             for path, entry in of_size:

@@ -21,7 +21,9 @@ def parse_duration(text: str) -> float:
 
     Raises ``ValueError`` for anything else and for zero.
     """
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", f"{text}s" if text.replace(".", "").isdigit() else text)
+    parts = re.findall(
+        r"(\d+(?:\.\d+)?)([smhd])", f"{text}s" if text.replace(".", "").isdigit() else text
+    )
     whole = "".join(number + unit for number, unit in parts)
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if whole not in (text, f"{text}s") or seconds <= 0:
@@ -63,7 +65,9 @@ def world_config(
     default: int,
     ranks_per_device: int = 1,
 ) -> WorldConfig:
-    """The settings of a world of the ranks ``asked`` for; raises :class:`UsageError` where it cannot be."""
+    """The settings of a world of the ranks ``asked`` for; raises :class:`UsageError` where it
+    cannot be.
+    """
     size = default if asked is None else asked
     if size < 1:
         raise UsageError(f"a world of {size} ranks runs nothing", "use --world-size 1 or more")

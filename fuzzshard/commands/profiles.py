@@ -1,4 +1,6 @@
-"""``fuzzshard run --profile NAME``: options that belong together, built in or from a ``pyproject.toml``."""
+"""``fuzzshard run --profile NAME``: options that belong together, built in or from a
+``pyproject.toml``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
     "soak": {"worlds": "auto", "guidance": "features", "confirm": 5},
     "dev": {"device": "cpu", "world-size": 2, "max-time": "1m", "shrink": False},
 }
-"""Keys are options of ``run`` without their dashes. A user's profile of the same name goes on top."""
+"""Keys are options of ``run`` without their dashes. A user's profile of the same name goes on
+top.
+"""
 
 FILE = "pyproject.toml"
 TABLE = ("tool", "fuzzshard", "profiles")
@@ -25,11 +29,14 @@ TABLE = ("tool", "fuzzshard", "profiles")
 def apply_profile(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Gives every option that the command line leaves out the value that its profile has for it.
 
-    Raises :class:`UsageError` for a profile that does not exist, and what cyclopts raises for a key that is
-    no option and for a value of the wrong type.
+    Raises :class:`UsageError` for a profile that does not exist, and what cyclopts raises for a
+    key that is no option and for a value of the wrong type.
     """
     chosen = [
-        token.value for argument in arguments if "--profile" in argument.names for token in argument.tokens
+        token.value
+        for argument in arguments
+        if "--profile" in argument.names
+        for token in argument.tokens
     ]
     if not chosen:
         return
@@ -38,7 +45,8 @@ def apply_profile(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
     if name not in PROFILES and name not in own:
         raise UsageError(
             f"there is no profile {name!r}",
-            f"use one of {', '.join(sorted({*PROFILES, *own}))}, or write {_header(name)} in {FILE}",
+            f"use one of {', '.join(sorted({*PROFILES, *own}))}, or write {_header(name)} in "
+            f"{FILE}",
         )
     options = {**PROFILES.get(name, {})}
     options |= {key.replace("_", "-"): value for key, value in own.get(name, {}).items()}
@@ -49,14 +57,18 @@ def apply_profile(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
 
 
 def _own_profiles() -> Mapping[str, Mapping[str, Any]]:
-    """The tables in the ``pyproject.toml`` of this directory, or of the nearest parent that has one."""
+    """The tables in the ``pyproject.toml`` of this directory, or of the nearest parent that has
+    one.
+    """
     try:
         table: Any = Toml(FILE, search_parents=True).config
     except CycloptsError as error:
         raise UsageError(f"{FILE} cannot be read: {error}", "mend it") from None
     for key in TABLE:
         table = _table(table.get(key, {}), key)
-    profiles: dict[str, dict[str, Any]] = {name: _table(value, name) for name, value in table.items()}
+    profiles: dict[str, dict[str, Any]] = {
+        name: _table(value, name) for name, value in table.items()
+    }
     return profiles
 
 

@@ -77,25 +77,29 @@ def replay(
     world_size
         Ranks to start. By default as many as the largest mesh among the cases needs.
     ranks_per_device
-        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower by far.
+        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower
+        by far.
     deadline
-        How long a case may take before it is a hang: 30s, 2m. By default learned from earlier cases, and 5m
-        for one that is expected to pass.
+        How long a case may take before it is a hang: 30s, 2m. By default learned from earlier
+        cases, and 5m for one that is expected to pass.
     known
-        Ask of each finding where none is expected whether known bugs of torch cause it (see explain).
+        Ask of each finding where none is expected whether known bugs of torch cause it (see
+        explain).
     mended
         Run cases on torch with known bugs mended: none of the findings should be there then.
     extra_mends
-        With --known or --mended: a folder with mends of your own, one file each; repeat it for several.
+        With --known or --mended: a folder with mends of your own, one file each; repeat it for
+        several.
     preload
         A Python file that every rank runs first; repeat it for several.
     as_json
         Print one JSON object for each case.
     summary
-        Print a line only for a case that neither passed nor was skipped, and at the end one for each folder.
+        Print a line only for a case that neither passed nor was skipped, and at the end one for
+        each folder.
     update
-        Write into each entry what was seen: open or fixed, and on which torch. CHANGED replaces the
-        recorded finding. Cases without one stay as they are.
+        Write into each entry what was seen: open or fixed, and on which torch. CHANGED replaces
+        the recorded finding. Cases without one stay as they are.
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.explain import OnMends, known_causes
@@ -103,17 +107,25 @@ def replay(
 
     if update and preload:
         raise UsageError(
-            "--update records what torch does, and --preload changes that", "use one without the other"
+            "--update records what torch does, and --preload changes that",
+            "use one without the other",
         )
     if extra_mends and not (known or mended):
         raise UsageError("--extra-mends does nothing by itself", "add --known or --mended")
     if mended and (update or known):
-        raise UsageError("--mended is about mends, not about torch as it is", "use it without the other")
+        raise UsageError(
+            "--mended is about mends, not about torch as it is", "use it without the other"
+        )
     files = entry_files(paths or (DEFAULT_CORPUS,))
     kind, num_devices = resolve_device(device)
     largest = most_ranks(kind, num_devices, ranks_per_device)
     config = world_config(
-        kind, num_devices, preload, asked=world_size, default=largest, ranks_per_device=ranks_per_device
+        kind,
+        num_devices,
+        preload,
+        asked=world_size,
+        default=largest,
+        ranks_per_device=ranks_per_device,
     )
     mends = mends_for(extra=extra_mends)
 
@@ -143,7 +155,9 @@ def replay(
             interrupted = True
     outcomes = [result.outcome for result in replayed]
     if summary and not as_json:
-        print(*summary_lines(summarise((r.path, r.outcome, r.message) for r in replayed)), sep="\n")
+        print(
+            *summary_lines(summarise((r.path, r.outcome, r.message) for r in replayed)), sep="\n"
+        )
     if not as_json:
         print(_summary(outcomes, len(files), interrupted))
     return EXIT_INTERRUPTED if interrupted else exit_code(outcomes)
@@ -156,7 +170,10 @@ def _shown(results: Iterable[ReplayResult], total: int) -> Iterator[ReplayResult
 
     console, to_terminal = Console(stderr=True), sys.stdout.isatty()
     bar = Progress(
-        console=console, transient=True, redirect_stdout=to_terminal, disable=not console.is_terminal
+        console=console,
+        transient=True,
+        redirect_stdout=to_terminal,
+        disable=not console.is_terminal,
     )
     with bar:
         yield from bar.track(results, total, description="replaying")
@@ -183,6 +200,8 @@ def _as_json(result: ReplayResult, updated: str) -> str:
 
 
 def _summary(outcomes: list[Outcome], num_files: int, interrupted: bool) -> str:
-    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in Outcome if outcome in outcomes)
+    counts = ", ".join(
+        f"{outcomes.count(outcome)} {outcome}" for outcome in Outcome if outcome in outcomes
+    )
     missing = f"; interrupted, {num_files - len(outcomes)} not replayed" if interrupted else ""
     return f"replayed {len(outcomes)}: {counts or 'no cases found'}{missing}"

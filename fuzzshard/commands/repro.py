@@ -43,8 +43,8 @@ def repro(
     output
         Where to write the script; by default it is printed.
     check
-        Run the script on the ranks it needs. Exit code 1: it shows the finding; 0: it does not; 3: it
-        fails for another reason.
+        Run the script on the ranks it needs. Exit code 1: it shows the finding; 0: it does not; 3:
+        it fails for another reason.
     anew
         Write the script anew, not the one that was run and saved with the entry. With --check the
         first one that shows the finding.

@@ -35,7 +35,9 @@ def run(
     world_size: int | None = None,
     worlds: Annotated[int | Literal["auto"], Parameter(metavar="INT|auto")] = 1,
     ranks_per_device: RanksPerDevice = 1,
-    engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = ALL_ENGINES,
+    engine: Annotated[
+        tuple[EngineName, ...], Parameter(negative=(), show_default=False)
+    ] = ALL_ENGINES,
     preload: Preload = (),
     shrink: bool = True,
     confirm: Confirm = 3,
@@ -77,16 +79,20 @@ def run(
     seed
         What the random cases are drawn from; without it a fresh one, which is printed.
     corpus
-        The folder of the campaign: its findings and its journal. Findings that it has already are known.
+        The folder of the campaign: its findings and its journal. Findings that it has already are
+        known.
     device
         auto is CUDA with NCCL where there is any, else the CPU with gloo.
     world_size
-        Ranks of a world, and so the largest mesh. By default all that CUDA devices take, or 4 on CPU.
+        Ranks of a world, and so the largest mesh. By default all that CUDA devices take, or 4 on
+        CPU.
     worlds
-        How many worlds run cases at the same time. auto fills the node: a core for each rank on CPU; on CUDA
-        a set of devices for each world, shared by several where there are cores for it.
+        How many worlds run cases at the same time. auto fills the node: a core for each rank on
+        CPU; on CUDA a set of devices for each world, shared by several where there are cores for
+        it.
     ranks_per_device
-        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower by far.
+        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower
+        by far.
     engine
         An engine that cases may have; repeat it for several. By default all.
     preload
@@ -94,12 +100,12 @@ def run(
     shrink
         Whether to reduce findings to minimal cases.
     confirm
-        How often a finding is run again on fresh ranks, as found and when it is shrunk. One that stays away
-        in one of these runs is flaky: it gets at least ten, and keeps its rate.
+        How often a finding is run again on fresh ranks, as found and when it is shrunk. One that
+        stays away in one of these runs is flaky: it gets at least ten, and keeps its rate.
     mends
-        On which torch cases run. on: with known bugs mended, which then neither show nor hide others; what
-        fails there counts if it fails on torch as it is. off: as it is, where every bug is news. both: three
-        cases of four mended, the others as it is.
+        On which torch cases run. on: with known bugs mended, which then neither show nor hide
+        others; what fails there counts if it fails on torch as it is. off: as it is, where every
+        bug is news. both: three cases of four mended, the others as it is.
     extra_mends
         A folder with mends of your own, one Python file each; repeat it for several.
     guidance

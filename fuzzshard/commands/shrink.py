@@ -73,13 +73,15 @@ def shrink(
     world_size
         Ranks to start. By default as many as the mesh of the case needs.
     ranks_per_device
-        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower by far.
+        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower
+        by far.
     preload
         A Python file that every rank runs first; repeat it for several.
     confirm
         How often the finding is run again on fresh ranks, before and after.
     worlds
-        As many cases run at once, each on ranks of its own. The result is that of one world, sooner.
+        As many cases run at once, each on ranks of its own. The result is that of one world,
+        sooner.
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.control import Control, ControlledWorld
@@ -95,13 +97,22 @@ def shrink(
     file = only_case(path)
     known = read_entry(file)
     kind, num_devices = resolve_device(device)
-    default = known.case.mesh.size if kind == "cuda" else min(known.case.mesh.size, LARGEST_CPU_WORLD)
+    default = (
+        known.case.mesh.size if kind == "cuda" else min(known.case.mesh.size, LARGEST_CPU_WORLD)
+    )
     config = world_config(
-        kind, num_devices, preload, asked=world_size, default=default, ranks_per_device=ranks_per_device
+        kind,
+        num_devices,
+        preload,
+        asked=world_size,
+        default=default,
+        ranks_per_device=ranks_per_device,
     )
     validate(known.case, config.size)
     budget = (
-        Budget(max_evaluations=sys.maxsize, max_seconds=max_time) if max_time is not None else SHRINK_BUDGET
+        Budget(max_evaluations=sys.maxsize, max_seconds=max_time)
+        if max_time is not None
+        else SHRINK_BUDGET
     )
     control = Control(None)
     keeper = Keeper(corpus, preload, reproducer.scripts, reproducer.check)
@@ -116,11 +127,16 @@ def shrink(
                 print(f"no finding to shrink: the case is {verdict.status} here")
                 return EXIT_INCONCLUSIVE
             if known.signature not in ("", verdict.signature):
-                print(f"CHANGED  {path}  {verdict.signature}, was {known.signature}; nothing is written")
+                print(
+                    f"CHANGED  {path}  {verdict.signature}, was {known.signature}; nothing is "
+                    "written"
+                )
                 return EXIT_INCONCLUSIVE
             folder = file.parent
             if file.name != CASE_FILE:
-                folder = keeper.save_found(Found(index=0, case=case, verdict=verdict), runners[0].info)
+                folder = keeper.save_found(
+                    Found(index=0, case=case, verdict=verdict), runners[0].info
+                )
             print(f"shrinking {verdict.signature} in {folder}", flush=True)
             judged = confirm_and_shrink(
                 runners,
@@ -142,12 +158,17 @@ def shrink(
     if not control.halted:
         keeper.verify(folder, entry)
     rate = f"on fresh ranks {judged.confirmation.text()} show it"
-    print(f"{folder}: {judged.evaluations} cases tried; {rate}" + (f"; {judged.note}" if judged.note else ""))
+    print(
+        f"{folder}: {judged.evaluations} cases tried; {rate}"
+        + (f"; {judged.note}" if judged.note else "")
+    )
     return EXIT_INTERRUPTED if control.halted else EXIT_CLEAN
 
 
 def _first_seen(world: Runner, known: CorpusEntry) -> tuple[Case, Verdict]:
-    """The case and its verdict; a finding that is known to be flaky may take several runs to show."""
+    """The case and its verdict; a finding that is known to be flaky may take several runs to
+    show.
+    """
     from fuzzshard.campaign.judge import FLAKY_RUNS, judge_clearly
 
     for _ in range(FLAKY_RUNS if known.flaky else 1):

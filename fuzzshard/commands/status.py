@@ -26,7 +26,8 @@ def status(*directories: Path, as_json: Json = False, junit: Path | None = None)
     as_json
         Print one JSON object: the sum, each directory, each finding.
     junit
-        Also write JUnit XML: a test that fails for each distinct finding, and one for the campaign.
+        Also write JUnit XML: a test that fails for each distinct finding, and one for the
+        campaign.
     """
     from fuzzshard.report.junit import junit_xml
     from fuzzshard.report.node import read_node

@@ -1,4 +1,5 @@
-"""Rules about torch that are not the same in all supported releases, each with its quote and its releases.
+"""Rules about torch that are not the same in all supported releases, each with its quote and its
+releases.
 
 Whoever predicts, refuses, allows or prints something that depends on the release of torch asks a
 :class:`Contract` of this package. Nothing else compares versions of torch.

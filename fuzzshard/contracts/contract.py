@@ -17,7 +17,9 @@ def installed_torch() -> str:
 
 @functools.lru_cache(maxsize=64)
 def _release(torch: str) -> tuple[int, ...]:
-    """The numbers of a version: a pre-release or a build from source counts as the release it becomes."""
+    """The numbers of a version: a pre-release or a build from source counts as the release it
+    becomes.
+    """
     return Version(torch).release
 
 
@@ -25,8 +27,8 @@ def _release(torch: str) -> tuple[int, ...]:
 class Releases:
     """The releases of torch from ``since`` up to, but without, ``until``.
 
-    An empty ``since`` means every supported release before ``until``; an empty ``until`` means every release
-    since.
+    An empty ``since`` means every supported release before ``until``; an empty ``until`` means
+    every release since.
     """
 
     since: str = ""
@@ -51,8 +53,8 @@ class Releases:
 class Contract:
     """One rule that holds in the releases of torch from ``since`` up to, but without, ``until``.
 
-    ``says`` is the rule in our words, ``quote`` torch's own, ``source`` the docstring, release note or file
-    that has them. ``since`` and ``until`` are those of :class:`Releases`.
+    ``says`` is the rule in our words, ``quote`` torch's own, ``source`` the docstring, release
+    note or file that has them. ``since`` and ``until`` are those of :class:`Releases`.
     """
 
     name: str

@@ -11,12 +11,15 @@ _FULLY_SHARD = "torch/distributed/fsdp/_fully_shard/_fully_shard.py"
 REDUCTIONS_FOLLOW_GRAD_DTYPE = Contract(
     name="reductions-follow-grad-dtype",
     says=(
-        "Without a reduce_dtype, gradients are reduced and accumulated in the dtype that the parameter "
+        "Without a reduce_dtype, gradients are reduced and accumulated in the dtype that the "
+        "parameter "
         "had at lazy initialization, or in its explicit grad_dtype; before, in param_dtype."
     ),
     quote=(
-        "With reduce_dtype=None, gradients were previously reduced in param_dtype when it was set. They "
-        "now follow the parameter's grad_dtype as described above, e.g. fp32 for fp32 parameters with "
+        "With reduce_dtype=None, gradients were previously reduced in param_dtype when it was "
+        "set. They "
+        "now follow the parameter's grad_dtype as described above, e.g. fp32 for fp32 parameters "
+        "with "
         "param_dtype=torch.bfloat16. [...] FSDP1 still reduces in param_dtype."
     ),
     source=f"MixedPrecisionPolicy, versionchanged 2.15 ({_API})",
@@ -27,11 +30,14 @@ CHANGES_BETWEEN_FORWARD_AND_BACKWARD = Contract(
     name="changes-between-forward-and-backward",
     says="Sharded parameters may be modified between a forward and its backward.",
     quote=(
-        "To modify the parameters between forward and backward, the registered parameters must be the "
-        "sharded parameters. For False or an int, this can be done by manually resharding via reshard()."
+        "To modify the parameters between forward and backward, the registered parameters must be "
+        "the "
+        "sharded parameters. For False or an int, this can be done by manually resharding via "
+        "reshard()."
     ),
     source=(
-        f"fully_shard, reshard_after_forward ({_FULLY_SHARD}); 2.15 says in its place: Modifying the "
+        f"fully_shard, reshard_after_forward ({_FULLY_SHARD}); 2.15 says in its place: Modifying "
+        "the "
         "parameters between forward and backward is not supported: the backward all-gather is not "
         "ordered after such writes, so backward may see the old values."
     ),
@@ -42,7 +48,8 @@ TIES_ACROSS_GROUPS_ARE_REFUSED = Contract(
     name="ties-across-groups-are-refused",
     says="A parameter that two groups below one root manage is an error of the first forward.",
     quote=(
-        "Parameter [...] is shared with a parameter already managed by another FSDP group. For shared/tied "
+        "Parameter [...] is shared with a parameter already managed by another FSDP group. For "
+        "shared/tied "
         "parameters, use fully_shard([module_a, module_b]) to place them in the same FSDP group."
     ),
     source=f"FSDPState._validate_no_duplicate_params ({_STATE})",
@@ -54,7 +61,8 @@ VIEWS_ARE_WARNED_OF = Contract(
     says="A wrapped module that returns a view warns: the view must not be changed in place.",
     quote=(
         "FSDP2-wrapped module [...] returned a view tensor. An in-place op on this view "
-        "(e.g., `x += y`) will silently drop the pre-backward hook and skip the all-gather, which can "
+        "(e.g., `x += y`) will silently drop the pre-backward hook and skip the all-gather, which "
+        "can "
         "cause backward to fail or produce wrong gradients."
     ),
     source=f"FSDPState._register_pre_backward_hook ({_STATE})",

@@ -9,7 +9,8 @@ from fuzzshard.errors import InfraError
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replaces ``path`` with ``data`` and creates its folder; a reader, or a power cut, never sees half.
+    """Replaces ``path`` with ``data`` and creates its folder; a reader, or a power cut, never sees
+    half.
 
     Raises :class:`InfraError` for a full disk or a folder that cannot be written.
     """

@@ -1,4 +1,6 @@
-"""What causes the findings of a corpus, and tables of them: a row for each mend that an entry names."""
+"""What causes the findings of a corpus, and tables of them: a row for each mend that an entry
+names.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,10 @@ HEAD = """\
 
     fuzzshard corpus causes {corpus} > {corpus}/FINDINGS.md
 
-Each root is a file of `fuzzshard/mends`, whose docstring is the diagnosis: the smallest change of torch that
-makes its entries pass, or a tripwire that says when it occurs. `fuzzshard corpus verify {corpus} --causes`
-proves it for the torch at hand. A script counts as verified if it was run when the entry was saved and showed
-the finding.
+Each root is a file of `fuzzshard/mends`, whose docstring is the diagnosis: the smallest change of
+torch that makes its entries pass, or a tripwire that says when it occurs. `fuzzshard corpus verify
+{corpus} --causes` proves it for the torch at hand. A script counts as verified if it was run when
+the entry was saved and showed the finding.
 
 """
 COLUMNS = (
@@ -46,9 +48,9 @@ RELEASES_HEAD = """\
 
     fuzzshard corpus causes {corpus} --torch {releases} > {corpus}/RELEASES.md
 
-How many entries of each root show their finding under a release (bad), and how many do not (good). The
-others (n/a) were not looked at under it, or say nothing of it: it lacks what the case uses, its documentation
-excludes the case, the case shows something else there, or it needs CUDA.
+How many entries of each root show their finding under a release (bad), and how many do not (good).
+The others (n/a) were not looked at under it, or say nothing of it: it lacks what the case uses,
+its documentation excludes the case, the case shows something else there, or it needs CUDA.
 
 """
 
@@ -57,8 +59,8 @@ excludes the case, the case shows something else there, or it needs CUDA.
 class Cause:
     """Findings with one cause; ``verified`` of their scripts were run and showed the finding.
 
-    ``name`` is that of a mend, or ``"not known: FOLDER"`` for an entry without one. ``releases`` says of each
-    release of torch how many entries are bad and how many good on it.
+    ``name`` is that of a mend, or ``"not known: FOLDER"`` for an entry without one. ``releases``
+    says of each release of torch how many entries are bad and how many good on it.
     """
 
     name: str
@@ -75,7 +77,9 @@ class Cause:
 
 
 def by_cause(stored: Iterable[Stored]) -> list[Cause]:
-    """Findings by the mend that their entries name, component by component; then those without one."""
+    """Findings by the mend that their entries name, component by component; then those without
+    one.
+    """
     named: dict[str, list[Stored]] = {}
     for item in stored:
         if item.entry.signature:
@@ -83,7 +87,9 @@ def by_cause(stored: Iterable[Stored]) -> list[Cause]:
             named.setdefault(name or f"not known: {shown_path(item.file).name}", []).append(item)
     causes = [_cause(name, items, own_mends().get(name)) for name, items in named.items()]
     order = [*COMPONENTS, ""]
-    return sorted(causes, key=lambda cause: (order.index(cause.component), -len(cause.entries), cause.name))
+    return sorted(
+        causes, key=lambda cause: (order.index(cause.component), -len(cause.entries), cause.name)
+    )
 
 
 def _cause(name: str, items: Sequence[Stored], mend: Mend | None) -> Cause:
@@ -96,7 +102,9 @@ def _cause(name: str, items: Sequence[Stored], mend: Mend | None) -> Cause:
         torch=mend.torch.text() if mend else "",
         entries=tuple(sorted(shown_path(item.file).name for item in items)),
         signatures=tuple(sorted({entry.signature for entry in entries})),
-        verified=sum(SCRIPT_FILE not in i.entry.notes and saved_script(i.file) is not None for i in items),
+        verified=sum(
+            SCRIPT_FILE not in i.entry.notes and saved_script(i.file) is not None for i in items
+        ),
         releases=_releases(entries),
         contract=mend.contract.text() if mend else "",
         public=mend.public if mend else (),
@@ -106,7 +114,9 @@ def _cause(name: str, items: Sequence[Stored], mend: Mend | None) -> Cause:
 def _releases(entries: Sequence[CorpusEntry]) -> dict[str, tuple[int, int]]:
     bad = Counter(release for entry in entries for release in entry.bad_on)
     good = Counter(release for entry in entries for release in entry.good_on)
-    return {release: (bad[release], good[release]) for release in in_order(bad.keys() | good.keys())}
+    return {
+        release: (bad[release], good[release]) for release in in_order(bad.keys() | good.keys())
+    }
 
 
 def causes_table(causes: Sequence[Cause], corpus: object) -> str:
@@ -118,7 +128,9 @@ def causes_table(causes: Sequence[Cause], corpus: object) -> str:
 
 
 def releases_table(causes: Sequence[Cause], corpus: object, releases: Sequence[str]) -> str:
-    """A page of Markdown on ``corpus``: a row for each cause, a column for each of ``releases``, the sum."""
+    """A page of Markdown on ``corpus``: a row for each cause, a column for each of ``releases``,
+    the sum.
+    """
     entries = sum(len(cause.entries) for cause in causes)
     page = RELEASES_HEAD.format(
         causes=len(causes), entries=entries, corpus=corpus, releases=",".join(releases)
@@ -155,14 +167,18 @@ def _cells(cause: Cause) -> Iterator[str]:
 
 
 def looked(public: Public) -> str:
-    """One look in public: ``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702), open``."""
+    """One look in public: ``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702),
+    open``.
+    """
     where = _link(public.link) if public.link else "" if public.says else "none found"
     found = ", ".join(filter(None, (where, public.says)))
     return f"{found} ({public.date}: {public.query})" if public.query else found
 
 
 def _link(address: str) -> str:
-    """``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)`` for an issue on GitHub."""
+    """``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)`` for an issue on
+    GitHub.
+    """
     parts = address.split("/")
     return f"[{parts[-3]} {parts[-1]}]({address})" if len(parts) > 3 else address
 

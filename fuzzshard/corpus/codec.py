@@ -44,7 +44,9 @@ _decode_1 = msgspec.json.Decoder(CorpusEntry).decode
 
 
 def _read_1(data: bytes) -> CorpusEntry:
-    """Its last writers noted the releases that a bisection had tried, with the name of the build."""
+    """Its last writers noted the releases that a bisection had tried, with the name of the
+    build.
+    """
     stored = msgspec.structs.replace(_decode_1(data), format=FORMAT)
     fresh = new_lifecycle(stored)
     bad, good = set(map(release, stored.bad_on)), set(map(release, stored.good_on))
@@ -83,7 +85,9 @@ def decode_entry(data: bytes, path: Path) -> CorpusEntry:
         if version not in READERS:
             raise InvalidEntry(
                 f"format {version} is not known to this version, which reads up to {FORMAT}",
-                "upgrade fuzzshard" if version is not None and version > FORMAT else "restore the file",
+                "upgrade fuzzshard"
+                if version is not None and version > FORMAT
+                else "restore the file",
             )
         entry = READERS[version](data)
         for known in (*entry.bad_on, *entry.good_on):
@@ -94,7 +98,9 @@ def decode_entry(data: bytes, path: Path) -> CorpusEntry:
             f"{path}: not a corpus entry: {_one_line(error)}", "restore the file or delete it"
         ) from None
     except InvalidVersion as error:
-        raise InvalidEntry(f"{path}: {_one_line(error)}", "write the version of torch as 2.13.0") from None
+        raise InvalidEntry(
+            f"{path}: {_one_line(error)}", "write the version of torch as 2.13.0"
+        ) from None
     except FuzzshardError as error:
         raise InvalidEntry(f"{path}: {error.problem}", error.remedy) from None
     return entry

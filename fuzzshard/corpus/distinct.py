@@ -24,7 +24,9 @@ _T = TypeVar("_T", bound="_HasEntry")
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """An entry, the file that it was read from, and the folder or file in which that was looked for."""
+    """An entry, the file that it was read from, and the folder or file in which that was looked
+    for.
+    """
 
     file: Path
     root: Path
@@ -45,12 +47,15 @@ class Same:
 def distinct(stored: Iterable[Stored]) -> list[Same]:
     """Groups of entries that show the same, in the order of their first ones.
 
-    They have the finding (:mod:`fuzzshard.identity`), the device and the set of features in common. A fixed
-    finding and an open one are two bugs, whatever they have in common, unless the cases are equal. Of entries
-    that are as good, the first one is kept.
+    They have the finding (:mod:`fuzzshard.identity`), the device and the set of features in
+    common. A fixed finding and an open one are two bugs, whatever they have in common, unless the
+    cases are equal. Of entries that are as good, the first one is kept.
     """
     equal = _grouped(stored, lambda item: (item.entry.device, codec.encode(item.entry.case)))
-    same = [Same(tuple(items), _absorb_all(items[0].entry, (i.entry for i in items[1:]))) for items in equal]
+    same = [
+        Same(tuple(items), _absorb_all(items[0].entry, (i.entry for i in items[1:])))
+        for items in equal
+    ]
     return [_joined(group) for group in _grouped(same, lambda group: _kind(group.entry))]
 
 
@@ -65,7 +70,9 @@ def finding_key(signature: str, case: Case) -> tuple[str, bytes]:
 
 
 def preference(entry: CorpusEntry) -> tuple[object, ...]:
-    """Smallest for the entry to keep: one that shows its finding in every run, then the smallest case."""
+    """Smallest for the entry to keep: one that shows its finding in every run, then the smallest
+    case.
+    """
     return entry.flaky, entry.confirmed is None, size_order(entry.case)
 
 
@@ -101,7 +108,9 @@ def _kind(entry: CorpusEntry) -> Hashable:
 
 
 def _absorb_all(kept: CorpusEntry, others: Iterable[CorpusEntry]) -> CorpusEntry:
-    """``kept`` with what people wrote into the others, and what is known of torch with the very same case."""
+    """``kept`` with what people wrote into the others, and what is known of torch with the very
+    same case.
+    """
     for other in others:
         kept = absorb(kept, other)
         if kept.signature and other.case == kept.case:

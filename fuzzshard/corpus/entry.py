@@ -1,8 +1,8 @@
 """One corpus entry: a Case, what it showed, where, and how to show it again.
 
-On disk an entry is a folder ``findings/<slug>/`` with ``case.json`` (this struct), ``repro.py`` (the
-standalone script) and ``unshrunk.json`` (the Case as it was first found). ``corpus/codec.py`` writes and
-reads it.
+On disk an entry is a folder ``findings/<slug>/`` with ``case.json`` (this struct), ``repro.py``
+(the standalone script) and ``unshrunk.json`` (the Case as it was first found). ``corpus/codec.py``
+writes and reads it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from fuzzshard.corpus.portable import portable_findings, portable_stacks
 from fuzzshard.verdict import Finding, Status, Verdict, is_internal
 
 FORMAT = 3
-"""2 adds the lifecycle with versions and issue, ``culprits``, ``others`` in ``confirmed``, the checksum."""
+"""2 adds the lifecycle with versions and issue, ``culprits``, ``others`` in ``confirmed``, the
+checksum.
+"""
 
 Link = Annotated[str, msgspec.Meta(pattern=r"^(https?://\S+)?$")]
 
 
 CONTRACT = "contract"
-"""The note of an entry that says what the documentation promises, in its words and with its place."""
+"""The note of an entry that says what the documentation promises, in its words and with its
+place.
+"""
 
 LOOKED_UP = "looked_up"
 """The note of an entry that says when and how an issue was looked for, and what came near."""
@@ -56,7 +60,9 @@ class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def plus(self, outcome: str, *, reproduced: bool) -> Confirmation:
         """With one more run, which showed ``outcome``."""
         if reproduced:
-            return msgspec.structs.replace(self, runs=self.runs + 1, reproduced=self.reproduced + 1)
+            return msgspec.structs.replace(
+                self, runs=self.runs + 1, reproduced=self.reproduced + 1
+            )
         others = {**self.others, outcome: self.others.get(outcome, 0) + 1}
         return msgspec.structs.replace(self, runs=self.runs + 1, others=others)
 
@@ -70,10 +76,11 @@ class Confirmation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Culprit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One change that makes the case smaller and the finding go away: what takes part in it, and how.
+    """One change that makes the case smaller and the finding go away: what takes part in it, and
+    how.
 
-    ``change`` says it in words that complete "the finding goes away ...", ``outcome`` is what the changed
-    case showed: a status or another signature.
+    ``change`` says it in words that complete "the finding goes away ...", ``outcome`` is what the
+    changed case showed: a status or another signature.
     """
 
     change: str
@@ -83,14 +90,16 @@ class Culprit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A Case with its expectation.
 
-    ``status`` PASS with an empty ``signature`` is a plain regression case. ``torch``, ``device`` and
-    ``mesh`` say where the finding was seen, ``preload`` what else was loaded there (replaying never
-    loads it by itself: nothing that is read is executed). ``replay`` is the command to run, in the directory
-    of the campaign or in its corpus. ``stacks`` name files as Python imports them.
+    ``status`` PASS with an empty ``signature`` is a plain regression case. ``torch``, ``device``
+    and ``mesh`` say where the finding was seen, ``preload`` what else was loaded there (replaying
+    never loads it by itself: nothing that is read is executed). ``replay`` is the command to run,
+    in the directory of the campaign or in its corpus. ``stacks`` name files as Python imports
+    them.
 
-    ``lifecycle`` is None where no finding is recorded. ``bad_on`` and ``good_on`` are the releases of torch
-    that showed the finding on this kind of device, and did not; ``issue`` links to where it was reported.
-    ``cause`` is the name of the mend that cures it (:mod:`fuzzshard.mends`), empty where there is none yet.
+    ``lifecycle`` is None where no finding is recorded. ``bad_on`` and ``good_on`` are the releases
+    of torch that showed the finding on this kind of device, and did not; ``issue`` links to where
+    it was reported. ``cause`` is the name of the mend that cures it (:mod:`fuzzshard.mends`),
+    empty where there is none yet.
     """
 
     format: int = FORMAT
@@ -134,7 +143,9 @@ def make_entry(
     confirmed: Confirmation | None = None,
     culprits: tuple[Culprit, ...] = (),
 ) -> CorpusEntry:
-    """The entry for ``verdict`` on ``case``; ``info`` is that of the world (keys ``torch``, ``backend``)."""
+    """The entry for ``verdict`` on ``case``; ``info`` is that of the world (keys ``torch``,
+    ``backend``).
+    """
     entry = CorpusEntry(
         signature=verdict.signature,
         status=verdict.status,
@@ -175,7 +186,9 @@ def device_kind(info: Mapping[str, str]) -> Literal["cpu", "cuda"]:
 
 
 def digest(case: Case) -> str:
-    """Eight hex digits that are the same for equal cases, in every process and on every machine."""
+    """Eight hex digits that are the same for equal cases, in every process and on every
+    machine.
+    """
     return hashlib.sha256(codec.encode(case)).hexdigest()[:8]
 
 
@@ -185,7 +198,9 @@ def slug(signature: str, case: Case) -> str:
 
 
 def is_slug(name: str, signature: str) -> bool:
-    """Whether :func:`slug` may have named the folder of an entry so, whose case was larger then."""
+    """Whether :func:`slug` may have named the folder of an entry so, whose case was larger
+    then.
+    """
     return name.startswith(f"{_slug_words(signature)}-")
 
 

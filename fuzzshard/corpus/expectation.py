@@ -1,4 +1,6 @@
-"""What an entry says about one torch on one kind of device, and what a new observation changes of that."""
+"""What an entry says about one torch on one kind of device, and what a new observation changes of
+that.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ class Expected(enum.Enum):
 def expected(entry: CorpusEntry, torch: str, device: str) -> Expected:
     """What ``entry`` says of version ``torch`` on ``device``.
 
-    A finding of one kind of device says nothing of the other, and one of a newer torch nothing of older ones.
-    Between a release that has it and one that has not nobody knows where it went.
+    A finding of one kind of device says nothing of the other, and one of a newer torch nothing of
+    older ones. Between a release that has it and one that has not nobody knows where it went.
     """
     if not entry.signature:
         return Expected.NOTHING
@@ -49,20 +51,24 @@ def expected(entry: CorpusEntry, torch: str, device: str) -> Expected:
 
 
 def is_there(entry: CorpusEntry, verdict: Verdict, torch: str) -> bool:
-    """Whether ``verdict`` shows the finding of ``entry`` under ``torch`` (:mod:`fuzzshard.identity`)."""
+    """Whether ``verdict`` shows the finding of ``entry`` under ``torch``
+    (:mod:`fuzzshard.identity`).
+    """
     return shows(verdict, entry.signature, seen_elsewhere(entry, torch))
 
 
 def seen_elsewhere(entry: CorpusEntry, torch: str) -> tuple[Finding, ...]:
-    """The findings of ``entry`` where another release than that of ``torch`` has shown them, else none."""
+    """The findings of ``entry`` where another release than that of ``torch`` has shown them, else
+    none.
+    """
     return entry.findings if entry.torch and release(entry.torch) != release(torch) else ()
 
 
 def with_observation(entry: CorpusEntry, torch: str, *, present: bool) -> CorpusEntry:
     """``entry`` after a run under ``torch`` showed its finding, or did not.
 
-    The newest release that was looked at decides between open and fixed. A flaky finding that stays away
-    proves nothing.
+    The newest release that was looked at decides between open and fixed. A flaky finding that
+    stays away proves nothing.
     """
     if entry.lifecycle is Lifecycle.FLAKY and not present:
         return entry
@@ -73,7 +79,9 @@ def with_observation(entry: CorpusEntry, torch: str, *, present: bool) -> Corpus
 
 
 def with_versions(entry: CorpusEntry, bad: set[str], good: set[str]) -> CorpusEntry:
-    """``entry`` known to be bad and good on these releases, of which the newest says whether it is fixed."""
+    """``entry`` known to be bad and good on these releases, of which the newest says whether it is
+    fixed.
+    """
     lifecycle = entry.lifecycle
     if lifecycle is not Lifecycle.FLAKY and bad | good:
         if max(bad | good, key=Version) in good:
@@ -84,8 +92,12 @@ def with_versions(entry: CorpusEntry, bad: set[str], good: set[str]) -> CorpusEn
 
 
 def with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) -> CorpusEntry:
-    """``entry`` after its case showed another finding than the recorded one, which a note keeps."""
-    was = f"{entry.signature} with torch {', '.join(entry.bad_on) or entry.torch}, {entry.lifecycle}"
+    """``entry`` after its case showed another finding than the recorded one, which a note
+    keeps.
+    """
+    was = (
+        f"{entry.signature} with torch {', '.join(entry.bad_on) or entry.torch}, {entry.lifecycle}"
+    )
     return replace(
         entry,
         signature=verdict.signature,

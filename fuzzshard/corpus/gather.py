@@ -28,7 +28,9 @@ REGRESSIONS_FOLDER = "regressions"
 
 
 def load(paths: Iterable[Path]) -> tuple[list[Stored], list[InvalidEntry]]:
-    """The entries that ``paths`` stand for, each once, and what is wrong with the other files there."""
+    """The entries that ``paths`` stand for, each once, and what is wrong with the other files
+    there.
+    """
     stored: dict[Path, Stored] = {}
     broken: dict[Path, InvalidEntry] = {}
     for root in paths:
@@ -43,9 +45,9 @@ def load(paths: Iterable[Path]) -> tuple[list[Stored], list[InvalidEntry]]:
 def add(item: Stored, corpus: Path, render: ScriptRender) -> Path:
     """Copies an entry or a bare case into ``corpus``; the folder or the file that it is in then.
 
-    A finding gets a folder named after its signature, with the script; a case without one keeps its place
-    below a folder of ``item.root``, or else goes to ``regressions/``. Raises :class:`InfraError` for a disk
-    that is full or read-only.
+    A finding gets a folder named after its signature, with the script; a case without one keeps
+    its place below a folder of ``item.root``, or else goes to ``regressions/``. Raises
+    :class:`InfraError` for a disk that is full or read-only.
     """
     if not item.entry.signature:
         return _add_bare(item, corpus)
@@ -55,7 +57,9 @@ def add(item: Stored, corpus: Path, render: ScriptRender) -> Path:
     if is_folder and unshrunk.is_file():
         write_atomic(folder / UNSHRUNK_FILE, unshrunk.read_bytes())
     is_scripted = is_folder and script.is_file()
-    save_shrunk(folder, item.entry, script.read_text() if is_scripted else script_of(item.entry, render))
+    save_shrunk(
+        folder, item.entry, script.read_text() if is_scripted else script_of(item.entry, render)
+    )
     return folder
 
 
@@ -64,8 +68,8 @@ def merge(
 ) -> Iterator[tuple[str, Path]]:
     """Adds ``sources`` to ``corpus``, which holds ``target``; yields what happened to which path.
 
-    Of findings that show the same the one to keep is added, and those that it replaces go away afterwards,
-    so an interruption loses none. Cases without a finding are never replaced.
+    Of findings that show the same the one to keep is added, and those that it replaces go away
+    afterwards, so an interruption loses none. Cases without a finding are never replaced.
     """
     is_ours = {item.file for item in target}
     for same in distinct([*target, *sources]):
@@ -85,7 +89,9 @@ def merge(
 
 
 def prune(same: Same) -> None:
-    """Removes all entries of ``same`` but the one to keep, which takes over what people wrote into them."""
+    """Removes all entries of ``same`` but the one to keep, which takes over what people wrote into
+    them.
+    """
     keep, *others = same.items
     if others and same.entry != keep.entry:
         _rewrite(keep.file, same.entry)
@@ -94,7 +100,9 @@ def prune(same: Same) -> None:
 
 
 def _free_folder(item: Stored, corpus: Path) -> Path:
-    """The name that a corpus gave it, else the usual one; the other kind of device may have taken both."""
+    """The name that a corpus gave it, else the usual one; the other kind of device may have taken
+    both.
+    """
     kind = INCONCLUSIVE_FOLDER if item.entry.status is Status.INCONCLUSIVE else FINDINGS_FOLDER
     usual, given = slug(item.entry.signature, item.entry.case), item.file.parent.name
     kept = [given] if item.file.name == CASE_FILE and is_slug(given, item.entry.signature) else []
@@ -108,7 +116,9 @@ def _add_bare(item: Stored, corpus: Path) -> Path:
     if target.exists():
         target = target.with_stem(f"{target.stem}-{digest(item.entry.case)}")
     is_bare = item.entry == bare_entry(item.entry.case)
-    write_atomic(target, codec.encode(item.entry.case) + b"\n" if is_bare else encode_entry(item.entry))
+    write_atomic(
+        target, codec.encode(item.entry.case) + b"\n" if is_bare else encode_entry(item.entry)
+    )
     return target
 
 
@@ -123,4 +133,6 @@ def _remove(file: Path) -> None:
         else:
             file.unlink()
     except OSError as error:
-        raise InfraError(f"cannot remove {file}: {error.strerror}", "check its permissions") from None
+        raise InfraError(
+            f"cannot remove {file}: {error.strerror}", "check its permissions"
+        ) from None

@@ -10,8 +10,8 @@ from packaging.version import Version
 class Lifecycle(enum.StrEnum):
     """What has become of a recorded finding.
 
-    ``OPEN``: the newest torch that was looked at has it. ``FIXED``: the newest one does not. ``WONTFIX``: it
-    is there and will stay. ``FLAKY``: some runs show it.
+    ``OPEN``: the newest torch that was looked at has it. ``FIXED``: the newest one does not.
+    ``WONTFIX``: it is there and will stay. ``FLAKY``: some runs show it.
     """
 
     OPEN = "open"
@@ -28,7 +28,9 @@ def release(torch: str) -> str:
     """
     version = Version(torch)
     is_any_commit = version.is_prerelease and not version.is_devrelease
-    return f"{version.public}+{version.local}" if is_any_commit and version.local else version.public
+    return (
+        f"{version.public}+{version.local}" if is_any_commit and version.local else version.public
+    )
 
 
 def in_order(releases: set[str]) -> tuple[str, ...]:

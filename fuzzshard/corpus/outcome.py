@@ -26,7 +26,9 @@ from fuzzshard.mending.mend import own_mends
 from fuzzshard.verdict import NOT_APPLICABLE, Status, Verdict
 
 LARGEST_CPU_WORLD = 8
-"""A CPU rank is only a process; still, no file decides that this machine starts a thousand of them."""
+"""A CPU rank is only a process; still, no file decides that this machine starts a thousand of
+them.
+"""
 
 
 def most_ranks(device: Literal["cpu", "cuda"], num_devices: int, ranks_per_device: int = 1) -> int:
@@ -44,13 +46,13 @@ FLAKY_RUNS = 3
 class Outcome(enum.StrEnum):
     """What replaying one entry says.
 
-    ``SAME``: the recorded finding is still there, in another release of torch perhaps in another function
-    (:mod:`fuzzshard.identity`). ``WONTFIX``: it is, and is meant to stay. ``CHANGED``:
-    another one is, or one where none is expected. ``FIXED``: the recorded finding is gone, on the kind of
-    device that it was seen on. ``KNOWN``: nothing is expected, and mends cure the finding.
-    ``PASS``: nothing is expected and nothing is wrong, or nobody knew whether
-    the finding would be seen here, and it is not. ``SKIPPED``: this machine cannot run the case, or
-    it says nothing of this torch, whose documentation excludes it or where what saw the finding is off.
+    ``SAME``: the recorded finding is still there, in another release of torch perhaps in another
+    function (:mod:`fuzzshard.identity`). ``WONTFIX``: it is, and is meant to stay. ``CHANGED``:
+    another one is, or one where none is expected. ``FIXED``: the recorded finding is gone, on the
+    kind of device that it was seen on. ``KNOWN``: nothing is expected, and mends cure the finding.
+    ``PASS``: nothing is expected and nothing is wrong, or nobody knew whether the finding would be
+    seen here, and it is not. ``SKIPPED``: this machine cannot run the case, or it says nothing of
+    this torch, whose documentation excludes it or where what saw the finding is off.
     """
 
     SAME = "SAME"
@@ -72,8 +74,12 @@ class ReplayWorld(Protocol):
     def info(self) -> Mapping[str, str]:
         """Versions and devices of the ranks."""
 
-    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
-        """Runs ``case`` on live ranks, up to ``deadline`` seconds, with torch that has ``mends``."""
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
+        """Runs ``case`` on live ranks, up to ``deadline`` seconds, with torch that has
+        ``mends``.
+        """
 
     def restart(self) -> None:
         """Replaces the ranks by fresh ones."""
@@ -81,7 +87,8 @@ class ReplayWorld(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """What one entry came to: the outcome, a line of what was seen, the verdict of the last run, which torch.
+    """What one entry came to: the outcome, a line of what was seen, the verdict of the last run,
+    which torch.
 
     Without a verdict nothing ran to its end.
     """
@@ -95,7 +102,10 @@ class Replayed:
 def obstacle(entry: CorpusEntry, device: Literal["cpu", "cuda"], num_ranks: int) -> str:
     """Why this machine cannot run ``entry``; empty if it can."""
     if entry.case.mesh.size > num_ranks:
-        return f"the mesh ({entry.case.mesh.text()}) needs {entry.case.mesh.size} ranks, not {num_ranks}"
+        return (
+            f"the mesh ({entry.case.mesh.text()}) needs {entry.case.mesh.size} ranks, not "
+            f"{num_ranks}"
+        )
     if entry.device == "cuda" and device == "cpu":
         return "was found on CUDA; a CPU cannot say whether it is fixed"
     return unfit_for(entry.case, device) or ""
@@ -104,7 +114,8 @@ def obstacle(entry: CorpusEntry, device: Literal["cpu", "cuda"], num_ranks: int)
 def by_size(
     entries: Iterable[tuple[Path, CorpusEntry]], device: Literal["cpu", "cuda"], num_ranks: int
 ) -> list[tuple[int, list[tuple[Path, CorpusEntry]]]]:
-    """Entries by the ranks that their meshes need, the fewest first: ranks that idle cost time, too.
+    """Entries by the ranks that their meshes need, the fewest first: ranks that idle cost time,
+    too.
 
     What this machine cannot run is with those of one rank.
     """
@@ -120,11 +131,12 @@ def replay_entry(
 ) -> Replayed:
     """Runs the case of ``entry``; a flaky finding gets as many runs as it had when it was found.
 
-    Ranks that wait for each other where nothing or something else is expected get a second run: those of a
-    machine that is busy do when a timeout of torch's store, five minutes, or the deadline has passed.
+    Ranks that wait for each other where nothing or something else is expected get a second run:
+    those of a machine that is busy do when a timeout of torch's store, five minutes, or the
+    deadline has passed.
 
-    Without a ``deadline`` entries with a finding get the one that the world learned, and those without
-    get :data:`UNHURRIED`.
+    Without a ``deadline`` entries with a finding get the one that the world learned, and those
+    without get :data:`UNHURRIED`.
     """
     runs = 1
     if entry.lifecycle is Lifecycle.FLAKY:
@@ -145,7 +157,9 @@ def replay_entry(
 
 
 def exit_code(outcomes: Iterable[Outcome]) -> int:
-    """The worst of ``outcomes``: a finding, then INFRA, INVALID, INCONCLUSIVE. All skipped judges nothing."""
+    """The worst of ``outcomes``: a finding, then INFRA, INVALID, INCONCLUSIVE. All skipped judges
+    nothing.
+    """
     seen = set(outcomes)
     if seen & {Outcome.SAME, Outcome.CHANGED}:
         return EXIT_FINDING
@@ -158,7 +172,9 @@ def exit_code(outcomes: Iterable[Outcome]) -> int:
     return EXIT_CLEAN
 
 
-def _judge(world: ReplayWorld, entry: CorpusEntry, device: str, deadline: float | None) -> Replayed:
+def _judge(
+    world: ReplayWorld, entry: CorpusEntry, device: str, deadline: float | None
+) -> Replayed:
     try:
         verdict = world.run(entry.case, deadline=deadline)
     except FuzzshardError as error:
@@ -184,11 +200,16 @@ def _not_judged(entry: CorpusEntry, verdict: Verdict, info: Mapping[str, str]) -
     off = [i for i in INSTRUMENTS if i.name in off_readings(info.get(OFF, ""))]
     blind = {i.name for finding in entry.findings for i in off if i.makes(finding)}
     if all(any(i.makes(finding) for i in off) for finding in entry.findings):
-        return f"what saw {entry.signature} is off in torch {info['torch']}: {', '.join(sorted(blind))}"
+        return (
+            f"what saw {entry.signature} is off in torch {info['torch']}: "
+            f"{', '.join(sorted(blind))}"
+        )
     return ""
 
 
-def _with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) -> tuple[Outcome, str]:
+def _with_finding(
+    entry: CorpusEntry, verdict: Verdict, torch: str, device: str
+) -> tuple[Outcome, str]:
     if not is_there(entry, verdict, torch):
         return Outcome.CHANGED, f"{verdict.signature}, was {entry.signature or 'no finding'}"
     if expected(entry, torch, device) is Expected.NOTHING:
@@ -198,7 +219,11 @@ def _with_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str)
             f"{entry.signature} is back in torch {torch}, and was fixed{good and ' in '}{good}",
         )
     outcome = Outcome.WONTFIX if entry.lifecycle is Lifecycle.WONTFIX else Outcome.SAME
-    moved = f", {entry.signature} in torch {entry.torch}" if verdict.signature != entry.signature else ""
+    moved = (
+        f", {entry.signature} in torch {entry.torch}"
+        if verdict.signature != entry.signature
+        else ""
+    )
     return outcome, f"{verdict.signature}{moved}"
 
 
@@ -210,7 +235,9 @@ def _mend_to_measure(entry: CorpusEntry, torch: str) -> str:
     return f"; where no entry of it is left, torch {torch} needs the mend {mend.slug} no longer"
 
 
-def _without_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: str) -> tuple[Outcome, str]:
+def _without_finding(
+    entry: CorpusEntry, verdict: Verdict, torch: str, device: str
+) -> tuple[Outcome, str]:
     note = " (torch refuses the case)" if verdict.status is Status.REJECTED else ""
     match expected(entry, torch, device):
         case Expected.FINDING:
@@ -219,7 +246,13 @@ def _without_finding(entry: CorpusEntry, verdict: Verdict, torch: str, device: s
         case Expected.NOTHING:
             return Outcome.PASS, note.strip() or verdict.message
     if entry.lifecycle is Lifecycle.FLAKY:
-        return Outcome.INCONCLUSIVE, f"{entry.signature} was seen in only some runs, and not in this one"
+        return (
+            Outcome.INCONCLUSIVE,
+            f"{entry.signature} was seen in only some runs, and not in this one",
+        )
     if entry.device != device:
-        return Outcome.PASS, f"{entry.signature} was found on {entry.device}, is not seen on {device}{note}"
+        return (
+            Outcome.PASS,
+            f"{entry.signature} was found on {entry.device}, is not seen on {device}{note}",
+        )
     return Outcome.PASS, f"{entry.signature} of torch {entry.torch} is not in torch {torch}{note}"

@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from fuzzshard.verdict import Finding
 
 _FRAME = re.compile(r'(?<=File ")/[^"\n]+(?=")|(?<= from )/[^":\n]+(?=:\d+ in \w+")')
-"""The file of a frame, as tracebacks and faulthandler write it; of a traced graph, what it was traced by."""
+"""The file of a frame, as tracebacks and faulthandler write it; of a traced graph, what it was
+traced by.
+"""
 _INSTALLED = re.compile(r".*/(?:(?:site|dist)-packages|lib/python3\.\d+t?)/")
 
 
@@ -29,12 +31,18 @@ def portable_stacks(stacks: Mapping[str, str]) -> dict[str, str]:
 
 
 def portable_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings with such stacks: messages of Dynamo and checkpointing quote where an operation comes from."""
-    return tuple(replace(finding, observed=portable_text(finding.observed)) for finding in findings)
+    """Findings with such stacks: messages of Dynamo and checkpointing quote where an operation
+    comes from.
+    """
+    return tuple(
+        replace(finding, observed=portable_text(finding.observed)) for finding in findings
+    )
 
 
 def _module_path(path: str) -> str:
-    """``path`` below the folder that Python imports it from; the name of a file that it does not import."""
+    """``path`` below the folder that Python imports it from; the name of a file that it does not
+    import.
+    """
     if installed := _INSTALLED.match(path):
         return path[installed.end() :]
     for home in _homes():
@@ -51,7 +59,9 @@ def _homes() -> tuple[str, ...]:
     """
     specs = [find_spec(name) for name in ("fuzzshard", "torch")]
     packages = [Path(spec.origin).parents[1] for spec in specs if spec is not None and spec.origin]
-    homes = {f"{home.resolve()}/" for home in (*packages, *(Path(entry) for entry in sys.path if entry))}
+    homes = {
+        f"{home.resolve()}/" for home in (*packages, *(Path(entry) for entry in sys.path if entry))
+    }
     return tuple(sorted(homes, key=len, reverse=True))
 
 

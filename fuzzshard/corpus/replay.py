@@ -21,7 +21,9 @@ from fuzzshard.errors import InvalidEntry
 from fuzzshard.verdict import Verdict
 
 Explain = Callable[[ReplayWorld, Case, Verdict], Sequence[str]]
-"""The known bugs of torch that cause a finding, by the names of their mends; none where it is not known."""
+"""The known bugs of torch that cause a finding, by the names of their mends; none where it is not
+known.
+"""
 
 
 def _nothing_is_known(_world: ReplayWorld, _case: Case, _verdict: Verdict) -> tuple[()]:
@@ -30,7 +32,8 @@ def _nothing_is_known(_world: ReplayWorld, _case: Case, _verdict: Verdict) -> tu
 
 @dataclasses.dataclass(frozen=True)
 class ReplayResult:
-    """One replayed entry: the folder or file it is in, the outcome, a line of what was seen, and which torch.
+    """One replayed entry: the folder or file it is in, the outcome, a line of what was seen, and
+    which torch.
 
     ``torch`` is empty where nothing ran, and ``verdict`` None.
     """
@@ -52,12 +55,13 @@ def replay(
     deadline: float | None = None,
     explain: Explain = _nothing_is_known,
 ) -> Generator[ReplayResult, None, None]:
-    """Yields one result for each of ``files``, in their order; a bad entry does not stop the others.
+    """Yields one result for each of ``files``, in their order; a bad entry does not stop the
+    others.
 
-    ``start_world`` is called at most once, with the number of ranks the set needs, at most ``num_ranks``,
-    and not at all where nothing can run. ``deadline`` is that of :func:`replay_entry`. What
-    ``explain`` knows is ``KNOWN`` where nothing is expected. Raises :class:`fuzzshard.errors.InfraError` when
-    the ranks cannot start.
+    ``start_world`` is called at most once, with the number of ranks the set needs, at most
+    ``num_ranks``, and not at all where nothing can run. ``deadline`` is that of
+    :func:`replay_entry`. What ``explain`` knows is ``KNOWN`` where nothing is expected. Raises
+    :class:`fuzzshard.errors.InfraError` when the ranks cannot start.
     """
     loaded = {file: _load(file) for file in files}
     entries = [e for e in loaded.values() if isinstance(e, CorpusEntry)]
@@ -72,7 +76,9 @@ def replay(
                 yield _without_world(file, entry, device, num_ranks)
                 continue
             start = time.monotonic()
-            replayed = unless_known(world, replay_entry(world, entry, device, deadline), entry, explain)
+            replayed = unless_known(
+                world, replay_entry(world, entry, device, deadline), entry, explain
+            )
             yield ReplayResult(
                 shown_path(file),
                 replayed.outcome,
@@ -83,7 +89,9 @@ def replay(
             )
 
 
-def unless_known(world: ReplayWorld, replayed: Replayed, entry: CorpusEntry, explain: Explain) -> Replayed:
+def unless_known(
+    world: ReplayWorld, replayed: Replayed, entry: CorpusEntry, explain: Explain
+) -> Replayed:
     """``KNOWN`` where nothing is expected and ``explain`` names what causes the finding.
 
     An entry that records a finding of its own, or had one, is about that one alone.
@@ -109,7 +117,9 @@ def _without_world(
 ) -> ReplayResult:
     if isinstance(entry, InvalidEntry):
         return ReplayResult(shown_path(file), Outcome.INVALID, message=str(entry))
-    return ReplayResult(shown_path(file), Outcome.SKIPPED, message=obstacle(entry, device, num_ranks))
+    return ReplayResult(
+        shown_path(file), Outcome.SKIPPED, message=obstacle(entry, device, num_ranks)
+    )
 
 
 def shown_path(file: Path) -> Path:

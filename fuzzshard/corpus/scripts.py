@@ -20,7 +20,8 @@ class ScriptRender(Protocol):
     def __call__(
         self, case: Case, *, signature: str, findings: Sequence[Finding], torch_version: str = ""
     ) -> Iterable[str]:
-        """Python sources that need torch only; raises :class:`UsageError` where none can be written.
+        """Python sources that need torch only; raises :class:`UsageError` where none can be
+        written.
 
         ``torch_version`` is what the finding was seen with, by default the installed one.
         """
@@ -48,8 +49,12 @@ class ScriptCheck(Protocol):
 
 
 def scripts_of(entry: CorpusEntry, render: ScriptRender) -> Iterable[str]:
-    """Scripts that may show the finding of ``entry``; raises :class:`UsageError` where there are none."""
-    return render(entry.case, signature=entry.signature, findings=entry.findings, torch_version=entry.torch)
+    """Scripts that may show the finding of ``entry``; raises :class:`UsageError` where there are
+    none.
+    """
+    return render(
+        entry.case, signature=entry.signature, findings=entry.findings, torch_version=entry.torch
+    )
 
 
 def script_of(entry: CorpusEntry, render: ScriptRender) -> str:

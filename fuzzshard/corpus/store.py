@@ -20,7 +20,9 @@ SCRIPT_FILE = "repro.py"
 UNSHRUNK_FILE = "unshrunk.json"
 REPORT_FILE = "report.md"
 STATS_FILE = "stats.json"
-"""The figures of the campaign that writes to the corpus; the only JSON file there that is no entry."""
+"""The figures of the campaign that writes to the corpus; the only JSON file there that is no
+entry.
+"""
 RECORDING_FILE = "flight_recorder_{rank}.json"
 FINDINGS_FOLDER = "findings"
 INCONCLUSIVE_FOLDER = "inconclusive"
@@ -32,19 +34,23 @@ NO_SCRIPT = "# No reproducer could be generated"
 def entry_files(paths: Iterable[Path]) -> list[Path]:
     """The JSON files that ``paths`` stand for, sorted, each once.
 
-    A path is an entry's folder, a JSON file, or a folder to search. What lies next to a ``case.json``
-    belongs to that entry. Raises :class:`UsageError` for a path that does not exist.
+    A path is an entry's folder, a JSON file, or a folder to search. What lies next to a
+    ``case.json`` belongs to that entry. Raises :class:`UsageError` for a path that does not exist.
     """
     files: dict[Path, None] = {}
     for path in paths:
         if not path.exists():
-            raise UsageError(f"{path} does not exist", "give an entry's folder, a case file or a corpus")
+            raise UsageError(
+                f"{path} does not exist", "give an entry's folder, a case file or a corpus"
+            )
         files.update(dict.fromkeys(_files_below(path) if path.is_dir() else [path]))
     return list(files)
 
 
 def only_case(path: Path) -> Path:
-    """The file of the one case that ``path`` stands for; raises :class:`UsageError` for none or several."""
+    """The file of the one case that ``path`` stands for; raises :class:`UsageError` for none or
+    several.
+    """
     files = entry_files([path])
     if len(files) != 1:
         raise UsageError(f"{path} holds {len(files)} cases", "give one entry or one case file")
@@ -53,7 +59,11 @@ def only_case(path: Path) -> Path:
 
 def is_entry_below(folder: Path, file: Path) -> bool:
     """Whether :func:`entry_files` of ``folder`` would hold ``file``."""
-    if file.suffix != ".json" or not file.is_relative_to(folder) or _is_other(file.relative_to(folder)):
+    if (
+        file.suffix != ".json"
+        or not file.is_relative_to(folder)
+        or _is_other(file.relative_to(folder))
+    ):
         return False
     return file.name == CASE_FILE or not (file.parent / CASE_FILE).exists()
 

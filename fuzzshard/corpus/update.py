@@ -13,10 +13,12 @@ from fuzzshard.corpus.store import CASE_FILE, save_shrunk
 
 
 def update(result: ReplayResult, device: str, render: ScriptRender) -> str:
-    """Writes what ``result`` has seen into its entry; a few words of what became of it, empty for no change.
+    """Writes what ``result`` has seen into its entry; a few words of what became of it, empty for
+    no change.
 
-    A bare case, and an entry without a recorded finding, are expected to pass and stay so. Files are
-    replaced whole. Raises :class:`fuzzshard.errors.InfraError` for a disk that is full or read-only.
+    A bare case, and an entry without a recorded finding, are expected to pass and stay so. Files
+    are replaced whole. Raises :class:`fuzzshard.errors.InfraError` for a disk that is full or
+    read-only.
     """
     if result.verdict is None or not result.path.is_dir():
         return ""

@@ -1,4 +1,6 @@
-"""Whether an entry is whole: it can be read, and its script is the one that its case stands for."""
+"""Whether an entry is whole: it can be read, and its script is the one that its case stands
+for.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ from fuzzshard.reproducer.shown import Shown
 class Condition(enum.StrEnum):
     """What verifying one entry says.
 
-    ``OK``: it is whole. ``STALE``: its script is not the one that this version writes. ``UNSCRIPTED``: the
-    script says why it cannot be written. ``MISSING``: there is none. ``INVALID``: a file cannot be read.
-    ``UNSHOWN``: the script was run and does not show what the entry says, or shows what should be fixed.
-    ``NOT_RUN``: this torch or this machine has nothing to show.
+    ``OK``: it is whole. ``STALE``: its script is not the one that this version writes.
+    ``UNSCRIPTED``: the script says why it cannot be written. ``MISSING``: there is none.
+    ``INVALID``: a file cannot be read. ``UNSHOWN``: the script was run and does not show what the
+    entry says, or shows what should be fixed. ``NOT_RUN``: this torch or this machine has nothing
+    to show.
     """
 
     OK = "OK"
@@ -60,18 +63,24 @@ def verify(file: Path, render: ScriptRender) -> Verified:
     try:
         saved = file.with_name(SCRIPT_FILE).read_text()
     except (OSError, UnicodeDecodeError):
-        return Verified(path, Condition.MISSING, f"no {SCRIPT_FILE}; write it with fuzzshard repro -o")
+        return Verified(
+            path, Condition.MISSING, f"no {SCRIPT_FILE}; write it with fuzzshard repro -o"
+        )
     if saved.startswith(NO_SCRIPT):
         return Verified(path, Condition.UNSCRIPTED, saved.strip().removeprefix("# "))
     if saved not in scripts_of(entry, render):
-        return Verified(path, Condition.STALE, f"{SCRIPT_FILE} is not a script that this version writes")
+        return Verified(
+            path, Condition.STALE, f"{SCRIPT_FILE} is not a script that this version writes"
+        )
     return Verified(path, Condition.OK)
 
 
 def run_script(
     file: Path, check: ScriptCheck, *, torch: str, device: Literal["cpu", "cuda"], num_ranks: int
 ) -> Verified:
-    """Runs the script of the entry in ``file``, which :func:`verify` has found readable, as a user would."""
+    """Runs the script of the entry in ``file``, which :func:`verify` has found readable, as a user
+    would.
+    """
     path, entry = shown_path(file), read_entry(file)
     if reason := obstacle(entry, device, num_ranks):
         return Verified(path, Condition.OK, f"not run: {reason}")

@@ -1,4 +1,6 @@
-"""Whether entries have the causes that they name: they fail on torch as it is, and not with their mend."""
+"""Whether entries have the causes that they name: they fail on torch as it is, and not with their
+mend.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,17 @@ class CauseVerified:
 
 
 def verify_cause(
-    world: ReplayWorld, path: Path, entry: CorpusEntry, device: str, num_ranks: int, mends: tuple[str, ...]
+    world: ReplayWorld,
+    path: Path,
+    entry: CorpusEntry,
+    device: str,
+    num_ranks: int,
+    mends: tuple[str, ...],
 ) -> CauseVerified:
     """Runs the case on torch as it is, with its own mend alone, and with all ``mends``.
 
-    Under another release than the entry's a root may show in another way. A tripwire has to be tripped, and
-    the signature of what cannot be told otherwise has to match.
+    Under another release than the entry's a root may show in another way. A tripwire has to be
+    tripped, and the signature of what cannot be told otherwise has to match.
     """
     began = time.monotonic()
     condition, message = _verified(world, entry, device, num_ranks, mends)
@@ -49,17 +56,26 @@ def _verified(
     if expected(entry, torch, device) is not Expected.FINDING:
         return Condition.NOT_RUN, f"not known to be in torch {torch}"
     if (mend := own_mends().get(entry.cause)) is None:
-        return Condition.UNSHOWN, f"there is no mend {entry.cause!r}" if entry.cause else "it names no cause"
+        return (
+            Condition.UNSHOWN,
+            f"there is no mend {entry.cause!r}" if entry.cause else "it names no cause",
+        )
     if not mend.torch.include(torch):
         return Condition.UNSHOWN, f"its mend is for torch {mend.torch.text()}"
     if unfit := why_not(mend):
         return Condition.UNSHOWN, f"torch is not what its mend knows: {unfit}"
     stock = world.run(entry.case)
-    if not (is_there(entry, stock, torch) or (stock.status.is_finding and seen_elsewhere(entry, torch))):
+    if not (
+        is_there(entry, stock, torch) or (stock.status.is_finding and seen_elsewhere(entry, torch))
+    ):
         return Condition.UNSHOWN, f"torch as it is shows {_said(stock)}, not {entry.signature}"
     if mend.kind == "signature":
         told = any(fnmatchcase(stock.signature, pattern) for pattern in mend.signatures)
-        return (Condition.OK, "") if told else (Condition.UNSHOWN, "its signature is none of its cause")
+        return (
+            (Condition.OK, "")
+            if told
+            else (Condition.UNSHOWN, "its signature is none of its cause")
+        )
     for names, what in (((entry.cause,), "its mend"), (mends, "all mends")):
         seen = world.run(entry.case, mends=names)
         if seen.status.is_finding and entry.cause not in seen.tripped:

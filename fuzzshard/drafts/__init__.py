@@ -1,4 +1,5 @@
 """A finding as a draft of an issue for PyTorch's tracker, for a person to review and send.
 
-Nothing here sends anything. The draft says no more than the entry, its script and runs of them say.
+Nothing here sends anything. The draft says no more than the entry, its script and runs of them
+say.
 """

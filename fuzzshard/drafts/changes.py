@@ -23,10 +23,11 @@ def changes_that_help(
     max_runs: int = 150,
     max_seconds: float = 120.0,
 ) -> tuple[Culprit, ...]:
-    """Changes after which the case passes, one for each thing that they change, and then the others known.
+    """Changes after which the case passes, one for each thing that they change, and then the
+    others known.
 
-    ``status`` runs a case on at most ``num_ranks``. Shrinking knows of simplifications only; of an option,
-    another value may say more.
+    ``status`` runs a case on at most ``num_ranks``. Shrinking knows of simplifications only; of an
+    option, another value may say more.
     """
     known = {culprit.change: culprit.outcome for culprit in entry.culprits}
     until, runs, subjects = time.monotonic() + max_seconds, 0, set[str]()

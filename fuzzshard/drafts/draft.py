@@ -35,7 +35,8 @@ _TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
-    autoescape=False,  # the result is Markdown in code fences, and a person reads it before anyone else does
+    # the result is Markdown in code fences, and a person reads it before anyone else does
+    autoescape=False,
 )
 
 
@@ -74,7 +75,9 @@ def _render(
         cured=evidence.cured,
         setup=mend.setup.replace("``", "`") if mend is not None else "",
         looked=looked,
-        culprits=[c for c in evidence.culprits if c.outcome == "PASS" and not _DOES_LESS.search(c.change)],
+        culprits=[
+            c for c in evidence.culprits if c.outcome == "PASS" and not _DOES_LESS.search(c.change)
+        ],
         ran=evidence.repeats is not None,
         script=script,
         output=evidence.script.output,
@@ -107,7 +110,9 @@ def _where(entry: CorpusEntry) -> Mapping[str, str]:
         "op": op,
         "kind": first.oracle.replace("_", " "),
         "name": f"`{first.name}`" if first.name else "",
-        "rank": ", ".join(map(str, sorted({f.rank for f in entry.findings if _is_there(f, first)}))),
+        "rank": ", ".join(
+            map(str, sorted({f.rank for f in entry.findings if _is_there(f, first)}))
+        ),
         "expected": _cell(first.expected),
         "observed": _cell(first.observed),
     }
@@ -142,7 +147,9 @@ def _rate(entry: CorpusEntry, evidence: Evidence) -> str:
 
 def _shortened(evidence: Evidence, length: int) -> Evidence:
     script = dataclasses.replace(evidence.script, output=_tail(evidence.script.output, length))
-    return dataclasses.replace(evidence, script=script, environment=_head(evidence.environment, 2 * length))
+    return dataclasses.replace(
+        evidence, script=script, environment=_head(evidence.environment, 2 * length)
+    )
 
 
 def _tail(text: str, length: int) -> str:

@@ -27,7 +27,9 @@ class Duplicate:
 
 
 def duplicates(file: Path, entry: CorpusEntry, mine: Collection[str]) -> list[Duplicate]:
-    """Entries beside the one in ``file`` with its cause, most of its features, or some and its signature."""
+    """Entries beside the one in ``file`` with its cause, most of its features, or some and its
+    signature.
+    """
     found: list[tuple[bool, bool, float, Duplicate]] = []
     for other_file in entry_files([file.parent.parent]):
         if other_file.name != CASE_FILE or other_file.parent == file.parent:
@@ -45,7 +47,9 @@ def duplicates(file: Path, entry: CorpusEntry, mine: Collection[str]) -> list[Du
             continue
         theirs = saved_cause(other_file, other)
         shared, union = len(theirs & set(mine)), len(theirs | set(mine))
-        if (same_signature and (shared or not union)) or (union and shared / union >= LEAST_OVERLAP):
+        if (same_signature and (shared or not union)) or (
+            union and shared / union >= LEAST_OVERLAP
+        ):
             kind = "same signature" if same_signature else other.signature
             duplicate = Duplicate(name, f"{kind}; {shared} of {union} features in common")
             found.append((True, not same_signature, -shared / (union or 1), duplicate))

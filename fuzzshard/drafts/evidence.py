@@ -1,4 +1,6 @@
-"""What is run for a draft: the script, changes of the case, and what else can say which side is wrong."""
+"""What is run for a draft: the script, changes of the case, and what else can say which side is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +59,11 @@ class ScriptRuns:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """Everything that was run. ``repeats``: whether the case still shows the finding, None if nobody ran it.
+    """Everything that was run. ``repeats``: whether the case still shows the finding, None if
+    nobody ran it.
 
-    ``peer`` is an engine that agrees with the reference on the same case, ``exactly`` the finding of the
-    case in higher precision. ``cured``: the case passes with the mend that the entry names.
+    ``peer`` is an engine that agrees with the reference on the same case, ``exactly`` the finding
+    of the case in higher precision. ``cured``: the case passes with the mend that the entry names.
     """
 
     script: ScriptRuns = ScriptRuns()
@@ -75,11 +78,15 @@ class Evidence:
 class Judge(Protocol):
     """What is needed of a :class:`fuzzshard.world.World`."""
 
-    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
         """Runs ``case`` on live ranks, with torch that has ``mends``."""
 
 
-def run_script(text: str, entry: CorpusEntry, runs: int, *, preload: tuple[Path, ...] = ()) -> ScriptRuns:
+def run_script(
+    text: str, entry: CorpusEntry, runs: int, *, preload: tuple[Path, ...] = ()
+) -> ScriptRuns:
     """Runs the script on fresh ranks, as its reader will."""
     outputs = []
     with tempfile.TemporaryDirectory(prefix="fuzzshard-report-") as folder:
@@ -93,18 +100,26 @@ def run_script(text: str, entry: CorpusEntry, runs: int, *, preload: tuple[Path,
 
 
 def readable(output: str, folder: str) -> str:
-    """What the first rank that fails printed, without torchrun's own account and paths of this machine.
+    """What the first rank that fails printed, without torchrun's own account and paths of this
+    machine.
 
-    Of a rank that a signal killed only torchrun's account says so; it stays then, but for the host's name.
+    Of a rank that a signal killed only torchrun's account says so; it stays then, but for the
+    host's name.
     """
-    text = output.replace(f"{folder}/", "").replace(sys.prefix, "...").replace(str(Path.home()), "~")
+    text = (
+        output.replace(f"{folder}/", "").replace(sys.prefix, "...").replace(str(Path.home()), "~")
+    )
     lines = [line.rstrip() for line in text.splitlines() if not _OF_TORCHRUN.match(line)]
     ranks = sorted({int(found[1]) for line in lines if (found := _RAISED_ON.match(line))})
     account = next((i for i, line in enumerate(lines) if _ACCOUNT in line), len(lines))
-    own = [i for i, line in enumerate(lines[:account]) if line == "Traceback (most recent call last):"]
+    own = [
+        i for i, line in enumerate(lines[:account]) if line == "Traceback (most recent call last):"
+    ]
     printed = lines[: own[-1] if own else account]
     if not ranks:
-        killed = [line for line in lines[account:] if not line.lstrip().startswith(("host", "time"))]
+        killed = [
+            line for line in lines[account:] if not line.lstrip().startswith(("host", "time"))
+        ]
         return "\n".join([*dict.fromkeys(printed), *killed]).strip()
     first = f"[rank{ranks[0]}]:"
     warned = dict.fromkeys(line for line in printed if not line.startswith("[rank"))

@@ -1,4 +1,6 @@
-"""The sentences of a draft: its title, what goes wrong and for whom, and why one side must be wrong."""
+"""The sentences of a draft: its title, what goes wrong and for whom, and why one side must be
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,14 @@ _TELLING = (
         "compile:",
     ),
     *("checkpoint:", "reuse:", "tensor:", "fsdp1:", "reshard:int", "reshard:false", "shard:"),
-    *("wrap:list_group", "wrap:root_not_wrapped", "option:", "mesh:hsdp", "mesh:axis_of_one", "freeze:"),
+    *(
+        "wrap:list_group",
+        "wrap:root_not_wrapped",
+        "option:",
+        "mesh:hsdp",
+        "mesh:axis_of_one",
+        "freeze:",
+    ),
     *("edge:unused", "edge:method", "edge:iadd", "schedule:", "optimizer:exclude", "dim:uneven"),
     *("returns:", "input:"),
 )
@@ -46,8 +55,15 @@ def engine_name(engine: str) -> str:
 
 def conditions(entry: CorpusEntry, cause: Collection[str]) -> list[str]:
     """What it takes, in words; the most telling first."""
-    ordered = [name for prefix in _TELLING for name in FEATURES if name in cause and name.startswith(prefix)]
-    sizes = [g.reshard_after_forward for g in entry.case.wrap if type(g.reshard_after_forward) is int]
+    ordered = [
+        name
+        for prefix in _TELLING
+        for name in FEATURES
+        if name in cause and name.startswith(prefix)
+    ]
+    sizes = [
+        g.reshard_after_forward for g in entry.case.wrap if type(g.reshard_after_forward) is int
+    ]
     words = FEATURES | {"reshard:int": f"reshard_after_forward={sizes[0]}"} if sizes else FEATURES
     return list(dict.fromkeys(words[name] for name in ordered))
 
@@ -74,7 +90,11 @@ def _headline(entry: CorpusEntry, first: Finding) -> str:
         case "exception":
             return one_line
         case "exit":
-            return f"ranks die: {one_line}" if entry.status is Status.CRASH else f"ranks hang: {one_line}"
+            return (
+                f"ranks die: {one_line}"
+                if entry.status is Status.CRASH
+                else f"ranks hang: {one_line}"
+            )
         case "deadline":
             return "ranks wait for each other for ever"
         case "warning" | "expectation":
@@ -90,7 +110,9 @@ def _headline(entry: CorpusEntry, first: Finding) -> str:
         case "replicas":
             return "replicas drift apart"
         case "registration":
-            return f"registered parameter is a {_kind(first.observed)}, not a {_kind(first.expected)}"
+            return (
+                f"registered parameter is a {_kind(first.observed)}, not a {_kind(first.expected)}"
+            )
     what = _WHAT.get(first.oracle, first.oracle)
     if first.detail == MISSING:
         return f"{what} is None where plain training has one"
@@ -125,7 +147,9 @@ def _kind(text: str) -> str:
 def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
     """One paragraph: what goes wrong, and for whom."""
     first = entry.findings[0]
-    observed, expected = (" ".join(text.split()).rstrip(".") for text in (first.observed, first.expected))
+    observed, expected = (
+        " ".join(text.split()).rstrip(".") for text in (first.observed, first.expected)
+    )
     who = f"Training with {engine_name(first.engine)} on {_ranks(entry)}"
     what = {
         "exception": f"{who} raises `{_cut(observed, 400)}`.",
@@ -133,19 +157,37 @@ def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
         "deadline": f"{who} hangs: {observed}.",
     }.get(first.oracle, f"{who}: the {_headline(entry, first)}{_where(entry, first)}.")
     presence = first.detail in (MISSING, UNEXPECTED)
-    if first.error is None and not presence and first.oracle not in ("exception", "exit", "deadline"):
+    if (
+        first.error is None
+        and not presence
+        and first.oracle not in ("exception", "exit", "deadline")
+    ):
         what += f" Expected: `{_cut(expected, 300)}`; observed: `{_cut(observed, 300)}`."
-    if first.oracle == "registration" and (_kind(first.observed), _kind(first.expected)) == _UNSHARDED:
-        what += " What stays unsharded takes memory, and a forward that finds it so does not see a step."
+    if (
+        first.oracle == "registration"
+        and (_kind(first.observed), _kind(first.expected)) == _UNSHARDED
+    ):
+        what += (
+            " What stays unsharded takes memory, and a forward that finds it so does not see "
+            "a step."
+        )
     loud = entry.status in (Status.CRASH, Status.HANG)
-    silent = "" if loud or first.oracle == "warning" else " Nothing is raised, so training goes on with it."
+    silent = (
+        ""
+        if loud or first.oracle == "warning"
+        else " Nothing is raised, so training goes on with it."
+    )
     told = [] if entry.cause in own_mends() else conditions(entry, cause)
-    together = f" It takes {'these together' if told[1:] else 'this'}: {'; '.join(told)}." if told else ""
+    together = (
+        f" It takes {'these together' if told[1:] else 'this'}: {'; '.join(told)}." if told else ""
+    )
     return what + silent + together
 
 
 def _where(entry: CorpusEntry, first: Finding) -> str:
-    """The tensor, and the kind of statement after which it is looked at: the script has its own lines."""
+    """The tensor, and the kind of statement after which it is looked at: the script has its own
+    lines.
+    """
     schedule = entry.case.schedule
     after = f" after {schedule[first.op].noun()}" if 0 <= first.op < len(schedule) else ""
     return f" (`{first.name}`{after})" if first.name else after
@@ -172,8 +214,15 @@ def reasons(entry: CorpusEntry, evidence: Evidence) -> Iterator[str]:
             f"the difference is {ratio:.1e} times that."
         )
     if evidence.exactly is not None and evidence.exactly.error is not None:
-        bound = f", where rounding explains {evidence.exactly.bound:.1e}" if evidence.exactly.bound else ""
-        yield f"In float64 the difference is still {evidence.exactly.error:.3g}{bound}: it is no rounding."
+        bound = (
+            f", where rounding explains {evidence.exactly.bound:.1e}"
+            if evidence.exactly.bound
+            else ""
+        )
+        yield (
+            f"In float64 the difference is still {evidence.exactly.error:.3g}{bound}: it is no "
+            "rounding."
+        )
     if evidence.peer:
         peer = engine_name(evidence.peer)
         yield f"Vote: {peer} on the same model, data and schedule agrees with the reference."
@@ -181,31 +230,47 @@ def reasons(entry: CorpusEntry, evidence: Evidence) -> Iterator[str]:
 
 def _rule(entry: CorpusEntry, first: Finding) -> str:
     """The rule that is broken, and where it comes from."""
-    reference = "the plain module on every rank, with its gradients averaged by an explicit all-reduce"
+    reference = (
+        "the plain module on every rank, with its gradients averaged by an explicit all-reduce"
+    )
     match first.oracle:
         case "exception" | "exit" | "deadline":
-            return f"{reference}, runs the same schedule to its end, and no documented refusal is in its way."
+            return (
+                f"{reference}, runs the same schedule to its end, and no documented refusal is "
+                "in its way."
+            )
         case "registration":
             return (
-                "which class of parameter, placement and mesh is registered after each op follows from the "
+                "which class of parameter, placement and mesh is registered after each op follows "
+                "from the "
                 "docstrings of `fully_shard`, `reshard` and `set_reshard_after_backward`."
             )
         case "communication" | "hooks":
-            return "collectives and hooks of each op follow from the documented policies of wrapped modules."
+            return (
+                "collectives and hooks of each op follow from the documented policies of "
+                "wrapped modules."
+            )
         case "collectives" | "replicas":
             return "ranks are compared with each other, so no reference is needed."
         case "warning" | "expectation":
             return f"the documentation demands {' '.join(first.expected.split()).rstrip('.')}."
     if first.rung == "relation":
-        return f"it is compared with itself, with `{entry.case.relation}` otherwise, which must not matter."
+        return (
+            f"it is compared with itself, with `{entry.case.relation}` otherwise, which must "
+            "not matter."
+        )
     why = {
         "bitwise": "both sides add the same two terms, so they must agree bit for bit.",
-        "exact": "all values are small integers times powers of two, so nothing is rounded in any order.",
+        "exact": "all values are small integers times powers of two, so nothing is rounded in any "
+        "order.",
     }.get(first.rung, "they may differ by rounding only.")
     if first.detail in (MISSING, UNEXPECTED):
         why = "whether something is there does not depend on rounding."
     elif first.bound == 0 and first.rung in ("bounded", "precision"):
-        why = "what is compared here is computed the same way on both sides, so the bits must be equal."
+        why = (
+            "what is compared here is computed the same way on both sides, so the bits must be "
+            "equal."
+        )
     return f"it is compared with {reference}; {why}"
 
 

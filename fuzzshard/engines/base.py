@@ -1,4 +1,6 @@
-"""What every engine is: a way to parallelise one model, synchronise its gradients and inspect it."""
+"""What every engine is: a way to parallelise one model, synchronise its gradients and inspect
+it.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ DTYPES = {
 class Engine(abc.ABC):
     """One model of a case, ready to train on one rank.
 
-    Construction builds the model, freezes, checkpoints and parallelises it, in the order the case says.
-    ``module`` is what a forward of the root calls. Errors of torch pass through.
+    Construction builds the model, freezes, checkpoints and parallelises it, in the order the case
+    says. ``module`` is what a forward of the root calls. Errors of torch pass through.
     """
 
     name: ClassVar[str]
@@ -62,9 +64,13 @@ class Engine(abc.ABC):
         self.take_parameters()
 
     def take_parameters(self) -> None:
-        """Looks up the parameters that are trained, at the beginning and when they were replaced."""
+        """Looks up the parameters that are trained, at the beginning and when they were
+        replaced.
+        """
         self.trained = {fqn: self.parameter(fqn) for fqn in self.facts.parameters}
-        """The parameters the optimizer holds; what is registered may differ while a group is unsharded."""
+        """The parameters the optimizer holds; what is registered may differ while a group is
+        unsharded.
+        """
 
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
         """Another engine of this kind on the same mesh."""
@@ -101,10 +107,14 @@ class Engine(abc.ABC):
         """Divides sums of gradients by another number than that of the data-parallel ranks."""
 
     def finalize_backward(self) -> None:  # noqa: B027
-        """Called after every ``backward``, before :meth:`after_backward`: what the user has to do then."""
+        """Called after every ``backward``, before :meth:`after_backward`: what the user has to do
+        then.
+        """
 
     def recover(self) -> None:  # noqa: B027
-        """Called after an exception in a forward or a backward; gradients of this iteration are lost."""
+        """Called after an exception in a forward or a backward; gradients of this iteration are
+        lost.
+        """
 
     def unshard(self, below: Below, *, async_op: bool, wait: bool) -> None:  # noqa: B027
         """Unshards wrapped modules, where the engine shards."""
@@ -113,7 +123,9 @@ class Engine(abc.ABC):
         """Reshards wrapped modules, where the engine shards."""
 
     def record_post_optim_event(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
-        """Tells the engine after every step of ``optimizer`` what its all-gathers have to wait for."""
+        """Tells the engine after every step of ``optimizer`` what its all-gathers have to wait
+        for.
+        """
 
     def clip_grad_norm(self, max_norm: float, norm_type: float) -> None:
         """Clips the norm of all gradients together."""
@@ -147,11 +159,14 @@ class Engine(abc.ABC):
         return self._modules[path]
 
     def observed(self) -> dict[str, torch.Tensor]:
-        """This rank's part of every parameter that it has something of, as the optimizer sees it."""
+        """This rank's part of every parameter that it has something of, as the optimizer sees
+        it.
+        """
         return dict(self.trained)
 
     def flat_range(self, fqn: str) -> tuple[int, int] | None:
-        """The elements (start, stop) of the flattened parameter that this rank holds, and gradients are of.
+        """The elements (start, stop) of the flattened parameter that this rank holds, and
+        gradients are of.
 
         None where a tensor is the whole parameter, or a DTensor that says itself which part it is.
         """
@@ -160,20 +175,27 @@ class Engine(abc.ABC):
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
         """What ``.grad`` of the trained parameters holds, by the oracle that judges it.
 
-        ``gradient`` is reduced over the mesh, ``local_gradient`` also has this rank's unreduced part in it.
+        ``gradient`` is reduced over the mesh, ``local_gradient`` also has this rank's unreduced
+        part in it.
         """
         return {"gradient": {fqn: parameter.grad for fqn, parameter in self.trained.items()}}
 
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
-        """What a rank keeps of sharded parameters' gradients to reduce later, where that can be seen."""
+        """What a rank keeps of sharded parameters' gradients to reduce later, where that can be
+        seen.
+        """
         return {}
 
     def group_states(self) -> dict[int, GroupState]:
-        """What each wrap group with parameters holds between two ops, where the engine shows it."""
+        """What each wrap group with parameters holds between two ops, where the engine shows
+        it.
+        """
         return {}
 
     def call_target(self, path: str) -> Callable[..., Any]:
-        """What a forward of ``path`` calls: a module, or the method of one that has another than forward."""
+        """What a forward of ``path`` calls: a module, or the method of one that has another than
+        forward.
+        """
         module: Any = self.model.get_submodule(path) if path else self.module
         described = self.facts.modules[path]
         if isinstance(described, Block) and hasattr(type(module), described.method):

@@ -12,10 +12,11 @@ from torch.distributed.tensor import DTensor
 def clip_grad_norm(
     parameters: Iterable[nn.Parameter], max_norm: float, norm_type: float, device: torch.device
 ) -> None:
-    """``clip_grad_norm_``, which takes DTensors of one mesh, or plain tensors, and no mixture of them.
+    """``clip_grad_norm_``, which takes DTensors of one mesh, or plain tensors, and no mixture of
+    them.
 
-    A mixture is clipped as users do it: by the norm of the norms of its kinds, each taken on ``device``,
-    where the mesh communicates.
+    A mixture is clipped as users do it: by the norm of the norms of its kinds, each taken on
+    ``device``, where the mesh communicates.
     """
     kinds: dict[object, list[nn.Parameter]] = {}
     for parameter in parameters:
@@ -27,7 +28,8 @@ def clip_grad_norm(
         torch.nn.utils.clip_grad_norm_(together, max_norm, norm_type)
         return
     norms = [
-        _norm([p.grad for p in kind if p.grad is not None], norm_type, device) for kind in kinds.values()
+        _norm([p.grad for p in kind if p.grad is not None], norm_type, device)
+        for kind in kinds.values()
     ]
     if norms:
         total = torch.linalg.vector_norm(torch.stack(norms), norm_type)

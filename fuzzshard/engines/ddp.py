@@ -23,16 +23,20 @@ from fuzzshard.engines.no_sync import NoSyncEngine
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 
 _CONSTRUCTION = (
-    "distributed.py, class docstring: 'You should never try to change your model's parameters after wrapping "
-    "up your model with DistributedDataParallel ... the constructor will register the additional gradient "
+    "distributed.py, class docstring: 'You should never try to change your model's parameters "
+    "after wrapping "
+    "up your model with DistributedDataParallel ... the constructor will register the additional "
+    "gradient "
     "reduction functions on all the parameters of the model itself at the time of construction'"
 )
 _NO_SYNC = (
-    "distributed.py, no_sync: 'gradients will be accumulated on module variables, which will later be "
+    "distributed.py, no_sync: 'gradients will be accumulated on module variables, which will "
+    "later be "
     "synchronized in the first forward-backward pass exiting the context'"
 )
 _SYNC_POINTS = (
-    "distributed.py, class docstring: 'Constructor, forward method, and differentiation of the output ... "
+    "distributed.py, class docstring: 'Constructor, forward method, and differentiation of the "
+    "output ... "
     "are distributed synchronization points'"
 )
 
@@ -41,7 +45,8 @@ PRECISION = Exclusion(
     "fuzzshard: MixedPrecisionPolicy is fully_shard's, one for each group",
 )
 DIVIDE_FACTOR = Exclusion(
-    "a divide factor, which DDP has not", "distributed.py: DistributedDataParallel has no such method"
+    "a divide factor, which DDP has not",
+    "distributed.py: DistributedDataParallel has no such method",
 )
 FILLED = Exclusion(
     "zeros for parameters without a gradient, which DDP leaves without",
@@ -52,21 +57,25 @@ ABORTED = Exclusion(
     "distributed.py: reset_iter_state is a method of FSDPModule alone",
 )
 ASSIGNED = Exclusion(
-    "load_state_dict(assign=True) replaces the parameters that DDP's constructor has hooked", _CONSTRUCTION
+    "load_state_dict(assign=True) replaces the parameters that DDP's constructor has hooked",
+    _CONSTRUCTION,
 )
 CAST = Exclusion(
-    "parameters are cast: DDP's buckets have the dtypes that they had at construction", _CONSTRUCTION
+    "parameters are cast: DDP's buckets have the dtypes that they had at construction",
+    _CONSTRUCTION,
 )
 AROUND_THE_WRAPPER = Exclusion("a forward does not go through the DDP wrapper", _SYNC_POINTS)
 PARTIAL_FLAG = Exclusion("a flag for some modules only, which no_sync() cannot express", _NO_SYNC)
 SWITCHED = Exclusion(
     "gradient sync is switched between a forward and its backward",
-    "distributed.py, no_sync: 'The forward pass should be included inside the context manager, or else "
+    "distributed.py, no_sync: 'The forward pass should be included inside the context manager, or "
+    "else "
     "gradients will still be synchronized.'",
 )
 ONE_BY_ONE = Exclusion(
     "several forwards have their backward one by one",
-    "reducer.cpp, checkAndRaiseMarkedTwiceError: 'Please make sure model parameters are not shared across "
+    "reducer.cpp, checkAndRaiseMarkedTwiceError: 'Please make sure model parameters are not "
+    "shared across "
     "multiple concurrent forward-backward passes.'",
 )
 UNSYNCED_STEP = Exclusion("a step on gradients that were not synchronised", _NO_SYNC)
@@ -74,7 +83,8 @@ UNFROZEN = Exclusion(
     "a parameter frozen at construction is unfrozen: DDP never synchronises it", _CONSTRUCTION
 )
 NOTHING_DIFFERENTIATED = Exclusion(
-    "a step on gradients that were not synchronised: a backward had nothing to differentiate", _NO_SYNC
+    "a step on gradients that were not synchronised: a backward had nothing to differentiate",
+    _NO_SYNC,
 )
 MISSED_ROOT = Exclusion(
     "a backward misses an FSDP root, whose gradients it leaves unsynchronised",
@@ -86,15 +96,18 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
     """Why DDP's documented contract does not cover a case, or None.
 
     ``built_by_forward``: construction is put off until the first forward. What runs under
-    ``torch.no_grad()`` alone synchronises nothing, so it may go around the wrapper; so may backwards of
-    forwards within ``no_sync()`` come one by one.
+    ``torch.no_grad()`` alone synchronises nothing, so it may go around the wrapper; so may
+    backwards of forwards within ``no_sync()`` come one by one.
     """
     if has_precision(case):
         return PRECISION
     frozen = {
         fqn
         for fqn in facts(case).parameters
-        if any(is_within(fqn, f.target) and (built_by_forward or not f.after_wrap) for f in case.freezes)
+        if any(
+            is_within(fqn, f.target) and (built_by_forward or not f.after_wrap)
+            for f in case.freezes
+        )
     }
     if (reason := ddp_options.not_covered(case, replicate=built_by_forward)) is not None:
         return reason
@@ -137,16 +150,20 @@ def not_applicable(case: Case, *, built_by_forward: bool = False) -> Exclusion |
 
 
 def misses_a_root(case: Case, unreduced: Collection[int]) -> bool:
-    """Whether a synchronised backward leaves unreduced what an FSDP root has accumulated that it misses.
+    """Whether a synchronised backward leaves unreduced what an FSDP root has accumulated that it
+    misses.
 
-    DDP has no roots: the first synchronised backward ends what ``no_sync`` began. ``unreduced`` are the
-    backwards, by the index of their ops, after which the reference holds unreduced gradients.
+    DDP has no roots: the first synchronised backward ends what ``no_sync`` began. ``unreduced``
+    are the backwards, by the index of their ops, after which the reference holds unreduced
+    gradients.
     """
     return any(at.op.takes and at.index in unreduced and at.synced for at in follow(case))
 
 
 class DDP(NoSyncEngine):
-    """Finds unused parameters by itself and leaves buffers alone, unless the case's options say otherwise."""
+    """Finds unused parameters by itself and leaves buffers alone, unless the case's options say
+    otherwise.
+    """
 
     name: ClassVar[str] = "ddp"
 
@@ -184,6 +201,8 @@ class DDP(NoSyncEngine):
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
-        """Under ``no_sync`` gradients are accumulated on this rank alone, on top of reduced ones."""
+        """Under ``no_sync`` gradients are accumulated on this rank alone, on top of reduced
+        ones.
+        """
         (held,) = super().gradients().values()
         return {"local_gradient" if self.unsynced else "gradient": held}

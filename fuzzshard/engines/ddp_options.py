@@ -27,7 +27,9 @@ _FLAGS = (
     *("static_graph", "gradient_as_bucket_view", "skip_all_reduce_unused_params"),
     *("batched_grad_copy", "lazy_bucket_allocation"),
 )
-"""Arguments of the constructor that the options have under their own names, and that are off by default."""
+"""Arguments of the constructor that the options have under their own names, and that are off by
+default.
+"""
 
 _BUCKETS: Mapping[str, dict[str, Any]] = {
     "default": {},
@@ -62,15 +64,18 @@ def _named(spec: DDP) -> dict[str, Any]:
 
 def arguments(case: Case, mesh: RankMesh) -> dict[str, Any]:
     """The keyword arguments of the constructor, which ``replicate`` takes as well."""
-    ranks = {"device_mesh": mesh.data_mesh} if case.ddp.device_mesh else {"process_group": mesh.group}
+    ranks = (
+        {"device_mesh": mesh.data_mesh} if case.ddp.device_mesh else {"process_group": mesh.group}
+    )
     return ranks | _named(case.ddp)
 
 
 def spoil(case: Case, mesh: RankMesh, synchronised: Iterable[torch.Tensor]) -> None:
     """Zeroes what ``init_sync`` takes from the first rank, if the case says so.
 
-    "the deprecated broadcast_buffers=False excludes buffers from this init sync", and DDP knows nothing of
-    what ``replicate`` ignores (``_collect_params`` in torch/distributed/_composable/replicate.py).
+    "the deprecated broadcast_buffers=False excludes buffers from this init sync", and DDP knows
+    nothing of what ``replicate`` ignores (``_collect_params`` in
+    torch/distributed/_composable/replicate.py).
     """
     if case.ddp.initial == "first_rank" and mesh.rank != 0:
         with torch.no_grad():
@@ -94,7 +99,9 @@ def _average(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[torc
 
 _HOOKS: Mapping[str, Any] = {
     "allreduce": allreduce_hook,
-    "average": lambda group, bucket: _average(group, bucket),  # DDP wants no strings for annotations
+    "average": lambda group, bucket: _average(
+        group, bucket
+    ),  # DDP wants no strings for annotations
 }
 
 
@@ -110,7 +117,8 @@ def not_covered(case: Case, *, replicate: bool) -> Exclusion | None:
 
 _CLASS = "distributed.py, class docstring"
 _LATE = (
-    "torch/distributed/_composable/replicate.py: DDP is made of a list of parameters, by the first forward"
+    "torch/distributed/_composable/replicate.py: DDP is made of a list of parameters, by the "
+    "first forward"
 )
 
 
@@ -125,11 +133,14 @@ def _exclusions(case: Case, spec: DDP, *, replicate: bool) -> Iterator[Exclusion
     if replicate:
         yield from _of_replicate(case, spec)
     if spec.device_mesh and (case.mesh.replicate is not None or case.mesh.tensor is not None):
-        yield Exclusion("a mesh of two axes", "distributed.py, __init__: 'Only 1D device mesh is supported'")
+        yield Exclusion(
+            "a mesh of two axes", "distributed.py, __init__: 'Only 1D device mesh is supported'"
+        )
     if spec.static_graph and not graph_is_static(case):
         yield Exclusion(
             "a graph that changes",
-            f"{_CLASS}, static_graph: 'The set of used and unused parameters will not change ... How the "
+            f"{_CLASS}, static_graph: 'The set of used and unused parameters will not change ... "
+            "How the "
             "graph is trained will not change during the whole training loop'",
         )
     trained = replicated(case, by_replicate=replicate)
@@ -137,13 +148,19 @@ def _exclusions(case: Case, spec: DDP, *, replicate: bool) -> Iterator[Exclusion
     if spec.skip_all_reduce_unused_params and len(set(arrived)) > 1:
         yield Exclusion(
             "unused parameters change",
-            f"{_CLASS}, skip_all_reduce_unused_params: 'This requires that unused parameters remain the same "
+            f"{_CLASS}, skip_all_reduce_unused_params: 'This requires that unused parameters "
+            "remain the same "
             "across all ranks throughout the entire training process.'",
         )
-    if not spec.find_unused_parameters and not spec.static_graph and any(some < trained for some in arrived):
+    if (
+        not spec.find_unused_parameters
+        and not spec.static_graph
+        and any(some < trained for some in arrived)
+    ):
         yield Exclusion(
             "a backward misses a parameter, and find_unused_parameters is off",
-            f"{_CLASS}, find_unused_parameters: 'Parameters that don't receive gradients as part of this "
+            f"{_CLASS}, find_unused_parameters: 'Parameters that don't receive gradients as part "
+            "of this "
             "graph are preemptively marked as being ready to be reduced'",
         )
 
@@ -162,7 +179,11 @@ def _of_replicate(case: Case, spec: DDP) -> Iterator[Exclusion]:
     if spec.join is not None or spec.manual_finalization:
         yield Exclusion("replicate() has no join() and no finalize_backward()", _LATE)
     if spec.initial == "first_rank":
-        if not all(op.sets_mode for op in itertools.takewhile(lambda op: not op.call, case.schedule)):
-            yield Exclusion("parameters are used before the first forward, which synchronises them", _LATE)
+        if not all(
+            op.sets_mode for op in itertools.takewhile(lambda op: not op.call, case.schedule)
+        ):
+            yield Exclusion(
+                "parameters are used before the first forward, which synchronises them", _LATE
+            )
         if any(op.rebuilds for op in case.schedule):
             yield Exclusion("a model that is built anew is used before its first forward", _LATE)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 class Exclusion(NamedTuple):
     """Why a case is not run under an engine.
 
-    ``source`` is what the documentation says, with its place; or, where it begins with "fuzzshard", what an
-    engine is not asked to do here although it could, or what the reference does not model.
+    ``source`` is what the documentation says, with its place; or, where it begins with
+    "fuzzshard", what an engine is not asked to do here although it could, or what the reference
+    does not model.
     """
 
     reason: str
@@ -18,7 +19,8 @@ class Exclusion(NamedTuple):
 
 OTHER_GRAPH_ON_ONE_RANK = Exclusion(
     "a dropout returns its input, with its graph and hooks, on the rank without rows alone",
-    "aten/src/ATen/native/Dropout.cpp, _dropout_impl: an input without elements is returned as it is; "
+    "aten/src/ATen/native/Dropout.cpp, _dropout_impl: an input without elements is returned as it "
+    "is; "
     "collectives are issued by hooks of the graph, which is to be the same on all ranks "
     "(pytorch issue 152964: 'I would recommend requiring users to make their programs SPMD')",
 )

@@ -59,8 +59,8 @@ def debug_level(level: str) -> Iterator[None]:
 class Slice(NamedTuple):
     """What this rank holds of a parameter.
 
-    Elements [start, stop) of it, flattened, are those of ``handle``'s local flat parameter from ``offset``
-    on; ``number`` is the parameter's place in the handle.
+    Elements [start, stop) of it, flattened, are those of ``handle``'s local flat parameter from
+    ``offset`` on; ``number`` is the parameter's place in the handle.
     """
 
     handle: FlatParamHandle
@@ -84,8 +84,8 @@ class Slice(NamedTuple):
 class FSDP1(NoSyncEngine):
     """Every wrapped module is a unit with one flat parameter, and so is the root.
 
-    A rank holds a range of each flat parameter, so of each parameter it has a range of its elements, or
-    nothing; ``NO_SHARD`` holds everything.
+    A rank holds a range of each flat parameter, so of each parameter it has a range of its
+    elements, or nothing; ``NO_SHARD`` holds everything.
     """
 
     name: ClassVar[str] = "fsdp1"
@@ -125,13 +125,17 @@ class FSDP1(NoSyncEngine):
         if spec.initial == "applied":
             fsdp1_options.apply_twice_as_much(self.fsdp)
         if spec.hook is not None:
-            fsdp1_options.register_hook(self.fsdp, spec.hook, self.mesh, shards=fsdp1_shards(self.case))
+            fsdp1_options.register_hook(
+                self.fsdp, spec.hook, self.mesh, shards=fsdp1_shards(self.case)
+            )
         units = FullyShardedDataParallel.fsdp_modules(self.fsdp)
         self.slices = {
             plain_name(join(names[info.module], info.param_name)): found
             for unit in units
             if unit._handle is not None
-            for info, found in zip(unit._handle.flat_param._param_infos, _slices(unit._handle), strict=True)
+            for info, found in zip(
+                unit._handle.flat_param._param_infos, _slices(unit._handle), strict=True
+            )
         }
         assert self.slices.keys() == self.facts.parameters.keys()
         return self.fsdp
@@ -156,11 +160,15 @@ class FSDP1(NoSyncEngine):
     @override
     def after_step(self) -> None:
         if (kind := self.case.fsdp1.summon) is not None:
-            fsdp1_options.summon(self.fsdp, kind, self.trained.values(), shards=fsdp1_shards(self.case))
+            fsdp1_options.summon(
+                self.fsdp, kind, self.trained.values(), shards=fsdp1_shards(self.case)
+            )
 
     @override
     def take_parameters(self) -> None:
-        """What the optimizer holds: original parameters, or flat ones by the name of the first in them."""
+        """What the optimizer holds: original parameters, or flat ones by the name of the first in
+        them.
+        """
         self.trained = {}
         for fqn, piece in self.slices.items():
             if self.case.fsdp1.use_orig_params:
@@ -170,7 +178,9 @@ class FSDP1(NoSyncEngine):
 
     @override
     def parameters_at(self, target: str) -> list[nn.Parameter]:
-        """The parameters that stand for ``target``: before wrapping the model's own, then those trained."""
+        """The parameters that stand for ``target``: before wrapping the model's own, then those
+        trained.
+        """
         if not hasattr(self, "slices"):
             return super().parameters_at(target)
         self.take_parameters()
@@ -191,24 +201,37 @@ class FSDP1(NoSyncEngine):
 
     @override
     def observed(self) -> dict[str, torch.Tensor]:
-        """This rank's range of every parameter that it has something of, from where it is offloaded to."""
+        """This rank's range of every parameter that it has something of, from where it is
+        offloaded to.
+        """
         found = {}
         for fqn, piece in self.slices.items():
             if piece.start < piece.stop:
                 original = self.case.fsdp1.use_orig_params
-                held = piece.original.detach().flatten() if original else piece.of(piece.handle.flat_param)
+                held = (
+                    piece.original.detach().flatten()
+                    if original
+                    else piece.of(piece.handle.flat_param)
+                )
                 found[fqn] = held.to(self.mesh.device)
         return found
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
-        """Under ``no_sync`` gradients are unsharded sums of this rank alone, apart from reduced ones.
+        """Under ``no_sync`` gradients are unsharded sums of this rank alone, apart from reduced
+        ones.
 
-        They include what reached frozen parameters of a flat parameter that is not all frozen; the reduction
-        drops it (torch/distributed/fsdp/_flat_param.py, ``_use_sharded_grad_views``).
+        They include what reached frozen parameters of a flat parameter that is not all frozen; the
+        reduction drops it (torch/distributed/fsdp/_flat_param.py, ``_use_sharded_grad_views``).
         """
-        found = {fqn: self._gradient(piece) for fqn, piece in self.slices.items() if piece.start < piece.stop}
-        held = {fqn: None if grad is None else grad.to(self.mesh.device) for fqn, grad in found.items()}
+        found = {
+            fqn: self._gradient(piece)
+            for fqn, piece in self.slices.items()
+            if piece.start < piece.stop
+        }
+        held = {
+            fqn: None if grad is None else grad.to(self.mesh.device) for fqn, grad in found.items()
+        }
         return {"local_gradient" if self.unsynced else "gradient": held}
 
     def _gradient(self, piece: Slice) -> torch.Tensor | None:
@@ -223,7 +246,9 @@ class FSDP1(NoSyncEngine):
 
 
 def _accumulated(piece: Slice) -> torch.Tensor | None:
-    """What ``no_sync`` has accumulated, on top of the shard that was reduced before, which is kept apart."""
+    """What ``no_sync`` has accumulated, on top of the shard that was reduced before, which is kept
+    apart.
+    """
     flat = piece.handle.flat_param
     reduced: torch.Tensor | None = getattr(flat, "_saved_grad_shard", None)
     if reduced is None or flat.grad is None:
@@ -262,7 +287,9 @@ def _replace(model: nn.Module, module: nn.Module, wrapped: nn.Module) -> None:
 
 
 def _policy(model: nn.Module, wanted: list[nn.Module]) -> ModuleWrapPolicy | CustomPolicy:
-    """By class if the model has no other instances of the ``wanted`` modules' classes, else one by one."""
+    """By class if the model has no other instances of the ``wanted`` modules' classes, else one by
+    one.
+    """
     classes = {type(module) for module in wanted}
     selected = {m for m in model.modules() if m is not model and isinstance(m, tuple(classes))}
     if selected == set(wanted):

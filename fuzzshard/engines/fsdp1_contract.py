@@ -26,19 +26,23 @@ from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 
 _CLASS = "fully_sharded_data_parallel.py, class docstring"
 _FREEZING = (
-    f"{_CLASS}: 'For use_orig_params=False, each FSDP instance must manage parameters that are all frozen or "
+    f"{_CLASS}: 'For use_orig_params=False, each FSDP instance must manage parameters that are "
+    "all frozen or "
     "all non-frozen.'"
 )
 _NO_SYNC = (
-    "fully_sharded_data_parallel.py, no_sync: 'gradients will be accumulated in module variables, which will "
-    "later be synchronized in the first forward-backward pass after exiting the context. This should only be "
+    "fully_sharded_data_parallel.py, no_sync: 'gradients will be accumulated in module variables, "
+    "which will "
+    "later be synchronized in the first forward-backward pass after exiting the context. This "
+    "should only be "
     "used on the root FSDP instance'"
 )
 _OURS = "fuzzshard: the reference models this as fully_shard documents it"
 
 FILLED_GRADIENTS = Exclusion(
     "zeros in a flat gradient, which this optimizer does not take for none",
-    "_flat_param.py, _reset_is_grad_none: 'if a parameter requires gradient, then it will surely receive a "
+    "_flat_param.py, _reset_is_grad_none: 'if a parameter requires gradient, then it will surely "
+    "receive a "
     "gradient'",
 )
 
@@ -46,7 +50,8 @@ FILLED_GRADIENTS = Exclusion(
 def not_applicable(case: Case, skipped: Collection[int] = ()) -> Exclusion | None:
     """Why FSDP1's documented contract does not cover a case, or None.
 
-    The ``skipped`` backwards, by the index of their ops, turned out to have nothing to differentiate.
+    The ``skipped`` backwards, by the index of their ops, turned out to have nothing to
+    differentiate.
     """
     found = (*_options(case), *_model(case), *_of_schedule(case, skipped))
     return next(iter(found), None)
@@ -61,7 +66,8 @@ def _options(case: Case) -> Iterator[Exclusion]:
     if some_fill_unused(case):
         yield Exclusion(
             "zeros for parameters without a gradient",
-            "fully_sharded_data_parallel.py: set_reduce_scatter_unused_params is a method of FSDPModule",
+            "fully_sharded_data_parallel.py: set_reduce_scatter_unused_params is a method of "
+            "FSDPModule",
         )
     if any(len(group.modules) > 1 for group in case.wrap):
         yield Exclusion(
@@ -90,30 +96,36 @@ def _options(case: Case) -> Iterator[Exclusion]:
     if case.fsdp1.precision is not None and not case.root_is_wrapped:
         yield Exclusion("mixed precision of a root that the case does not wrap", _OURS)
     if case.fsdp1.precision is not None and case.ignored:
-        yield Exclusion("mixed precision of parameters that fully_shard ignores, and so the reference", _OURS)
+        yield Exclusion(
+            "mixed precision of parameters that fully_shard ignores, and so the reference", _OURS
+        )
     yield from _further_options(case)
     switches = (op.switch for op in case.schedule)
     unsynced = any(s and s.flag in SYNC_FLAGS and not s.value for s in switches)
     if unsynced and not case.root_is_wrapped:
         yield Exclusion(
-            "no_sync() of a root that the case does not wrap: the roots of fully_shard synchronise apart",
+            "no_sync() of a root that the case does not wrap: the roots of fully_shard "
+            "synchronise apart",
             _OURS,
         )
     if ranks_differ(case) and case.fsdp1.debug != "detail":
         yield Exclusion(
             "ranks run different programs, which FSDP1 checks at debug level DETAIL only",
-            "_exec_order_utils.py, _check_order: 'only checks if the distributed debug level is DETAIL'",
+            "_exec_order_utils.py, _check_order: 'only checks if the distributed debug level is "
+            "DETAIL'",
         )
     if ranks_differ(case) and case.fsdp1.forward_prefetch:
         yield Exclusion(
             "ranks run different programs: prefetches keep to the first order and may hang",
-            f"{_CLASS}, forward_prefetch: 'This should only be used for static-graph models since the "
+            f"{_CLASS}, forward_prefetch: 'This should only be used for static-graph models since "
+            "the "
             "prefetching follows the first iteration's execution order.'",
         )
     if any(op.clips for op in case.schedule) and case.dtype == "float64":
         yield Exclusion(
             "a norm of float64 gradients, which FSDP1 computes in float32 (_get_grad_norm)",
-            "fully_sharded_data_parallel.py, _get_grad_norm: 'The returned norm is in FP32 even if "
+            "fully_sharded_data_parallel.py, _get_grad_norm: 'The returned norm is in FP32 even "
+            "if "
             "parameters/gradients are in a low precision.'",
         )
 
@@ -124,13 +136,15 @@ def _further_options(case: Case) -> Iterator[Exclusion]:
     if spec.hook is not None and "hybrid" in spec.strategy:
         yield Exclusion(
             "a communication hook of a hybrid strategy",
-            "fully_sharded_data_parallel.py, register_comm_hook: 'Communication hook is not supported for "
+            "fully_sharded_data_parallel.py, register_comm_hook: 'Communication hook is not "
+            "supported for "
             "hybrid strategies'",
         )
     if spec.device_mesh and case.mesh.replicate is not None and "hybrid" not in spec.strategy:
         yield Exclusion(
             "a mesh of two axes for a strategy that has one",
-            f"{_CLASS}, device_mesh: 'For hybrid sharding strategies such as HYBRID_SHARD, users can pass in "
+            f"{_CLASS}, device_mesh: 'For hybrid sharding strategies such as HYBRID_SHARD, users "
+            "can pass in "
             "a 2D DeviceMesh'",
         )
     if spec.summon == "gradients" and not spec.use_orig_params:
@@ -142,12 +156,14 @@ def _further_options(case: Case) -> Iterator[Exclusion]:
     if spec.summon == "on_host" and not fsdp1_shards(case):
         yield Exclusion(
             "summon_full_params(offload_to_cpu=True) of parameters that are not sharded",
-            "fully_sharded_data_parallel.py, summon_full_params: 'this offloading currently only occurs if "
+            "fully_sharded_data_parallel.py, summon_full_params: 'this offloading currently only "
+            "occurs if "
             "the parameter is sharded'",
         )
     if spec.initial == "meta" and case.ties:
         yield Exclusion(
-            "a tie on the meta device", "torch/nn/modules/module.py, to_empty: a parameter for each name"
+            "a tie on the meta device",
+            "torch/nn/modules/module.py, to_empty: a parameter for each name",
         )
 
 
@@ -168,8 +184,10 @@ def _model(case: Case) -> Iterator[Exclusion]:
         module = found.modules[path]
         if isinstance(module, Block) and module.method != "forward":
             yield Exclusion(
-                f"{path!r} is called by another method than forward, which alone gathers its parameters",
-                f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views during "
+                f"{path!r} is called by another method than forward, which alone gathers its "
+                "parameters",
+                f"{_CLASS}: 'FSDP replaces managed modules' parameters with torch.Tensor views "
+                "during "
                 "forward and backward computation'",
             )
     if not case.fsdp1.use_orig_params:
@@ -196,9 +214,11 @@ def _of_schedule(case: Case, skipped: Collection[int]) -> Iterator[Exclusion]:
             yield from _of_backward(at, last_backward)
             if case.fsdp1.offload and holds_reduced:
                 yield Exclusion(
-                    "gradient accumulation outside no_sync() with CPU offloading, which is not supported "
+                    "gradient accumulation outside no_sync() with CPU offloading, which is not "
+                    "supported "
                     "(fully_sharded_data_parallel.py, class docstring)",
-                    f"{_CLASS}: 'FSDP currently does not support gradient accumulation outside no_sync() "
+                    f"{_CLASS}: 'FSDP currently does not support gradient accumulation outside "
+                    "no_sync() "
                     "when using CPU offloading.'",
                 )
         if (op.updates or op.zeroes_gradients) and unsynced:
@@ -207,7 +227,8 @@ def _of_schedule(case: Case, skipped: Collection[int]) -> Iterator[Exclusion]:
             yield Exclusion(
                 "parameters change between forward and backward, which may not persist "
                 "(fully_sharded_data_parallel.py, class docstring)",
-                f"{_CLASS}: 'You should avoid modifying the parameters between forward and backward'",
+                f"{_CLASS}: 'You should avoid modifying the parameters between forward and "
+                "backward'",
             )
         if op.toggle:
             yield from _of_toggle(at, op.toggle, holds_gradients=holds_gradients)
@@ -242,7 +263,8 @@ def _of_op(op: Op) -> Iterator[Exclusion]:
     if op.casts_to:
         yield Exclusion(
             "a cast after wrapping: FSDP1 takes its dtypes when it is constructed",
-            "_flat_param.py, FlatParamHandle: a flat parameter keeps the dtype of its construction",
+            "_flat_param.py, FlatParamHandle: a flat parameter keeps the dtype of its "
+            "construction",
         )
     if op.takes_state or op.corrupts:
         yield Exclusion(
@@ -254,9 +276,11 @@ def _of_op(op: Op) -> Iterator[Exclusion]:
 def _of_backward(at: ScheduleState, last: int) -> Iterator[Exclusion]:
     if any(each.place < last for each in at.taken):
         yield Exclusion(
-            "a backward of a forward that another backward came after, which removed the hooks that "
+            "a backward of a forward that another backward came after, which removed the hooks "
+            "that "
             "reduce (_runtime_utils.py, _finalize_params)",
-            "_runtime_utils.py, _register_post_backward_hook: 'We register the post-backward hook only "
+            "_runtime_utils.py, _register_post_backward_hook: 'We register the post-backward hook "
+            "only "
             "once in the first forward that a FlatParameter participates in.'",
         )
     if any(each.synced != at.synced for each in at.taken):
@@ -284,9 +308,9 @@ def _of_toggle(at: ScheduleState, toggle: Toggle, *, holds_gradients: bool) -> I
 def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
     """Whether the optimizer sees gradients of zeros where a plain module has none, and cares.
 
-    The gradient of a flat parameter is one tensor: parts that a backward does not reach are zeros. What
-    reaches a frozen part of it makes zeros elsewhere, too. ``without`` are the parameters without a gradient
-    after each backward, by the index of its op.
+    The gradient of a flat parameter is one tensor: parts that a backward does not reach are zeros.
+    What reaches a frozen part of it makes zeros elsewhere, too. ``without`` are the parameters
+    without a gradient after each backward, by the index of its op.
     """
     spec = case.optimizer
     if spec.kind == "sgd" and not spec.momentum and not spec.weight_decay:
@@ -304,7 +328,9 @@ def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
 
 def mixed_units(case: Case, of: Callable[[str], object]) -> frozenset[str]:
     """The units whose parameters differ in what ``of`` says of a parameter."""
-    return frozenset(unit for unit, fqns in units(case).items() if len({of(fqn) for fqn in fqns}) > 1)
+    return frozenset(
+        unit for unit, fqns in units(case).items() if len({of(fqn) for fqn in fqns}) > 1
+    )
 
 
 def frozen_at_construction(case: Case, fqn: str) -> bool:

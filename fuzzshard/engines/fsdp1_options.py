@@ -1,4 +1,5 @@
-"""Options of FSDP1 beyond the flags of its constructor: initial values, communication hooks, full parameters.
+"""Options of FSDP1 beyond the flags of its constructor: initial values, communication hooks, full
+parameters.
 
 Sources are in torch/distributed/fsdp/fully_sharded_data_parallel.py.
 """
@@ -30,10 +31,11 @@ def scale(tensors: Iterable[torch.Tensor], factor: float) -> None:
 
 
 def initializer(model: nn.Module, plain: nn.Module) -> Callable[[nn.Module], None]:
-    """A ``param_init_fn`` that gives the modules of ``model``, on the meta device, the values of ``plain``.
+    """A ``param_init_fn`` that gives the modules of ``model``, on the meta device, the values of
+    ``plain``.
 
-    "the implementation should *only* initialize the parameters/buffers of the module, not those of its
-    submodules".
+    "the implementation should *only* initialize the parameters/buffers of the module, not those of
+    its submodules".
     """
     paths = {
         module: ".".join(name for name in path.split(".") if name != _CHECKPOINT_WRAPPED_MODULE)
@@ -72,7 +74,9 @@ def apply_twice_as_much(fsdp: FullyShardedDataParallel) -> None:
     fsdp.apply(double)
 
 
-def register_hook(fsdp: FullyShardedDataParallel, kind: str, mesh: RankMesh, *, shards: bool) -> None:
+def register_hook(
+    fsdp: FullyShardedDataParallel, kind: str, mesh: RankMesh, *, shards: bool
+) -> None:
     """Registers torch's hook or a user's own."""
     hook: Any = _average
     if kind == "torch":
@@ -80,8 +84,12 @@ def register_hook(fsdp: FullyShardedDataParallel, kind: str, mesh: RankMesh, *, 
     fsdp.register_comm_hook(DefaultState(mesh.group) if kind == "torch" else mesh.group, hook)
 
 
-def _average(group: dist.ProcessGroup, gradient: torch.Tensor, shard: torch.Tensor | None = None) -> None:
-    """The sum over the ranks, into the ``shard`` where FSDP1 shards; sums of float16 overflow undivided."""
+def _average(
+    group: dist.ProcessGroup, gradient: torch.Tensor, shard: torch.Tensor | None = None
+) -> None:
+    """The sum over the ranks, into the ``shard`` where FSDP1 shards; sums of float16 overflow
+    undivided.
+    """
     divided_first = gradient.dtype == torch.float16
     if divided_first:
         gradient.div_(group.size())

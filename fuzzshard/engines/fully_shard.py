@@ -22,7 +22,12 @@ from fuzzshard.contracts import CHANGES_BETWEEN_FORWARD_AND_BACKWARD
 from fuzzshard.engines import fully_shard_options as options
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
-from fuzzshard.engines.fully_shard_state import GroupState, group_state, param_groups, unreduced_gradient
+from fuzzshard.engines.fully_shard_state import (
+    GroupState,
+    group_state,
+    param_groups,
+    unreduced_gradient,
+)
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.engines.tensor_parallel import parallelize_tensors
@@ -36,15 +41,19 @@ FSDP1_POLICY = Exclusion(
 )
 VIEW_ON_ONE_RANK = Exclusion(
     "an output changed in place may be a view, and so refused, on the rank without rows alone",
-    "_fsdp_state.py, _register_pre_backward_hook: 'An in-place op on this view ... will silently drop the "
-    "pre-backward hook'; whether an output is a view, only torch knows, and the other ranks would wait",
+    "_fsdp_state.py, _register_pre_backward_hook: 'An in-place op on this view ... will silently "
+    "drop the "
+    "pre-backward hook'; whether an output is a view, only torch knows, and the other ranks would "
+    "wait",
 )
 MODIFIED_MEANWHILE = Exclusion(
-    "parameters are modified between a forward and its backward", CHANGES_BETWEEN_FORWARD_AND_BACKWARD.source
+    "parameters are modified between a forward and its backward",
+    CHANGES_BETWEEN_FORWARD_AND_BACKWARD.source,
 )
 CAST_LATER = Exclusion(
     "parameters are cast after the first forward",
-    "_fsdp_param_group.py, lazy_init: 'Initialize mixed precision attributes lazily in case the user changes "
+    "_fsdp_param_group.py, lazy_init: 'Initialize mixed precision attributes lazily in case the "
+    "user changes "
     "the parameter dtypes after construction time but before forward'",
 )
 
@@ -59,7 +68,8 @@ def not_applicable(case: Case) -> Exclusion | None:
         return FSDP1_POLICY
     if (name := options.lacking(case)) is not None:
         return Exclusion(
-            f"this version of torch has no {name}", f"torch/distributed/fsdp/_fully_shard: there is no {name}"
+            f"this version of torch has no {name}",
+            f"torch/distributed/fsdp/_fully_shard: there is no {name}",
         )
     wrapped = [path for group in case.wrap for path in group.modules]
     if not changed_outputs(case).isdisjoint(wrapped) and only_some_ranks_have_rows(case):
@@ -71,7 +81,9 @@ def not_applicable(case: Case) -> Exclusion | None:
     initialized = False
     for at in follow(case):
         op = at.op
-        stored = {stored_dtype(case, fqn, at.cast) for fqn in facts(case).parameters if op.casts_to}
+        stored = {
+            stored_dtype(case, fqn, at.cast) for fqn in facts(case).parameters if op.casts_to
+        }
         if initialized and not stored <= {op.casts_to}:
             return CAST_LATER
         initialized = not op.rebuilds and (initialized or op.begins is not None or op.gathers)
@@ -114,7 +126,9 @@ class FullyShard(Engine):
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
-        ignored = {self.parameter(fqn) for fqn, owner in self.facts.owners.items() if owner is UNMANAGED}
+        ignored = {
+            self.parameter(fqn) for fqn, owner in self.facts.owners.items() if owner is UNMANAGED
+        }
         for group in self.case.wrap:
             modules = [model.get_submodule(path) for path in group.modules]
             fully_shard(
@@ -163,7 +177,9 @@ class FullyShard(Engine):
 
     @override
     def unshard(self, below: Below, *, async_op: bool, wait: bool) -> None:
-        """Waits if it is told to: "FSDP will wait on the pending unshard in the module's pre-forward"."""
+        """Waits if it is told to: "FSDP will wait on the pending unshard in the module's
+        pre-forward".
+        """
         handles = [module.unshard(async_op=async_op) for module in self._wrapped(below)]
         for handle in handles if wait else ():
             if handle is not None:
@@ -205,18 +221,28 @@ class FullyShard(Engine):
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
-        """Only the last backward waits for reductions (``set_is_last_backward``); else the reader must."""
+        """Only the last backward waits for reductions (``set_is_last_backward``); else the reader
+        must.
+        """
         if self._must_wait:
             torch.cuda.synchronize(self.mesh.device)
         return super().gradients()
 
     def _find_parts(self, model: nn.Module) -> dict[str, Any]:
-        """What ``fully_shard`` holds of each parameter that it manages, where some instrument looks at it."""
-        instrument = next((i for i in (UNREDUCED, GROUP_STATES, UNSHARDED_MEMORY) if works(i)), None)
+        """What ``fully_shard`` holds of each parameter that it manages, where some instrument
+        looks at it.
+        """
+        instrument = next(
+            (i for i in (UNREDUCED, GROUP_STATES, UNSHARDED_MEMORY) if works(i)), None
+        )
         if instrument is None:
             return {}
         with reading(instrument):
-            parts = {part.sharded_param: part for group in param_groups(model) for part in group.fsdp_params}
+            parts = {
+                part.sharded_param: part
+                for group in param_groups(model)
+                for part in group.fsdp_params
+            }
             return {
                 fqn: parts[self.parameter(fqn)]
                 for fqn, owner in self.facts.owners.items()
@@ -232,12 +258,18 @@ class FullyShard(Engine):
 
     @override
     def group_states(self) -> dict[int, GroupState]:
-        """Of the groups that manage what they should: others are for the registration oracle to tell."""
+        """Of the groups that manage what they should: others are for the registration oracle to
+        tell.
+        """
         if not (works(GROUP_STATES) or works(UNSHARDED_MEMORY)):
             return {}
         names = {id(part): fqn for fqn, part in self._parts.items()}
         with reading(GROUP_STATES if works(GROUP_STATES) else UNSHARDED_MEMORY):
-            known = [g for g in param_groups(self.model) if all(id(part) in names for part in g.fsdp_params)]
+            known = [
+                g
+                for g in param_groups(self.model)
+                if all(id(part) in names for part in g.fsdp_params)
+            ]
         owners = self.facts.owners
         states = {}
         for group in known:
@@ -250,7 +282,8 @@ class FullyShard(Engine):
     def before_change(self) -> None:
         """Reshards what is not sharded, as the docstring of ``fully_shard`` asks for.
 
-        "To modify the parameters between forward and backward, the registered parameters must be the
-        sharded parameters. For False or an int, this can be done by manually resharding via reshard()."
+        "To modify the parameters between forward and backward, the registered parameters must be
+        the sharded parameters. For False or an int, this can be done by manually resharding via
+        reshard()."
         """
         self.reshard(Below())

@@ -30,7 +30,9 @@ from fuzzshard.engines.mesh import RankMesh
 
 
 def arguments(group: WrapGroup, ignored: Set[nn.Parameter]) -> dict[str, Any]:
-    """The keyword arguments of the call ``fully_shard`` for ``group`` that are not about the mesh."""
+    """The keyword arguments of the call ``fully_shard`` for ``group`` that are not about the
+    mesh.
+    """
     options: dict[str, Any] = {"reshard_after_forward": group.reshard_after_forward}
     if group.offload is not None:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=group.offload == "pinned")
@@ -76,9 +78,13 @@ def set_prefetches(case: Case, model: nn.Module) -> None:
     for group in case.wrap:
         module = wrapped(model, group.modules[0])
         if group.forward_prefetch:
-            module.set_modules_to_forward_prefetch([wrapped(model, path) for path in group.forward_prefetch])
+            module.set_modules_to_forward_prefetch(
+                [wrapped(model, path) for path in group.forward_prefetch]
+            )
         if group.backward_prefetch:
-            module.set_modules_to_backward_prefetch([wrapped(model, p) for p in group.backward_prefetch])
+            module.set_modules_to_backward_prefetch(
+                [wrapped(model, p) for p in group.backward_prefetch]
+            )
 
 
 def set_communication(case: Case, model: nn.Module, mesh: RankMesh) -> None:
@@ -107,9 +113,13 @@ class _Told(NamedTuple):
 
 
 class PlainAllGather:
-    """What a user gives to ``set_custom_all_gather``: it does what ``fully_shard`` does by itself."""
+    """What a user gives to ``set_custom_all_gather``: it does what ``fully_shard`` does by
+    itself.
+    """
 
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def allocate(
+        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
         """Return memory for one collective (``Comm.allocate``)."""
         return torch.empty(*size, dtype=dtype, device=device)
 
@@ -121,7 +131,9 @@ class PlainAllGather:
         async_op: bool = False,
     ) -> dist.Work | None:
         """Gather (``AllGather`` in torch/distributed/fsdp/_fully_shard/_fsdp_api.py)."""
-        return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+        return dist.all_gather_into_tensor(
+            output_tensor, input_tensor, group=group, async_op=async_op
+        )
 
 
 class PlainReduceScatter(PlainAllGather):
@@ -136,7 +148,9 @@ class PlainReduceScatter(PlainAllGather):
         async_op: bool = False,
     ) -> dist.Work | None:
         """Reduce and scatter (``ReduceScatter``, likewise)."""
-        return dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+        return dist.reduce_scatter_tensor(
+            output_tensor, input_tensor, op=op, group=group, async_op=async_op
+        )
 
 
 def _leave(output: torch.Tensor) -> None:
@@ -156,7 +170,9 @@ COMMUNICATION: Mapping[CommunicationOption, _Told] = {
     "custom_gather": _Told("set_custom_all_gather", lambda: (PlainAllGather(),)),
     "custom_scatter": _Told("set_custom_reduce_scatter", lambda: (PlainReduceScatter(),)),
     "separate_group": _Told("set_separate_reduce_scatter_group", lambda: (True,)),
-    "keep_storage": _Told("set_keep_unsharded_storage", lambda: (True,), lambda device: {"recurse": False}),
+    "keep_storage": _Told(
+        "set_keep_unsharded_storage", lambda: (True,), lambda device: {"recurse": False}
+    ),
     "zeros_for_unused": _Told(
         "set_reduce_scatter_unused_params", lambda: (True,), lambda device: {"recurse": False}
     ),
@@ -166,18 +182,22 @@ COMMUNICATION: Mapping[CommunicationOption, _Told] = {
 
 
 def _start_communicator(mesh: RankMesh) -> None:
-    """Runs a first collective over the shard axis: NCCL allocates memory for a communicator that is there.
+    """Runs a first collective over the shard axis: NCCL allocates memory for a communicator that
+    is there.
 
-    Where that axis has one rank, nothing is gathered before gradients are reduced, which fails ("NCCL
-    communicator has not been initialized before mem pool creation", ``registerMemPool`` in
-    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, which asks its caller to make them beforehand).
+    Where that axis has one rank, nothing is gathered before gradients are reduced, which fails
+    ("NCCL communicator has not been initialized before mem pool creation", ``registerMemPool`` in
+    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, which asks its caller to make them
+    beforehand).
     """
     devices = [mesh.device.index] if mesh.device.type == "cuda" else None
     dist.barrier(group=mesh.data_mesh.get_group(mesh.data_mesh.ndim - 1), device_ids=devices)
 
 
 def lacking(case: Case) -> str | None:
-    """A method that the case needs and that this version of torch does not have, if there is one."""
+    """A method that the case needs and that this version of torch does not have, if there is
+    one.
+    """
     options = (option for group in case.wrap for option in group.communication)
     names = (COMMUNICATION[option].method for option in options if option in COMMUNICATION)
     keeps = any(group.precision is not None and group.precision.keep for group in case.wrap)
@@ -198,11 +218,13 @@ def register_methods(found: Facts, model: nn.Module) -> None:
             register_fsdp_forward_method(model.get_submodule(path), block.method)
 
 
-def materialize(case: Case, found: Facts, model: nn.Module, plain: nn.Module, device: torch.device) -> None:
+def materialize(
+    case: Case, found: Facts, model: nn.Module, plain: nn.Module, device: torch.device
+) -> None:
     """Gives a model that was wrapped on the meta device memory, and the values of ``plain``.
 
-    ``to_empty`` makes a new parameter at every place that has it, so ties are made again. Offloaded
-    parameters are wanted on the CPU by then (``_validate_cpu_offload_params`` in
+    ``to_empty`` makes a new parameter at every place that has it, so ties are made again.
+    Offloaded parameters are wanted on the CPU by then (``_validate_cpu_offload_params`` in
     torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
     """
     offloaded = {
@@ -219,7 +241,9 @@ def materialize(case: Case, found: Facts, model: nn.Module, plain: nn.Module, de
     for fqn in found.parameters:
         parameter = model.get_parameter(fqn)
         if fqn not in offloaded and parameter.device.type != device.type:
-            _register(model, fqn, nn.Parameter(parameter.detach().to(device), parameter.requires_grad))
+            _register(
+                model, fqn, nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
+            )
     for tie in case.ties:
         _register(model, tie.parameter, model.get_parameter(tie.source))
     with torch.no_grad():
@@ -227,7 +251,9 @@ def materialize(case: Case, found: Facts, model: nn.Module, plain: nn.Module, de
             path, _, last = name.rpartition(".")
             tensor = getattr(model.get_submodule(path), last)
             if isinstance(tensor, DTensor):
-                values = distribute_tensor(values, tensor.device_mesh, tensor.placements, src_data_rank=None)
+                values = distribute_tensor(
+                    values, tensor.device_mesh, tensor.placements, src_data_rank=None
+                )
             tensor.copy_(values)
 
 
@@ -236,18 +262,23 @@ def _register(model: nn.Module, fqn: str, parameter: nn.Parameter) -> None:
     model.get_submodule(path).register_parameter(name, parameter)
 
 
-def set_divide_factor(module: FSDPModule, factor: float, shard_size: int, device: torch.device) -> None:
-    """Where gloo cannot multiply, ``set_force_sum_reduction_for_comms`` makes it a sum and a division."""
+def set_divide_factor(
+    module: FSDPModule, factor: float, shard_size: int, device: torch.device
+) -> None:
+    """Where gloo cannot multiply, ``set_force_sum_reduction_for_comms`` makes it a sum and a
+    division.
+    """
     module.set_gradient_divide_factor(factor)
     if device.type == "cpu" and multiplies(factor, shard_size):
         module.set_force_sum_reduction_for_comms(True)
 
 
 def hand_over_event(case: Case, model: nn.Module, device: torch.device) -> None:
-    """Records an event of what ran on the current stream until now and gives it to every FSDP root.
+    """Records an event of what ran on the current stream until now and gives it to every FSDP
+    root.
 
-    "This API should be called with a new event each iteration" (``set_post_optim_event``). Work on the CPU is
-    done when the step returns, so an event there need not be recorded, and cannot be.
+    "This API should be called with a new event each iteration" (``set_post_optim_event``). Work on
+    the CPU is done when the step returns, so an event there need not be recorded, and cannot be.
     """
     event = torch.Event(device.type)
     if device.type == "cuda":

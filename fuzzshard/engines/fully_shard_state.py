@@ -1,4 +1,6 @@
-"""What ``fully_shard`` holds besides what is registered: the one place that knows its private names."""
+"""What ``fully_shard`` holds besides what is registered: the one place that knows its private
+names.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def forget_classes() -> None:
     """Drops the wrapper classes that torch keeps for ever of the classes of generated models.
 
     ``fully_shard`` gives each module a class made of its own one, and caches these by that class
-    (``cls_to_fsdp_cls``; ``replicate`` since torch 2.10 likewise). Every case has classes of its own.
+    (``cls_to_fsdp_cls``; ``replicate`` since torch 2.10 likewise). Every case has classes of its
+    own.
     """
     for module, cache in _CLASS_CACHES:
         classes: dict[type, type] = getattr(sys.modules.get(module), cache, {})
@@ -48,8 +51,8 @@ _CLASS_CACHES = (
 def unreduced_gradient(fsdp_param: Any) -> torch.Tensor | None:
     """What backwards have left on this rank to be reduced later.
 
-    ``unsharded_accumulated_grad`` where it adds up in another dtype than it is computed in, else ``.grad`` of
-    the unsharded parameter. Both at once is a mistake, which their sum shows.
+    ``unsharded_accumulated_grad`` where it adds up in another dtype than it is computed in, else
+    ``.grad`` of the unsharded parameter. Both at once is a mistake, which their sum shows.
     """
     unsharded = getattr(fsdp_param, "_unsharded_param", None)
     computed: torch.Tensor | None = None if unsharded is None else unsharded.grad
@@ -60,7 +63,9 @@ def unreduced_gradient(fsdp_param: Any) -> torch.Tensor | None:
 
 
 def unsharded_elements(fsdp_param: Any) -> int:
-    """How many elements of memory the unsharded parameter takes now; its storage is freed when sharded."""
+    """How many elements of memory the unsharded parameter takes now; its storage is freed when
+    sharded.
+    """
     tensors = [*fsdp_param.all_gather_outputs, *fsdp_param._unsharded_inner_tensors]
     return sum(tensor.untyped_storage().size() // tensor.itemsize for tensor in tensors)
 
@@ -68,11 +73,12 @@ def unsharded_elements(fsdp_param: Any) -> int:
 class GroupState(NamedTuple):
     """What one ``FSDPParamGroup`` holds between two ops.
 
-    ``unsharded`` has the elements of memory that its unsharded parameters take, by FQN. ``gathers`` says that
-    an all-gather was issued and is not used yet, ``keeps_buffer`` that the output of one is kept although it
-    was copied out; ``reduces`` that inputs or events of reductions are kept, ``partial`` that a sum over
-    shards waits for its all-reduce, ``idle`` that no hook left the group within a forward or backward. What
-    an instrument that is off would say is as it is after a run that leaves nothing behind.
+    ``unsharded`` has the elements of memory that its unsharded parameters take, by FQN.
+    ``gathers`` says that an all-gather was issued and is not used yet, ``keeps_buffer`` that the
+    output of one is kept although it was copied out; ``reduces`` that inputs or events of
+    reductions are kept, ``partial`` that a sum over shards waits for its all-reduce, ``idle`` that
+    no hook left the group within a forward or backward. What an instrument that is off would say
+    is as it is after a run that leaves nothing behind.
     """
 
     unsharded: dict[str, int]
@@ -89,7 +95,9 @@ def group_state(group: Any, names: Mapping[int, str]) -> GroupState:
     if works(UNSHARDED_MEMORY):
         with reading(UNSHARDED_MEMORY):
             state = state._replace(
-                unsharded={names[id(part)]: unsharded_elements(part) for part in group.fsdp_params},
+                unsharded={
+                    names[id(part)]: unsharded_elements(part) for part in group.fsdp_params
+                },
                 keeps_buffer=_has_run(group) and group.comm_ctx.all_gather_state is not None,
             )
     if works(GROUP_STATES):
@@ -115,6 +123,8 @@ def _reductions(group: Any) -> Iterator[Any]:
     """Whatever is kept of reductions that were issued."""
     states = getattr(group.comm_ctx, "reduce_scatter_states", None)
     # one state at most, before torch 2.12
-    yield from [getattr(group.comm_ctx, "reduce_scatter_state", None)] if states is None else states
+    yield from (
+        [getattr(group.comm_ctx, "reduce_scatter_state", None)] if states is None else states
+    )
     yield group._post_reduce_event
     yield group._all_reduce_state

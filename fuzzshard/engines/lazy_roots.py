@@ -1,4 +1,5 @@
-"""What ``fully_shard`` finds when its roots initialise: at the first forward of a module that it wraps.
+"""What ``fully_shard`` finds when its roots initialise: at the first forward of a module that it
+wraps.
 
 Follows ``FSDPState._lazy_init`` (torch/distributed/fsdp/_fully_shard/_fsdp_state.py).
 """
@@ -31,7 +32,8 @@ class Flaw(enum.Enum):
 
 @functools.lru_cache(maxsize=8)
 def flaw(case: Case, *, ties: bool) -> tuple[Flaw, int] | None:
-    """The first flaw that is found and the op that finds it (-1: construction); None where there is none.
+    """The first flaw that is found and the op that finds it (-1: construction); None where there
+    is none.
 
     Parameters that two groups share are one with ``ties`` only.
     """
@@ -82,42 +84,55 @@ class _Roots(Unwatched):
 
 
 def _hooked(case: Case, group: WrapGroup) -> list[str]:
-    """The modules of a group that no other one of it contains, under whatever name: torch drops the rest.
+    """The modules of a group that no other one of it contains, under whatever name: torch drops
+    the rest.
 
     ``_get_root_modules`` in torch/distributed/utils.py.
     """
     below = {module: modules_below(case.model, module) for module in group.modules}
-    return [m for m in group.modules if not any(m in below[other] for other in group.modules if other != m)]
+    return [
+        m
+        for m in group.modules
+        if not any(m in below[other] for other in group.modules if other != m)
+    ]
 
 
 def _shared(case: Case) -> Iterator[frozenset[int]]:
-    """The groups of every parameter that several modules register, where one of them shards it first.
+    """The groups of every parameter that several modules register, where one of them shards it
+    first.
 
-    Each group meets the original parameter there; a module that is itself in several groups has been given
-    the sharded one.
+    Each group meets the original parameter there; a module that is itself in several groups has
+    been given the sharded one.
     """
     owners, within = facts(case).owners, _groups_of_leaves(case)
     for source in {tie.source for tie in case.ties}:
         names = [source, *(tie.parameter for tie in case.ties if tie.source == source)]
-        groups = [min(found) for leaf, found in within.items() if any(is_within(n, leaf) for n in names)]
+        groups = [
+            min(found) for leaf, found in within.items() if any(is_within(n, leaf) for n in names)
+        ]
         if owners[source] is not None:
             yield frozenset(groups)
 
 
 def _sharded_twice(case: Case) -> bool:
-    """Whether a group comes upon parameters that another one has sharded, in a module that is in both.
+    """Whether a group comes upon parameters that another one has sharded, in a module that is in
+    both.
 
     Meshes of one rank overlap with nothing.
     """
     owned = [fqn for fqn, owner in facts(case).owners.items() if owner is not None]
     several = [leaf for leaf, groups in _groups_of_leaves(case).items() if len(groups) > 1]
-    return case.mesh.data_size > 1 and any(is_within(fqn, leaf) for fqn in owned for leaf in several)
+    return case.mesh.data_size > 1 and any(
+        is_within(fqn, leaf) for fqn in owned for leaf in several
+    )
 
 
 def _groups_of_leaves(case: Case) -> dict[str, set[int]]:
-    """The groups that each leaf is in, under whatever name: those made before what is in between was.
+    """The groups that each leaf is in, under whatever name: those made before what is in between
+    was.
 
-    ``_get_managed_modules`` in torch/distributed/fsdp/_fully_shard/_fsdp_init.py leaves out what is wrapped.
+    ``_get_managed_modules`` in torch/distributed/fsdp/_fully_shard/_fsdp_init.py leaves out what
+    is wrapped.
     """
     groups: dict[str, set[int]] = {}
     wrapped: set[str] = set()

@@ -2,7 +2,8 @@
 
 On NCCL a communicator costs more than a case, so groups of the same ranks are made once per world:
 :func:`prepare_groups` runs on *every* rank of the world (making a group is collective), and
-``DeviceMesh`` is given the same groups again whenever torch builds a mesh, also inside ``fully_shard``.
+``DeviceMesh`` is given the same groups again whenever torch builds a mesh, also inside
+``fully_shard``.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _meshes: dict[Mesh, DeviceMesh] = {}
 class RankMesh:
     """The mesh of one case as seen from one rank.
 
-    ``rank``, ``size`` and ``group`` are those of the data-parallel ranks of this slice, ``data_mesh`` is what
-    ``fully_shard`` gets. ``everyone`` is the group of all ranks of the case, ``global_rank`` this rank's
-    place in it.
+    ``rank``, ``size`` and ``group`` are those of the data-parallel ranks of this slice,
+    ``data_mesh`` is what ``fully_shard`` gets. ``everyone`` is the group of all ranks of the case,
+    ``global_rank`` this rank's place in it.
     """
 
     rank: int
@@ -57,9 +58,9 @@ def _with_scatter_groups(make: Callable[..., Any]) -> Callable[..., Any]:
     """Answers ``set_separate_reduce_scatter_group`` with a group that is there.
 
     Every group that it made would live as long as the world. And it makes them with
-    ``use_local_synchronization``: the name of such a group counts the groups of the rank that makes it
-    (``_hash_ranks_to_str`` in torch/distributed/distributed_c10d.py), so ranks of which some were idle in an
-    earlier case would wait for each other under different names.
+    ``use_local_synchronization``: the name of such a group counts the groups of the rank that
+    makes it (``_hash_ranks_to_str`` in torch/distributed/distributed_c10d.py), so ranks of which
+    some were idle in an earlier case would wait for each other under different names.
     """
 
     def new_group(ranks: list[int] | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -89,7 +90,9 @@ def _axes(mesh: Mesh) -> dict[str, int]:
 
 
 def _rank_lists(mesh: Mesh, shard_factors: set[int]) -> list[list[int]]:
-    """All groups of ranks that a mesh, its slices and the smaller meshes of int reshards are made of."""
+    """All groups of ranks that a mesh, its slices and the smaller meshes of int reshards are made
+    of.
+    """
     ranks = torch.arange(mesh.size).view(
         mesh.pipeline or 1, mesh.replicate or 1, mesh.shard, mesh.tensor or 1
     )
@@ -105,11 +108,14 @@ def _rank_lists(mesh: Mesh, shard_factors: set[int]) -> list[list[int]]:
 
 
 def prepare_groups(case: Case) -> None:
-    """Makes every process group that ``case`` will need. All ranks of the world call this together."""
+    """Makes every process group that ``case`` will need. All ranks of the world call this
+    together.
+    """
     factors = {
         g.reshard_after_forward
         for g in case.wrap
-        if isinstance(g.reshard_after_forward, int) and not isinstance(g.reshard_after_forward, bool)
+        if isinstance(g.reshard_after_forward, int)
+        and not isinstance(g.reshard_after_forward, bool)
     }
     for ranks in _rank_lists(case.mesh, factors):
         _device_mesh.new_group(ranks)

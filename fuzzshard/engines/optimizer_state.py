@@ -1,7 +1,8 @@
-"""Which parameters have a gradient, and which a state of the optimizer, after each op of a schedule.
+"""Which parameters have a gradient, and which a state of the optimizer, after each op of a
+schedule.
 
-Two documented errors follow from that: a checkpoint that lacks the state of a parameter, and the foreach
-implementation of ``zero_grad`` over plain tensors and DTensors.
+Two documented errors follow from that: a checkpoint that lacks the state of a parameter, and the
+foreach implementation of ``zero_grad`` over plain tensors and DTensors.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Lack(enum.Enum):
 
 @dataclasses.dataclass
 class Known:
-    """A set of parameters of which not all may be known: ``sure`` are in it, ``maybe`` are or are not."""
+    """A set of parameters of which not all may be known: ``sure`` are in it, ``maybe`` are or are
+    not.
+    """
 
     sure: set[str] = dataclasses.field(default_factory=set)
     maybe: set[str] = dataclasses.field(default_factory=set)
@@ -58,7 +61,9 @@ class Known:
 
 @functools.lru_cache(maxsize=8)
 def lacks(case: Case, engine: str) -> tuple[tuple[Lack, int, bool], ...]:
-    """What is lacking, at which op, and whether that is certain; up to the first that is certain."""
+    """What is lacking, at which op, and whether that is certain; up to the first that is
+    certain.
+    """
     loads = any(op.loads for op in case.schedule)
     zeroes = case.optimizer.foreach and any(
         op.zeroes_gradients and not op.set_to_none for op in case.schedule
@@ -83,7 +88,9 @@ class _Walk:
         self.tape = Tape(case, self.found, Unwatched())
         self.at = ScheduleState(case)
         exclude = case.optimizer.exclude
-        self.optimized = {f for f in self.found.parameters if not any(is_within(f, e) for e in exclude)}
+        self.optimized = {
+            f for f in self.found.parameters if not any(is_within(f, e) for e in exclude)
+        }
         self.stateless = case.optimizer.kind == "sgd" and not case.optimizer.momentum
         self.grads = Known()
         self.unreduced: dict[int | None, set[str]] = {}
@@ -114,7 +121,9 @@ class _Walk:
                 self.unreduced.clear()
 
     def _backward(self, losses: list[Node]) -> None:
-        """``fully_shard`` hands out a gradient when it is reduced, and so is what no group manages."""
+        """``fully_shard`` hands out a gradient when it is reduced, and so is what no group
+        manages.
+        """
         came = {fqn for node in reached(losses) for fqn in node.parameters} - self.at.frozen
         if not self.sharded:
             self.grads.add(Known(came))
@@ -128,7 +137,11 @@ class _Walk:
                 if sure:
                     held.clear()
         for fqn, owner in self.found.owners.items():
-            if fills_unused(self.case, owner) and self.at.flags.synced(owner) and fqn not in self.at.frozen:
+            if (
+                fills_unused(self.case, owner)
+                and self.at.flags.synced(owner)
+                and fqn not in self.at.frozen
+            ):
                 self.grads.add(Known(maybe={fqn}))
 
     def _zero_grad(self) -> Iterator[tuple[Lack, int, bool]]:
@@ -151,7 +164,11 @@ class _Walk:
         kinds: dict[object, set[bool]] = {}
         for fqn in names:
             owner = self.found.owners[fqn]
-            offloaded = not on_host and owner is not UNMANAGED and self.case.wrap[owner].offload is not None
+            offloaded = (
+                not on_host
+                and owner is not UNMANAGED
+                and self.case.wrap[owner].offload is not None
+            )
             key = (stored_dtype(self.case, fqn, self.at.cast), offloaded)
             is_dtensor = owner is not UNMANAGED or fqn in planned
             if is_dtensor or math.prod(self.found.parameters[fqn]) > 1:
@@ -159,7 +176,8 @@ class _Walk:
         return any(len(kind) > 1 for kind in kinds.values())
 
     def _initialise(self) -> None:
-        """``_init_optim_state``: an optimizer without state makes a step on zeros, if there are no gradients.
+        """``_init_optim_state``: an optimizer without state makes a step on zeros, if there are no
+        gradients.
 
         Afterwards it has no gradients either.
         """

@@ -1,8 +1,10 @@
-"""Mixed precision as ``MixedPrecisionPolicy`` documents it, done to a plain module: what the reference does.
+"""Mixed precision as ``MixedPrecisionPolicy`` documents it, done to a plain module: what the
+reference does.
 
-Follows the docstring of ``MixedPrecisionPolicy`` (torch/distributed/fsdp/_fully_shard/_fsdp_api.py) and, for
-FSDP1, that of ``MixedPrecision`` (torch/distributed/fsdp/api.py), with classic master weights: the optimizer
-steps parameters in their own dtype, modules compute with low-precision copies.
+Follows the docstring of ``MixedPrecisionPolicy``
+(torch/distributed/fsdp/_fully_shard/_fsdp_api.py) and, for FSDP1, that of ``MixedPrecision``
+(torch/distributed/fsdp/api.py), with classic master weights: the optimizer steps parameters in
+their own dtype, modules compute with low-precision copies.
 """
 
 from __future__ import annotations
@@ -32,10 +34,11 @@ from fuzzshard.engines.nested import map_tensors
 class ParameterDtypes(NamedTuple):
     """What policies say of parameters, by name.
 
-    ``computing`` are the dtypes that modules compute in, ``reduce`` those that gradients are reduced in, each
-    only where a policy names one. With ``follow_parameters`` a gradient without an entry is reduced in the
-    dtype of its trained parameter, and whatever arrives is cast at once: "the autograd engine casts incoming
-    gradients" to ``torch.Tensor.grad_dtype``. Without, it is reduced in the dtype that it has.
+    ``computing`` are the dtypes that modules compute in, ``reduce`` those that gradients are
+    reduced in, each only where a policy names one. With ``follow_parameters`` a gradient without
+    an entry is reduced in the dtype of its trained parameter, and whatever arrives is cast at
+    once: "the autograd engine casts incoming gradients" to ``torch.Tensor.grad_dtype``. Without,
+    it is reduced in the dtype that it has.
     """
 
     computing: Mapping[str, torch.dtype]
@@ -45,7 +48,9 @@ class ParameterDtypes(NamedTuple):
 
 def parameter_dtypes(case: Case, found: Facts) -> ParameterDtypes:
     """Return what the policies of ``case`` say."""
-    owned = {fqn: policies(case)[owner] for fqn, owner in found.owners.items() if owner is not None}
+    owned = {
+        fqn: policies(case)[owner] for fqn, owner in found.owners.items() if owner is not None
+    }
     return ParameterDtypes(
         {
             fqn: DTYPES[policy.param]
@@ -61,8 +66,8 @@ class MasterWeights:
     """The low-precision copies of parameters that a model computes with.
 
     At rest the parameters themselves, the *masters*, are registered. While the model is
-    :meth:`computing`, and during a backward, the *leaves* take their places, at every module where a
-    parameter is registered. Gradients arrive at the leaves, in the dtype that ``policy`` says.
+    :meth:`computing`, and during a backward, the *leaves* take their places, at every module where
+    a parameter is registered. Gradients arrive at the leaves, in the dtype that ``policy`` says.
     """
 
     def __init__(self, model: nn.Module, policy: ParameterDtypes) -> None:
@@ -100,7 +105,9 @@ class MasterWeights:
             parameters[name] = master
 
     def _leaf(self, fqn: str, master: nn.Parameter) -> nn.Parameter:
-        """The copy of ``master``, written anew only when that has changed: a backward may need it yet."""
+        """The copy of ``master``, written anew only when that has changed: a backward may need it
+        yet.
+        """
         dtype, gradient = self._policy.computing.get(fqn, master.dtype), None
         if self._policy.follow_parameters:
             gradient = self._policy.reduce.get(fqn, master.dtype)
@@ -134,7 +141,9 @@ def accumulates_in_reduce_dtype(case: Case) -> bool:
 
 
 def cast_boundaries(case: Case, modules: Mapping[str, nn.Module]) -> None:
-    """Makes the wrapped ``modules`` (by path) cast their inputs and outputs as the policies say."""
+    """Makes the wrapped ``modules`` (by path) cast their inputs and outputs as the policies
+    say.
+    """
     for path, dtypes in casts(case).items():
         module = modules[path]
         module.register_forward_pre_hook(

@@ -1,9 +1,9 @@
 """When the reducer of ``DistributedDataParallel`` raises: what follows from a case alone.
 
-The reducer (torch/csrc/distributed/c10d/reducer.cpp) expects a gradient of every parameter that it was
-constructed with, once between a forward and the next. A forward in training with synchronisation prepares it:
-with ``find_unused_parameters`` the parameters that the outputs do not depend on are marked ready with the
-first gradient that comes.
+The reducer (torch/csrc/distributed/c10d/reducer.cpp) expects a gradient of every parameter that it
+was constructed with, once between a forward and the next. A forward in training with
+synchronisation prepares it: with ``find_unused_parameters`` the parameters that the outputs do not
+depend on are marked ready with the first gradient that comes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ class Complaint(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ReducerOptions:
-    """What the reducer is constructed with. ``built_by_forward``: ``replicate`` does so in a forward.
+    """What the reducer is constructed with. ``built_by_forward``: ``replicate`` does so in a
+    forward.
 
-    With ``static_graph`` it finds out in the first iteration what every backward comes to, and a case whose
-    graph changes is not run. ``ignored`` are parameters that it does not get.
+    With ``static_graph`` it finds out in the first iteration what every backward comes to, and a
+    case whose graph changes is not run. ``ignored`` are parameters that it does not get.
     """
 
     built_by_forward: bool = False
@@ -59,12 +60,16 @@ def reducer_options(case: Case, engine: str) -> ReducerOptions:
 
 @functools.lru_cache(maxsize=8)
 def complaint(case: Case, options: ReducerOptions) -> tuple[Complaint, int] | None:
-    """The first complaint and the op that raises it (-1: construction); None where there is none."""
+    """The first complaint and the op that raises it (-1: construction); None where there is
+    none.
+    """
     return next(_Reducer(case, options).complaints(), None)
 
 
 class _Reducer:
-    """Follows a schedule. ``parameters`` are those that the reducer has; None before it is constructed."""
+    """Follows a schedule. ``parameters`` are those that the reducer has; None before it is
+    constructed.
+    """
 
     def __init__(self, case: Case, options: ReducerOptions) -> None:
         self.case, self.options = case, options
@@ -81,7 +86,9 @@ class _Reducer:
         self.ready: set[str] = set()
 
     def complaints(self) -> Iterator[tuple[Complaint, int]]:
-        """Every complaint in order; what comes after the first is what a reducer would say that went on."""
+        """Every complaint in order; what comes after the first is what a reducer would say that
+        went on.
+        """
         if not self.options.built_by_forward:
             yield from self._construct(-1, self._frozen_at_construction())
         for at in follow(self.case):
@@ -91,7 +98,9 @@ class _Reducer:
                     yield from self._construct(index, frozenset(self.at.frozen))
                 self._forward(op.call)
             if op.takes:
-                taken = [node for forward in self.at.taken for node in self.losses.pop(forward.place)]
+                taken = [
+                    node for forward in self.at.taken for node in self.losses.pop(forward.place)
+                ]
                 self.at.skipped = not taken
                 yield from self._backward(taken)
             if op.rebuilds:
@@ -132,7 +141,9 @@ class _Reducer:
             self.unused = (self.parameters or frozenset()) - _leaves(outputs)
 
     def _through_sink(self, outputs: list[Value]) -> list[Value]:
-        """``_DDPSink`` (torch/nn/parallel/distributed.py): a gradient of one output goes on to them all."""
+        """``_DDPSink`` (torch/nn/parallel/distributed.py): a gradient of one output goes on to
+        them all.
+        """
         sink = self.tape.node(outputs)
         return [node if node is None or _is_input(node) else sink for node in outputs]
 

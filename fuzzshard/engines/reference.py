@@ -1,4 +1,6 @@
-"""The truth: the plain module, with an explicit gradient all-reduce where the schedule synchronises."""
+"""The truth: the plain module, with an explicit gradient all-reduce where the schedule
+synchronises.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,17 @@ class Reference(Engine):
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
-        """Emulates mixed precision; watches which FSDP roots a backward reaches: their groups synchronise."""
+        """Emulates mixed precision; watches which FSDP roots a backward reaches: their groups
+        synchronise.
+        """
         _run_hooks_around_methods(self.facts, self._modules)
         self.master_weights = self.make_master_weights(model)
         cast_boundaries(self.case, self._modules)
         self._reached: set[int] = set()
         managing = set(self.facts.owners.values())
-        for index, (root, group) in enumerate(zip(root_groups(self.case), self.case.wrap, strict=True)):
+        for index, (root, group) in enumerate(
+            zip(root_groups(self.case), self.case.wrap, strict=True)
+        ):
             watch = functools.partial(self._watch, root, index in managing)
             for path in group.modules:
                 model.get_submodule(path).register_forward_hook(watch, with_kwargs=True)
@@ -90,21 +96,26 @@ class Reference(Engine):
     ) -> object:
         """Notes which FSDP roots a backward comes to: through an output of one of their modules.
 
-        Inputs of a module that ``manages`` parameters pass through a function of ``fully_shard``: one that is
-        returned as it is is another tensor then, and a backward to the input itself does not come here.
+        Inputs of a module that ``manages`` parameters pass through a function of ``fully_shard``:
+        one that is returned as it is is another tensor then, and a backward to the input itself
+        does not come here.
         """
-        taken = {id(t) for t in tensors_in((args, kwargs)) if t.requires_grad} if manages else set()
+        taken = (
+            {id(t) for t in tensors_in((args, kwargs)) if t.requires_grad} if manages else set()
+        )
         if torch.is_grad_enabled() and any(id(t) in taken for t in tensors_in(output)):
             output = map_tensors(lambda t: t.view_as(t) if id(t) in taken else t, output)
         for tensor in tensors_in(output):
-            # The grad_fn comes first: torch makes that of a view anew which was changed in place, and dies
-            # of a segmentation fault where it does so while a hook is registered.
+            # The grad_fn comes first: torch makes that of a view anew which was changed in place,
+            # and dies of a segmentation fault where it does so while a hook is registered.
             if tensor.grad_fn is not None or tensor.requires_grad:
                 tensor.register_hook(lambda gradient: self._reached.add(root))  # type: ignore[no-untyped-call]
         return output
 
     def _enter(self, group: int, module: nn.Module, args: object) -> None:
-        """Notes that a group has unsharded parameters: no others get zeros in place of a gradient."""
+        """Notes that a group has unsharded parameters: no others get zeros in place of a
+        gradient.
+        """
         self.sync.filling.add(group)
 
     @override
@@ -116,7 +127,9 @@ class Reference(Engine):
 
     @override
     def checkpoints_module(self, path: str) -> bool:
-        """Recomputation updates the statistics of a batch norm twice, with any engine; so must the truth."""
+        """Recomputation updates the statistics of a batch norm twice, with any engine; so must the
+        truth.
+        """
         return has_batch_norm(self.case, path)
 
     @override
@@ -139,11 +152,12 @@ class Reference(Engine):
         return call
 
     def _broadcast_buffers(self) -> None:
-        """Takes the first rank's buffers "at beginning of the forward function", where the case says so.
+        """Takes the first rank's buffers "at beginning of the forward function", where the case
+        says so.
 
         A forward without gradients, or without their synchronisation, puts it off for the next one
-        (``_post_forward`` in torch/nn/parallel/distributed.py). Within ``join()`` they are the last rank's,
-        "since rank 0 may already have been joined" (``_sync_buffers``).
+        (``_post_forward`` in torch/nn/parallel/distributed.py). Within ``join()`` they are the
+        last rank's, "since rank 0 may already have been joined" (``_sync_buffers``).
         """
         if self._broadcasts:
             source = self.mesh.size - 1 if self.case.ddp.join not in (None, "off") else 0
@@ -172,7 +186,9 @@ class Reference(Engine):
 
     @override
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
-        """Nothing under tensor parallelism, where a rank's own gradient may be a part of that sum."""
+        """Nothing under tensor parallelism, where a rank's own gradient may be a part of that
+        sum.
+        """
         if self.case.tensor_parallel:
             return {}
         managed = (fqn for fqn, owner in self.facts.owners.items() if owner is not UNMANAGED)
@@ -183,7 +199,8 @@ class Reference(Engine):
         held = super().gradients()
         if self.sync.local:
             held["local_gradient"] = {
-                fqn: self.sync.with_local(fqn, gradient) for fqn, gradient in held["gradient"].items()
+                fqn: self.sync.with_local(fqn, gradient)
+                for fqn, gradient in held["gradient"].items()
             }
         return held
 
@@ -191,15 +208,21 @@ class Reference(Engine):
 def _drop_gradients(module: nn.Dropout, args: object, output: torch.Tensor) -> torch.Tensor:
     """``dropout`` returns its input itself where that has no elements, under ``no_grad`` as well.
 
-    On ranks that have rows the result requires no gradient, as documented (``torch.no_grad``): a reference
-    whose ranks disagreed would wait for itself.
+    On ranks that have rows the result requires no gradient, as documented (``torch.no_grad``): a
+    reference whose ranks disagreed would wait for itself.
     """
     dropped = module.training and module.p > 0
-    return output.detach() if dropped and not output.numel() and not torch.is_grad_enabled() else output
+    return (
+        output.detach()
+        if dropped and not output.numel() and not torch.is_grad_enabled()
+        else output
+    )
 
 
 def _run_hooks_around_methods(found: Facts, modules: Mapping[str, nn.Module]) -> None:
-    """Makes the method that a block is called by run its forward hooks, as registered forward methods do."""
+    """Makes the method that a block is called by run its forward hooks, as registered forward
+    methods do.
+    """
     for path, block in found.modules.items():
         if isinstance(block, Block) and block.method != "forward":
             module: Any = modules[path]

@@ -1,8 +1,9 @@
 """Errors that are documented contracts of an engine, one by one, each where it is announced.
 
-A refusal is a prediction: of a case and an engine it says at which ops its documentation announces the
-error. The error there makes the case REJECTED for that engine; the other engines are still judged. The same
-text anywhere else is a finding, and so is an error that is certain and does not come.
+A refusal is a prediction: of a case and an engine it says at which ops its documentation announces
+the error. The error there makes the case REJECTED for that engine; the other engines are still
+judged. The same text anywhere else is a finding, and so is an error that is certain and does not
+come.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from fuzzshard.engines.reducer import Complaint, complaint, reducer_options
 
 
 class Due(NamedTuple):
-    """An op at which an error is announced (-1: construction), and whether it is certain to come."""
+    """An op at which an error is announced (-1: construction), and whether it is certain to
+    come.
+    """
 
     op: int
     certain: bool = True
@@ -32,11 +35,12 @@ class Due(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """One documented error: of which engines, its type, a pattern of its text, and where it is announced.
+    """One documented error: of which engines, its type, a pattern of its text, and where it is
+    announced.
 
-    ``due`` says at which ops of a case. ``quote`` is what the documentation says, ``source`` where it does.
-    ``doubt`` is why an error that is announced may not come. A ``UserWarning`` is made an error where it is
-    due, and stays a warning elsewhere.
+    ``due`` says at which ops of a case. ``quote`` is what the documentation says, ``source`` where
+    it does. ``doubt`` is why an error that is announced may not come. A ``UserWarning`` is made an
+    error where it is due, and stays a warning elsewhere.
     """
 
     engines: tuple[str, ...]
@@ -49,7 +53,9 @@ class Refusal:
 
     def says(self, error: BaseException) -> bool:
         """Whether ``error`` is of the type, and has the text."""
-        return type(error).__name__ == self.error and re.search(self.pattern, str(error)) is not None
+        return (
+            type(error).__name__ == self.error and re.search(self.pattern, str(error)) is not None
+        )
 
 
 def _complains(of: Complaint) -> Callable[[Case, str], Iterator[Due]]:
@@ -91,7 +97,9 @@ def _lacks(of: Lack) -> Callable[[Case, str], Iterator[Due]]:
 
 def _changes_views(case: Case, engine: str) -> Iterator[Due]:
     """Forwards with gradients that call a wrapped module whose output is changed in place."""
-    changed = changed_outputs(case).intersection(path for group in case.wrap for path in group.modules)
+    changed = changed_outputs(case).intersection(
+        path for group in case.wrap for path in group.modules
+    )
     for at in follow(case):
         call = at.op.begins
         if call and call.grad and not changed.isdisjoint(at.calls_of(call.target)):
@@ -142,7 +150,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "RuntimeError",
         "is not needed when a module",
         _complains(Complaint.NOTHING_TO_REDUCE),
-        "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a "
+        "DistributedDataParallel is not needed when a module doesn't have any parameter that "
+        "requires a "
         "gradient.",
         f"{_DDP}, __init__",
     ),
@@ -151,9 +160,12 @@ REFUSALS: tuple[Refusal, ...] = (
         "RuntimeError",
         "Expected to mark a variable ready only once",
         _complains(Complaint.READY_TWICE),
-        "For unused parameters, DDP would not expect gradients from then. However, if an unused parameter "
-        "becomes part of the autograd graph at a later point in time ..., the gradient will show up "
-        "unexpectedly. ... Please make sure model parameters are not shared across multiple concurrent "
+        "For unused parameters, DDP would not expect gradients from then. However, if an unused "
+        "parameter "
+        "becomes part of the autograd graph at a later point in time ..., the gradient will show "
+        "up "
+        "unexpectedly. ... Please make sure model parameters are not shared across multiple "
+        "concurrent "
         "forward-backward passes.",
         f"{_REDUCER}, checkAndRaiseMarkedTwiceError",
     ),
@@ -162,7 +174,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "RuntimeError",
         "requires a single root module",
         _has_flaw(Flaw.LIST_GROUP_AS_ROOT),
-        "Lazy initialization ... means that we can determine which state is the root, and we do so by the "
+        "Lazy initialization ... means that we can determine which state is the root, and we do "
+        "so by the "
         "1st state to run forward. ... requires a single root module",
         f"{_STATE}, _lazy_init",
     ),
@@ -171,7 +184,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "RuntimeError",
         "requires running forward through the root module first",
         _has_flaw(Flaw.ROOT_RUNS_LATER),
-        "state has already been lazily initialized for ...: requires running forward through the root module "
+        "state has already been lazily initialized for ...: requires running forward through the "
+        "root module "
         "first",
         f"{_STATE}, _lazy_init",
     ),
@@ -189,10 +203,12 @@ REFUSALS: tuple[Refusal, ...] = (
         "RuntimeError",
         "Cannot concatenate overlapping meshes",
         _shards_twice,
-        "the same rule for a module that is registered in two groups: the second one meets a DTensor on its "
+        "the same rule for a module that is registered in two groups: the second one meets a "
+        "DTensor on its "
         "own mesh",
         "torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _init_sharded_param",
-        doubt="the second group has to leave out what is assigned to a group already (fully_shard, module)",
+        doubt="the second group has to leave out what is assigned to a group already "
+        "(fully_shard, module)",
     ),
     Refusal(
         ("fully_shard",),
@@ -208,8 +224,10 @@ REFUSALS: tuple[Refusal, ...] = (
         "RuntimeError",
         "_foreach_zero_.* got mixed torch.Tensor and DTensor",
         _lacks(Lack.ONE_KIND_OF_GRADIENT),
-        "with foreach the gradients of all parameters are zeroed in one call for each device and dtype; got "
-        "mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor before calling "
+        "with foreach the gradients of all parameters are zeroed in one call for each device and "
+        "dtype; got "
+        "mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor before "
+        "calling "
         "distributed operators",
         "torch/optim/optimizer.py, zero_grad; torch/distributed/tensor/_dispatch.py",
         doubt="gradients that a backward of another FSDP root reduces may come later",
@@ -219,7 +237,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "ValueError",
         "Must flatten tensors with uniform `requires_grad`",
         _mixes_requires_grad,
-        "For use_orig_params=False, each FSDP instance must manage parameters that are all frozen or all "
+        "For use_orig_params=False, each FSDP instance must manage parameters that are all frozen "
+        "or all "
         "non-frozen.",
         f"torch/distributed/fsdp/fully_sharded_data_parallel.py, class docstring; {_FLAT}, "
         "_validate_tensors_to_flatten",
@@ -229,8 +248,10 @@ REFUSALS: tuple[Refusal, ...] = (
         "ValueError",
         "FSDP does not support wrapping such modules when use_orig_params=False",
         _mixes_requires_grad_below_root,
-        "given `modules_to_wrap`, each module would manage parameters that are uniformly frozen or "
-        "non-frozen. This uniformity requirement is strict for `use_orig_params=False` (hard error)",
+        "given `modules_to_wrap`, each module would manage parameters that are uniformly frozen "
+        "or "
+        "non-frozen. This uniformity requirement is strict for `use_orig_params=False` (hard "
+        "error)",
         "torch/distributed/fsdp/_wrap_utils.py, _validate_frozen_params",
     ),
     Refusal(
@@ -246,9 +267,11 @@ REFUSALS: tuple[Refusal, ...] = (
         "RuntimeError",
         "Missing optimizer state for parameter|Missing key in checkpoint state_dict",
         _lacks(Lack.SAVED_STATE),
-        "The parameter requires gradients but has no saved optimizer state. / The default behavior is to "
+        "The parameter requires gradients but has no saved optimizer state. / The default "
+        "behavior is to "
         "match key exactly between state_dict and metadata.",
-        f"{_STATE_DICT}, _split_optim_state_dict; torch/distributed/checkpoint/default_planner.py, "
+        f"{_STATE_DICT}, _split_optim_state_dict; "
+        "torch/distributed/checkpoint/default_planner.py, "
         "create_default_local_load_plan",
         doubt="get_optimizer_state_dict may make the states that are lacking (pytorch PR 192307)",
     ),

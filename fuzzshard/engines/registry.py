@@ -25,12 +25,15 @@ def _may_draw_otherwise(case: Case) -> bool:
     drops = any(leaf.drops for leaf in facts(case).leaves.values())
     if case.compile not in TRACED_BACKWARD or not drops:
         return False
-    return case.compile == "inductor" or bool(features(case) & {"edge:unused_value", "edge:unused_output"})
+    return case.compile == "inductor" or bool(
+        features(case) & {"edge:unused_value", "edge:unused_output"}
+    )
 
 
 DRAWS_OTHERWISE = Exclusion(
     "dropouts draw other values compiled: Inductor's all, a graph's after one that nothing reads",
-    "github.com/pytorch/pytorch/issues/141645: Inductor has a generator of its own, by design; a graph "
+    "github.com/pytorch/pytorch/issues/141645: Inductor has a generator of its own, by design; a "
+    "graph "
     "leaves out what nothing reads",
 )
 FLAT_PARAMETERS_UNREAD = Exclusion(

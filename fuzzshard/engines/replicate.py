@@ -1,4 +1,6 @@
-"""``replicate``: composable DDP, which hooks the module itself and is constructed by the first forward."""
+"""``replicate``: composable DDP, which hooks the module itself and is constructed by the first
+forward.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,12 @@ class Replicate(DDP):
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         paths = ignored_modules(self.case, by_replicate=True)
-        ignored = {id(self.parameter(fqn)) for fqn in ignored_parameters(self.case, by_replicate=True)}
-        ddp_options.spoil(self.case, self.mesh, (p for p in model.parameters() if id(p) not in ignored))
+        ignored = {
+            id(self.parameter(fqn)) for fqn in ignored_parameters(self.case, by_replicate=True)
+        }
+        ddp_options.spoil(
+            self.case, self.mesh, (p for p in model.parameters() if id(p) not in ignored)
+        )
         module = replicate(
             model,
             ignored_modules=[model.get_submodule(path) for path in paths] or None,

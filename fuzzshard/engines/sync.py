@@ -1,4 +1,6 @@
-"""Explicit gradient synchronisation: the reference's only one, and that of parameters no group manages."""
+"""Explicit gradient synchronisation: the reference's only one, and that of parameters no group
+manages.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from fuzzshard.engines.mesh import RankMesh
 class GradientDtypes:
     """How the gradients of low-precision copies reach the parameters that are trained.
 
-    ``leaves`` are the copies that a backward fills. ``reduce`` are the dtypes in which gradients are reduced;
-    where there is none it is the trained parameter's if ``follow_parameters``, and else the gradient's own.
-    ``accumulate`` says whether unsynchronised ones add up in these too.
+    ``leaves`` are the copies that a backward fills. ``reduce`` are the dtypes in which gradients
+    are reduced; where there is none it is the trained parameter's if ``follow_parameters``, and
+    else the gradient's own. ``accumulate`` says whether unsynchronised ones add up in these too.
     """
 
     leaves: Mapping[str, torch.nn.Parameter] = dataclasses.field(default_factory=dict)
@@ -34,11 +36,12 @@ FULL_PRECISION = GradientDtypes()
 
 
 class ExplicitSync:
-    """Averages gradients over the mesh after a backward, accumulating in the order a sharded engine does.
+    """Averages gradients over the mesh after a backward, accumulating in the order a sharded
+    engine does.
 
-    Between two synchronised backwards gradients add up locally; a synchronised backward averages the
-    local sum and adds it to what ``.grad`` held. Parameters without a gradient are skipped: every
-    rank runs the same graph, so they are the same ones everywhere.
+    Between two synchronised backwards gradients add up locally; a synchronised backward averages
+    the local sum and adds it to what ``.grad`` held. Parameters without a gradient are skipped:
+    every rank runs the same graph, so they are the same ones everywhere.
     """
 
     def __init__(
@@ -67,15 +70,19 @@ class ExplicitSync:
     def after_backward(self, parameters: dict[str, torch.nn.Parameter], reached: set[int]) -> None:
         """Accumulates, and reduces the gradients of the groups that synchronise now.
 
-        A backward finalises every group of the FSDP roots that it goes through, whether it brings the
-        group a gradient or not: ``reached`` are these roots. What no group manages is averaged by hand, all
-        of it.
+        A backward finalises every group of the FSDP roots that it goes through, whether it brings
+        the group a gradient or not: ``reached`` are these roots. What no group manages is averaged
+        by hand, all of it.
         """
         news = {fqn: g for fqn in self.owners if (g := self._take(fqn, parameters)) is not None}
         for fqn, new in news.items():
             for held in (self.local, self.unreduced):
                 total = held[fqn] + new if fqn in held else new
-                held[fqn] = self._to_reduce_dtype(fqn, total, parameters) if self.dtypes.accumulate else total
+                held[fqn] = (
+                    self._to_reduce_dtype(fqn, total, parameters)
+                    if self.dtypes.accumulate
+                    else total
+                )
         roots = {UNMANAGED, *reached, *(self._root(self.owners[fqn]) for fqn in news)}
         for fqn, owner in self.owners.items():
             parameter = parameters[fqn]
@@ -98,8 +105,9 @@ class ExplicitSync:
     def _fill(self, fqn: str, parameters: dict[str, torch.nn.Parameter]) -> None:
         """Makes a gradient of zeros where there is none.
 
-        ``set_reduce_scatter_unused_params`` is "to include zero gradients for parameters that did not receive
-        a gradient in backward" (its docstring in torch/distributed/fsdp/_fully_shard/_fully_shard.py).
+        ``set_reduce_scatter_unused_params`` is "to include zero gradients for parameters that did
+        not receive a gradient in backward" (its docstring in
+        torch/distributed/fsdp/_fully_shard/_fully_shard.py).
         """
         if fqn not in self.local and parameters[fqn].requires_grad:
             zeros = torch.zeros_like(parameters[fqn])
@@ -132,18 +140,23 @@ class ExplicitSync:
     def average(
         self, fqn: str, local: torch.Tensor, accumulated: torch.Tensor | None, divisor: float
     ) -> torch.Tensor:
-        """The sum of the ``local`` gradients of ``fqn``, divided; it will be added to ``accumulated``."""
+        """The sum of the ``local`` gradients of ``fqn``, divided; it will be added to
+        ``accumulated``.
+        """
         if self.mesh.size == 1:
             return local if divisor == 1 else local / divisor
         total = local.clone(memory_format=torch.contiguous_format)
         before = _divided_before(divisor) if total.dtype == torch.float16 else 1
         total.div_(before)
-        dist.all_reduce(total.to_local() if isinstance(total, DTensor) else total, group=self.mesh.group)
+        dist.all_reduce(
+            total.to_local() if isinstance(total, DTensor) else total, group=self.mesh.group
+        )
         return total / (divisor / before)
 
 
 def _divided_before(size: float) -> int:
-    """About the root of ``size``, a power of two: float16 gradients are divided by it before they add up.
+    """About the root of ``size``, a power of two: float16 gradients are divided by it before they
+    add up.
 
     Their sums overflow early (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
     _get_gradient_divide_factors); FSDP1 does the same.

@@ -1,4 +1,6 @@
-"""Tensor parallelism of a plain model by ``parallelize_module``, before ``fully_shard`` gets it."""
+"""Tensor parallelism of a plain model by ``parallelize_module``, before ``fully_shard`` gets
+it.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,17 @@ from torch.distributed.tensor.placement_types import Placement
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import TensorParallel
 
-_LAYOUTS: dict[str, Placement | None] = {"default": None, "replicate": Replicate(), "sequence": Shard(1)}
+_LAYOUTS: dict[str, Placement | None] = {
+    "default": None,
+    "replicate": Replicate(),
+    "sequence": Shard(1),
+}
 
 
 def parallelize_tensors(case: Case, model: nn.Module, mesh: DeviceMesh) -> None:
-    """Parallelizes the modules of the plan over ``mesh``, and ties again what it registered anew."""
+    """Parallelizes the modules of the plan over ``mesh``, and ties again what it registered
+    anew.
+    """
     parallelize_module(model, mesh, {plan.module: _style(plan) for plan in case.tensor_parallel})
     for tie in case.ties:
         path, _, name = tie.parameter.rpartition(".")

@@ -1,4 +1,6 @@
-"""What to run next, given what was run so far. Imports the Case and the strategies, and no torch."""
+"""What to run next, given what was run so far. Imports the Case and the strategies, and no
+torch.
+"""
 
 from fuzzshard.guidance.stream import Feedback, Guidance, GuidedStream, Learner, guided
 

@@ -1,7 +1,8 @@
 """Which mutants are worth a run: what strategies guarantee by construction, and mutation does not.
 
-A case that validates may still be one that torch refuses under every engine, the reference included, or one
-in which a difference means nothing. The strategies draw neither; here the same is asked of a finished case.
+A case that validates may still be one that torch refuses under every engine, the reference
+included, or one in which a difference means nothing. The strategies draw neither; here the same is
+asked of a finished case.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from fuzzshard.parts.op import Switch
 
 MAX_OPS = 48
 MAX_LEAVES = 16
-"""Mutants of mutants must not grow without end. Both are a few times what the strategies draw on average."""
+"""Mutants of mutants must not grow without end. Both are a few times what the strategies draw on
+average.
+"""
 
 
 def fits(case: Case, world_size: int, *, cuda: bool) -> bool:
-    """Whether a world of ``world_size`` ranks can run a valid case, and learns from it what it is about."""
+    """Whether a world of ``world_size`` ranks can run a valid case, and learns from it what it is
+    about.
+    """
     found = facts(case)
     return (
         case.mesh.size <= world_size
@@ -30,7 +35,9 @@ def fits(case: Case, world_size: int, *, cuda: bool) -> bool:
         and unfit_for(case, "cuda" if cuda else "cpu") is None
         and len(case.schedule) <= MAX_OPS
         and sum(not isinstance(m, Block) for _, m in walk(case.model)) <= MAX_LEAVES
-        and (case.relation is None or ("fully_shard" in case.engines and variant(case) is not None))
+        and (
+            case.relation is None or ("fully_shard" in case.engines and variant(case) is not None)
+        )
         and _options_meet(case, found)
         and _trains(case, found)
     )
@@ -72,10 +79,11 @@ def _is_int(value: object) -> bool:
 
 
 def _trains(case: Case, found: Facts) -> bool:
-    """Whether every backward has something to differentiate, and parameters are not changed under a loss.
+    """Whether every backward has something to differentiate, and parameters are not changed under
+    a loss.
 
-    autograd refuses a backward through parameters that a step has changed in place. A state is saved and
-    loaded where no gradients wait to be synchronised.
+    autograd refuses a backward through parameters that a step has changed in place. A state is
+    saved and loaded where no gradients wait to be synchronised.
     """
     flow = Flow(case.model, case.inputs, found, case.ties)
     off: set[Switch] = set()

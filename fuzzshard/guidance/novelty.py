@@ -1,7 +1,8 @@
 """How new a case is: how seldom the features that it combines were combined before.
 
-Features that interact make a bug; most bugs need one to three of them (Kuhn, Wallace, Gallo: Software Fault
-Interactions, TSE 2004). So a conjunction of features is what a branch is to a coverage-guided fuzzer.
+Features that interact make a bug; most bugs need one to three of them (Kuhn, Wallace, Gallo:
+Software Fault Interactions, TSE 2004). So a conjunction of features is what a branch is to a
+coverage-guided fuzzer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.features import ALL_FEATURES, features
 
 _INCIDENTAL = ("leaf:", "values:", "loss:", "dtype:")
-"""Dimensions in which every case is drawn about evenly, and that bugs rarely ask for in a conjunction."""
+"""Dimensions in which every case is drawn about evenly, and that bugs rarely ask for in a
+conjunction.
+"""
 GUIDING: tuple[str, ...] = tuple(f for f in ALL_FEATURES if not f.startswith(_INCIDENTAL))
 """The features whose conjunctions count."""
 _INDEX = {feature: index for index, feature in enumerate(GUIDING)}
@@ -62,10 +65,12 @@ class Conjunctions:
         return int(self._counts[i + _PAIRS[j] + _TRIPLES[k]])
 
     def rarity(self, present: Indices) -> float:
-        """The score of a case: the sum of ``1 / sqrt(1 + count)`` over its conjunctions, by its size.
+        """The score of a case: the sum of ``1 / sqrt(1 + count)`` over its conjunctions, by its
+        size.
 
-        Without the division cases with many features would always win, in which features hide one another;
-        divided by the cube of their number, which makes it the mean over triples, those with the fewest.
+        Without the division cases with many features would always win, in which features hide one
+        another; divided by the cube of their number, which makes it the mean over triples, those
+        with the fewest.
         """
         size: float = max(len(present), 1) ** SIZE_EXPONENT
         return float(_WORTH[self._counts[_cells(present)]].sum()) / size
@@ -81,13 +86,15 @@ _PAIRS, _TRIPLES = (
     np.array([math.comb(n + size - 1, size) for n in range(len(GUIDING) + 1)], dtype=np.intp)
     for size in (2, 3)
 )
-"""How many pairs, and triples, of features below ``n`` there are: ``i <= j <= k`` in colexicographic order is
-number ``i + _PAIRS[j] + _TRIPLES[k]``."""
+"""How many pairs, and triples, of features below ``n`` there are: ``i <= j <= k`` in
+colexicographic order is number ``i + _PAIRS[j] + _TRIPLES[k]``."""
 
 
 @functools.lru_cache(maxsize=128)
 def _triples(count: int) -> tuple[Indices, Indices, Indices]:
-    """Three arrays: a feature is (i, i, i), a pair (i, i, k), a triple (i, j, k), with i < j < k < count."""
+    """Three arrays: a feature is (i, i, i), a pair (i, i, k), a triple (i, j, k), with i < j < k <
+    count.
+    """
     cube = np.arange(count)
     i, j, k = (axis.ravel() for axis in np.meshgrid(cube, cube, cube, indexing="ij"))
     ordered = (i <= j) & ((j < k) | ((i == j) & (j == k)))

@@ -19,7 +19,8 @@ TOURNAMENT = 3
 class Entry:
     """A case that ran. ``bonus`` is for what it was first to reach in torch.
 
-    ``children`` counts the mutants made of it, ``fruitful`` those that became interesting themselves.
+    ``children`` counts the mutants made of it, ``fruitful`` those that became interesting
+    themselves.
     """
 
     case: Case
@@ -31,9 +32,9 @@ class Entry:
     def energy(self, rarity: float) -> float:
         """The weight with which an entry is chosen that is as rare as ``rarity`` now.
 
-        It falls with every child, less so if children were interesting. After the power schedules of AFLFast
-        (Boehme, Pham, Roychoudhury: Coverage-based greybox fuzzing as Markov chain, CCS 2016): what lies on
-        rare paths gets more, what was fuzzed often gets less.
+        It falls with every child, less so if children were interesting. After the power schedules
+        of AFLFast (Boehme, Pham, Roychoudhury: Coverage-based greybox fuzzing as Markov chain, CCS
+        2016): what lies on rare paths gets more, what was fuzzed often gets less.
         """
         return rarity * self.bonus * (1 + self.fruitful) / (1 + self.children)
 
@@ -50,7 +51,9 @@ class Pool:
         del self.entries[:-MAX_ENTRIES]
 
     def choose(self, rng: Random, rarity: Callable[[Entry], float]) -> Entry:
-        """One of a few entries taken at random, as often as its energy says; the pool must not be empty."""
+        """One of a few entries taken at random, as often as its energy says; the pool must not be
+        empty.
+        """
         offered = rng.choices(self.entries, k=TOURNAMENT)
         (entry,) = rng.choices(offered, [entry.energy(rarity(entry)) for entry in offered])
         return entry

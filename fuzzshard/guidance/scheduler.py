@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from random import Random
 
 FLOOR = 0.8
-"""The part of all choices that does not depend on earnings: no source starves, so any may come back."""
+"""The part of all choices that does not depend on earnings: no source starves, so any may come
+back.
+"""
 FIRST_SHARE = 0.7
-"""Of that, what goes to the first source (the strategies); the others have equal parts of the rest."""
+"""Of that, what goes to the first source (the strategies); the others have equal parts of the
+rest.
+"""
 MEMORY = 0.99
-"""How much of what a source has earned still counts after its next case: novelty becomes rarer with time."""
+"""How much of what a source has earned still counts after its next case: novelty becomes rarer
+with time.
+"""
 _FIRST_COST = 1.0
 """Every source begins as if it had brought in something at that cost, so that each is tried."""
 
@@ -23,7 +29,9 @@ class _Earnings:
 
 
 class Scheduler:
-    """A bandit over named sources, by novelty for what it costs, with exponential forgetting and a floor."""
+    """A bandit over named sources, by novelty for what it costs, with exponential forgetting and a
+    floor.
+    """
 
     def __init__(self, sources: Sequence[str]) -> None:
         first, *others = sources
@@ -41,10 +49,15 @@ class Scheduler:
         """How often each source is chosen; they sum to 1."""
         rates = {source: earned.novelty / earned.cost for source, earned in self._earnings.items()}
         total = sum(rates.values())
-        return {source: self._floors[source] + (1 - FLOOR) * rate / total for source, rate in rates.items()}
+        return {
+            source: self._floors[source] + (1 - FLOOR) * rate / total
+            for source, rate in rates.items()
+        }
 
     def reward(self, source: str, novelty: float, cost: float) -> None:
-        """What a candidate of ``source`` brought in, and what part of the time of a run it cost."""
+        """What a candidate of ``source`` brought in, and what part of the time of a run it
+        cost.
+        """
         earned = self._earnings[source]
         earned.novelty = MEMORY * earned.novelty + novelty
         earned.cost = MEMORY * earned.cost + cost

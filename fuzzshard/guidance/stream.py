@@ -1,7 +1,9 @@
-"""The guided stream: candidates from the strategies and from mutations, of which the most novel one is run.
+"""The guided stream: candidates from the strategies and from mutations, of which the most novel
+one is run.
 
-Drawing a case costs a hundredth of running it, so a few are drawn for each that runs. A share of the cases is
-run as it is drawn, so that what no feature describes is reached as often as the strategies reach it.
+Drawing a case costs a hundredth of running it, so a few are drawn for each that runs. A share of
+the cases is run as it is drawn, so that what no feature describes is reached as often as the
+strategies reach it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from fuzzshard.guidance.pool import Entry, Pool
 from fuzzshard.guidance.scheduler import Scheduler
 
 Guidance = Literal["none", "features", "coverage"]
-"""What cases are chosen by: nothing, the features that they combine, or also what they reach in torch."""
+"""What cases are chosen by: nothing, the features that they combine, or also what they reach in
+torch.
+"""
 
 FRESH = "fresh"
 """The source that draws from the strategies."""
@@ -28,16 +32,20 @@ PLAIN_SHARE = 0.25
 CANDIDATES = 8
 """How many candidates compete for a run."""
 COST_EXPONENT = 0.25
-"""How much the time that a candidate takes counts against it: time is what a campaign has, and cases what
-benchmarks count.
+"""How much the time that a candidate takes counts against it: time is what a campaign has, and
+cases what benchmarks count.
 """
 MAX_IN_FLIGHT = 4096
-"""Cases that wait for a verdict; one that has none by then (the campaign has dropped it) is forgotten."""
+"""Cases that wait for a verdict; one that has none by then (the campaign has dropped it) is
+forgotten.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Feedback:
-    """What became of a case: whether it ``passed``, and how many points of torch it was first to reach."""
+    """What became of a case: whether it ``passed``, and how many points of torch it was first to
+    reach.
+    """
 
     case: Case
     passed: bool
@@ -67,7 +75,9 @@ class _Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class _Running:
-    """A case that was handed out: how novel it was then, and the sources of all that competed for its run."""
+    """A case that was handed out: how novel it was then, and the sources of all that competed for
+    its run.
+    """
 
     chosen: _Candidate
     novelty: float
@@ -77,8 +87,8 @@ class _Running:
 class GuidedStream:
     """An endless stream of distinct cases. It depends on the seed and on what it is told when.
 
-    Advance it and tell it from one thread. Novelty is counted when a case is handed out: whether it passes or
-    is refused, trying the same again brings less.
+    Advance it and tell it from one thread. Novelty is counted when a case is handed out: whether
+    it passes or is refused, trying the same again brings less.
     """
 
     def __init__(
@@ -119,16 +129,20 @@ class GuidedStream:
         chosen, novelty = competing[best], rarities[best]
         self.conjunctions.add(chosen.present)
         self._given.add(hash(chosen.case))
-        self._running[chosen.case] = _Running(chosen, novelty, tuple(each.source for each in competing))
+        self._running[chosen.case] = _Running(
+            chosen, novelty, tuple(each.source for each in competing)
+        )
         if len(self._running) > MAX_IN_FLIGHT:
             del self._running[next(iter(self._running))]
         return chosen.case
 
     def learn(self, feedback: Feedback) -> None:
-        """Rewards the source of a case and its parent; a case that passed may become a parent itself.
+        """Rewards the source of a case and its parent; a case that passed may become a parent
+        itself.
 
-        All sources that competed share the cost of the run; the one that won has what it brought in. Points
-        count by their logarithm: the first cases reach thousands, and are no better for it.
+        All sources that competed share the cost of the run; the one that won has what it brought
+        in. Points count by their logarithm: the first cases reach thousands, and are no better for
+        it.
         """
         running = self._running.pop(feedback.case, None)
         if running is None:
@@ -148,11 +162,15 @@ class GuidedStream:
             self.pool.add(chosen.case, chosen.present, bonus)
 
     def _candidate(self) -> _Candidate:
-        """From a source that the scheduler chooses; where that has nothing to offer, from the strategies."""
+        """From a source that the scheduler chooses; where that has nothing to offer, from the
+        strategies.
+        """
         source = self.scheduler.choose(self._rng) if self.pool.entries else FRESH
         if source != FRESH:
             parent, other = self._parent(), self._parent()
-            case = mutated(source, self._rng, parent.case, other.case, self._world_size, cuda=self._cuda)
+            case = mutated(
+                source, self._rng, parent.case, other.case, self._world_size, cuda=self._cuda
+            )
             if case is not None and hash(case) not in self._given:
                 parent.children += 1
                 return _Candidate(case, guiding_features(case), source, parent)
@@ -202,8 +220,9 @@ def guided(
 ) -> Learner:
     """The stream of a campaign: ``fresh`` itself, or one that chooses from it and mutates.
 
-    With many worlds fewer candidates are drawn for each case, lest the worlds wait for them. ``before`` are
-    the guiding features of cases that the campaign has run already: they are not novel any more.
+    With many worlds fewer candidates are drawn for each case, lest the worlds wait for them.
+    ``before`` are the guiding features of cases that the campaign has run already: they are not
+    novel any more.
     """
     if guidance == "none":
         return Unguided(fresh)

@@ -1,10 +1,11 @@
-"""What sees private state of torch, or predicts what torch does within, and whether it can be believed.
+"""What sees private state of torch, or predicts what torch does within, and whether it can be
+believed.
 
-An *instrument* reads names that are private to torch, or holds what torch does within against what its
-documentation says. In a release that fuzzshard does not know either may be wrong. So ranks prove every
-instrument when they start (:mod:`fuzzshard.instruments.proofs`): they run tiny cases whose readings follow
-from public facts alone. One that reads wrong is switched off. An unknown torch then costs some sight, and
-never a false alarm.
+An *instrument* reads names that are private to torch, or holds what torch does within against what
+its documentation says. In a release that fuzzshard does not know either may be wrong. So ranks
+prove every instrument when they start (:mod:`fuzzshard.instruments.proofs`): they run tiny cases
+whose readings follow from public facts alone. One that reads wrong is switched off. An unknown
+torch then costs some sight, and never a false alarm.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from typing import NamedTuple
 from fuzzshard.verdict import Finding
 
 OFF = "instruments off"
-"""The key of a world's ``info`` under which instruments are that are off, each with what it read."""
+"""The key of a world's ``info`` under which instruments are that are off, each with what it
+read.
+"""
 
 
 class Instrument(NamedTuple):
     """One way to see within an engine.
 
-    ``rules`` are the oracles whose findings it makes, as (oracle, engine, details); no details are all of
-    them. ``unseen`` says what nobody sees without it.
+    ``rules`` are the oracles whose findings it makes, as (oracle, engine, details); no details are
+    all of them. ``unseen`` says what nobody sees without it.
     """
 
     name: str
@@ -128,21 +131,29 @@ def believed(finding: Finding) -> bool:
 
 @contextlib.contextmanager
 def reading(instrument: Instrument) -> Iterator[None]:
-    """Turn whatever is raised by code that reads private names into an :class:`InstrumentError`."""
+    """Turn whatever is raised by code that reads private names into an
+    :class:`InstrumentError`.
+    """
     try:
         yield
     except Exception as error:
-        raise InstrumentError(instrument.name, f"raised {type(error).__name__}: {error}") from error
+        raise InstrumentError(
+            instrument.name, f"raised {type(error).__name__}: {error}"
+        ) from error
 
 
 def off_text(readings: Mapping[str, str]) -> str:
     """Return the text that a world's ``info`` has at :data:`OFF`; :func:`off_lines` reads it."""
-    return "; ".join(f"{name}: {' '.join(text.replace(';', ',').split())}" for name, text in readings.items())
+    return "; ".join(
+        f"{name}: {' '.join(text.replace(';', ',').split())}" for name, text in readings.items()
+    )
 
 
 def off_readings(text: str) -> dict[str, str]:
     """Return what each instrument that is off has read, from the ``text`` of :func:`off_text`."""
-    return {name: said for name, _, said in (each.partition(": ") for each in text.split("; ") if each)}
+    return {
+        name: said for name, _, said in (each.partition(": ") for each in text.split("; ") if each)
+    }
 
 
 def off_lines(info: Mapping[str, str]) -> list[str]:
@@ -151,6 +162,7 @@ def off_lines(info: Mapping[str, str]) -> list[str]:
     for name, text in off_readings(info.get(OFF, "")).items():
         unseen = next((i.unseen for i in INSTRUMENTS if i.name == name), "")
         lines.append(
-            f"instrument off: {name} (torch {info.get('torch', '')}: {text}); not seen without it: {unseen}"
+            f"instrument off: {name} (torch {info.get('torch', '')}: {text}); not seen without "
+            f"it: {unseen}"
         )
     return lines

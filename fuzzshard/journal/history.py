@@ -1,4 +1,6 @@
-"""Reads a journal: what a session that goes on with another one needs, and what is shown of a campaign."""
+"""Reads a journal: what a session that goes on with another one needs, and what is shown of a
+campaign.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History:
-    """A journal that is open; every method raises :class:`fuzzshard.errors.InvalidJournal` for a damaged one.
+    """A journal that is open; every method raises :class:`fuzzshard.errors.InvalidJournal` for a
+    damaged one.
 
     A *campaign* is named by the id of its first session.
     """
@@ -81,7 +84,10 @@ class History:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._owned:
             self._connection.close()
@@ -113,7 +119,8 @@ class History:
         return Counter(
             dict(
                 self.rows(
-                    "SELECT status, count(*) FROM case_run JOIN session ON session.id = case_run.session "
+                    "SELECT status, count(*) FROM case_run JOIN session ON session.id = "
+                    "case_run.session "
                     "WHERE campaign = ? AND status IS NOT NULL GROUP BY status",
                     campaign,
                 )
@@ -125,7 +132,8 @@ class History:
         return Counter(
             dict(
                 self.rows(
-                    "SELECT message, sum(cases) FROM refusal JOIN session ON session.id = refusal.session "
+                    "SELECT message, sum(cases) FROM refusal JOIN session ON session.id = "
+                    "refusal.session "
                     "WHERE campaign = ? GROUP BY message",
                     campaign,
                 )
@@ -147,7 +155,8 @@ class History:
                 "SELECT one.name, other.name FROM first_seen "
                 "JOIN case_run ON case_run.id = first_seen.case_run "
                 "JOIN session ON session.id = case_run.session "
-                "JOIN feature one ON one.id = a LEFT JOIN feature other ON other.id = b WHERE campaign = ?",
+                "JOIN feature one ON one.id = a LEFT JOIN feature other ON other.id = b WHERE "
+                "campaign = ?",
                 campaign,
             )
         ]
@@ -157,7 +166,8 @@ class History:
         return {
             (file, start, stop)
             for file, start, stop in self.rows(
-                "SELECT file, start, stop FROM point JOIN case_run ON case_run.id = point.case_run "
+                "SELECT file, start, stop FROM point JOIN case_run ON case_run.id = "
+                "point.case_run "
                 "JOIN session ON session.id = case_run.session WHERE campaign = ?",
                 campaign,
             )
@@ -191,7 +201,8 @@ class History:
         """Its events in order, or those of some ``kinds`` (tags such as ``"finding_saved"``)."""
         some = f"AND kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
         for session, elapsed, body in self.rows(
-            "SELECT session, event.elapsed, body FROM event JOIN session ON session.id = event.session "
+            "SELECT session, event.elapsed, body FROM event JOIN session ON session.id = "
+            "event.session "
             f"WHERE campaign = ? {some} ORDER BY event.id",
             campaign,
             *kinds,
@@ -203,11 +214,14 @@ class History:
             yield Told(session=session, elapsed=elapsed, event=event)
 
     def count_by_folder(self, campaign: int, kind: str) -> Counter[str]:
-        """How many events of one kind name each folder of a finding; for kinds that come with every case."""
+        """How many events of one kind name each folder of a finding; for kinds that come with
+        every case.
+        """
         counts: Counter[str] = Counter()
         for path, count in self.rows(
             "SELECT json_extract(body, '$.path') AS path, count(*) FROM event "
-            "JOIN session ON session.id = event.session WHERE campaign = ? AND kind = ? GROUP BY path",
+            "JOIN session ON session.id = event.session WHERE campaign = ? AND kind = ? GROUP BY "
+            "path",
             campaign,
             kind,
         ):
@@ -215,7 +229,9 @@ class History:
         return counts
 
     def _damaged(self, error: Exception) -> InvalidJournal:
-        return InvalidJournal(f"{self._path} is damaged: {error}", "move it away or use another --corpus")
+        return InvalidJournal(
+            f"{self._path} is damaged: {error}", "move it away or use another --corpus"
+        )
 
 
 def _unpacked(packed: bytes | None, names: Mapping[int, str]) -> frozenset[str]:

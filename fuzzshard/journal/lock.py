@@ -16,9 +16,11 @@ LOCK_FILE = "journal.lock"
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the lock of ``folder``, which is created; the kernel releases it however its owner ends.
+    """Holds the lock of ``folder``, which is created; the kernel releases it however its owner
+    ends.
 
-    Raises :class:`UsageError` where another process has it, and :class:`InfraError` where there can be none.
+    Raises :class:`UsageError` where another process has it, and :class:`InfraError` where there
+    can be none.
     """
     path = folder / LOCK_FILE
     try:
@@ -26,7 +28,8 @@ def locked(folder: Path) -> Iterator[None]:
         file = path.open("a+")
     except OSError as error:
         raise InfraError(
-            f"cannot write in {folder}: {error.strerror}", "allow writing there or use another --corpus"
+            f"cannot write in {folder}: {error.strerror}",
+            "allow writing there or use another --corpus",
         ) from None
     with file:
         try:
@@ -34,14 +37,17 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise UsageError(
-                f"another campaign runs in {folder}: {file.read().strip() or 'its process is starting'}",
+                f"another campaign runs in {folder}: "
+                f"{file.read().strip() or 'its process is starting'}",
                 "wait for it, stop it, or use another --corpus",
             ) from None
         except OSError as error:
             raise InfraError(
                 f"cannot lock {path}: {error.strerror}", "use a --corpus on a local file system"
             ) from None
-        with contextlib.suppress(OSError):  # who has it is a courtesy, and takes a block of a full disk
+        with contextlib.suppress(
+            OSError
+        ):  # who has it is a courtesy, and takes a block of a full disk
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             file.flush()

@@ -1,9 +1,9 @@
 """The tables of a journal, and opening it.
 
-Write-ahead logging: a process that is killed loses at most the transaction that it was in, readers never
-wait, and with ``synchronous=NORMAL`` a power cut loses the last transactions but never the file
-(https://www.sqlite.org/wal.html). It needs shared memory, so the directory must not be on a network file
-system.
+Write-ahead logging: a process that is killed loses at most the transaction that it was in, readers
+never wait, and with ``synchronous=NORMAL`` a power cut loses the last transactions but never the
+file (https://www.sqlite.org/wal.html). It needs shared memory, so the directory must not be on a
+network file system.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ FORMAT = 1
 JOURNAL_FILE = "journal.sqlite"
 
 CACHE_KIB = 256
-"""Of pages that SQLite keeps. A journal is appended to; the usual 2 MiB take thousands of cases to fill."""
+"""Of pages that SQLite keeps. A journal is appended to; the usual 2 MiB take thousands of cases to
+fill.
+"""
 
 BUSY_SECONDS = 10.0
 """How long to wait for somebody who holds the file, such as a backup."""
@@ -31,22 +33,27 @@ BUSY_SECONDS = 10.0
 _TABLES = """
 CREATE TABLE session (             -- one run of the command
   id INTEGER PRIMARY KEY,
-  campaign INTEGER NOT NULL,       -- id of the first session of its campaign; its own where it begins one
+  campaign INTEGER NOT NULL,       -- id of the first session of its campaign; its own if first
   continues INTEGER REFERENCES session(id),  -- the session that this one goes on with
   started REAL NOT NULL,           -- unix seconds
   options TEXT NOT NULL,           -- JSON: stream (what decides which cases are drawn) and limits
   seed INTEGER NOT NULL,           -- of the campaign, as asked for or drawn
-  stream_seed INTEGER NOT NULL,    -- derived from the seed and the number of this session in its campaign
+  stream_seed INTEGER NOT NULL,    -- from the seed and the number of this session in its campaign
   version TEXT NOT NULL,           -- of fuzzshard
   host TEXT NOT NULL, pid INTEGER NOT NULL,
   world_size INTEGER NOT NULL, worlds INTEGER NOT NULL, device TEXT NOT NULL,
-  info TEXT,                       -- JSON: torch, python, device, backend, platform, once a world is up
+  info TEXT,                       -- JSON: torch, python, device, backend, platform once a world
+                                   -- is up
   elapsed REAL NOT NULL DEFAULT 0, -- seconds, kept current
-  idle REAL NOT NULL DEFAULT 0,    -- seconds that worlds stood idle between two cases, kept current
-  last_new REAL NOT NULL DEFAULT 0, -- elapsed when a pair, a point or a finding was new, kept current
-  ended REAL,                      -- unix seconds; NULL while it runs and after a kill, like the next two
+  idle REAL NOT NULL DEFAULT 0,    -- seconds that worlds stood idle between two cases, kept
+                                   -- current
+  last_new REAL NOT NULL DEFAULT 0, -- elapsed when a pair, a point or a finding was new, kept
+                                    -- current
+  ended REAL,                      -- unix seconds; NULL while it runs and after a kill, like the
+                                   -- next two
   reason TEXT, exit_code INTEGER,
-  complete INTEGER NOT NULL DEFAULT 0  -- 1: a limit was reached or all cases were run; nothing to continue
+  complete INTEGER NOT NULL DEFAULT 0  -- 1: a limit was reached or all cases were run; nothing to
+                                       -- continue
 );
 CREATE TABLE feature (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
 CREATE TABLE case_run (
@@ -66,7 +73,8 @@ CREATE TABLE first_seen (          -- growth of coverage, in the campaign
   b INTEGER REFERENCES feature(id),  -- NULL: the single feature a
   case_run INTEGER NOT NULL REFERENCES case_run(id)
 );
-CREATE TABLE point (               -- of torch's Python, reached first in the campaign: a line, or a branch
+CREATE TABLE point (               -- of torch's Python, reached first in the campaign: a line, or
+                                   -- a branch
   file TEXT NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL,
   case_run INTEGER NOT NULL REFERENCES case_run(id)
 );
@@ -87,8 +95,8 @@ CREATE INDEX event_kind ON event(session, kind);
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """Opens the journal at ``path``; without ``read_only`` one is made where there is none.
 
-    Raises :class:`InvalidJournal` for a file that is damaged, newer, or no journal, and :class:`InfraError`
-    for one that cannot be opened or written. Neither changes it.
+    Raises :class:`InvalidJournal` for a file that is damaged, newer, or no journal, and
+    :class:`InfraError` for one that cannot be opened or written. Neither changes it.
     """
     with one_line(path):
         connection = sqlite3.connect(
@@ -107,7 +115,9 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
                         connection.execute(f"PRAGMA user_version = {FORMAT}")
                 with transaction(connection):
                     names = [(name,) for name in ALL_FEATURES]
-                    connection.executemany("INSERT OR IGNORE INTO feature (name) VALUES (?)", names)
+                    connection.executemany(
+                        "INSERT OR IGNORE INTO feature (name) VALUES (?)", names
+                    )
         except BaseException:
             connection.close()
             raise
@@ -133,10 +143,14 @@ def one_line(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        if getattr(error, "sqlite_errorcode", None) in (
+            sqlite3.SQLITE_CORRUPT,
+            sqlite3.SQLITE_NOTADB,
+        ):
             raise InvalidJournal(
                 f"{path} is damaged: {error}",
-                "move it away (saved findings stay known) or use another --corpus; nothing was changed",
+                "move it away (saved findings stay known) or use another --corpus; nothing was "
+                "changed",
             ) from None
         raise InfraError(
             f"cannot use the journal {path}: {error}",
@@ -145,7 +159,9 @@ def one_line(path: Path) -> Iterator[None]:
 
 
 def _uri(path: Path, read_only: bool) -> str:
-    """A closed journal in a folder that cannot be written is read as it is: no lock can be put there."""
+    """A closed journal in a folder that cannot be written is read as it is: no lock can be put
+    there.
+    """
     where = quote(str(path.resolve()))
     if not read_only:
         return f"file:{where}?mode=rwc"
@@ -156,7 +172,9 @@ def _uri(path: Path, read_only: bool) -> str:
 
 
 def _check_format(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the tables are there; raises :class:`InvalidJournal` for a format that is none of ours."""
+    """Whether the tables are there; raises :class:`InvalidJournal` for a format that is none of
+    ours.
+    """
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if found > FORMAT:

@@ -33,8 +33,8 @@ _PASSING = (PhaseChanged, ShrinkProgress, CaseStarted, CaseDetail, CaseJudged)
 class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a session when it begins.
 
-    ``stream`` and ``limits`` are its options: those that decide which cases are drawn, and when it stops.
-    ``elapsed_before`` is the time of the earlier sessions of its campaign.
+    ``stream`` and ``limits`` are its options: those that decide which cases are drawn, and when it
+    stops. ``elapsed_before`` is the time of the earlier sessions of its campaign.
     """
 
     stream: Mapping[str, object]
@@ -50,10 +50,12 @@ class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalWriter:
-    """An event sink. Each event is one transaction; what it returned from survives the death of the process.
+    """An event sink. Each event is one transaction; what it returned from survives the death of
+    the process.
 
     Use it from the thread that opened ``connection``, and close that in the end. Raises
-    :class:`fuzzshard.errors.InfraError` once when the disk is full; what comes after that is not written.
+    :class:`fuzzshard.errors.InfraError` once when the disk is full; what comes after that is not
+    written.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, start: SessionStart) -> None:
@@ -86,7 +88,8 @@ class JournalWriter:
     def _begin(self, start: SessionStart) -> int:
         options = json.dumps({"stream": dict(start.stream), "limits": dict(start.limits)})
         cursor = self._connection.execute(
-            "INSERT INTO session (campaign, continues, started, options, seed, stream_seed, version, host, "
+            "INSERT INTO session (campaign, continues, started, options, seed, stream_seed, "
+            "version, host, "
             "pid, world_size, worlds, device) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 start.campaign or 0,
@@ -108,7 +111,9 @@ class JournalWriter:
         return cursor.lastrowid
 
     def _write(self, event: Event, elapsed: float) -> None:
-        self._connection.execute("UPDATE session SET elapsed = ? WHERE id = ?", (elapsed, self.session))
+        self._connection.execute(
+            "UPDATE session SET elapsed = ? WHERE id = ?", (elapsed, self.session)
+        )
         match event:
             case CaseStarted():
                 self._write_started(event, elapsed)
@@ -116,12 +121,15 @@ class JournalWriter:
                 self._write_judged(event, elapsed)
             case WorldStarted():
                 info = json.dumps(event.info)
-                self._connection.execute("UPDATE session SET info = ? WHERE id = ?", (info, self.session))
+                self._connection.execute(
+                    "UPDATE session SET info = ? WHERE id = ?", (info, self.session)
+                )
             case FindingSaved(duplicate=False):
                 self._note_new(elapsed)
             case CampaignFinished():
                 self._connection.execute(
-                    "UPDATE session SET ended = ?, reason = ?, exit_code = ?, complete = ? WHERE id = ?",
+                    "UPDATE session SET ended = ?, reason = ?, exit_code = ?, complete = ? WHERE "
+                    "id = ?",
                     (time.time(), event.reason, event.exit_code, event.complete, self.session),
                 )
             case _:
@@ -148,7 +156,8 @@ class JournalWriter:
         execute, executemany = self._connection.execute, self._connection.executemany
         ids = self._features
         execute(
-            "UPDATE case_run SET status = ?, seconds = ?, signature = ?, message = ?, features = ?, "
+            "UPDATE case_run SET status = ?, seconds = ?, signature = ?, message = ?, features = "
+            "?, "
             "new_points = ? WHERE id = ?",
             (
                 event.status.value,
@@ -160,7 +169,9 @@ class JournalWriter:
                 case_run,
             ),
         )
-        seen: list[tuple[int, int | None, int]] = [(ids[name], None, case_run) for name in event.new_features]
+        seen: list[tuple[int, int | None, int]] = [
+            (ids[name], None, case_run) for name in event.new_features
+        ]
         seen += [(ids[a], ids[b], case_run) for a, b in detail.new_pairs]
         executemany("INSERT INTO first_seen (a, b, case_run) VALUES (?, ?, ?)", seen)
         points = [(*point, case_run) for point in detail.points]
@@ -175,7 +186,9 @@ class JournalWriter:
             self._note_new(elapsed)
 
     def _note_new(self, elapsed: float) -> None:
-        self._connection.execute("UPDATE session SET last_new = ? WHERE id = ?", (elapsed, self.session))
+        self._connection.execute(
+            "UPDATE session SET last_new = ? WHERE id = ?", (elapsed, self.session)
+        )
 
 
 def _bits(ids: Iterable[int]) -> bytes:

@@ -1,7 +1,8 @@
-"""What a mend is: a known bug of torch, as the smallest change of torch that makes its behaviour right.
+"""What a mend is: a known bug of torch, as the smallest change of torch that makes its behaviour
+right.
 
-A mend is a Python file: its docstring is the diagnosis, its names are those of :class:`Mend` in capitals. It
-imports torch in functions only, for the coordinator reads it, too.
+A mend is a Python file: its docstring is the diagnosis, its names are those of :class:`Mend` in
+capitals. It imports torch in functions only, for the coordinator reads it, too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from typing import Any, Literal, Protocol
 from fuzzshard.contracts import Releases
 from fuzzshard.errors import UsageError
 
-Component = Literal["fully_shard", "FSDP1", "DDP", "replicate", "DTensor", "checkpoint", "compile", "other"]
+Component = Literal[
+    "fully_shard", "FSDP1", "DDP", "replicate", "DTensor", "checkpoint", "compile", "other"
+]
 COMPONENTS: tuple[Component, ...] = (
     "fully_shard",
     "FSDP1",
@@ -39,7 +42,9 @@ ALL_RELEASES = Releases()
 
 @dataclasses.dataclass(frozen=True)
 class Promise:
-    """What torch says and does not keep: its words, and the docstring, note or file that has them."""
+    """What torch says and does not keep: its words, and the docstring, note or file that has
+    them.
+    """
 
     quote: str
     source: str
@@ -51,9 +56,11 @@ class Promise:
 
 @dataclasses.dataclass(frozen=True)
 class Public:
-    """One look for the bug in public: an issue or pull request ``link``, empty where none was found.
+    """One look for the bug in public: an issue or pull request ``link``, empty where none was
+    found.
 
-    ``says`` is what became of it, or what comes near; ``query`` was searched for on ``date`` (ISO).
+    ``says`` is what became of it, or what comes near; ``query`` was searched for on ``date``
+    (ISO).
     """
 
     link: str = ""
@@ -66,9 +73,9 @@ class Public:
 class Edit:
     """Lines of one function of torch that are replaced, in the releases of ``releases``.
 
-    ``target`` is ``"module:qualified.name"``. ``old`` are whole lines that the function has exactly once, by
-    their own indentation; ``new`` takes their place at the same depth. Both are dedented. A function that
-    does not have them is not what the mend knows, and is left alone.
+    ``target`` is ``"module:qualified.name"``. ``old`` are whole lines that the function has
+    exactly once, by their own indentation; ``new`` takes their place at the same depth. Both are
+    dedented. A function that does not have them is not what the mend knows, and is left alone.
     """
 
     target: str
@@ -92,7 +99,9 @@ def _lines(text: str) -> list[str]:
 
 
 class Patch(Protocol):
-    """Sets ``owner.name`` to ``value`` until the mend is taken off; what ``apply`` of a mend is given."""
+    """Sets ``owner.name`` to ``value`` until the mend is taken off; what ``apply`` of a mend is
+    given.
+    """
 
     def __call__(self, owner: Any, name: str, value: Any) -> None:
         """Sets it."""
@@ -106,11 +115,12 @@ KINDS: tuple[Kind, ...] = ("mend", "tripwire", "signature")
 class Mend:
     """One root cause, as a file says it.
 
-    ``contract`` is what it breaks, ``torch`` the releases that have it, as measured, ``public`` where it
-    is known, ``setup`` who runs into it and how. It is mended by ``edits``, and by ``apply(patch)`` where
-    what is wrong is no Python function of torch that can be edited. A *tripwire* mends nothing and calls
-    :func:`fuzzshard.mending.trip` where the cause occurs. A *signature* has neither: any finding with one
-    of ``signatures`` (patterns of :mod:`fnmatch`) is taken for it.
+    ``contract`` is what it breaks, ``torch`` the releases that have it, as measured, ``public``
+    where it is known, ``setup`` who runs into it and how. It is mended by ``edits``, and by
+    ``apply(patch)`` where what is wrong is no Python function of torch that can be edited. A
+    *tripwire* mends nothing and calls
+    :func:`fuzzshard.mending.trip` where the cause occurs. A *signature* has neither: any finding
+    with one of ``signatures`` (patterns of :mod:`fnmatch`) is taken for it.
     """
 
     slug: str
@@ -134,11 +144,15 @@ class Mend:
 
 def mend_of(module: ModuleType, file: Path) -> Mend:
     """The mend that a module says. Raises :class:`UsageError` for one that lacks something."""
-    names = {name: getattr(module, name, None) for name in ("TITLE", "COMPONENT", "CONTRACT", "TORCH")}
+    names = {
+        name: getattr(module, name, None) for name in ("TITLE", "COMPONENT", "CONTRACT", "TORCH")
+    }
     if missing := [name for name, value in names.items() if value is None]:
         raise UsageError(f"{file} has no {', '.join(missing)}", "see fuzzshard/mending/mend.py")
     if names["COMPONENT"] not in COMPONENTS:
-        raise UsageError(f"{file}: COMPONENT is none of {', '.join(COMPONENTS)}", "name one of them")
+        raise UsageError(
+            f"{file}: COMPONENT is none of {', '.join(COMPONENTS)}", "name one of them"
+        )
     if (kind := getattr(module, "KIND", "mend")) not in KINDS:
         raise UsageError(f"{file}: KIND is none of {', '.join(KINDS)}", "name one of them")
     mend = Mend(
@@ -159,7 +173,8 @@ def mend_of(module: ModuleType, file: Path) -> Mend:
     acts = bool(mend.edits) or mend.apply is not None
     if acts == (mend.kind == "signature") or bool(mend.signatures) != (mend.kind == "signature"):
         raise UsageError(
-            f"{file}: a {mend.kind} has {'SIGNATURES' if mend.kind == 'signature' else 'EDITS or apply()'}",
+            f"{file}: a {mend.kind} has "
+            f"{'SIGNATURES' if mend.kind == 'signature' else 'EDITS or apply()'}",
             "see fuzzshard/mending/mend.py",
         )
     return mend
@@ -180,7 +195,9 @@ def own_mends() -> dict[str, Mend]:
 
 @functools.cache
 def mend_from(file: Path) -> Mend:
-    """The mend in a file of somebody else. Raises :class:`UsageError` for one that cannot be imported."""
+    """The mend in a file of somebody else. Raises :class:`UsageError` for one that cannot be
+    imported.
+    """
     name = f"fuzzshard_mend_{file.stem}"
     try:
         spec = importlib.util.spec_from_file_location(name, file)
@@ -190,7 +207,9 @@ def mend_from(file: Path) -> Mend:
         sys.modules[name] = module
         spec.loader.exec_module(module)
     except Exception as error:
-        raise UsageError(f"{file}: {type(error).__name__}: {error}", "mend it or leave it out") from None
+        raise UsageError(
+            f"{file}: {type(error).__name__}: {error}", "mend it or leave it out"
+        ) from None
     return mend_of(module, file)
 
 
@@ -200,10 +219,11 @@ def find_mend(name: str) -> Mend:
 
 
 def mends_for(torch: str | None = None, extra: Iterable[Path] = ()) -> tuple[str, ...]:
-    """The names by which ranks find the mends of version ``torch``: slugs, and files below ``extra``.
+    """The names by which ranks find the mends of version ``torch``: slugs, and files below
+    ``extra``.
 
-    Raises :class:`UsageError` for a folder that is not there or has no mend, and for mends of somebody else
-    that change what others change.
+    Raises :class:`UsageError` for a folder that is not there or has no mend, and for mends of
+    somebody else that change what others change.
     """
     from fuzzshard.mending.source import clash
 
@@ -211,10 +231,13 @@ def mends_for(torch: str | None = None, extra: Iterable[Path] = ()) -> tuple[str
     for folder in extra:
         files = sorted(folder.resolve().glob("[!_]*.py"))
         if not files:
-            raise UsageError(f"{folder} has no mend", "give a folder with one Python file for each mend")
+            raise UsageError(
+                f"{folder} has no mend", "give a folder with one Python file for each mend"
+            )
         names += [str(file) for file in files if mend_from(file).torch.include(torch)]
         if why := clash(map(find_mend, names)):
             raise UsageError(
-                f"the mends of {folder} and those before it do not go together: {why}", "leave one out"
+                f"the mends of {folder} and those before it do not go together: {why}",
+                "leave one out",
             )
     return tuple(names)

@@ -1,7 +1,7 @@
 """Puts mends on this process's torch, and takes them off.
 
-An edited function keeps its identity: its code object is exchanged, so whoever has imported it by name, and
-every hook that is bound to it, runs the edited lines.
+An edited function keeps its identity: its code object is exchanged, so whoever has imported it by
+name, and every hook that is bound to it, runs the edited lines.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ class Mended:
         self._found: dict[str, types.FunctionType | None] = {}
 
     def switch(self, names: tuple[str, ...], *, compiles: bool) -> bool:
-        """Makes ``names`` (:func:`fuzzshard.mending.mend.find_mend`) the mends that torch has, and no others.
+        """Makes ``names`` (:func:`fuzzshard.mending.mend.find_mend`) the mends that torch has, and
+        no others.
 
-        Returns whether these are others than before, so that what torch remembers is not what it would do.
+        Returns whether these are others than before, so that what torch remembers is not what it
+        would do.
 
-        Those of the compilers, whose import takes a second, are left out unless the case ``compiles``. So is
-        one whose target is not as it knows it; the coordinator says so.
+        Those of the compilers, whose import takes a second, are left out unless the case
+        ``compiles``. So is one whose target is not as it knows it; the coordinator says so.
         """
         if (names, compiles) == self._on:
             return False
@@ -58,7 +60,8 @@ class Mended:
     def _runs_as_filed(self, mend: Mend) -> bool:
         """Whether the functions that ``mend`` edits are those of torch's files.
 
-        A preloaded file may have put others in their place, and whoever imports torch may change its source.
+        A preloaded file may have put others in their place, and whoever imports torch may change
+        its source.
         """
         for target in {edit.target for edit in mend.edits_here()}:
             if target not in self._found:
@@ -80,7 +83,8 @@ class Mended:
 
 
 def function_of(target: str) -> types.FunctionType | None:
-    """The function itself, below its decorators, and below what a preloaded file has put in its place.
+    """The function itself, below its decorators, and below what a preloaded file has put in its
+    place.
 
     None where such a file has left nothing of it, or torch does not have the name.
     """
@@ -104,8 +108,11 @@ def function_of(target: str) -> types.FunctionType | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(target: str, before: Function, after: tuple[str, ...], like: types.CodeType) -> types.CodeType:
-    """The code of ``after``, as if it stood where ``before`` stands: same file, names and closures.
+def _compiled(
+    target: str, before: Function, after: tuple[str, ...], like: types.CodeType
+) -> types.CodeType:
+    """The code of ``after``, as if it stood where ``before`` stands: same file, names and
+    closures.
 
     ``like`` is the code that torch has there.
     """
@@ -116,17 +123,23 @@ def _compiled(target: str, before: Function, after: tuple[str, ...], like: types
         source = f"class {owner}:\n" + textwrap.indent(source, " ")
     source = "\n" * (before.first_line - 1 - len(classes)) + source
     flags = like.co_flags & __future__.annotations.compiler_flag
-    code: types.CodeType = compile(source, like.co_filename, "exec", flags=flags, dont_inherit=True)
+    code: types.CodeType = compile(
+        source, like.co_filename, "exec", flags=flags, dont_inherit=True
+    )
     for inner in (*classes, name):
         code = _inner(code, inner)
     return code
 
 
 def _is_same(code: types.CodeType, other: types.CodeType) -> bool:
-    """Whether two functions use the same names; their instructions may differ by how they were compiled."""
+    """Whether two functions use the same names; their instructions may differ by how they were
+    compiled.
+    """
     if (code.co_names, code.co_varnames) != (other.co_names, other.co_varnames):
         return False
-    mine, others = ([c for c in each.co_consts if isinstance(c, types.CodeType)] for each in (code, other))
+    mine, others = (
+        [c for c in each.co_consts if isinstance(c, types.CodeType)] for each in (code, other)
+    )
     return len(mine) == len(others) and all(map(_is_same, mine, others))
 
 

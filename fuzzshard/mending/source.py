@@ -14,12 +14,16 @@ from fuzzshard.mending.mend import Edit, Mend, find_mend
 
 
 class NotAsKnown(Exception):
-    """A function of torch is not what a mend knows: it is gone, or lacks the lines to be replaced."""
+    """A function of torch is not what a mend knows: it is gone, or lacks the lines to be
+    replaced.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A function as its file has it: its lines with decorators left out, and the number of the first one."""
+    """A function as its file has it: its lines with decorators left out, and the number of the
+    first one.
+    """
 
     file: Path
     first_line: int
@@ -61,7 +65,9 @@ def find_function(target: str) -> Function:
 
 
 def _definitions(node: ast.AST) -> Iterable[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    """What ``node`` defines: at its own level, and below conditions such as ``if TYPE_CHECKING``."""
+    """What ``node`` defines: at its own level, and below conditions such as ``if
+    TYPE_CHECKING``.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield child
@@ -70,7 +76,9 @@ def _definitions(node: ast.AST) -> Iterable[ast.FunctionDef | ast.AsyncFunctionD
 
 
 def edited(lines: Iterable[str], edit: Edit) -> tuple[str, ...]:
-    """``lines`` with ``edit`` made. Raises :class:`NotAsKnown` unless they have its old lines once."""
+    """``lines`` with ``edit`` made. Raises :class:`NotAsKnown` unless they have its old lines
+    once.
+    """
     lines, old = list(lines), edit.old_lines
     places = [
         (start, depth)
@@ -127,7 +135,9 @@ def unfit_lines(reasons: Mapping[str, str]) -> Iterator[str]:
 
 
 def clash(mends: Iterable[Mend]) -> str:
-    """Why those of ``mends`` that can be applied to the installed torch cannot be together, if so."""
+    """Why those of ``mends`` that can be applied to the installed torch cannot be together, if
+    so.
+    """
     try:
         edited_functions(edit for mend in mends if not why_not(mend) for edit in mend.edits_here())
     except NotAsKnown as error:

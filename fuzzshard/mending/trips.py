@@ -9,7 +9,9 @@ _tell: Callable[[str], None] | None = None
 
 
 def trip(slug: str) -> None:
-    """Says that the cause ``slug`` has occurred in this case; called by tripwires, as often as they like."""
+    """Says that the cause ``slug`` has occurred in this case; called by tripwires, as often as
+    they like.
+    """
     if slug not in _tripped:
         _tripped.add(slug)
         if _tell is not None:

@@ -1,11 +1,12 @@
-"""The output of the last all-gather outlives the backward where no post-forward of the root frees it.
+"""The output of the last all-gather outlives the backward where no post-forward of the root frees
+it.
 
-``wait_for_unshard`` keeps the output of an all-gather in ``FSDPCommContext.all_gather_state`` until the
-next one is copied out, and the post-forward of the root frees the last
-(torch/distributed/fsdp/_fully_shard/ _fsdp_param_group.py and _fsdp_state.py). A list group that runs in
-part by itself, and a recomputation that stops early, gather without such an end, and the end of the
-backward resets what it finds but this. The memory of one unsharded group is held through the step, until
-the next forward.
+``wait_for_unshard`` keeps the output of an all-gather in ``FSDPCommContext.all_gather_state``
+until the next one is copied out, and the post-forward of the root frees the last
+(torch/distributed/fsdp/_fully_shard/ _fsdp_param_group.py and _fsdp_state.py). A list group that
+runs in part by itself, and a recomputation that stops early, gather without such an end, and the
+end of the backward resets what it finds but this. The memory of one unsharded group is held
+through the step, until the next forward.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -13,7 +14,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "The output of an all-gather outlives the backward"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "Finally, we have the last FSDP state flush the reference to avoid holding onto memory after forward.",
+    "Finally, we have the last FSDP state flush the reference to avoid holding onto memory after "
+    "forward.",
     "Note: Overlapping all-gather copy-in and all-gather (_fsdp_param_group.py)",
 )
 TORCH = Releases(since="2.11", until="2.15")

@@ -1,11 +1,12 @@
 """AOTAutograd takes an input that a collective still fills for one that requires no gradient.
 
 ``process_inputs`` in ``torch/_functorch/_aot_autograd/frontend_utils.py`` waits for an
-``AsyncCollectiveTensor`` and traces with what it wraps, which never requires a gradient: autograd knows the
-wrapper. So the graph computes no gradient for that input, and what comes before gets none, or zeros that are
-no DTensor. Such an input comes from a tensor-parallel module that ran uncompiled, as after the eighth
-recompilation, or within a checkpoint. At run time the wrapper is waited for within the compiled autograd
-function, so what is traced with need only require a gradient where the wrapper does.
+``AsyncCollectiveTensor`` and traces with what it wraps, which never requires a gradient: autograd
+knows the wrapper. So the graph computes no gradient for that input, and what comes before gets
+none, or zeros that are no DTensor. Such an input comes from a tensor-parallel module that ran
+uncompiled, as after the eighth recompilation, or within a checkpoint. At run time the wrapper is
+waited for within the compiled autograd function, so what is traced with need only require a
+gradient where the wrapper does.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -18,7 +19,8 @@ PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/191113",
         "closed; the gradient that is lost",
-        "AsyncCollectiveTensor input torch.compile gradient lost trigger_wait AOTAutograd requires_grad",
+        "AsyncCollectiveTensor input torch.compile gradient lost trigger_wait AOTAutograd "
+        "requires_grad",
         "2026-11-23",
     ),
     Public("https://github.com/pytorch/pytorch/pull/179849", "merged in 2.12, brought it"),

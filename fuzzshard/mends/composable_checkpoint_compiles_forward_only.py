@@ -1,12 +1,12 @@
 """The composable checkpoint lets Dynamo compile a forward that it then recomputes uncompiled.
 
-``torch.utils.checkpoint.checkpoint`` is a function that Dynamo traces as a whole, or, where it cannot, runs
-as it is (``_disable_dynamo``). The hooks of ``checkpoint`` in
-``torch/distributed/_composable/checkpoint_activation.py`` break the graph, and what runs between them is
-compiled; the recomputation runs in backward, where nothing is. A compiled graph saves other tensors than the
-operations, or in another order: a linear layer its transposed weight. Where their shapes are equal nothing
-notices. Between the hooks nothing should be compiled either, nor where the recomputation calls a module that
-is compiled itself.
+``torch.utils.checkpoint.checkpoint`` is a function that Dynamo traces as a whole, or, where it
+cannot, runs as it is (``_disable_dynamo``). The hooks of ``checkpoint`` in
+``torch/distributed/_composable/checkpoint_activation.py`` break the graph, and what runs between
+them is compiled; the recomputation runs in backward, where nothing is. A compiled graph saves
+other tensors than the operations, or in another order: a linear layer its transposed weight. Where
+their shapes are equal nothing notices. Between the hooks nothing should be compiled either, nor
+where the recomputation calls a module that is compiled itself.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -14,7 +14,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "The composable checkpoint compiles its forward and recomputes it uncompiled"
 COMPONENT = "compile"
 CONTRACT = Promise(
-    "Under the hood, it registers activation checkpointing logic as pre- and post-forward hooks. Hence, this "
+    "Under the hood, it registers activation checkpointing logic as pre- and post-forward hooks. "
+    "Hence, this "
     "API can be easily applied to any model or sub-modules in the model",
     "torch.distributed._composable.checkpoint",
 )
@@ -23,11 +24,13 @@ PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/issues/144637",
         "open; the same error, of checkpoint_wrapper around a compiled module",
-        "checkpoint around torch.compile saved tensors different order recomputation CheckpointError",
+        "checkpoint around torch.compile saved tensors different order recomputation "
+        "CheckpointError",
         "2026-11-23",
     ),
     Public(
-        "https://github.com/pytorch/pytorch/issues/166926", "near, open: a recomputation hits another graph"
+        "https://github.com/pytorch/pytorch/issues/166926",
+        "near, open: a recomputation hits another graph",
     ),
 )
 EDITS = (

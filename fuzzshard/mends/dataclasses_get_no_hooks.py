@@ -1,10 +1,11 @@
 """``fully_shard`` does not see tensors in a dataclass.
 
-``FSDPState._register_pre_backward_hook`` (``torch/distributed/fsdp/_fully_shard/_fsdp_state.py``) and
-``FSDPParamGroup._register_post_backward_hook`` (``_fsdp_param_group.py``) look for tensors with
-``tree_flatten``, for which a dataclass is one leaf. Outputs in one get no pre-backward hook, so nothing
-unshards the group in backward and its gradients are not reduced. Inputs in one get no post-backward hook, so
-the group reduces and reshards only at the end of backward. Torch 2.12 goes into dataclasses.
+``FSDPState._register_pre_backward_hook`` (``torch/distributed/fsdp/_fully_shard/_fsdp_state.py``)
+and ``FSDPParamGroup._register_post_backward_hook`` (``_fsdp_param_group.py``) look for tensors
+with ``tree_flatten``, for which a dataclass is one leaf. Outputs in one get no pre-backward hook,
+so nothing unshards the group in backward and its gradients are not reduced. Inputs in one get no
+post-backward hook, so the group reduces and reshards only at the end of backward. Torch 2.12 goes
+into dataclasses.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -12,12 +13,16 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "Tensors in a dataclass get no hooks of fully_shard"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "Similar backward hooks all-gather parameters and later free parameters and reduce-scatter gradients",
+    "Similar backward hooks all-gather parameters and later free parameters and reduce-scatter "
+    "gradients",
     "fully_shard",
 )
 TORCH = Releases(since="2.11", until="2.12")
 PUBLIC = (
-    Public("https://github.com/pytorch/pytorch/pull/174692", "the fix, in torch 2.12; a reland of PR 173415"),
+    Public(
+        "https://github.com/pytorch/pytorch/pull/174692",
+        "the fix, in torch 2.12; a reland of PR 173415",
+    ),
 )
 EDITS = (
     Edit(

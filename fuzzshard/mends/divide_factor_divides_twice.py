@@ -1,10 +1,10 @@
 """On a shard axis of size 1 a custom divide factor divides gradients twice.
 
-``foreach_reduce`` (``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``) copies in place of a
-reduce-scatter of one rank, and divides by the factor, which that reduce-scatter would have done. Where sums
-are forced, or the reduction's dtype is float16 or float64, it would not have:
-``_get_gradient_divide_factors`` then returns factors to divide by before and after, which are applied as
-well. The gradients are divided by the square of the factor: in float32 only under
+``foreach_reduce`` (``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``) copies in place
+of a reduce-scatter of one rank, and divides by the factor, which that reduce-scatter would have
+done. Where sums are forced, or the reduction's dtype is float16 or float64, it would not have:
+``_get_gradient_divide_factors`` then returns factors to divide by before and after, which are
+applied as well. The gradients are divided by the square of the factor: in float32 only under
 ``set_force_sum_reduction_for_comms(True)``, which MTIA implies.
 """
 
@@ -13,12 +13,16 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "set_gradient_divide_factor() divides gradients twice on a shard axis of size 1"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "Sets a custom divide factor for the gradient reduction", "FSDPModule.set_gradient_divide_factor"
+    "Sets a custom divide factor for the gradient reduction",
+    "FSDPModule.set_gradient_divide_factor",
 )
 SETUP = (
-    "Expert parallelism over all ranks: the experts are wrapped on a mesh of one rank, for their mixed "
-    "precision and for a divide factor (PR 167178), and reductions are sums, for zero-copy NCCL or "
-    "because the device is MTIA, or they are in float16. Experts train with gradients that are too small "
+    "Expert parallelism over all ranks: the experts are wrapped on a mesh of one rank, for their "
+    "mixed "
+    "precision and for a divide factor (PR 167178), and reductions are sums, for zero-copy NCCL "
+    "or "
+    "because the device is MTIA, or they are in float16. Experts train with gradients that are "
+    "too small "
     "by the factor."
 )
 TORCH = Releases(since="2.11")
@@ -28,7 +32,8 @@ PUBLIC = (
         "near: open, the memory that the same division takes; says nothing of its value",
     ),
     Public(
-        "https://github.com/pytorch/pytorch/pull/167178", "brought the division that is now applied twice"
+        "https://github.com/pytorch/pytorch/pull/167178",
+        "brought the division that is now applied twice",
     ),
     Public(
         query="FSDP2 set_gradient_divide_factor divides twice world size 1 shard mesh size 1; "

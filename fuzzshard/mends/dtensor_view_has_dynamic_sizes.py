@@ -1,11 +1,12 @@
-"""Dynamo makes the sizes of a DTensor that is a view dynamic, and its trace has symbols that nothing binds.
+"""Dynamo makes the sizes of a DTensor that is a view dynamic, and its trace has symbols that
+nothing binds.
 
-A frame of hooks is compiled once for all modules, so the sizes of its second DTensor make it dynamic
-(``_automatic_dynamic`` in ``torch/_dynamo/variables/builder.py``). Where the DTensor is a view, the view is
-replayed with symbols of its own for its sizes (``symint_visitor_fn`` in
-``torch/_subclasses/meta_utils.py``), which are "expected to be simplified out", and are not: a guard on one
-of them finds no source, or the graph keeps the sizes that it was traced with and gets other ones. With
-static sizes such a frame is compiled once more instead.
+A frame of hooks is compiled once for all modules, so the sizes of its second DTensor make it
+dynamic (``_automatic_dynamic`` in ``torch/_dynamo/variables/builder.py``). Where the DTensor is a
+view, the view is replayed with symbols of its own for its sizes (``symint_visitor_fn`` in
+``torch/_subclasses/meta_utils.py``), which are "expected to be simplified out", and are not: a
+guard on one of them finds no source, or the graph keeps the sizes that it was traced with and gets
+other ones. With static sizes such a frame is compiled once more instead.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -13,15 +14,18 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "The sizes of a DTensor that is a view get symbols that no guard binds"
 COMPONENT = "compile"
 CONTRACT = Promise(
-    "The symbol here is expected to be simplified out [...] This -shouldn't- happen, but if this symbol "
+    "The symbol here is expected to be simplified out [...] This -shouldn't- happen, but if this "
+    "symbol "
     "somehow leaks out [...] it may be guarded on, which will hard error",
     "symint_visitor_fn, a comment",
 )
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (
     Public(
-        says="near: pytorch issues 154111 and 159709, closed, of other operations on such DTensors",
-        query="torch.compile DTensor automatic dynamic shapes aot_autograd view static size shape is invalid "
+        says="near: pytorch issues 154111 and 159709, closed, of other operations on such "
+        "DTensors",
+        query="torch.compile DTensor automatic dynamic shapes aot_autograd view static size shape "
+        "is invalid "
         "for input of size tensor parallel recompile",
         date="2026-11-22",
     ),

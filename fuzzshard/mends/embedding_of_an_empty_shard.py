@@ -1,10 +1,11 @@
 """A row-wise embedding fails on the ranks whose shard has no rows.
 
-The local embedding of a rank gets indices in which everything that belongs to other ranks is replaced by
-row 0 (``MaskBuffer``, ``_MaskPartial`` in ``torch/distributed/tensor``). Where the rows are fewer than the
-ranks, or split so that the last have none, there is no row 0, and the kernel refuses. ``OpDispatcher`` runs
-the kernel as it is (``torch/distributed/tensor/_dispatch.py``). A row of zeros for it to read is enough,
-for its result is masked.
+The local embedding of a rank gets indices in which everything that belongs to other ranks is
+replaced by row 0 (``MaskBuffer``, ``_MaskPartial`` in ``torch/distributed/tensor``). Where the
+rows are fewer than the ranks, or split so that the last have none, there is no row 0, and the
+kernel refuses. ``OpDispatcher`` runs the kernel as it is
+(``torch/distributed/tensor/_dispatch.py``). A row of zeros for it to read is enough, for its
+result is masked.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -12,14 +13,16 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "An embedding that is split by rows fails on ranks without a row"
 COMPONENT = "DTensor"
 CONTRACT = Promise(
-    "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is not evenly "
+    "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
+    "not evenly "
     "divisible",
     "Shard",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        query="RowwiseParallel embedding empty shard index_select self indexing axis dim should be positive",
+        query="RowwiseParallel embedding empty shard index_select self indexing axis dim should "
+        "be positive",
         date="2026-11-23",
     ),
 )

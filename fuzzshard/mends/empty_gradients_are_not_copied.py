@@ -1,9 +1,9 @@
 """Backward fails on a rank whose shard of tensor parallelism is empty.
 
-``foreach_reduce_scatter_copy_in`` (``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``) hands the
-gradients of a group to ``torch._chunk_cat``, which refuses one without elements. A rank has such a gradient
-where tensor parallelism has split a dimension that is smaller than its mesh. There is nothing to copy of it:
-its part of the buffer is empty as well.
+``foreach_reduce_scatter_copy_in`` (``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``)
+hands the gradients of a group to ``torch._chunk_cat``, which refuses one without elements. A rank
+has such a gradient where tensor parallelism has split a dimension that is smaller than its mesh.
+There is nothing to copy of it: its part of the buffer is empty as well.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -11,14 +11,16 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "fully_shard cannot reduce the gradient of an empty shard of tensor parallelism"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is not evenly"
+    "the last few shards on the DeviceMesh dimension might be empty when the tensor dimension is "
+    "not evenly"
     " divisible on the device mesh dimension",
     "torch.distributed.tensor.Shard",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        query="torch._chunk_cat empty tensor FSDP2 tensor parallel uneven dim error backward reduce scatter"
+        query="torch._chunk_cat empty tensor FSDP2 tensor parallel uneven dim error backward "
+        "reduce scatter"
         " copy in",
         date="2026-11-22",
     ),

@@ -1,17 +1,23 @@
-"""A forward method ends the forward of its list group, and the end of the root's forward does so again.
+"""A forward method ends the forward of its list group, and the end of the root's forward does so
+again.
 
-``register_fsdp_forward_method`` calls ``FSDPState._post_forward`` itself, without the hooks of list groups
-that count which modules have run (torch/distributed/fsdp/_fully_shard/_fsdp_state.py). The module stays
-among those that have yet to run, so ``_force_complete_incomplete_states`` ends the forward of the group
-once more, by then no longer in its forward state: it is sharded, whatever ``reshard_after_forward`` says.
+``register_fsdp_forward_method`` calls ``FSDPState._post_forward`` itself, without the hooks of
+list groups that count which modules have run (torch/distributed/fsdp/_fully_shard/_fsdp_state.py).
+The module stays among those that have yet to run, so ``_force_complete_incomplete_states`` ends
+the forward of the group once more, by then no longer in its forward state: it is sharded, whatever
+``reshard_after_forward`` says.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "A forward method ends the forward of its list group, and the end of the root's forward does so again"
+TITLE = (
+    "A forward method ends the forward of its list group, and the end of the root's forward "
+    "does so again"
+)
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "If ``False``, then this keeps the unsharded parameters in memory after forward and avoids the all- "
+    "If ``False``, then this keeps the unsharded parameters in memory after forward and avoids "
+    "the all- "
     "gather in backward.",
     "fully_shard, reshard_after_forward",
 )
@@ -21,7 +27,8 @@ PUBLIC = (
         link="https://github.com/pytorch/pytorch/pull/180428",
         says="near: merged, introduced it",
         query=(
-            "register_fsdp_forward_method fully_shard group of modules post_forward output_dtype cast "
+            "register_fsdp_forward_method fully_shard group of modules post_forward output_dtype "
+            "cast "
             "root output"
         ),
         date="2026-11-23",

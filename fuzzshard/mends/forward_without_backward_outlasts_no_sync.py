@@ -1,11 +1,12 @@
 """A backward under ``no_sync()`` is reduced after a forward whose backward never came.
 
-A forward that is to synchronise has the reducer's hooks wait for gradients (``prepare_for_backward`` sets
-``expect_autograd_hooks_``), and only the end of a reduction ends that. A forward under ``no_sync()`` leaves
-it as it is (``DistributedDataParallel._post_forward`` in ``torch/nn/parallel/distributed.py``), so after an
-evaluation with gradients enabled, or a loss that was thrown away, the first backward under ``no_sync()``
-reduces. The reducer cannot be told from Python to wait no longer. The tripwire is a gradient that comes to
-an output of ``no_sync()`` meanwhile.
+A forward that is to synchronise has the reducer's hooks wait for gradients
+(``prepare_for_backward`` sets ``expect_autograd_hooks_``), and only the end of a reduction ends
+that. A forward under ``no_sync()`` leaves it as it is (``DistributedDataParallel._post_forward``
+in ``torch/nn/parallel/distributed.py``), so after an evaluation with gradients enabled, or a loss
+that was thrown away, the first backward under ``no_sync()`` reduces. The reducer cannot be told
+from Python to wait no longer. The tripwire is a gradient that comes to an output of ``no_sync()``
+meanwhile.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

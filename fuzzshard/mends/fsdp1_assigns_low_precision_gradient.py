@@ -1,11 +1,11 @@
 """FSDP1 assigns a gradient in low precision to another name of its parameter.
 
 With a ``param_dtype`` what accumulates under ``no_sync()`` is kept in that dtype.
-``_use_sharded_grad_views`` in ``torch/distributed/fsdp/_flat_param.py`` hides this from each parameter's
-check of its gradient, by setting the data of a gradient that is there, but assigns the gradient itself
-where the parameter has another name in the unit. With ``use_orig_params`` and ``NO_SHARD``, or what a group
-of one rank makes of the others, the next forward fails with a RuntimeError of dtypes.
-``_use_unsharded_grad_views`` does the same for both names already.
+``_use_sharded_grad_views`` in ``torch/distributed/fsdp/_flat_param.py`` hides this from each
+parameter's check of its gradient, by setting the data of a gradient that is there, but assigns the
+gradient itself where the parameter has another name in the unit. With ``use_orig_params`` and
+``NO_SHARD``, or what a group of one rank makes of the others, the next forward fails with a
+RuntimeError of dtypes. ``_use_unsharded_grad_views`` does the same for both names already.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -18,7 +18,8 @@ CONTRACT = Promise(
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        says="near: pytorch PR 91193, which makes use_orig_params, no_sync() and mixed precision work "
+        says="near: pytorch PR 91193, which makes use_orig_params, no_sync() and mixed precision "
+        "work "
         "together",
         query="FSDP mixed precision shared parameter assigned grad has data of a different type "
         "use_orig_params "

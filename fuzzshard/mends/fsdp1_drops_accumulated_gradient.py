@@ -1,25 +1,30 @@
 """FSDP1 drops the accumulated gradient of a unit whose parameters a backward does not come to.
 
-The pre-backward puts the reduced gradient of earlier backwards aside (``prepare_gradient_for_backward`` in
-``torch/distributed/fsdp/_flat_param.py``). Where the backward comes to an output of the unit and to none of
-its parameters, no post-backward follows, and ``prepare_gradient_for_optim`` deletes what was put aside in
-place of putting it back. The gradient is None and the earlier microbatches are lost. With
-``use_orig_params`` the parameters' own gradients bring it back in the next forward.
+The pre-backward puts the reduced gradient of earlier backwards aside
+(``prepare_gradient_for_backward`` in ``torch/distributed/fsdp/_flat_param.py``). Where the
+backward comes to an output of the unit and to none of its parameters, no post-backward follows,
+and ``prepare_gradient_for_optim`` deletes what was put aside in place of putting it back. The
+gradient is None and the earlier microbatches are lost. With ``use_orig_params`` the parameters'
+own gradients bring it back in the next forward.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1 drops the accumulated gradient of a unit that a backward comes to the outputs of alone"
+TITLE = (
+    "FSDP1 drops the accumulated gradient of a unit that a backward comes to the outputs of alone"
+)
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
-    "FSDP currently does not support gradient accumulation outside ``no_sync()`` when using CPU offloading",
+    "FSDP currently does not support gradient accumulation outside ``no_sync()`` when using CPU "
+    "offloading",
     "FullyShardedDataParallel; so it does without",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         says="near: pytorch PR 85480, whose review asks for putting the old gradient back",
-        query="FSDP accumulated gradient without no_sync lost when module's parameters unused in backward "
+        query="FSDP accumulated gradient without no_sync lost when module's parameters unused in "
+        "backward "
         "prepare_gradient_for_optim saved_grad_shard",
         date="2026-11-23",
     ),

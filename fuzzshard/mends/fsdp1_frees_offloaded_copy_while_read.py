@@ -1,23 +1,29 @@
-"""FSDP1 frees the GPU's copy of an offloaded parameter that it does not shard while kernels read it.
+"""FSDP1 frees the GPU's copy of an offloaded parameter that it does not shard while kernels read
+it.
 
-With ``NO_SHARD``, or what a group of one rank makes of the others, and CPU offload ``pre_unshard`` in
-``torch/distributed/fsdp/_flat_param.py`` copies the flat parameter to the GPU on one stream. Another reads
-it, and ``_use_sharded_flat_param`` lets go of it. Only all-gathers tell the allocator of the other stream
-(``_all_gather_flat_param``), and ``NO_SHARD`` has none, so the memory goes to the next unit's copy at once:
-a module computes with the parameters of another.
+With ``NO_SHARD``, or what a group of one rank makes of the others, and CPU offload ``pre_unshard``
+in ``torch/distributed/fsdp/_flat_param.py`` copies the flat parameter to the GPU on one stream.
+Another reads it, and ``_use_sharded_flat_param`` lets go of it. Only all-gathers tell the
+allocator of the other stream (``_all_gather_flat_param``), and ``NO_SHARD`` has none, so the
+memory goes to the next unit's copy at once: a module computes with the parameters of another.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1 frees the GPU's copy of an offloaded parameter that it does not shard while it is read"
+TITLE = (
+    "FSDP1 frees the GPU's copy of an offloaded parameter that it does not shard while it is read"
+)
 COMPONENT = "FSDP1"
-CONTRACT = Promise("whether to offload parameters to CPU when not involved in computation", "CPUOffload")
+CONTRACT = Promise(
+    "whether to offload parameters to CPU when not involved in computation", "CPUOffload"
+)
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/194519",
         "closed: of August 2026, with this cause; torch 2.15 has its lines, which this takes over",
-        "FSDP CPU offload _cpu_grad stale gradient unused parameters zero_grad NO_SHARD record_stream",
+        "FSDP CPU offload _cpu_grad stale gradient unused parameters zero_grad NO_SHARD "
+        "record_stream",
         "2026-11-23",
     ),
 )

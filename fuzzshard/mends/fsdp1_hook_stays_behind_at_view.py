@@ -1,10 +1,11 @@
 """FSDP1's pre-backward hook stays behind where an output is a view that is changed in place.
 
-``_register_pre_backward_hooks`` in ``torch/distributed/fsdp/_runtime_utils.py`` registers a hook on each
-output. Where that is a view, changing it in place gives it a new history (``CopySlices`` of its base), and
-the hook stays with the old one, which no gradient comes to. The unit's pre-backward does not run: its
-post-backward fails in the state IDLE, or its parameters are gone. The base of the view, as it was before
-the change, is part of the new history, so a hook on it runs before anything of the unit.
+``_register_pre_backward_hooks`` in ``torch/distributed/fsdp/_runtime_utils.py`` registers a hook
+on each output. Where that is a view, changing it in place gives it a new history (``CopySlices``
+of its base), and the hook stays with the old one, which no gradient comes to. The unit's
+pre-backward does not run: its post-backward fails in the state IDLE, or its parameters are gone.
+The base of the view, as it was before the change, is part of the new history, so a hook on it runs
+before anything of the unit.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -13,7 +14,8 @@ TITLE = "FSDP1's pre-backward hook is lost where an output is a view that is cha
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "pre-backward hooks registered to tensors that require gradients",
-    "torch/distributed/fsdp/_runtime_utils.py, _register_pre_backward_hooks; plain autograd allows it",
+    "torch/distributed/fsdp/_runtime_utils.py, _register_pre_backward_hooks; plain autograd "
+    "allows it",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

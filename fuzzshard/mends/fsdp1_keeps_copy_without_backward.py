@@ -1,17 +1,21 @@
-"""FSDP1 keeps the gathered copy of a unit that took no part in a backward, and computes with it for good.
+"""FSDP1 keeps the gathered copy of a unit that took no part in a backward, and computes with it
+for good.
 
 With a strategy that does not reshard after the forward, ``_catch_all_reshard`` of
-``torch/distributed/fsdp/_runtime_utils.py`` is to reshard after the backward what no hook has resharded. It
-takes a flat parameter that points at its shard for resharded, but after such a forward it points there while
-its gathered copy is still allocated. So the copy of a unit whose backward does not run (frozen, or with an
-output that the loss does not use) stays, the next forward finds it and gathers nothing, and what was
-written to the parameters meanwhile is ignored. With ``use_orig_params`` it takes a last forward under
-``no_grad`` besides.
+``torch/distributed/fsdp/_runtime_utils.py`` is to reshard after the backward what no hook has
+resharded. It takes a flat parameter that points at its shard for resharded, but after such a
+forward it points there while its gathered copy is still allocated. So the copy of a unit whose
+backward does not run (frozen, or with an output that the loss does not use) stays, the next
+forward finds it and gathers nothing, and what was written to the parameters meanwhile is ignored.
+With ``use_orig_params`` it takes a last forward under ``no_grad`` besides.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1 with SHARD_GRAD_OP ignores what is written to a unit that took no part in the last backward"
+TITLE = (
+    "FSDP1 with SHARD_GRAD_OP ignores what is written to a unit that took no part in the last "
+    "backward"
+)
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "only reshards them after the backward computation",
@@ -21,15 +25,18 @@ TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/106858",
-        "closed: near, the copy of a model that is only evaluated (EMA weights) outlasts its update with "
+        "closed: near, the copy of a model that is only evaluated (EMA weights) outlasts its "
+        "update with "
         "SHARD_GRAD_OP; mended for mixed precision alone",
-        "FSDP SHARD_GRAD_OP weights update ignored next forward uses old parameters; EMA with frozen layers",
+        "FSDP SHARD_GRAD_OP weights update ignored next forward uses old parameters; EMA with "
+        "frozen layers",
         "2026-11-23",
     ),
     Public(
         "https://github.com/pytorch/pytorch/issues/83129",
         "closed: units whose post-backward hook does not fire; _catch_all_reshard came of it",
-        "FSDP _catch_all_reshard already_resharded unsharded flat parameter not freed SHARD_GRAD_OP",
+        "FSDP _catch_all_reshard already_resharded unsharded flat parameter not freed "
+        "SHARD_GRAD_OP",
         "2026-11-23",
     ),
 )

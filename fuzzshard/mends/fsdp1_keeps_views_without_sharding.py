@@ -1,10 +1,12 @@
-"""FSDP1 keeps the tensors of a forward in place of the parameters of a unit that a backward misses.
+"""FSDP1 keeps the tensors of a forward in place of the parameters of a unit that a backward
+misses.
 
-``_catch_all_reshard`` in ``torch/distributed/fsdp/_runtime_utils.py`` takes a unit for resharded where the
-flat parameter lies in its shard's memory. With ``NO_SHARD``, or what a group of one rank makes of the
-others, it always does. With ``use_orig_params`` a unit without a post-backward (frozen, unused, or
-prefetched and not run) then keeps views in place of its parameters, and the next forward takes these for
-new parameters (``_writeback_orig_params``): the optimizer's parameters get no gradients from then on.
+``_catch_all_reshard`` in ``torch/distributed/fsdp/_runtime_utils.py`` takes a unit for resharded
+where the flat parameter lies in its shard's memory. With ``NO_SHARD``, or what a group of one rank
+makes of the others, it always does. With ``use_orig_params`` a unit without a post-backward
+(frozen, unused, or prefetched and not run) then keeps views in place of its parameters, and the
+next forward takes these for new parameters (``_writeback_orig_params``): the optimizer's
+parameters get no gradients from then on.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -17,7 +19,8 @@ CONTRACT = Promise(
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        says="near: pytorch issue 83956, which the code names: the check for what is resharded is brittle",
+        says="near: pytorch issue 83956, which the code names: the check for what is resharded is "
+        "brittle",
         query="FSDP NO_SHARD use_orig_params parameters replaced by tensor views unused module "
         "_catch_all_reshard already_resharded",
         date="2026-11-23",

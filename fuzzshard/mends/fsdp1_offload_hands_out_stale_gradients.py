@@ -1,20 +1,25 @@
-"""FSDP1 with CPU offload hands out the gradient of an earlier backward where a backward misses a unit.
+"""FSDP1 with CPU offload hands out the gradient of an earlier backward where a backward misses a
+unit.
 
-With CPU offload FSDP1 keeps one buffer for the gradient of a flat parameter (``_cpu_grad``), of zeros at
-first, and never asks whether this backward has filled it. The end of a backward makes it the gradient
-(``prepare_gradient_for_optim`` in ``torch/distributed/fsdp/_flat_param.py``), and with ``use_orig_params``
-resharding after a forward does (``sharded_grad``). A unit that the backward misses has a gradient of zeros
-then, or an earlier one in spite of ``zero_grad()``, which the optimizer applies once more. Where units are
-not sharded, what ``no_sync()`` has accumulated is the gradient after a forward; it is on the device still,
-while the parameters are on the host.
+With CPU offload FSDP1 keeps one buffer for the gradient of a flat parameter (``_cpu_grad``), of
+zeros at first, and never asks whether this backward has filled it. The end of a backward makes it
+the gradient (``prepare_gradient_for_optim`` in ``torch/distributed/fsdp/_flat_param.py``), and
+with ``use_orig_params`` resharding after a forward does (``sharded_grad``). A unit that the
+backward misses has a gradient of zeros then, or an earlier one in spite of ``zero_grad()``, which
+the optimizer applies once more. Where units are not sharded, what ``no_sync()`` has accumulated is
+the gradient after a forward; it is on the device still, while the parameters are on the host.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1 with CPU offload hands out an earlier gradient, or zeros, where a backward misses a unit"
+TITLE = (
+    "FSDP1 with CPU offload hands out an earlier gradient, or zeros, where a backward misses "
+    "a unit"
+)
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
-    "If the user requests ``zero_grad(set_to_none=True)`` followed by a backward pass, `.grad`s are "
+    "If the user requests ``zero_grad(set_to_none=True)`` followed by a backward pass, `.grad`s "
+    "are "
     "guaranteed to be None for params that did not receive a gradient.",
     "Optimizer.zero_grad",
 )
@@ -22,7 +27,8 @@ TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         says="near: pytorch PR 87308, which keeps None apart from zeros and leaves offloading",
-        query="FSDP cpu_offload flat_param._cpu_grad not reset zero_grad previous iteration gradient "
+        query="FSDP cpu_offload flat_param._cpu_grad not reset zero_grad previous iteration "
+        "gradient "
         "unused module",
         date="2026-11-22",
     ),

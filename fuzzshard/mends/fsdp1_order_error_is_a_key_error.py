@@ -3,7 +3,8 @@
 Where ranks run units in different orders in the first iteration, ``_check_order`` in
 ``torch/distributed/fsdp/_exec_order_utils.py`` looks for the names of their flat parameters. With
 ``use_orig_params`` these are not registered, so the names are those of the original parameters
-(``_get_param_to_fqns``), and ``_get_names_from_handle_indices`` raises a KeyError in place of the error.
+(``_get_param_to_fqns``), and ``_get_names_from_handle_indices`` raises a KeyError in place of the
+error.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -18,7 +19,8 @@ CONTRACT = Promise(
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        query="FSDP KeyError _get_names_from_handle_indices param_to_fqn use_orig_params forward order "
+        query="FSDP KeyError _get_names_from_handle_indices param_to_fqn use_orig_params forward "
+        "order "
         "differs "
         "across ranks",
         date="2026-11-23",

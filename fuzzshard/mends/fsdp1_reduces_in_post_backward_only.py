@@ -1,13 +1,13 @@
 """FSDP1 leaves gradients local that no post-backward hook of their unit reduces.
 
-Gradients are reduced by ``_post_backward_hook`` in ``torch/distributed/fsdp/_runtime_utils.py`` alone,
-which is registered on the ``AccumulateGrad`` of the first forward since the last backward
-(``_register_post_backward_hook``). It does not run where the backward that synchronizes misses a unit that
-accumulated under ``no_sync()``, and not where the first forward's output is unused: with a ``param_dtype``
-every forward has an ``AccumulateGrad`` of its own, which the docstring there names as the reason for
-preferring the first. The gradient stays local then: an assertion fails at the end of backward, or an
-earlier gradient takes its place, or the replicas drift apart (``NO_SHARD``). Whatever has accumulated has
-to be reduced at the latest when the backward ends.
+Gradients are reduced by ``_post_backward_hook`` in ``torch/distributed/fsdp/_runtime_utils.py``
+alone, which is registered on the ``AccumulateGrad`` of the first forward since the last backward
+(``_register_post_backward_hook``). It does not run where the backward that synchronizes misses a
+unit that accumulated under ``no_sync()``, and not where the first forward's output is unused: with
+a ``param_dtype`` every forward has an ``AccumulateGrad`` of its own, which the docstring there
+names as the reason for preferring the first. The gradient stays local then: an assertion fails at
+the end of backward, or an earlier gradient takes its place, or the replicas drift apart
+(``NO_SHARD``). Whatever has accumulated has to be reduced at the latest when the backward ends.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -15,12 +15,15 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "A gradient stays local or is lost where no post-backward hook of its unit runs"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
-    "For gradients, it synchronizes and shards them (via reduce-scatter) after the backward computation.",
+    "For gradients, it synchronizes and shards them (via reduce-scatter) after the backward "
+    "computation.",
     "ShardingStrategy, FULL_SHARD",
 )
 SETUP = (
-    "With a ``param_dtype``, a module runs twice with gradients enabled, and the first output is detached "
-    "or only logged: a head that teacher and student share (issue 94857). Its gradients are None. Running "
+    "With a ``param_dtype``, a module runs twice with gradients enabled, and the first output is "
+    "detached "
+    "or only logged: a head that teacher and student share (issue 94857). Its gradients are None. "
+    "Running "
     "that forward under ``no_grad()`` avoids it."
 )
 TORCH = Releases(since="2.11")
@@ -36,15 +39,18 @@ PUBLIC = (
         says="merged: documents that the hook is registered in the first forward only",
     ),
     Public(
-        says="near: pytorch PRs 90546 and 92874, which let use_orig_params hold the unsharded gradients of "
+        says="near: pytorch PRs 90546 and 92874, which let use_orig_params hold the unsharded "
+        "gradients of "
         "no_sync(), and PR 80245, which keeps a backward that misses a unit from failing",
-        query="FSDP no_sync gradients not reduced unused module last microbatch unsharded gradient "
+        query="FSDP no_sync gradients not reduced unused module last microbatch unsharded "
+        "gradient "
         "_post_backward_called",
         date="2026-11-23",
     ),
     Public(
         says="near: fairscale PR 513, which prefers the first forward's AccumulateGrad",
-        query="FSDP mixed precision module called twice post-backward hook AccumulateGrad first forward "
+        query="FSDP mixed precision module called twice post-backward hook AccumulateGrad first "
+        "forward "
         "gradients None",
         date="2026-11-23",
     ),

@@ -1,11 +1,12 @@
 """FSDP1 reshards a frozen unit before the pre-backward hooks of outputs have run.
 
-The hook that reshards a frozen unit when the gradients of its inputs have come is registered before its
-forward (``_register_post_backward_reshard_only_hook`` in ``torch/distributed/fsdp/_runtime_utils.py``).
-Where an input is an output, too, of the unit or of the root, it runs before the pre-backward hook of that
-output, which finds the unit, or the root, in a state of backward: a ValueError. Where the unit's own output
-is unused and its input is not, no pre-backward comes before, and backward prefetching unshards it once
-more: with ``use_orig_params`` resharding has cleared the views that this looks for
+The hook that reshards a frozen unit when the gradients of its inputs have come is registered
+before its forward (``_register_post_backward_reshard_only_hook`` in
+``torch/distributed/fsdp/_runtime_utils.py``). Where an input is an output, too, of the unit or of
+the root, it runs before the pre-backward hook of that output, which finds the unit, or the root,
+in a state of backward: a ValueError. Where the unit's own output is unused and its input is not,
+no pre-backward comes before, and backward prefetching unshards it once more: with
+``use_orig_params`` resharding has cleared the views that this looks for
 (``_use_unsharded_views``): an AttributeError.
 """
 
@@ -14,15 +15,18 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "FSDP1 reshards a frozen unit before the hooks of its outputs run"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
-    "to ensure that all gradients that may depend on the parameters have been computed before resharding",
-    "torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook; plain autograd "
+    "to ensure that all gradients that may depend on the parameters have been computed before "
+    "resharding",
+    "torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook; plain "
+    "autograd "
     "allows it",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/issues/117510",
-        "closed: near, a frozen unit is resharded that no pre-backward has unsharded; PR 117997 made "
+        "closed: near, a frozen unit is resharded that no pre-backward has unsharded; PR 117997 "
+        "made "
         "resharding "
         "idempotent and left its time as it is",
         "FSDP frozen module input returned as output ValueError expected to be in states IDLE "

@@ -1,10 +1,10 @@
 """FSDP1 takes a shard axis of size 1 for a world of one rank.
 
-``_init_core_state`` in ``torch/distributed/fsdp/_init_utils.py`` switches to ``NO_SHARD`` where the group
-that it shards over has one rank. For ``HYBRID_SHARD`` and ``_HYBRID_SHARD_ZERO2`` there is the group of the
-replicas besides, over which ``NO_SHARD`` does not reduce. No gradient is averaged, the replicas drift
-apart, and each gradient is divided by their number all the same. Without sharding, the replicas are the
-group to reduce over.
+``_init_core_state`` in ``torch/distributed/fsdp/_init_utils.py`` switches to ``NO_SHARD`` where
+the group that it shards over has one rank. For ``HYBRID_SHARD`` and ``_HYBRID_SHARD_ZERO2`` there
+is the group of the replicas besides, over which ``NO_SHARD`` does not reduce. No gradient is
+averaged, the replicas drift apart, and each gradient is divided by their number all the same.
+Without sharding, the replicas are the group to reduce over.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -17,10 +17,13 @@ PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/issues/154888",
         "closed as not planned",
-        "FSDP HYBRID_SHARD shard size 1 switching to NO_SHARD gradients not synchronized across replicas",
+        "FSDP HYBRID_SHARD shard size 1 switching to NO_SHARD gradients not synchronized across "
+        "replicas",
         "2026-11-23",
     ),
-    Public("https://github.com/verl-project/verl/issues/7493", "closed: the same, found in training"),
+    Public(
+        "https://github.com/verl-project/verl/issues/7493", "closed: the same, found in training"
+    ),
 )
 EDITS = (
     Edit(

@@ -1,9 +1,9 @@
 """``summon_full_params(with_grads=True)`` gathers gradients from a buffer of the default dtype.
 
-Where some ranks have no gradient, ``unshard_grad`` in ``torch/distributed/fsdp/_flat_param.py`` gathers
-zeros from these, which are made without a dtype: float32, whatever the parameters are. The other ranks
-gather their gradients in the parameters' dtype, so that the ranks disagree about the bytes to send, and
-hang or die.
+Where some ranks have no gradient, ``unshard_grad`` in ``torch/distributed/fsdp/_flat_param.py``
+gathers zeros from these, which are made without a dtype: float32, whatever the parameters are. The
+other ranks gather their gradients in the parameters' dtype, so that the ranks disagree about the
+bytes to send, and hang or die.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -18,8 +18,10 @@ TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/issues/112717",
-        "closed: the buffer that is gathered into was of the default dtype as well; this one still is",
-        "summon_full_params with_grads dtype mismatch some ranks None gradient zeros default dtype "
+        "closed: the buffer that is gathered into was of the default dtype as well; this one "
+        "still is",
+        "summon_full_params with_grads dtype mismatch some ranks None gradient zeros default "
+        "dtype "
         "all_gather",
         "2026-11-23",
     ),

@@ -2,10 +2,10 @@
 
 With ``use_orig_params`` a mask says which parameters have no gradient. A forward sets it after a
 ``zero_grad()`` of some of a unit's parameters, or where some are frozen (``_writeback_tensor`` in
-``torch/distributed/fsdp/_flat_param.py``). It is reset where a backward reduces (``_reset_is_grad_none``),
-and not where one accumulates under ``no_sync()``. With ``NO_SHARD``, or what a group of one rank makes of
-the others, the next forward takes the accumulated gradient for None and drops it
-(``_use_sharded_grad_views``).
+``torch/distributed/fsdp/_flat_param.py``). It is reset where a backward reduces
+(``_reset_is_grad_none``), and not where one accumulates under ``no_sync()``. With ``NO_SHARD``, or
+what a group of one rank makes of the others, the next forward takes the accumulated gradient for
+None and drops it (``_use_sharded_grad_views``).
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -19,8 +19,10 @@ CONTRACT = Promise(
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        says="near: pytorch PR 90546, which mends no_sync() with use_orig_params and leaves the mask",
-        query="FSDP use_orig_params NO_SHARD gradient None mask no_sync requires_grad unfreeze gradient "
+        says="near: pytorch PR 90546, which mends no_sync() with use_orig_params and leaves the "
+        "mask",
+        query="FSDP use_orig_params NO_SHARD gradient None mask no_sync requires_grad unfreeze "
+        "gradient "
         "lost "
         "_is_grad_none_mask",
         date="2026-11-22",

@@ -1,10 +1,11 @@
 """FSDP1 takes a recomputation for a new forward unless the unit's pre-backward has just run.
 
-``_pre_forward`` in ``torch/distributed/fsdp/_runtime_utils.py`` knows the recomputation of a checkpoint by
-the state that the unit's pre-backward hook sets. Where a checkpoint around a unit recomputes a forward
-whose output of that unit is unused, the hook has not run: the unit begins a forward, which the checkpoint
-stops early, and the hook of another forward's output finds it in the midst of one. What the hook does has
-to be done then, as the parameters are needed for the backward that is running.
+``_pre_forward`` in ``torch/distributed/fsdp/_runtime_utils.py`` knows the recomputation of a
+checkpoint by the state that the unit's pre-backward hook sets. Where a checkpoint around a unit
+recomputes a forward whose output of that unit is unused, the hook has not run: the unit begins a
+forward, which the checkpoint stops early, and the hook of another forward's output finds it in the
+midst of one. What the hook does has to be done then, as the parameters are needed for the backward
+that is running.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -19,7 +20,8 @@ TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         says="near: pytorch PR 123857, the same for fully_shard between backwards",
-        query='FSDP activation checkpointing recomputation "expected to be in states" IDLE current state '
+        query='FSDP activation checkpointing recomputation "expected to be in states" IDLE '
+        "current state "
         "FORWARD_BACKWARD two forwards one backward",
         date="2026-11-23",
     ),

@@ -1,10 +1,11 @@
 """FSDP1 tells an accumulated shard of a gradient from an unsharded gradient by its size.
 
-``prepare_gradient_for_backward`` in ``torch/distributed/fsdp/_flat_param.py`` puts the reduced gradient of
-earlier backwards aside if it has not the size of an unsharded one. The sizes are equal for a flat parameter
-of one element: the next backward accumulates into the reduced gradient and reduces the sum again, which
-divides the first part by the number of ranks once more. With ``use_orig_params`` the gradient is handed out
-as an unsharded one after a forward as well (``_use_sharded_flat_param``).
+``prepare_gradient_for_backward`` in ``torch/distributed/fsdp/_flat_param.py`` puts the reduced
+gradient of earlier backwards aside if it has not the size of an unsharded one. The sizes are equal
+for a flat parameter of one element: the next backward accumulates into the reduced gradient and
+reduces the sum again, which divides the first part by the number of ranks once more. With
+``use_orig_params`` the gradient is handed out as an unsharded one after a forward as well
+(``_use_sharded_flat_param``).
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -12,13 +13,15 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "FSDP1 reduces the accumulated gradient of a flat parameter of one element twice"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
-    "FSDP currently does not support gradient accumulation outside ``no_sync()`` when using CPU offloading",
+    "FSDP currently does not support gradient accumulation outside ``no_sync()`` when using CPU "
+    "offloading",
     "FullyShardedDataParallel; so it does without",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        says="near: pytorch PR 73535, which added accumulation without no_sync() and tells the two by "
+        says="near: pytorch PR 73535, which added accumulation without no_sync() and tells the "
+        "two by "
         "their size",
         query="FSDP single element parameter gradient accumulation wrong flat_param numel 1 "
         "prepare_gradient_for_backward",

@@ -1,12 +1,13 @@
-"""The backward of a compiled graph makes zeros of the missing gradients of its outputs, and passes them on.
+"""The backward of a compiled graph makes zeros of the missing gradients of its outputs, and passes
+them on.
 
 A compiled graph is one autograd function (``CompiledFunction`` in
-``torch/_functorch/_aot_autograd/runtime_wrappers.py``), and autograd makes zeros of the gradients that do
-not reach its outputs, for its backward takes them all. So a parameter that only an unused output depends on
-gets a gradient of zeros in place of None, by which an optimizer decays its weight and moves its momentum.
-The graph of the backward says which of its results depend on which gradients: those that depend on missing
-ones only are missing, too. ``CompiledFunction`` is made anew for every graph, so it is changed where it is
-handed over.
+``torch/_functorch/_aot_autograd/runtime_wrappers.py``), and autograd makes zeros of the gradients
+that do not reach its outputs, for its backward takes them all. So a parameter that only an unused
+output depends on gets a gradient of zeros in place of None, by which an optimizer decays its
+weight and moves its momentum. The graph of the backward says which of its results depend on which
+gradients: those that depend on missing ones only are missing, too. ``CompiledFunction`` is made
+anew for every graph, so it is changed where it is handed over.
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 TITLE = "A compiled graph turns missing gradients into zeros"
 COMPONENT = "compile"
 CONTRACT = Promise(
-    "If the user requests zero_grad(set_to_none=True) followed by a backward pass, .grads are guaranteed to "
+    "If the user requests zero_grad(set_to_none=True) followed by a backward pass, .grads are "
+    "guaranteed to "
     "be None for params that did not receive a gradient",
     "Optimizer.zero_grad",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public("https://github.com/pytorch/pytorch/issues/131794", "open"),
-    Public("https://github.com/pytorch/pytorch/pull/186355", "closed; prunes it from the backward's graph"),
+    Public(
+        "https://github.com/pytorch/pytorch/pull/186355",
+        "closed; prunes it from the backward's graph",
+    ),
     Public(
         "https://github.com/pytorch/pytorch/pull/194523",
         "closed; a backward for each set of missing gradients",
-        "torch.compile unused output gradient zeros instead of None set_materialize_grads AOTAutograd",
+        "torch.compile unused output gradient zeros instead of None set_materialize_grads "
+        "AOTAutograd",
         "2026-11-23",
     ),
 )
@@ -92,7 +98,9 @@ def _zeros_of(output: Any) -> Callable[[], Any]:
     kind, size, stride = type(output), output.size(), output.stride()
     names, context = output.__tensor_flatten__()
     inner = {name: _zeros_of(getattr(output, name)) for name in names}
-    return lambda: kind.__tensor_unflatten__({n: make() for n, make in inner.items()}, context, size, stride)
+    return lambda: kind.__tensor_unflatten__(
+        {n: make() for n, make in inner.items()}, context, size, stride
+    )
 
 
 def _differentiable_outputs(metadata: Any) -> list[int]:

@@ -1,10 +1,12 @@
 """A group refuses to reduce accumulated gradients together with new ones.
 
-With ``reduce_dtype`` a gradient that waits for its reduction (``set_requires_gradient_sync(False)``) is kept
-in that dtype (``FSDPParam.to_accumulated_grad_if_needed``); one that comes in the backward that reduces has
-the dtype of the computation. Where a group has both, as parameters of it are used in some microbatches only,
-``foreach_reduce`` (``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``) finds two dtypes and raises,
-though both are to be reduced in ``reduce_dtype``. Casting to it before the copy is all that is missing; torch
+With ``reduce_dtype`` a gradient that waits for its reduction
+(``set_requires_gradient_sync(False)``) is kept in that dtype
+(``FSDPParam.to_accumulated_grad_if_needed``); one that comes in the backward that reduces has the
+dtype of the computation. Where a group has both, as parameters of it are used in some microbatches
+only, ``foreach_reduce`` (``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``) finds two
+dtypes and raises, though both are to be reduced in ``reduce_dtype``. Casting to it before the copy
+is all that is missing; torch
 2.15 copies from several dtypes.
 """
 
@@ -12,7 +14,9 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "A group of fully_shard cannot reduce gradients of which only some have accumulated"
 COMPONENT = "fully_shard"
-CONTRACT = Promise("specifies the dtype for gradient reduction", "MixedPrecisionPolicy, reduce_dtype")
+CONTRACT = Promise(
+    "specifies the dtype for gradient reduction", "MixedPrecisionPolicy, reduce_dtype"
+)
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (
     Public("https://github.com/pytorch/pytorch/pull/160279", "the same assertion"),
@@ -20,7 +24,8 @@ PUBLIC = (
     Public(
         "https://github.com/NVIDIA-NeMo/Automodel/pull/3540",
         "merged: works around it",
-        "fully_shard reduce-scatter expects uniform gradient dtype but got set_requires_gradient_sync"
+        "fully_shard reduce-scatter expects uniform gradient dtype but got "
+        "set_requires_gradient_sync"
         " reduce_dtype",
         "2026-11-23",
     ),

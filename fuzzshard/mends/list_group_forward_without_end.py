@@ -1,28 +1,36 @@
 """A list group of which one module runs by itself never ends its forward.
 
-Only the hook that finds every module of the group to have run calls ``FSDPState._post_forward``, or the end
-of the root's forward does it in its place (``_register_group_forward_hooks`` and
-``_force_complete_incomplete_states`` in torch/distributed/fsdp/_fully_shard/_fsdp_state.py). Neither comes
-where ``head(features)`` is what is called, or a module of the group outside of the FSDP root that the
-others are in. The group then stays unsharded and in its forward state, with itself as
-``iter_forward_root``, until a backward ends: the next forward of the root takes itself for an inner one, so
-its inputs are not moved to the GPU, and the output of the last all-gather is kept. No pre-backward hook is
-registered either: where the features require no gradient, no post-backward runs, so the gradient stays on
-the unsharded parameter and the optimizer never sees it. A forward ends with the module that began it.
+Only the hook that finds every module of the group to have run calls ``FSDPState._post_forward``,
+or the end of the root's forward does it in its place (``_register_group_forward_hooks`` and
+``_force_complete_incomplete_states`` in torch/distributed/fsdp/_fully_shard/_fsdp_state.py).
+Neither comes where ``head(features)`` is what is called, or a module of the group outside of the
+FSDP root that the others are in. The group then stays unsharded and in its forward state, with
+itself as ``iter_forward_root``, until a backward ends: the next forward of the root takes itself
+for an inner one, so its inputs are not moved to the GPU, and the output of the last all-gather is
+kept. No pre-backward hook is registered either: where the features require no gradient, no
+post-backward runs, so the gradient stays on the unsharded parameter and the optimizer never sees
+it. A forward ends with the module that began it.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "fully_shard([a, b]): a module that runs by itself stays unsharded, its gradient may not be reduced"
+TITLE = (
+    "fully_shard([a, b]): a module that runs by itself stays unsharded, its gradient may not "
+    "be reduced"
+)
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "If ``reshard_after_forward`` is ``True``, then FSDP frees the unsharded parameters after forward "
-    "and re-all-gathers them in backward before gradient computation. After gradient computation, FSDP frees "
-    "the unsharded parameters and reduce-scatters the unsharded gradients across data-parallel workers.",
+    "If ``reshard_after_forward`` is ``True``, then FSDP frees the unsharded parameters after "
+    "forward "
+    "and re-all-gathers them in backward before gradient computation. After gradient computation, "
+    "FSDP frees "
+    "the unsharded parameters and reduce-scatters the unsharded gradients across data-parallel "
+    "workers.",
     "fully_shard",
 )
 SETUP = (
-    "The final norm and the head are one group, ``fully_shard([norm, head])``, as in torchtitan, and the "
+    "The final norm and the head are one group, ``fully_shard([norm, head])``, as in torchtitan, "
+    "and the "
     "head alone is trained on features that were computed under ``no_grad()``: a linear probe, or "
     "fine-tuning of the head. The optimizer does not change the head, and nothing says so."
 )
@@ -31,11 +39,13 @@ PUBLIC = (
     Public(
         link="https://github.com/pytorch/pytorch/pull/180428",
         says=(
-            "near: merged for 2.13; it promises reduced gradients for any call pattern that runs some "
+            "near: merged for 2.13; it promises reduced gradients for any call pattern that runs "
+            "some "
             "submodule, and clears iter_forward_root at the end of a backward only"
         ),
         query=(
-            "fully_shard list of modules partial forward group stays unsharded iter_forward_root chunked loss"
+            "fully_shard list of modules partial forward group stays unsharded iter_forward_root "
+            "chunked loss"
         ),
         date="2026-11-23",
     ),
@@ -43,7 +53,8 @@ PUBLIC = (
         link="https://github.com/pytorch/torchtitan/pull/3229",
         says="near: closed, takes the head out of the group for a chunked loss, for a crash",
         query=(
-            "FSDP2 fully_shard([norm, lm_head]) lm_head called alone gradient None hidden states detached"
+            "FSDP2 fully_shard([norm, lm_head]) lm_head called alone gradient None hidden states "
+            "detached"
         ),
         date="2026-11-23",
     ),

@@ -1,11 +1,12 @@
-"""Only the first module of a list group to run has its pre-forward hook, only the last one its post-forward.
+"""Only the first module of a list group to run has its pre-forward hook, only the last one its
+post-forward.
 
-``_register_group_forward_hooks`` (torch/distributed/fsdp/_fully_shard/_fsdp_state.py) counts the modules of
-a group that have yet to run. One that runs while another has yet to is taken for a part of the same
-forward: its inputs are not cast, and a group that a post-forward, a backward or a method of another name
-has sharded in between is not gathered. One that runs more often than the others begins a forward that
-nothing ends. Every module has to find the group gathered, and the end of the root's forward has to end that
-of its groups, as both do since torch 2.13.
+``_register_group_forward_hooks`` (torch/distributed/fsdp/_fully_shard/_fsdp_state.py) counts the
+modules of a group that have yet to run. One that runs while another has yet to is taken for a part
+of the same forward: its inputs are not cast, and a group that a post-forward, a backward or a
+method of another name has sharded in between is not gathered. One that runs more often than the
+others begins a forward that nothing ends. Every module has to find the group gathered, and the end
+of the root's forward has to end that of its groups, as both do since torch 2.13.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -13,7 +14,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "A list group is gathered for its first module only, and sharded after its last one only"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "Before forward, FSDP all-gathers the sharded parameters across the data-parallel workers to get "
+    "Before forward, FSDP all-gathers the sharded parameters across the data-parallel workers to "
+    "get "
     "the unsharded parameters for forward computation.",
     "fully_shard",
 )
@@ -23,7 +25,8 @@ PUBLIC = (
         link="https://github.com/pytorch/pytorch/pull/180428",
         says="merged: the fix in torch 2.13",
         query=(
-            "fully_shard grouped modules aten.mm.default got mixed torch.Tensor and DTensor partial "
+            "fully_shard grouped modules aten.mm.default got mixed torch.Tensor and DTensor "
+            "partial "
             "group forward"
         ),
         date="2026-11-23",

@@ -1,10 +1,12 @@
-"""Dynamo traces what reduces an embedding split by rows with the mask of a lookup that ran outside the graph.
+"""Dynamo traces what reduces an embedding split by rows with the mask of a lookup that ran outside
+the graph.
 
 The placement of such a lookup's result holds a mask of the indices until the result is reduced
-(``_MaskPartial`` in ``torch/distributed/tensor/placement_types.py``). The mask is no inner tensor of the
-DTensor. Where the lookup ran outside the graph, as in a module whose hooks break it, Dynamo makes a fake
-tensor of the result, and the mask stays a real one, or there is none. A DTensor that waits for such a mask
-cannot be an input of a graph (``VariableBuilder.wrap_tensor`` in ``torch/_dynamo/variables/builder.py``).
+(``_MaskPartial`` in ``torch/distributed/tensor/placement_types.py``). The mask is no inner tensor
+of the DTensor. Where the lookup ran outside the graph, as in a module whose hooks break it, Dynamo
+makes a fake tensor of the result, and the mask stays a real one, or there is none. A DTensor that
+waits for such a mask cannot be an input of a graph (``VariableBuilder.wrap_tensor`` in
+``torch/_dynamo/variables/builder.py``).
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

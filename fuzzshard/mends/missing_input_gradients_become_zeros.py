@@ -1,27 +1,34 @@
 """What comes before an unused input of a wrapped module gets a gradient of zeros.
 
 Inputs that require gradients pass through ``RegisterPostBackwardFunction``
-(``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``), one autograd function for all of them. Its
-backward runs as soon as one of them has a gradient, and autograd then hands it zeros for the others, which it
-passes on. Parameters before an input that the module does not use get a gradient of zeros in place of
-``None``: weight decay and momentum move them. It needs no gradients itself, so it can ask for none
-(``ctx.set_materialize_grads``). Then ``Redistribute`` of DTensors has to ask for none as well
-(``torch/distributed/tensor/_redistribute.py``): the zeros that autograd makes for it are no DTensor.
+(``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``), one autograd function for all of
+them. Its backward runs as soon as one of them has a gradient, and autograd then hands it zeros for
+the others, which it passes on. Parameters before an input that the module does not use get a
+gradient of zeros in place of ``None``: weight decay and momentum move them. It needs no gradients
+itself, so it can ask for none (``ctx.set_materialize_grads``). Then ``Redistribute`` of DTensors
+has to ask for none as well (``torch/distributed/tensor/_redistribute.py``): the zeros that
+autograd makes for it are no DTensor.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "What comes before an unused input of a wrapped module gets a gradient of zeros in place of None"
+TITLE = (
+    "What comes before an unused input of a wrapped module gets a gradient of zeros in place "
+    "of None"
+)
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "`.grad`s are guaranteed to be None for params that did not receive a gradient", "Optimizer.zero_grad"
+    "`.grad`s are guaranteed to be None for params that did not receive a gradient",
+    "Optimizer.zero_grad",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/133498",
-        "closed in 2024: the same change, made to save the zeros; no release looked at here has it",
-        "FSDP2 gradient zeros instead of None unused input RegisterPostBackwardFunction materialize grads",
+        "closed in 2024: the same change, made to save the zeros; no release looked at here has "
+        "it",
+        "FSDP2 gradient zeros instead of None unused input RegisterPostBackwardFunction "
+        "materialize grads",
         "2026-11-23",
     ),
 )

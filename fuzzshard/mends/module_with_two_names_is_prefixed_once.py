@@ -1,19 +1,22 @@
 """``set_model_state_dict`` renames the keys of a module under one of its names only.
 
-It adds what ``get_model_state_dict`` takes away (the ``module.`` of DDP, the ``_orig_mod.`` of a compiled
-module) to the name of each parameter that ``_iterate_valid_model_state``
-(``torch/distributed/checkpoint/state_dict.py``) yields. That generator comes to a module once, under the
-first of its names, while a state dict has all of them. What it skips keeps the short name, so the state
-dict has a key that the model lacks, and lacks one that it has. Only a module that holds itself must be
-skipped.
+It adds what ``get_model_state_dict`` takes away (the ``module.`` of DDP, the ``_orig_mod.`` of a
+compiled module) to the name of each parameter that ``_iterate_valid_model_state``
+(``torch/distributed/checkpoint/state_dict.py``) yields. That generator comes to a module once,
+under the first of its names, while a state dict has all of them. What it skips keeps the short
+name, so the state dict has a key that the model lacks, and lacks one that it has. Only a module
+that holds itself must be skipped.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "set_model_state_dict adds DDP's prefix to one name only of a module that is registered twice"
+TITLE = (
+    "set_model_state_dict adds DDP's prefix to one name only of a module that is registered twice"
+)
 COMPONENT = "DDP"
 CONTRACT = Promise(
-    "The counterpart of ``get_model_state_dict`` to set the state_dict to the model", "set_model_state_dict"
+    "The counterpart of ``get_model_state_dict`` to set the state_dict to the model",
+    "set_model_state_dict",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

@@ -1,10 +1,12 @@
-"""``fully_shard`` takes a module of its list that lies below another one for sharded, and leaves it as it is.
+"""``fully_shard`` takes a module of its list that lies below another one for sharded, and leaves
+it as it is.
 
-``_get_modules_and_states`` (``torch/distributed/fsdp/_fully_shard/_fsdp_init.py``) keeps only the modules of
-a list that no other one contains (``_get_root_modules``): the others, it is thought, run below their parents
-only. They get no hooks and do not become FSDPModules, yet are returned as if they were. One that has a second
-name, and is called outside of its parent, meets sharded parameters; naming one for a prefetch is a
-ValueError. As members of the group they need the same hooks as the others; the list still has one root.
+``_get_modules_and_states`` (``torch/distributed/fsdp/_fully_shard/_fsdp_init.py``) keeps only the
+modules of a list that no other one contains (``_get_root_modules``): the others, it is thought,
+run below their parents only. They get no hooks and do not become FSDPModules, yet are returned as
+if they were. One that has a second name, and is called outside of its parent, meets sharded
+parameters; naming one for a prefetch is a ValueError. As members of the group they need the same
+hooks as the others; the list still has one root.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -21,7 +23,8 @@ PUBLIC = (
         "2026-11-23",
     ),
     Public(
-        query="FSDP2 fully_shard([a, b]) module nested inside another in list ignored mixed torch.Tensor and"
+        query="FSDP2 fully_shard([a, b]) module nested inside another in list ignored mixed "
+        "torch.Tensor and"
         " DTensor Expects FSDPModule",
         date="2026-11-23",
     ),

@@ -1,12 +1,12 @@
 """An optimizer that is asked for its state before its first step makes one.
 
 ``get_optimizer_state_dict`` has to hand out tensors for a checkpoint to be loaded into, and has
-``_init_optim_state`` (``torch/distributed/checkpoint/state_dict.py``) step an optimizer that has none, on
-gradients of zeros with a learning rate of zero. That step is not nothing: Adam counts it, so every later
-bias correction is one step ahead, and coupled weight decay goes into the momentum of SGD and the moments of
-Adam. It makes the parameters themselves NaN where Adam's ``eps`` is zero in their dtype, float16: zero times
-0 / 0. One process and no wrapper suffice. The step must leave no trace in the parameters and in the states
-that it makes.
+``_init_optim_state`` (``torch/distributed/checkpoint/state_dict.py``) step an optimizer that has
+none, on gradients of zeros with a learning rate of zero. That step is not nothing: Adam counts it,
+so every later bias correction is one step ahead, and coupled weight decay goes into the momentum
+of SGD and the moments of Adam. It makes the parameters themselves NaN where Adam's ``eps`` is zero
+in their dtype, float16: zero times 0 / 0. One process and no wrapper suffice. The step must leave
+no trace in the parameters and in the states that it makes.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -14,7 +14,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "Asking an optimizer for its state before the first step counts as a step of zeros"
 COMPONENT = "checkpoint"
 CONTRACT = Promise(
-    "Return the combined state_dict for optimizers", "get_optimizer_state_dict, which is to change nothing"
+    "Return the combined state_dict for optimizers",
+    "get_optimizer_state_dict, which is to change nothing",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

@@ -1,10 +1,10 @@
 """States are not loaded into a new optimizer while its parameters have gradients.
 
-``torch.distributed.checkpoint`` loads into the state that ``get_optimizer_state_dict`` hands out, which
-``_init_optim_state`` (``torch/distributed/checkpoint/state_dict.py``) makes by a step on zeros. It makes
-none if any parameter has a gradient, for that step would use it. The state dict is then empty, nothing is
-read from the checkpoint, and training goes on without its moments. The gradients can be put aside for that
-step.
+``torch.distributed.checkpoint`` loads into the state that ``get_optimizer_state_dict`` hands out,
+which ``_init_optim_state`` (``torch/distributed/checkpoint/state_dict.py``) makes by a step on
+zeros. It makes none if any parameter has a gradient, for that step would use it. The state dict is
+then empty, nothing is read from the checkpoint, and training goes on without its moments. The
+gradients can be put aside for that step.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -20,7 +20,8 @@ PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/issues/140898",
         "closed; a maintainer wanted the documentation to say so",
-        "get_optimizer_state_dict empty state gradients exist _init_optim_state load momentum lost",
+        "get_optimizer_state_dict empty state gradients exist _init_optim_state load momentum "
+        "lost",
         "2026-11-23",
     ),
 )

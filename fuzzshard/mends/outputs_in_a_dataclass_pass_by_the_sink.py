@@ -1,11 +1,11 @@
 """DDP leaves outputs in a dataclass out of what it does with outputs.
 
-``DistributedDataParallel._post_forward`` (``torch/nn/parallel/distributed.py``) passes outputs through
-``_DDPSink``, which lets parameters behind unused ones be reduced and begins the reductions of a static
-graph. It flattens them with pytree, for which a dataclass is a leaf. ``_find_tensors``, by which the
-reducer looks for used parameters, goes into dataclasses. A parameter that only an unused field depends on
-keeps its bucket waiting: no gradient of it is reduced, and the next forward raises. In a static graph
-nothing is reduced at all.
+``DistributedDataParallel._post_forward`` (``torch/nn/parallel/distributed.py``) passes outputs
+through ``_DDPSink``, which lets parameters behind unused ones be reduced and begins the reductions
+of a static graph. It flattens them with pytree, for which a dataclass is a leaf.
+``_find_tensors``, by which the reducer looks for used parameters, goes into dataclasses. A
+parameter that only an unused field depends on keeps its bucket waiting: no gradient of it is
+reduced, and the next forward raises. In a static graph nothing is reduced at all.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -13,7 +13,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "Outputs of DDP in a dataclass keep buckets from being reduced"
 COMPONENT = "DDP"
 CONTRACT = Promise(
-    "Traverse the autograd graph from all tensors contained in the return value of the wrapped module's "
+    "Traverse the autograd graph from all tensors contained in the return value of the wrapped "
+    "module's "
     "``forward`` function",
     "DistributedDataParallel, find_unused_parameters",
 )

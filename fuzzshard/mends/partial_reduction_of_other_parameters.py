@@ -1,13 +1,15 @@
-"""HSDP adds a partial reduction to whatever is reduced next, though other parameters have gradients then.
+"""HSDP adds a partial reduction to whatever is reduced next, though other parameters have
+gradients then.
 
-With ``set_requires_all_reduce(False)`` a group keeps what it has reduce-scattered as one flat tensor, of the
-parameters that have a gradient in that backward (``FSDPParamGroup.post_backward`` in
-``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``, ``foreach_reduce`` in ``_fsdp_collectives.py``).
-It does not keep which ones. Where the next backward gives others a gradient, the two flat tensors are added
-all the same: sizes differ, or gradients go to the wrong parameters. Where it gives none a gradient, the
-partial reduction waits for a later step. Torch 2.15 keeps the layout, reduces zeros for what only waits, and
-lays a partial reduction out anew. Torch 2.11 visits a list group once for each of its modules when backward
-ends, and a second visit would reduce such zeros again: it has to be one visit, as it is since torch 2.12
+With ``set_requires_all_reduce(False)`` a group keeps what it has reduce-scattered as one flat
+tensor, of the parameters that have a gradient in that backward (``FSDPParamGroup.post_backward``
+in ``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``, ``foreach_reduce`` in
+``_fsdp_collectives.py``). It does not keep which ones. Where the next backward gives others a
+gradient, the two flat tensors are added all the same: sizes differ, or gradients go to the wrong
+parameters. Where it gives none a gradient, the partial reduction waits for a later step. Torch
+2.15 keeps the layout, reduces zeros for what only waits, and lays a partial reduction out anew.
+Torch 2.11 visits a list group once for each of its modules when backward ends, and a second visit
+would reduce such zeros again: it has to be one visit, as it is since torch 2.12
 (``FSDPState._lazy_init`` in ``_fsdp_state.py``).
 """
 
@@ -22,7 +24,8 @@ CONTRACT = Promise(
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (
     Public(
-        query="FSDP2 HSDP set_requires_all_reduce False partial_reduce_output size mismatch gradient"
+        query="FSDP2 HSDP set_requires_all_reduce False partial_reduce_output size mismatch "
+        "gradient"
         " accumulation unused parameters",
         date="2026-11-22",
     ),

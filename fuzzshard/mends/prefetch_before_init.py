@@ -1,10 +1,10 @@
 """A prefetch unshards a module whose FSDP root has not run.
 
-``FSDPParamGroup._prefetch_unshard`` (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py) gathers its
-target with the streams that the first forward of the target's FSDP root makes, and with dtypes that it
-determines. Where the target belongs to another root that has not run yet, there are none: an
-AttributeError. ``FSDPModule.unshard`` of the same module works, as it calls ``lazy_init`` of the group and
-gathers on the current stream.
+``FSDPParamGroup._prefetch_unshard`` (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py)
+gathers its target with the streams that the first forward of the target's FSDP root makes, and
+with dtypes that it determines. Where the target belongs to another root that has not run yet,
+there are none: an AttributeError. ``FSDPModule.unshard`` of the same module works, as it calls
+``lazy_init`` of the group and gathers on the current stream.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -12,7 +12,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "A prefetch unshards a module whose FSDP root has not run"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "Sets the FSDP modules for which this FSDP module should explicitly prefetch all-gathers in forward.",
+    "Sets the FSDP modules for which this FSDP module should explicitly prefetch all-gathers in "
+    "forward.",
     "FSDPModule.set_modules_to_forward_prefetch",
 )
 TORCH = Releases(since="2.11")

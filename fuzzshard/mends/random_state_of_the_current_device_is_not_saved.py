@@ -1,22 +1,26 @@
-"""A checkpoint saves the random state of the devices of its arguments, and not that of the current one.
+"""A checkpoint saves the random state of the devices of its arguments, and not that of the current
+one.
 
-The note of ``torch.utils.checkpoint`` names both, ``get_device_states`` (``torch/utils/checkpoint.py``)
-looks at the arguments alone. Where these are on the host and the module moves them, or ``replicate``
-does so after the hook of a checkpoint around the root, the dropout of the recomputation draws another
-mask than the forward.
+The note of ``torch.utils.checkpoint`` names both, ``get_device_states``
+(``torch/utils/checkpoint.py``) looks at the arguments alone. Where these are on the host and the
+module moves them, or ``replicate`` does so after the hook of a checkpoint around the root, the
+dropout of the recomputation draws another mask than the forward.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "A checkpoint saves no random state of the GPU where its arguments are on the host"
 COMPONENT = "checkpoint"
-CONTRACT = Promise("[current device + devices of Tensor arguments]", "docs/source/checkpoint.md, note")
+CONTRACT = Promise(
+    "[current device + devices of Tensor arguments]", "docs/source/checkpoint.md, note"
+)
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/14518",
         "merged; its description says that the current device is saved, too",
-        "torch.utils.checkpoint preserve_rng_state CPU inputs moved to GPU inside module dropout mask "
+        "torch.utils.checkpoint preserve_rng_state CPU inputs moved to GPU inside module dropout "
+        "mask "
         "differs in recomputation get_device_states",
         "2026-11-23",
     ),

@@ -1,34 +1,46 @@
-"""A recomputation unshards a group that had its post-backward already, and nothing shards it again.
+"""A recomputation unshards a group that had its post-backward already, and nothing shards it
+again.
 
-Where two forwards come before one backward, or a module is called twice, the recomputation of the older
-call comes after the post-backward of the younger one. ``FSDPState._pre_forward`` unshards the group for it
-(torch/distributed/fsdp/_fully_shard/_fsdp_state.py). If no further post-backward follows, the end of the
-backward (``_root_post_backward_final_callback``) passes the group over, as it is in its post-backward
-state: its parameters stay unsharded, and a step changes others than the next forward computes with. torch
-2.15 shards such groups again in ``finalize_backward()``, which only runs where users call it themselves.
+Where two forwards come before one backward, or a module is called twice, the recomputation of the
+older call comes after the post-backward of the younger one. ``FSDPState._pre_forward`` unshards
+the group for it (torch/distributed/fsdp/_fully_shard/_fsdp_state.py). If no further post-backward
+follows, the end of the backward (``_root_post_backward_final_callback``) passes the group over, as
+it is in its post-backward state: its parameters stay unsharded, and a step changes others than the
+next forward computes with. torch
+2.15 shards such groups again in ``finalize_backward()``, which only runs where users call it
+themselves.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "Recomputation after post-backward leaves a group unsharded, so the next forward may use old weights"
+TITLE = (
+    "Recomputation after post-backward leaves a group unsharded, so the next forward may use "
+    "old weights"
+)
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "After gradient computation, FSDP frees the unsharded parameters and reduce-scatters the unsharded "
+    "After gradient computation, FSDP frees the unsharded parameters and reduce-scatters the "
+    "unsharded "
     "gradients across data-parallel workers.",
     "fully_shard",
 )
 SETUP = (
-    "A model returns hidden states beside its output, activation checkpointing spans several groups, and "
-    "two batches are run before one backward, as for a contrastive or a preference loss (issue 153354 was "
-    "DPO); of the first batch only the hidden states enter the loss. The output part of the model stays "
-    "unsharded through the optimizer step, which takes memory, and its next forward is wrong: that of an "
+    "A model returns hidden states beside its output, activation checkpointing spans several "
+    "groups, and "
+    "two batches are run before one backward, as for a contrastive or a preference loss (issue "
+    "153354 was "
+    "DPO); of the first batch only the hidden states enter the loss. The output part of the model "
+    "stays "
+    "unsharded through the optimizer step, which takes memory, and its next forward is wrong: "
+    "that of an "
     "evaluation after the step, or of a next batch whose output does enter the loss."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         link="https://github.com/pytorch/pytorch/pull/171779",
-        says="near: merged for issue 153354, unshards in the recomputation and does not shard again",
+        says="near: merged for issue 153354, unshards in the recomputation and does not shard "
+        "again",
         query=(
             "FSDP2 activation checkpointing parameters unsharded after backward multiple forward "
             "before backward nested fully_shard recompute post_backward"

@@ -1,10 +1,10 @@
 """The recomputation of a module under ``replicate`` counts as its next iteration.
 
-A checkpoint around the module recomputes it with its hooks, in the middle of the backward. The hooks of
-``replicate`` (``torch/distributed/_composable/replicate.py``) call
-``DistributedDataParallel._pre_forward``, which asks the reducer to have finished the iteration before:
-RuntimeError, "Expected to have finished reduction in the prior iteration". A recomputation repeats a
-forward and begins nothing; inputs are to be moved and cast as they were.
+A checkpoint around the module recomputes it with its hooks, in the middle of the backward. The
+hooks of ``replicate`` (``torch/distributed/_composable/replicate.py``) call
+``DistributedDataParallel._pre_forward``, which asks the reducer to have finished the iteration
+before: RuntimeError, "Expected to have finished reduction in the prior iteration". A recomputation
+repeats a forward and begins nothing; inputs are to be moved and cast as they were.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

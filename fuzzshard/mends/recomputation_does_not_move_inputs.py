@@ -1,9 +1,10 @@
 """A recomputation runs a wrapped module on inputs that are not moved to its device.
 
-The outermost wrapped module of a forward moves its inputs to the device (``FSDPState._root_pre_forward`` in
-``torch/distributed/fsdp/_fully_shard/_fsdp_state.py``). ``_pre_forward`` returns before that where a
-checkpoint around the module recomputes it in backward, so the module meets the inputs where the caller had
-them: on the host, while its parameters are on the device. Inputs of modules within are on the device already.
+The outermost wrapped module of a forward moves its inputs to the device
+(``FSDPState._root_pre_forward`` in ``torch/distributed/fsdp/_fully_shard/_fsdp_state.py``).
+``_pre_forward`` returns before that where a checkpoint around the module recomputes it in
+backward, so the module meets the inputs where the caller had them: on the host, while its
+parameters are on the device. Inputs of modules within are on the device already.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases

@@ -1,10 +1,12 @@
-"""A graph with a checkpoint saves the buffers that it changes, and so does not allow the next forward.
+"""A graph with a checkpoint saves the buffers that it changes, and so does not allow the next
+forward.
 
-To recompute a batch norm in backward the partitioner saves all that it reads (``_extract_fwd_bwd_modules``
-in ``torch/_functorch/partitioners.py``), its running statistics among them, which the same graph changes in
-place. They are saved with a version check, as if autograd had saved them, and the next forward before the
-backward changes them once more. A checkpoint in eager mode reads buffers as they are when it recomputes.
-torch has a list of what is saved without the check, which is where they belong.
+To recompute a batch norm in backward the partitioner saves all that it reads
+(``_extract_fwd_bwd_modules`` in ``torch/_functorch/partitioners.py``), its running statistics
+among them, which the same graph changes in place. They are saved with a version check, as if
+autograd had saved them, and the next forward before the backward changes them once more. A
+checkpoint in eager mode reads buffers as they are when it recomputes. torch has a list of what is
+saved without the check, which is where they belong.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -19,12 +21,14 @@ TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         says="near: pytorch issue 96136 (open), statistics that a recomputation updates twice",
-        query="activation checkpoint torch.compile batch norm modified by an inplace operation recompute",
+        query="activation checkpoint torch.compile batch norm modified by an inplace operation "
+        "recompute",
         date="2026-11-23",
     ),
     Public(
         says="none found",
-        query="torch.compile aot_autograd checkpoint batch norm running_mean modified by an inplace "
+        query="torch.compile aot_autograd checkpoint batch norm running_mean modified by an "
+        "inplace "
         "operation compiled backward",
         date="2026-11-22",
     ),

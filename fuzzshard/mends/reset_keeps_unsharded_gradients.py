@@ -1,9 +1,9 @@
 """``reset_iter_state`` keeps the gradients that wait on unsharded parameters for their reduction.
 
-``FSDPParamGroup._reset_iter_state`` (``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``) drops the
-partial reduction of HSDP, but not what ``set_requires_gradient_sync(False)`` has left on the unsharded
-parameters, nor its copy in ``reduce_dtype``. What an aborted iteration had accumulated is reduced with the
-next one. Torch 2.15 clears it.
+``FSDPParamGroup._reset_iter_state`` (``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``)
+drops the partial reduction of HSDP, but not what ``set_requires_gradient_sync(False)`` has left on
+the unsharded parameters, nor its copy in ``reduce_dtype``. What an aborted iteration had
+accumulated is reduced with the next one. Torch 2.15 clears it.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -11,12 +11,15 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "reset_iter_state keeps gradients that have accumulated without a reduction"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "the failed iteration's gradients are lost, including HSDP partial-reduce-accumulation state and no_sync"
+    "the failed iteration's gradients are lost, including HSDP partial-reduce-accumulation state "
+    "and no_sync"
     " grad-accumulation state",
     "FSDPModule.reset_iter_state",
 )
 TORCH = Releases(since="2.13", until="2.15")
-PUBLIC = (Public(query="reset_iter_state gradients unsharded parameter exception", date="2026-11-22"),)
+PUBLIC = (
+    Public(query="reset_iter_state gradients unsharded parameter exception", date="2026-11-22"),
+)
 EDITS = (
     Edit(
         "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup._reset_iter_state",

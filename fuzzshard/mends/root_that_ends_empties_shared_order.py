@@ -1,10 +1,11 @@
 """A root whose backward ends empties the order of forwards that it shares with others.
 
-At the end of a backward ``FSDPState._end_backward_iteration`` (torch/distributed/fsdp/_fully_shard/
-_fsdp_state.py) empties ``post_forward_order``, and ``finalize_backward`` forgets the places that the groups
-of this root have in it. With ``share_comm_ctx`` the order is that of other roots, too, and their groups keep
-their places. If their backward comes later, its prefetch reads beyond the end, an IndexError, or unshards a
-group that ran since. This is the order of a pipeline: the last stage is through before the first begins.
+At the end of a backward ``FSDPState._end_backward_iteration``
+(torch/distributed/fsdp/_fully_shard/ _fsdp_state.py) empties ``post_forward_order``, and
+``finalize_backward`` forgets the places that the groups of this root have in it. With
+``share_comm_ctx`` the order is that of other roots, too, and their groups keep their places. If
+their backward comes later, its prefetch reads beyond the end, an IndexError, or unshards a group
+that ran since. This is the order of a pipeline: the last stage is through before the first begins.
 Whoever empties the order has to make all groups in it forget their places.
 """
 
@@ -13,7 +14,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "A root whose backward ends empties the order of forwards that it shares"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "For Pipeline Parallelism (PP), each model chunk is a FSDP root. We want to share cuda streams for "
+    "For Pipeline Parallelism (PP), each model chunk is a FSDP root. We want to share cuda "
+    "streams for "
     "all-gather, reduce-scatter, and all-reduce.",
     "share_comm_ctx",
 )
@@ -21,13 +23,15 @@ TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
         says="none found",
-        query="FSDP2 share_comm_ctx post_forward_order IndexError list index out of range _backward_prefetch",
+        query="FSDP2 share_comm_ctx post_forward_order IndexError list index out of range "
+        "_backward_prefetch",
         date="2026-11-23",
     ),
     Public(
         says="none found",
         query=(
-            "fully_shard post_forward_order cleared backward of another root shared communication context "
+            "fully_shard post_forward_order cleared backward of another root shared communication "
+            "context "
             "pipeline stages prefetch wrong"
         ),
         date="2026-11-23",

@@ -1,10 +1,12 @@
-"""``fully_shard`` shards a module twice that lies below a sharded one and has a second name outside of it.
+"""``fully_shard`` shards a module twice that lies below a sharded one and has a second name
+outside of it.
 
-``_get_managed_modules`` (``torch/distributed/fsdp/_fully_shard/_fsdp_init.py``) leaves out what an earlier
-call has sharded by not going into the modules that it was applied to. A module below one of them that is
-registered elsewhere as well is still found by its other name, and its parameters are sharded once more. With
-two ranks or more that is an error ("Cannot concatenate overlapping meshes"); on one rank they become DTensors
-on a mesh that has its axis twice. What lies below a sharded module belongs to it, by whatever name.
+``_get_managed_modules`` (``torch/distributed/fsdp/_fully_shard/_fsdp_init.py``) leaves out what an
+earlier call has sharded by not going into the modules that it was applied to. A module below one
+of them that is registered elsewhere as well is still found by its other name, and its parameters
+are sharded once more. With two ranks or more that is an error ("Cannot concatenate overlapping
+meshes"); on one rank they become DTensors on a mesh that has its axis twice. What lies below a
+sharded module belongs to it, by whatever name.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -12,7 +14,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "A module below a sharded one is sharded again by its second name"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "except those already assigned to a group from an earlier call on a submodule", "fully_shard, module"
+    "except those already assigned to a group from an earlier call on a submodule",
+    "fully_shard, module",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
@@ -25,7 +28,8 @@ PUBLIC = (
     ),
     Public(
         "https://github.com/pytorch/pytorch/pull/117852",
-        "near: brought the rule, that fully_shard manages all modules except those already managed",
+        "near: brought the rule, that fully_shard manages all modules except those already "
+        "managed",
         "fully_shard list of modules nested module child not FSDPModule _get_root_modules",
         "2026-11-23",
     ),

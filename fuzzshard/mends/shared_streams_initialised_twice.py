@@ -2,9 +2,9 @@
 
 Every FSDP root calls ``FSDPCommContext.lazy_init`` in its first forward
 (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py), which makes the streams and an empty
-``post_forward_order``. With ``share_comm_ctx`` the context is that of other roots, too: what ran before has
-its places in an order that is gone, and the prefetch of its backward reads beyond the end, an IndexError.
-One that is initialised already is to be left as it is.
+``post_forward_order``. With ``share_comm_ctx`` the context is that of other roots, too: what ran
+before has its places in an order that is gone, and the prefetch of its backward reads beyond the
+end, an IndexError. One that is initialised already is to be left as it is.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -20,7 +20,8 @@ PUBLIC = (
     Public(
         says="none found",
         query=(
-            "fully_shard share_comm_ctx post_forward_order list index out of range _backward_prefetch "
+            "fully_shard share_comm_ctx post_forward_order list index out of range "
+            "_backward_prefetch "
             "pipeline parallel"
         ),
         date="2026-11-23",

@@ -1,11 +1,13 @@
-"""With an int ``reshard_after_forward`` the registered parameter has other rows than it says, or too few.
+"""With an int ``reshard_after_forward`` the registered parameter has other rows than it says, or
+too few.
 
-``FSDPParam.to_sharded_post_forward`` (``torch/distributed/fsdp/_fully_shard/_fsdp_param.py``) cuts the flat
-output of the all-gather in equal parts, padding included, and registers a part as ``Shard(0)`` of the
-parameter on the smaller mesh. ``Shard(0)`` means chunks of the parameter's own rows, which begin elsewhere
-where the shard axis, or the int, does not divide them: ``full_tensor()`` after forward is wrong. Where the
-parameter is sharded along another dim, nothing is padded, and the rows can reach past the end of the part: a
-RuntimeError. The parts serve the next all-gather; the rows have to be copied on their own where they differ.
+``FSDPParam.to_sharded_post_forward`` (``torch/distributed/fsdp/_fully_shard/_fsdp_param.py``) cuts
+the flat output of the all-gather in equal parts, padding included, and registers a part as
+``Shard(0)`` of the parameter on the smaller mesh. ``Shard(0)`` means chunks of the parameter's own
+rows, which begin elsewhere where the shard axis, or the int, does not divide them:
+``full_tensor()`` after forward is wrong. Where the parameter is sharded along another dim, nothing
+is padded, and the rows can reach past the end of the part: a RuntimeError. The parts serve the
+next all-gather; the rows have to be copied on their own where they differ.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -13,20 +15,23 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "With an int reshard_after_forward the registered parameter has rows of another chunk"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "After forward, the parameters registered to the module depend on to this: [...] the parameters resharded"
+    "After forward, the parameters registered to the module depend on to this: [...] the "
+    "parameters resharded"
     " to the smaller mesh otherwise",
     "fully_shard, reshard_after_forward",
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        query="FSDP2 fully_shard reshard_after_forward int uneven sharding full_tensor wrong after forward",
+        query="FSDP2 fully_shard reshard_after_forward int uneven sharding full_tensor wrong "
+        "after forward",
         date="2026-11-22",
     ),
     Public(
         "https://github.com/pytorch/pytorch/pull/118017",
         "near: brought the cut",
-        "fully_shard reshard_after_forward int uneven sharding to_sharded_post_forward wrong full_tensor",
+        "fully_shard reshard_after_forward int uneven sharding to_sharded_post_forward wrong "
+        "full_tensor",
         "2026-11-23",
     ),
 )

@@ -1,15 +1,19 @@
-"""With an int ``reshard_after_forward`` backward cannot gather what is sharded along another dim than 0.
+"""With an int ``reshard_after_forward`` backward cannot gather what is sharded along another dim
+than 0.
 
-``to_sharded_post_forward`` cuts such a parameter from its whole, row by row, so gathering the parts puts it
-together again. ``foreach_all_gather_copy_out`` (``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``;
-since 2.15 ``_default_all_gather_output_fn``) treats them as shards of the dim along which the parameter is
-sharded otherwise, and takes the sizes of the flat part for its sizes: an IndexError. Only what comes from the
-large mesh has to be put in order.
+``to_sharded_post_forward`` cuts such a parameter from its whole, row by row, so gathering the
+parts puts it together again. ``foreach_all_gather_copy_out``
+(``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``; since 2.15
+``_default_all_gather_output_fn``) treats them as shards of the dim along which the parameter is
+sharded otherwise, and takes the sizes of the flat part for its sizes: an IndexError. Only what
+comes from the large mesh has to be put in order.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "An int reshard_after_forward fails in backward where another dim than the first is sharded"
+TITLE = (
+    "An int reshard_after_forward fails in backward where another dim than the first is sharded"
+)
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "If an int, then this represents the world size to reshard to after forward",
@@ -18,14 +22,17 @@ CONTRACT = Promise(
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        query="FSDP2 reshard_after_forward int shard_placement_fn Shard(1) all-gather backward IndexError "
+        query="FSDP2 reshard_after_forward int shard_placement_fn Shard(1) all-gather backward "
+        "IndexError "
         "foreach_all_gather_copy_out",
         date="2026-11-23",
     ),
 )
 _MODULE = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
 _OLD = "if fsdp_param.fsdp_placement.dim != 0:"
-_NEW = "if fsdp_param.fsdp_placement.dim != 0 and fsdp_param.sharded_state == ShardedState.SHARDED:"
+_NEW = (
+    "if fsdp_param.fsdp_placement.dim != 0 and fsdp_param.sharded_state == ShardedState.SHARDED:"
+)
 EDITS = (
     Edit(f"{_MODULE}:foreach_all_gather_copy_out", _OLD, _NEW, Releases(until="2.15")),
     Edit(f"{_MODULE}:_default_all_gather_output_fn", _OLD, _NEW, Releases(since="2.15")),

@@ -1,11 +1,12 @@
-"""AOTAutograd counts the symbolic sizes of a DTensor that a graph returns before tracing specialises them.
+"""AOTAutograd counts the symbolic sizes of a DTensor that a graph returns before tracing
+specialises them.
 
-A graph returns the symbolic sizes of its DTensors besides their local tensors, and metadata that is
-collected before the graph is traced says how many (``subclass_fw_graph_out_meta``, by
-``create_subclass_metadata`` in ``torch/_functorch/_aot_autograd/subclass_utils.py``). Where tracing gives
-such a size one value it is no output of the graph, and the wrapper around the graph asks for it all the
-same, or takes a result of the backward for one of the forward. A graph whose tracing specialises what was
-counted has to be counted and traced again.
+A graph returns the symbolic sizes of its DTensors besides their local tensors, and metadata that
+is collected before the graph is traced says how many (``subclass_fw_graph_out_meta``, by
+``create_subclass_metadata`` in ``torch/_functorch/_aot_autograd/subclass_utils.py``). Where
+tracing gives such a size one value it is no output of the graph, and the wrapper around the graph
+asks for it all the same, or takes a result of the backward for one of the forward. A graph whose
+tracing specialises what was counted has to be counted and traced again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 TITLE = "AOTAutograd counts sizes of a DTensor as outputs that tracing specialises afterwards"
 COMPONENT = "compile"
 CONTRACT = Promise(
-    "This list contains subclass information on all of the fw graph outputs except for saved_for_bw_tensors",
+    "This list contains subclass information on all of the fw graph outputs except for "
+    "saved_for_bw_tensors",
     "ViewAndMutationMeta.subclass_fw_graph_out_meta, a comment",
 )
 TORCH = Releases(since="2.12")
@@ -43,7 +45,13 @@ def apply(patch: Patch) -> None:
 
 
 def _captured(
-    capture: Callable[..., Any], flat_fn: Any, args: Any, descs: Any, config: Any, *, fw_metadata: Any
+    capture: Callable[..., Any],
+    flat_fn: Any,
+    args: Any,
+    descs: Any,
+    config: Any,
+    *,
+    fw_metadata: Any,
 ) -> Any:
     from torch._functorch._aot_autograd.collect_metadata_analysis import (
         run_functionalized_fw_and_collect_metadata,
@@ -69,4 +77,6 @@ def _is_specialised(meta: Any) -> bool:
     import torch
 
     sizes = (*getattr(meta, "outer_size", ()), *getattr(meta, "outer_stride", ()))
-    return any(isinstance(size, torch.SymInt) and size.node.maybe_as_int() is not None for size in sizes)
+    return any(
+        isinstance(size, torch.SymInt) and size.node.maybe_as_int() is not None for size in sizes
+    )

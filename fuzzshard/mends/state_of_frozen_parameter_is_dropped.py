@@ -1,11 +1,11 @@
 """The state of a parameter that is frozen at the moment is not loaded.
 
-``_split_optim_state_dict`` (``torch/distributed/checkpoint/state_dict.py``) takes over the states of
-parameters that require gradients, and drops those of the others; ``_init_optim_state`` makes none for these
-either, so ``torch.distributed.checkpoint`` has nothing to load them into. A parameter that was trained,
-frozen and is to be trained again comes back from a checkpoint without its moments. The state of each
-parameter is to be made where it has none, so that what is saved and what is asked for are the same, and
-what the checkpoint has is to be loaded.
+``_split_optim_state_dict`` (``torch/distributed/checkpoint/state_dict.py``) takes over the states
+of parameters that require gradients, and drops those of the others; ``_init_optim_state`` makes
+none for these either, so ``torch.distributed.checkpoint`` has nothing to load them into. A
+parameter that was trained, frozen and is to be trained again comes back from a checkpoint without
+its moments. The state of each parameter is to be made where it has none, so that what is saved and
+what is asked for are the same, and what the checkpoint has is to be loaded.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -13,7 +13,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "States of parameters that are frozen at the moment are not loaded"
 COMPONENT = "checkpoint"
 CONTRACT = Promise(
-    "``ignore_frozen_params``: if the value is True, the returned state_dict won't contain any frozen "
+    "``ignore_frozen_params``: if the value is True, the returned state_dict won't contain any "
+    "frozen "
     "parameters -- the ``requires_grad`` is False. The default value is False.",
     "StateDictOptions",
 )

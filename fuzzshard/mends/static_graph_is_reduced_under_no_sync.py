@@ -1,18 +1,21 @@
 """DDP takes a backward under ``no_sync()`` for the first iteration of its static graph.
 
-In the first iteration the reducer counts how often each gradient comes, and the reductions begin when the
-backward has ended: ``_DDPSink`` queues ``reducer._delay_all_reduce``.
-``DistributedDataParallel._post_forward`` (``torch/nn/parallel/distributed.py``) passes outputs through it
-whether the forward is to synchronise or not, and under ``no_sync()`` an internal assertion fails. What comes
-under ``no_sync()`` before the first iteration is counted as well, so later iterations wait for gradients that
-do not come, and nothing is reduced. The graph is static from the first forward on that synchronises.
+In the first iteration the reducer counts how often each gradient comes, and the reductions begin
+when the backward has ended: ``_DDPSink`` queues ``reducer._delay_all_reduce``.
+``DistributedDataParallel._post_forward`` (``torch/nn/parallel/distributed.py``) passes outputs
+through it whether the forward is to synchronise or not, and under ``no_sync()`` an internal
+assertion fails. What comes under ``no_sync()`` before the first iteration is counted as well, so
+later iterations wait for gradients that do not come, and nothing is reduced. The graph is static
+from the first forward on that synchronises.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "DDP takes a first backward under no_sync for the first iteration of its static graph"
 COMPONENT = "DDP"
-CONTRACT = Promise("Context manager to disable gradient synchronizations across DDP processes.", "no_sync")
+CONTRACT = Promise(
+    "Context manager to disable gradient synchronizations across DDP processes.", "no_sync"
+)
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public("https://github.com/pytorch/pytorch/issues/143580", "open"),
@@ -20,7 +23,8 @@ PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/187732",
         "open; both",
-        "DistributedDataParallel static_graph no_sync first iteration expect_autograd_hooks_ INTERNAL ASSERT",
+        "DistributedDataParallel static_graph no_sync first iteration expect_autograd_hooks_ "
+        "INTERNAL ASSERT",
         "2026-11-23",
     ),
 )

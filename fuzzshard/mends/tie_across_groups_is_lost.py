@@ -1,9 +1,10 @@
 """A parameter that modules of two groups share is sharded once in each, and the tie is lost.
 
-``FSDPParam._init_sharded_param`` (``torch/distributed/fsdp/_fully_shard/_fsdp_param.py``) puts the sharded
-parameter in place of the original one in the modules of its own group only. The other group meets the
-original and shards a second copy: each has the gradient of its own uses, or none, and they drift apart with
-the first step of an optimizer. Torch 2.12 refuses such a model in its first forward.
+``FSDPParam._init_sharded_param`` (``torch/distributed/fsdp/_fully_shard/_fsdp_param.py``) puts the
+sharded parameter in place of the original one in the modules of its own group only. The other
+group meets the original and shards a second copy: each has the gradient of its own uses, or none,
+and they drift apart with the first step of an optimizer. Torch 2.12 refuses such a model in its
+first forward.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -11,7 +12,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "A parameter tied across two groups of fully_shard is sharded twice, without a word"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "except those already assigned to a group from an earlier call on a submodule", "fully_shard, module"
+    "except those already assigned to a group from an earlier call on a submodule",
+    "fully_shard, module",
 )
 TORCH = Releases(since="2.11", until="2.12")
 PUBLIC = (

@@ -1,11 +1,13 @@
-"""A trace takes batch norm's results on the CPU to have the strides of its input, and the kernel's differ.
+"""A trace takes batch norm's results on the CPU to have the strides of its input, and the kernel's
+differ.
 
-The kernel of the CPU allocates its result, and the gradient of its input, contiguous or in channels-last,
-whichever the input suggests (``batch_norm_cpu`` and ``batch_norm_backward_cpu`` in
-``aten/src/ATen/native/Normalization.cpp``). A trace computes strides by ``native_batch_norm_helper`` and
-``native_batch_norm_backward`` in ``torch/_decomp/decompositions.py``, whose element-wise operations keep
-those of the input. So a batch norm of a transposed tensor, as after a linear layer over sequences, is
-followed in the graph by a view that the real tensor does not allow.
+The kernel of the CPU allocates its result, and the gradient of its input, contiguous or in
+channels-last, whichever the input suggests (``batch_norm_cpu`` and ``batch_norm_backward_cpu`` in
+``aten/src/ATen/native/Normalization.cpp``). A trace computes strides by
+``native_batch_norm_helper`` and ``native_batch_norm_backward`` in
+``torch/_decomp/decompositions.py``, whose element-wise operations keep those of the input. So a
+batch norm of a transposed tensor, as after a linear layer over sequences, is followed in the graph
+by a view that the real tensor does not allow.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -18,7 +20,10 @@ CONTRACT = Promise(
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
-    Public("https://github.com/pytorch/pytorch/issues/192668", "open, of the forward; pytorch PR 192681"),
+    Public(
+        "https://github.com/pytorch/pytorch/issues/192668",
+        "open, of the forward; pytorch PR 192681",
+    ),
 )
 EDITS = (
     Edit(

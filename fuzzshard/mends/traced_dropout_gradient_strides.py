@@ -1,22 +1,26 @@
 """A trace takes the gradient of dropout to be contiguous, which it is on CUDA only.
 
-``native_dropout_backward`` in ``torch/_decomp/decompositions.py`` clones its result into the memory format
-that the gradient suggests, "mimicking CUDA kernel's behavior". The kernel of the CPU multiplies
-(``native_dropout_backward`` in ``aten/src/ATen/native/Dropout.cpp``), and the result has the strides of the
-gradient. What follows in the graph, as the view in a linear layer's backward, is chosen for strides that the
-real tensor does not have.
+``native_dropout_backward`` in ``torch/_decomp/decompositions.py`` clones its result into the
+memory format that the gradient suggests, "mimicking CUDA kernel's behavior". The kernel of the CPU
+multiplies (``native_dropout_backward`` in ``aten/src/ATen/native/Dropout.cpp``), and the result
+has the strides of the gradient. What follows in the graph, as the view in a linear layer's
+backward, is chosen for strides that the real tensor does not have.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = "The strides of dropout's gradient in a trace are those of CUDA on the CPU, too"
 COMPONENT = "compile"
-CONTRACT = Promise("backends MUST match original eager striding exactly", "ezyang, pytorch issue 93648")
+CONTRACT = Promise(
+    "backends MUST match original eager striding exactly", "ezyang, pytorch issue 93648"
+)
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(
-        says="near: pytorch PR 88761, which made it mimic CUDA, and issue 120035 (open), views of aot_eager",
-        query="native_dropout_backward decomposition stride mismatch aot_eager view size is not compatible",
+        says="near: pytorch PR 88761, which made it mimic CUDA, and issue 120035 (open), views of "
+        "aot_eager",
+        query="native_dropout_backward decomposition stride mismatch aot_eager view size is not "
+        "compatible",
         date="2026-11-23",
     ),
 )

@@ -1,9 +1,10 @@
-"""A traced dropout in eval mode returns a copy of its input, which has no gradient under ``no_grad``.
+"""A traced dropout in eval mode returns a copy of its input, which has no gradient under
+``no_grad``.
 
-``dropout`` returns its input itself where it drops nothing, also under ``no_grad``: what comes after gives
-the input gradients. Its decomposition, which AOTAutograd traces (``dropout`` in
-``torch/_decomp/decompositions.py``), returns ``input.clone()`` until torch 2.14, and under ``no_grad``
-the copy requires no gradient.
+``dropout`` returns its input itself where it drops nothing, also under ``no_grad``: what comes
+after gives the input gradients. Its decomposition, which AOTAutograd traces (``dropout`` in
+``torch/_decomp/decompositions.py``), returns ``input.clone()`` until torch 2.14, and under
+``no_grad`` the copy requires no gradient.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -11,7 +12,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "A compiled model loses gradients through a dropout in eval mode under no_grad"
 COMPONENT = "compile"
 CONTRACT = Promise(
-    "Furthermore, the outputs are scaled by a factor of :math:`\\frac{1}{1-p}` during training. This means "
+    "Furthermore, the outputs are scaled by a factor of :math:`\\frac{1}{1-p}` during training. "
+    "This means "
     "that during evaluation the module simply computes an identity function.",
     "torch.nn.Dropout",
 )

@@ -1,11 +1,11 @@
 """A trace gives the dims of size 1 of a view other strides than the view has.
 
-The strides of a view are computed in ``at::detail::computeStride``. A fake tensor takes its own from
-``torch._refs._reshape_view_helper`` (``_view_meta`` in ``torch/_subclasses/fake_impls.py``), which leaves
-dims alone that have the right length already. The two differ in the strides of dims of size 1, and Dynamo,
-which replays the view of a graph's input on fake tensors, fails on the difference (``view_from_base`` in
-``torch/_subclasses/meta_utils.py``). torch has the right algorithm in Python, too, ``_compute_stride``, for
-sizes without hints only.
+The strides of a view are computed in ``at::detail::computeStride``. A fake tensor takes its own
+from ``torch._refs._reshape_view_helper`` (``_view_meta`` in ``torch/_subclasses/fake_impls.py``),
+which leaves dims alone that have the right length already. The two differ in the strides of dims
+of size 1, and Dynamo, which replays the view of a graph's input on fake tensors, fails on the
+difference (``view_from_base`` in ``torch/_subclasses/meta_utils.py``). torch has the right
+algorithm in Python, too, ``_compute_stride``, for sizes without hints only.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -13,7 +13,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "A view in a trace has other strides than the view where a dim has size 1"
 COMPONENT = "compile"
 CONTRACT = Promise(
-    "torch.compile makes PyTorch code run faster by JIT-compiling PyTorch code into optimized kernels, while "
+    "torch.compile makes PyTorch code run faster by JIT-compiling PyTorch code into optimized "
+    "kernels, while "
     "requiring minimal code changes",
     "Introduction to torch.compile",
 )
@@ -22,7 +23,8 @@ PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/pull/186459",
         "closed; of the strides of a view in a trace, fixes issue 124181 of group norm with them",
-        "FakeTensor view stride mismatch size 1 dimension eager view changes stride _reshape_view_helper",
+        "FakeTensor view stride mismatch size 1 dimension eager view changes stride "
+        "_reshape_view_helper",
         "2026-11-22",
     ),
 )

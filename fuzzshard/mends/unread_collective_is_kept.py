@@ -1,11 +1,12 @@
-"""A functional collective whose result nobody reads is kept for ever, and with it what its checkpoint keeps.
+"""A functional collective whose result nobody reads is kept for ever, and with it what its
+checkpoint keeps.
 
-Nothing waits for such a collective, so its work stays in the registry of works. Gloo's works hold the state
-of the thread that they began in (``at::ThreadLocalState`` in ``ProcessGroupGloo.hpp``): below a non-reentrant
-checkpoint that includes its hooks on saved tensors, which hold what it recomputes, the module and its inputs.
-``torch/distributed/_functional_collectives.py`` still describes a finalizer of ``AsyncCollectiveTensor`` that
-cleans up; it was lost with the move of the registry to C++. To wait where the last tensor of such a result
-goes is what it did.
+Nothing waits for such a collective, so its work stays in the registry of works. Gloo's works hold
+the state of the thread that they began in (``at::ThreadLocalState`` in ``ProcessGroupGloo.hpp``):
+below a non-reentrant checkpoint that includes its hooks on saved tensors, which hold what it
+recomputes, the module and its inputs. ``torch/distributed/_functional_collectives.py`` still
+describes a finalizer of ``AsyncCollectiveTensor`` that cleans up; it was lost with the move of the
+registry to C++. To wait where the last tensor of such a result goes is what it did.
 """
 
 from fuzzshard.mending import Patch, Promise, Public, Releases
@@ -13,7 +14,8 @@ from fuzzshard.mending import Patch, Promise, Public, Releases
 TITLE = "A functional collective whose result is not read keeps the checkpoint around it in memory"
 COMPONENT = "other"
 CONTRACT = Promise(
-    "we setup a finalizer against the tensor wrapper to observe it getting collected so we can clean up stale"
+    "we setup a finalizer against the tensor wrapper to observe it getting collected so we can "
+    "clean up stale"
     " entries in the dictionary",
     "torch/distributed/_functional_collectives.py",
 )
@@ -22,18 +24,22 @@ PUBLIC = (
     Public(
         "https://github.com/pytorch/torchtitan/issues/2763",
         "open; near: memory that tensor parallelism keeps with checkpointing",
-        "ThreadLocalState ProcessGroupGloo AsyncWork saved tensors hooks kept alive leak unwaited functional"
+        "ThreadLocalState ProcessGroupGloo AsyncWork saved tensors hooks kept alive leak unwaited "
+        "functional"
         " collective",
         "2026-11-22",
     ),
     Public(
         "https://github.com/pytorch/pytorch/pull/95897",
         "near: the finalizer that waited, in 2023",
-        "functional collective AsyncCollectiveTensor never waited memory leak activation checkpoint saved"
+        "functional collective AsyncCollectiveTensor never waited memory leak activation "
+        "checkpoint saved"
         " tensors hooks gloo",
         "2026-11-23",
     ),
-    Public("https://github.com/pytorch/pytorch/pull/119881", "near: chose to let works leak, at exit"),
+    Public(
+        "https://github.com/pytorch/pytorch/pull/119881", "near: chose to let works leak, at exit"
+    ),
 )
 
 

@@ -1,10 +1,11 @@
 """A backward that does not reduce fails at a group that was never unsharded.
 
 The end of a backward runs ``FSDPParamGroup.post_backward`` for every group. With
-``set_requires_gradient_sync(False)`` that asks each parameter for the gradient of its unsharded form
-(``FSDPParam.to_accumulated_grad_if_needed`` in ``torch/distributed/fsdp/_fully_shard/_fsdp_param.py``), which
-a group that has not run yet does not have: an AttributeError. The path that reduces asks first whether there
-is one. Torch 2.15 has dropped the method.
+``set_requires_gradient_sync(False)`` that asks each parameter for the gradient of its unsharded
+form (``FSDPParam.to_accumulated_grad_if_needed`` in
+``torch/distributed/fsdp/_fully_shard/_fsdp_param.py``), which a group that has not run yet does
+not have: an AttributeError. The path that reduces asks first whether there is one. Torch 2.15 has
+dropped the method.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -12,7 +13,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "Accumulating without a reduction fails at a group that never was unsharded"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "safe to call even when this FSDP parameter group was not used in backward (should be a no-op)",
+    "safe to call even when this FSDP parameter group was not used in backward (should be a "
+    "no-op)",
     "FSDPParamGroup.post_backward",
 )
 TORCH = Releases(since="2.11", until="2.15")

@@ -1,12 +1,13 @@
 """DDP finds out in the graph of its outputs, not of the loss, which gradients come.
 
-With ``find_unused_parameters`` the reducer waits for every parameter that an output depends on, whether the
-loss uses that output or not. So ``DistributedDataParallel._post_forward``
-(``torch/nn/parallel/distributed.py``) passes outputs through one function, ``_DDPSink``, and a backward
-sends undefined gradients through unused ones. A checkpoint there is recomputed all the same, and batch
-norms in it update their statistics once more. Where the loss depends on an input that is returned as it is,
-and on no parameter, no hook runs: what accumulated under ``no_sync()`` is left out. The first gradient of
-any output can ask the engine which parameters it comes to, and hand in the others.
+With ``find_unused_parameters`` the reducer waits for every parameter that an output depends on,
+whether the loss uses that output or not. So ``DistributedDataParallel._post_forward``
+(``torch/nn/parallel/distributed.py``) passes outputs through one function, ``_DDPSink``, and a
+backward sends undefined gradients through unused ones. A checkpoint there is recomputed all the
+same, and batch norms in it update their statistics once more. Where the loss depends on an input
+that is returned as it is, and on no parameter, no hook runs: what accumulated under ``no_sync()``
+is left out. The first gradient of any output can ask the engine which parameters it comes to, and
+hand in the others.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -14,7 +15,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "DDP has a backward go through unused outputs, and misses one that comes to no parameter"
 COMPONENT = "DDP"
 CONTRACT = Promise(
-    "Parameters that don't receive gradients as part of this graph are preemptively marked as being ready to "
+    "Parameters that don't receive gradients as part of this graph are preemptively marked as "
+    "being ready to "
     "be reduced.",
     "DistributedDataParallel, find_unused_parameters",
 )
@@ -23,7 +25,8 @@ PUBLIC = (
     Public(
         "https://github.com/pytorch/pytorch/issues/96136",
         "open; near: batch norm and any recomputation",
-        "DDP _DDPSink unused output activation checkpointing recompute batch norm running stats updated "
+        "DDP _DDPSink unused output activation checkpointing recompute batch norm running stats "
+        "updated "
         "twice",
         "2026-11-22",
     ),

@@ -1,9 +1,10 @@
-"""Changing the output of a wrapped module in place drops its pre-backward hook, if that output is a view.
+"""Changing the output of a wrapped module in place drops its pre-backward hook, if that output is
+a view.
 
-``FSDPState._register_pre_backward_hook`` (``torch/distributed/fsdp/_fully_shard/_fsdp_state.py``) uses
-``Tensor.register_hook``, which stays with the ``grad_fn`` that the tensor has then. A view that is changed in
-place gets another one, so nothing unshards the group in backward, which reads freed memory. Torch 2.13 warns
-of such outputs.
+``FSDPState._register_pre_backward_hook`` (``torch/distributed/fsdp/_fully_shard/_fsdp_state.py``)
+uses ``Tensor.register_hook``, which stays with the ``grad_fn`` that the tensor has then. A view
+that is changed in place gets another one, so nothing unshards the group in backward, which reads
+freed memory. Torch 2.13 warns of such outputs.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -11,12 +12,16 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "An in-place change of an output that is a view drops the pre-backward hook without a word"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
-    "Similar backward hooks all-gather parameters and later free parameters and reduce-scatter gradients",
+    "Similar backward hooks all-gather parameters and later free parameters and reduce-scatter "
+    "gradients",
     "fully_shard",
 )
 TORCH = Releases(since="2.11", until="2.13")
 PUBLIC = (
-    Public("https://github.com/pytorch/pytorch/issues/181832", "torch 2.13 warns, by pytorch PR 181850"),
+    Public(
+        "https://github.com/pytorch/pytorch/issues/181832",
+        "torch 2.13 warns, by pytorch PR 181850",
+    ),
 )
 EDITS = (
     Edit(

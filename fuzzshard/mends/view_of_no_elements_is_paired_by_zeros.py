@@ -1,10 +1,11 @@
 """DTensor cannot pair the dims of a view of a tensor that has no elements.
 
-``view_groups`` (``torch/distributed/tensor/_ops/_view_ops.py``) multiplies dims of both sides until the
-products are equal. With a zero among them they are equal too early, or never again: ``view_groups((0, 3,
-3), (0, 3))`` goes on for ever, and torch 2.11 reads beyond the last dim for others. A rank with an empty
-batch comes to it in a linear layer over sequences. Sizes that stand in for the zeros, so that both sides
-have as many elements, pair the dims as those of any other tensor.
+``view_groups`` (``torch/distributed/tensor/_ops/_view_ops.py``) multiplies dims of both sides
+until the products are equal. With a zero among them they are equal too early, or never again:
+``view_groups((0, 3, 3), (0, 3))`` goes on for ever, and torch 2.11 reads beyond the last dim for
+others. A rank with an empty batch comes to it in a linear layer over sequences. Sizes that stand
+in for the zeros, so that both sides have as many elements, pair the dims as those of any other
+tensor.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -12,7 +13,8 @@ from fuzzshard.mending import Edit, Promise, Public, Releases
 TITLE = "A view of a DTensor of no elements never ends, or reads beyond the last dim"
 COMPONENT = "DTensor"
 CONTRACT = Promise(
-    "Decompose a reshape operation into forwarding, flattening, or splitting dimensions for each output "
+    "Decompose a reshape operation into forwarding, flattening, or splitting dimensions for each "
+    "output "
     "dimension",
     "view_groups",
 )

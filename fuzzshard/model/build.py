@@ -26,12 +26,16 @@ MODULE_PREFIX = "fuzzshard_model_"
 
 _NAMES = [f"{MODULE_PREFIX}{i}" for i in range(16)]
 _MODULES = itertools.cycle(_NAMES)
-"""Names that models take turns with: dataclasses and Dynamo look up the module that code is defined in."""
+"""Names that models take turns with: dataclasses and Dynamo look up the module that code is
+defined in.
+"""
 _FILE = "<fuzzshard model "
 
 
 def forget_models() -> None:
-    """Lets go of the classes and the source lines of all models; for when none of them is in use."""
+    """Lets go of the classes and the source lines of all models; for when none of them is in
+    use.
+    """
     for name in _NAMES:
         sys.modules.pop(name, None)
     for filename in [name for name in linecache.cache if name.startswith(_FILE)]:
@@ -56,7 +60,8 @@ def _compiled(source: str) -> CodeType:
 def build_model(case: Case, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """The plain model of ``case`` in training mode, the same on every rank.
 
-    Matrices are scaled by 1/sqrt(fan-in) when the values are Gaussian, so that activations keep their size.
+    Matrices are scaled by 1/sqrt(fan-in) when the values are Gaussian, so that activations keep
+    their size.
     """
     namespace = _fresh_module().__dict__
     namespace |= {"torch": torch, "nn": nn}

@@ -1,4 +1,6 @@
-"""How a module is built and called, as Python expressions, and the classes it needs beside ``torch.nn``."""
+"""How a module is built and called, as Python expressions, and the classes it needs beside
+``torch.nn``.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,13 @@ def constructor(module: Module, width: int, class_name: str) -> str:
 
 
 def call_expression(
-    module: Module, callee: str, args: list[str], seq: int, *, path: str = "", checkpointed: bool = False
+    module: Module,
+    callee: str,
+    args: list[str],
+    seq: int,
+    *,
+    path: str = "",
+    checkpointed: bool = False,
 ) -> str:
     """The expression that calls a module; convolution and batch norm want the features second.
 
@@ -55,7 +63,11 @@ def call_expression(
         callee = f"{callee}.{module.method}"
     if transposed:
         packed = f"{args[0]}.transpose(1, 2)"
-    call = f"checkpointed({callee}, {packed}, use_reentrant=False)" if checkpointed else f"{callee}({packed})"
+    call = (
+        f"checkpointed({callee}, {packed}, use_reentrant=False)"
+        if checkpointed
+        else f"{callee}({packed})"
+    )
     return f"{call}.transpose(1, 2)" if transposed else call
 
 
@@ -65,7 +77,8 @@ def is_checkpointed_at_call(case: Case, path: str) -> bool:
 
 
 def class_name(path: str) -> str:
-    """The class of the block at ``path``: ``Model`` for the root, ``EncoderBlock0`` for ``encoder.block0``.
+    """The class of the block at ``path``: ``Model`` for the root, ``EncoderBlock0`` for
+    ``encoder.block0``.
 
     Names in a Case are lower case, so the capitals keep different paths apart.
     """

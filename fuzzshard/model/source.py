@@ -45,9 +45,14 @@ class _BlockSource:
         signature = ", ".join(self.block.inputs) if self.block.passing in _ARGUMENTS else "inputs"
         forwarded = ""
         if self.block.method != "forward":
-            args = ", ".join(f"{n}={n}" for n in self.block.inputs) if signature != "inputs" else "inputs"
+            args = (
+                ", ".join(f"{n}={n}" for n in self.block.inputs)
+                if signature != "inputs"
+                else "inputs"
+            )
             forwarded = (
-                f"\n    def forward(self, {signature}):\n        return self.{self.block.method}({args})\n"
+                f"\n    def forward(self, {signature}):\n        return "
+                f"self.{self.block.method}({args})\n"
             )
         return (
             f"{self.structures()}"
@@ -78,7 +83,9 @@ class _BlockSource:
                 continue
             path = join(self.path, child.name)
             width = self.found.width(path)
-            lines.append(f"self.{child.name} = {constructor(child.module, width, class_name(path))}")
+            lines.append(
+                f"self.{child.name} = {constructor(child.module, width, class_name(path))}"
+            )
         if not self.path:
             for path, module in walk(self.case.model):
                 if isinstance(module, Alias):

@@ -1,14 +1,16 @@
-"""What must not be left behind by a run: memory, pending communication, hooks, misplaced optimizer states.
+"""What must not be left behind by a run: memory, pending communication, hooks, misplaced optimizer
+states.
 
-Sharded parameters have no unsharded memory: ``fully_shard`` frees it when it reshards (its docstring) unless
-it is told to keep it, and the last backward waits for all reductions (``set_is_last_backward``). The output
-of an all-gather is kept until the next one is copied out, and the last of a forward is freed "to avoid
-holding onto memory after forward" (note on the overlap of all-gathers, ``_fsdp_param_group.py``). What may be
-left follows from the schedule: groups that stay unsharded (:mod:`fuzzshard.oracles.registration`),
-all-gathers that were issued ahead (:mod:`fuzzshard.oracles.fully_shard_model`), sums over shards that wait
-for their all-reduce. An optimizer's states lie where their parameter does: they are made like it
-(``torch.zeros_like``), and a checkpoint is loaded into the same layout. So do gradients that ``fully_shard``
-has reduced.
+Sharded parameters have no unsharded memory: ``fully_shard`` frees it when it reshards (its
+docstring) unless it is told to keep it, and the last backward waits for all reductions
+(``set_is_last_backward``). The output of an all-gather is kept until the next one is copied out,
+and the last of a forward is freed "to avoid holding onto memory after forward" (note on the
+overlap of all-gathers, ``_fsdp_param_group.py``). What may be left follows from the schedule:
+groups that stay unsharded (:mod:`fuzzshard.oracles.registration`), all-gathers that were issued
+ahead (:mod:`fuzzshard.oracles.fully_shard_model`), sums over shards that wait for their
+all-reduce. An optimizer's states lie where their parameter does: they are made like it
+(``torch.zeros_like``), and a checkpoint is loaded into the same layout. So do gradients that
+``fully_shard`` has reduced.
 """
 
 from __future__ import annotations
@@ -40,15 +42,19 @@ class Leak(NamedTuple):
 
 
 KEEPS_ITSELF = ("fsdp1", "replicate")
-"""Engines whose models outlive every reference to them, on torch 2.13 as it is: under FSDP1 two modules of
-six of the smallest model with two units do (measured without fuzzshard), under ``replicate`` some parameters
-of some cases. Why is not known."""
+"""Engines whose models outlive every reference to them, on torch 2.13 as it is: under FSDP1 two
+modules of six of the smallest model with two units do (measured without fuzzshard), under
+``replicate`` some parameters of some cases. Why is not known."""
 
 
-def leak_findings(case: Case, engine: str, trace: Trace, reference: Trace, rank: int) -> list[Finding]:
-    """What the run of ``engine`` has left; nothing is said of a run that an expected error has ended.
+def leak_findings(
+    case: Case, engine: str, trace: Trace, reference: Trace, rank: int
+) -> list[Finding]:
+    """What the run of ``engine`` has left; nothing is said of a run that an expected error has
+    ended.
 
-    An engine is not blamed for outliving its run where the plain model of ``reference`` does as well.
+    An engine is not blamed for outliving its run where the plain model of ``reference`` does as
+    well.
     """
     if trace.remains is None:
         return []
@@ -73,7 +79,9 @@ def leak_findings(case: Case, engine: str, trace: Trace, reference: Trace, rank:
 
 
 def memory_findings(case: Case, engine: str, after: Sequence[int], rank: int) -> list[Finding]:
-    """``after`` are the bytes that the device held after each of several equal runs (training/memory.py)."""
+    """``after`` are the bytes that the device held after each of several equal runs
+    (training/memory.py).
+    """
     grown = {b - a for a, b in itertools.pairwise(after)}
     if len(grown) != 1 or min(grown) <= 0:
         return []
@@ -100,7 +108,9 @@ def _outliving(trace: Trace) -> Iterator[Leak]:
             if trace.survivors[3:]
             else ", ".join(trace.survivors)
         )
-        yield Leak("survivor", "the model", f"{kept} outlive it", "freed with the last reference to it")
+        yield Leak(
+            "survivor", "the model", f"{kept} outlive it", "freed with the last reference to it"
+        )
 
 
 def _of_any_engine(remains: Remains) -> Iterator[Leak]:
@@ -118,11 +128,18 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
     for index in range(len(case.schedule)):
         registration.advance(skipped=index in trace.skipped)
     predictions, model = followed(case, rank)
-    certain = all(prediction is not None and prediction.gathers_certain for prediction in predictions)
+    certain = all(
+        prediction is not None and prediction.gathers_certain for prediction in predictions
+    )
     flags = flags_set(case)
     states = remains.groups.values()
     if all(held.idle for held in states) and any(held.keeps_buffer for held in states):
-        yield Leak("buffer", "the last all-gather", "its output, which was copied out", "freed after forward")
+        yield Leak(
+            "buffer",
+            "the last all-gather",
+            "its output, which was copied out",
+            "freed after forward",
+        )
     for index, held in remains.groups.items():
         group = model.groups[index]
         if is_kept(case, index):
@@ -153,7 +170,12 @@ def _communication(held: GroupState, group: Group, flags: Set[str]) -> Iterator[
         expected = "freed at the end of the last backward"
         yield Leak("reduction", f"reduction of {name}", "its input or event", expected)
     if held.partial and "requires_all_reduce" not in flags:
-        yield Leak("reduction", f"reduction of {name}", "a sum over shards that was not all-reduced", "none")
+        yield Leak(
+            "reduction",
+            f"reduction of {name}",
+            "a sum over shards that was not all-reduced",
+            "none",
+        )
 
 
 def _hooks(held: GroupState, group: Group) -> Iterator[Leak]:

@@ -1,7 +1,8 @@
-"""Differences that are allowed, one by one, each with its reason. Whatever is not here is a finding.
+"""Differences that are allowed, one by one, each with its reason. Whatever is not here is a
+finding.
 
-Refusals (errors) are listed in :mod:`fuzzshard.engines.refusals`, cases that an engine's documentation
-excludes in ``engines/*.not_applicable``.
+Refusals (errors) are listed in :mod:`fuzzshard.engines.refusals`, cases that an engine's
+documentation excludes in ``engines/*.not_applicable``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ class Allowed(NamedTuple):
 
 
 def _zeros_for_none(difference: Difference) -> bool:
-    return difference.expected is None and difference.observed is not None and not difference.observed.any()
+    return (
+        difference.expected is None
+        and difference.observed is not None
+        and not difference.observed.any()
+    )
 
 
 def _zero_input_gradient(case: Case, difference: Difference) -> bool:
@@ -45,7 +50,8 @@ def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:
 
 
 def _recomputed_statistics(case: Case, difference: Difference, *holders: str) -> bool:
-    """Those of batch norms in checkpoints, in ``holders``, and what an evaluation computes from them.
+    """Those of batch norms in checkpoints, in ``holders``, and what an evaluation computes from
+    them.
 
     From a backward through an evaluation on, that is everything.
     """
@@ -88,21 +94,25 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "fully_shard",
         _zero_input_gradient,
-        "an input that is not used gets a gradient of zeros: inputs pass through a torch.autograd.Function, "
+        "an input that is not used gets a gradient of zeros: inputs pass through a "
+        "torch.autograd.Function, "
         "which materializes undefined gradients as zeros (FunctionCtx.set_materialize_grads)",
     ),
     Allowed(
         "fsdp1",
         _zeros_in_a_flat_gradient,
-        "the gradient of a flat parameter is one tensor, with zeros for parameters that a backward does not "
+        "the gradient of a flat parameter is one tensor, with zeros for parameters that a "
+        "backward does not "
         "reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none)",
     ),
     *(
         Allowed(
             engine,
             _recomputed_in_a_graph,
-            "the recomputation of a compiled checkpoint is a part of the backward's graph, and changes of "
-            "buffers are kept out of it: a batch norm counts its batch once, where plain checkpointing "
+            "the recomputation of a compiled checkpoint is a part of the backward's graph, and "
+            "changes of "
+            "buffers are kept out of it: a batch norm counts its batch once, where plain "
+            "checkpointing "
             "counts it again",
         )
         for engine in ALL_ENGINES
@@ -111,7 +121,8 @@ ALLOWED: tuple[Allowed, ...] = (
         Allowed(
             engine,
             _initialised_state,
-            "get_optimizer_state_dict steps an optimizer that has no state yet with gradients of zeros "
+            "get_optimizer_state_dict steps an optimizer that has no state yet with gradients of "
+            "zeros "
             "(torch/distributed/checkpoint/state_dict.py, _init_optim_state)",
         )
         for engine in ALL_ENGINES

@@ -1,7 +1,8 @@
-"""What one rank can tell by itself: an engine has raised, and its peers wait in a collective of that engine.
+"""What one rank can tell by itself: an engine has raised, and its peers wait in a collective of
+that engine.
 
-Nothing can be trained again then, so only what needs no other run is judged: what differs by far before the
-first step, tensors that are missing or have another shape, and registrations.
+Nothing can be trained again then, so only what needs no other run is judged: what differs by far
+before the first step, tensors that are missing or have another shape, and registrations.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from fuzzshard.verdict import Finding
 
 
 def findings_alone(
-    case: Case, traces: Mapping[str, Trace], differing: Mapping[str, Sequence[Difference]], rank: int
+    case: Case,
+    traces: Mapping[str, Trace],
+    differing: Mapping[str, Sequence[Difference]],
+    rank: int,
 ) -> list[Finding]:
     """Of the engines in ``differing``, up to where their traces end."""
     findings = []

@@ -1,7 +1,8 @@
 """How far rounding alone may take the values of a run from those of the reference.
 
-Rounding is smaller by nine orders of magnitude in float64 than in float32, and a mistake is not. So one
-tolerance for each dtype does, however much a model amplifies: float64 leaves room for nearly ten digits.
+Rounding is smaller by nine orders of magnitude in float64 than in float32, and a mistake is not.
+So one tolerance for each dtype does, however much a model amplifies: float64 leaves room for
+nearly ten digits.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from fuzzshard.oracles.compare import Difference
 from fuzzshard.training.trace import Key, Trace
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""What an element may differ by, relative to the largest that the op leaves, or to one if that is smaller."""
+"""What an element may differ by, relative to the largest that the op leaves, or to one if that is
+smaller.
+"""
 
 MARGIN = 16.0
-"""How many times closer to float64 than the tolerance the reference has to be for its digits to be judged.
+"""How many times closer to float64 than the tolerance the reference has to be for its digits to be
+judged.
 
-An engine rounds otherwise, and the largest distance of any element is a sample of what rounding may do.
+An engine rounds otherwise, and the largest distance of any element is a sample of what rounding
+may do.
 """
 
 
@@ -50,9 +55,10 @@ def largest(tensor: torch.Tensor) -> float:
 class Bound:
     """What rounding explains of the differences from ``reference``, in a run of ``case``.
 
-    ``other`` is the reference in another precision, and ``factor`` how much of the distance between the two
-    an engine may have: terms that cancel leave nothing but rounding, as large as theirs. Without a factor,
-    what is not far closer to ``other`` than the tolerance has lost its digits: any difference is rounding.
+    ``other`` is the reference in another precision, and ``factor`` how much of the distance
+    between the two an engine may have: terms that cancel leave nothing but rounding, as large as
+    theirs. Without a factor, what is not far closer to ``other`` than the tolerance has lost its
+    digits: any difference is rounding.
     """
 
     case: Case
@@ -69,7 +75,9 @@ class Bound:
         return error <= limit, error, limit
 
     def _limit(self, key: Key) -> float:
-        """All that the op leaves has one scale: a sum of several gradients may cancel in one of them."""
+        """All that the op leaves has one scale: a sum of several gradients may cancel in one of
+        them.
+        """
         size, moved = self._scales[key.op, key.oracle]
         limit = tolerance(self.case) * max(1.0, size)
         if self.factor:
@@ -83,7 +91,10 @@ class Bound:
         for key, observation in self.reference.tensors.items():
             if (tensor := observation.tensor) is not None:
                 size, moved = scales.get((key.op, key.oracle), (0.0, 0.0))
-                scales[key.op, key.oracle] = max(size, largest(tensor)), max(moved, self._moved(key, tensor))
+                scales[key.op, key.oracle] = (
+                    max(size, largest(tensor)),
+                    max(moved, self._moved(key, tensor)),
+                )
         return scales
 
     def _moved(self, key: Key, tensor: torch.Tensor) -> float:

@@ -1,10 +1,10 @@
 """How much ``fully_shard`` communicates: the collectives of every op against what it documents.
 
-A group is gathered where it is used and not unsharded, and reduces the gradients of its trainable parameters
-once for every time that they are complete. Upstream asserts such counts in ``test_gradient_accumulation``
-and the sizes in ``test_train_mixed_requires_grad_per_group`` (test/distributed/_composable/fsdp). Backward
-also gathers ahead in the reverse order of forward; where that guess is wrong there may be more all-gathers
-than needed, so their number is a range.
+A group is gathered where it is used and not unsharded, and reduces the gradients of its trainable
+parameters once for every time that they are complete. Upstream asserts such counts in
+``test_gradient_accumulation`` and the sizes in ``test_train_mixed_requires_grad_per_group``
+(test/distributed/_composable/fsdp). Backward also gathers ahead in the reverse order of forward;
+where that guess is wrong there may be more all-gathers than needed, so their number is a range.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ REDUCTIONS = ("reduce_scatter", "all_reduce")
 
 
 class Expected(NamedTuple):
-    """The collectives of one op: the fewest and the most all-gathers (None: unknown), and the rest."""
+    """The collectives of one op: the fewest and the most all-gathers (None: unknown), and the
+    rest.
+    """
 
     gathers: tuple[int, int] | None
     gathered: frozenset[int | None]
@@ -44,7 +46,12 @@ def expected_communication(case: Case, rank: int) -> list[Expected | None]:
             continue
         gathers = [i for i in most.issued if i.kind == "all_gather"]
         possible = [i for i in fewest.issued if i.kind == "all_gather"]
-        counts = [sum(i.sure for i in gathers), len(gathers), sum(i.sure for i in possible), len(possible)]
+        counts = [
+            sum(i.sure for i in gathers),
+            len(gathers),
+            sum(i.sure for i in possible),
+            len(possible),
+        ]
         certain = most.gathers_certain and fewest.gathers_certain
         expected.append(
             Expected(
@@ -83,10 +90,21 @@ def communication_findings(case: Case, trace: Trace, rank: int) -> list[Finding]
 def _disagreements(expected: Expected, seen: list[Collective]) -> Iterator[tuple[str, str, str]]:
     """(what, observed, expected) of everything that is wrong in one op."""
     gathers = [max(c.sizes) for c in seen if c.kind == "all_gather"]
-    if expected.gathers is not None and not expected.gathers[0] <= len(gathers) <= expected.gathers[1]:
+    if (
+        expected.gathers is not None
+        and not expected.gathers[0] <= len(gathers) <= expected.gathers[1]
+    ):
         fewest, most = expected.gathers
-        yield "all-gathers", str(len(gathers)), str(fewest) if fewest == most else f"{fewest} to {most}"
-    elif expected.gathers is not None and None not in expected.gathered and set(gathers) - expected.gathered:
+        yield (
+            "all-gathers",
+            str(len(gathers)),
+            str(fewest) if fewest == most else f"{fewest} to {most}",
+        )
+    elif (
+        expected.gathers is not None
+        and None not in expected.gathered
+        and set(gathers) - expected.gathered
+    ):
         yield "all-gathers", _sizes(gathers), _sizes(expected.gathered)
     for kind, name in zip(REDUCTIONS, ("reduce-scatters", "all-reduces"), strict=True):
         observed = [c for c in seen if c.kind == kind]
@@ -95,11 +113,17 @@ def _disagreements(expected: Expected, seen: list[Collective]) -> Iterator[tuple
             yield name, str(len(observed)), str(len(wanted))
             continue
         sizes = [min(c.sizes) for c in observed]
-        if all(i.size is not None for i in wanted) and Counter(sizes) != Counter(i.size for i in wanted):
+        if all(i.size is not None for i in wanted) and Counter(sizes) != Counter(
+            i.size for i in wanted
+        ):
             yield name, _sizes(sizes), _sizes(i.size for i in wanted)
         dtypes = {c.dtype for c in observed}
         if dtypes != {i.dtype for i in wanted}:
-            yield name, " and ".join(sorted(dtypes)), " and ".join(sorted({str(i.dtype) for i in wanted}))
+            yield (
+                name,
+                " and ".join(sorted(dtypes)),
+                " and ".join(sorted({str(i.dtype) for i in wanted})),
+            )
 
 
 def _sizes(sizes: Iterable[int | None]) -> str:

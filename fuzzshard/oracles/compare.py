@@ -12,7 +12,9 @@ from fuzzshard.verdict import ORACLES
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A tensor that is not bitwise what the reference has; ``pieces`` say which part of the whole."""
+    """A tensor that is not bitwise what the reference has; ``pieces`` say which part of the
+    whole.
+    """
 
     key: Key
     observed: torch.Tensor | None
@@ -39,19 +41,28 @@ def rank_of(key: Key) -> tuple[int, int, str]:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bitwise equality; any NaN equals any NaN, and 0.0 equals -0.0 (sums of zeros differ in sign)."""
+    """Bitwise equality; any NaN equals any NaN, and 0.0 equals -0.0 (sums of zeros differ in
+    sign).
+    """
     if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
         return False
     return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-def agree(shape: torch.Size, one: tuple[torch.Tensor, Pieces], other: tuple[torch.Tensor, Pieces]) -> bool:
-    """Whether two pieces of a tensor of ``shape`` are bitwise equal where they overlap, and do overlap."""
+def agree(
+    shape: torch.Size, one: tuple[torch.Tensor, Pieces], other: tuple[torch.Tensor, Pieces]
+) -> bool:
+    """Whether two pieces of a tensor of ``shape`` are bitwise equal where they overlap, and do
+    overlap.
+    """
     if one[1] == other[1]:
         return same_bits(one[0], other[0])
     numbers = torch.arange(shape.numel()).view(shape)
     places = [cut(numbers, pieces).flatten() for _, pieces in (one, other)]
-    if any(tensor.numel() != place.numel() for (tensor, _), place in zip((one, other), places, strict=True)):
+    if any(
+        tensor.numel() != place.numel()
+        for (tensor, _), place in zip((one, other), places, strict=True)
+    ):
         return False
     shared = [torch.isin(places[i], places[1 - i]) for i in (0, 1)]
     values = [t.flatten()[s.to(t.device)] for (t, _), s in zip((one, other), shared, strict=True)]
@@ -61,10 +72,11 @@ def agree(shape: torch.Size, one: tuple[torch.Tensor, Pieces], other: tuple[torc
 def differences(reference: Trace, observed: Trace) -> list[Difference]:
     """All differences in order. What ``observed`` did not record, its engine does not promise.
 
-    The reference registers parameters in the dtype they are trained in. An engine may register them in the
-    dtype that a forward computes in: which one it is, :mod:`fuzzshard.oracles.registration` judges. What a
-    rank has not reduced yet may have a wider dtype than its backward gave it: where FSDP1 does not shard, it
-    adds up in the flat gradient that was reduced before.
+    The reference registers parameters in the dtype they are trained in. An engine may register
+    them in the dtype that a forward computes in: which one it is,
+    :mod:`fuzzshard.oracles.registration` judges. What a rank has not reduced yet may have a wider
+    dtype than its backward gave it: where FSDP1 does not shard, it adds up in the flat gradient
+    that was reduced before.
     """
     found = []
     for key, truth in reference.tensors.items():

@@ -1,7 +1,8 @@
-"""What ``fully_shard`` does in a run of a case, op by op: which collectives, and which post-backwards.
+"""What ``fully_shard`` does in a run of a case, op by op: which collectives, and which
+post-backwards.
 
-Follows a schedule with the hooks of :mod:`fuzzshard.oracles.hook_model` and the methods of ``FSDPModule``
-(torch/distributed/fsdp/_fully_shard/_fully_shard.py).
+Follows a schedule with the hooks of :mod:`fuzzshard.oracles.hook_model` and the methods of
+``FSDPModule`` (torch/distributed/fsdp/_fully_shard/_fully_shard.py).
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from fuzzshard.parts.op import Below, Op, Switch
 class Prediction(NamedTuple):
     """What one op does.
 
-    ``gathers_certain``: whether the number of all-gathers follows from what is documented. ``in_backward``
-    counts, by wrap group, the post-backwards that run within the autograd backward.
+    ``gathers_certain``: whether the number of all-gathers follows from what is documented.
+    ``in_backward`` counts, by wrap group, the post-backwards that run within the autograd
+    backward.
     """
 
     issued: tuple[Issued, ...]
@@ -37,11 +39,16 @@ class Prediction(NamedTuple):
 def is_predictable(case: Case) -> bool:
     """Whether the model covers a case.
 
-    Not the hooks of compiled models; not roots that share streams, and with these the order that backward
-    prefetches against, which ``share_comm_ctx`` does not say; and not modules with methods of other names
-    that are checkpointed or in a list group, where hooks run around ``forward`` only.
+    Not the hooks of compiled models; not roots that share streams, and with these the order that
+    backward prefetches against, which ``share_comm_ctx`` does not say; and not modules with
+    methods of other names that are checkpointed or in a list group, where hooks run around
+    ``forward`` only.
     """
-    blocks = {p: m for p, m in facts(case).modules.items() if isinstance(m, Block) and m.method != "forward"}
+    blocks = {
+        p: m
+        for p, m in facts(case).modules.items()
+        if isinstance(m, Block) and m.method != "forward"
+    }
     hooked = {c.module for c in case.checkpoints}
     hooked |= {m for group in case.wrap if len(group.modules) > 1 for m in group.modules}
     sharing = sum("share_streams" in group.communication for group in case.wrap)
@@ -49,7 +56,9 @@ def is_predictable(case: Case) -> bool:
 
 
 class FullyShardModel:
-    """Predicts op by op on one rank. ``prefetches=False`` leaves out what backward prefetches by itself."""
+    """Predicts op by op on one rank. ``prefetches=False`` leaves out what backward prefetches by
+    itself.
+    """
 
     def __init__(self, case: Case, rank: int, *, prefetches: bool = True) -> None:
         self.case, self.prefetches = case, prefetches
@@ -139,7 +148,9 @@ class FullyShardModel:
 
 
 class Followed(NamedTuple):
-    """A whole run: what each op does, and the model after the last one. To be read only: it is shared."""
+    """A whole run: what each op does, and the model after the last one. To be read only: it is
+    shared.
+    """
 
     predictions: tuple[Prediction | None, ...]
     after: FullyShardModel

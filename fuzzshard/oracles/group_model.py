@@ -1,9 +1,11 @@
-"""One wrap group of ``fully_shard`` as its documentation describes it: when it gathers, shards and reduces.
+"""One wrap group of ``fully_shard`` as its documentation describes it: when it gathers, shards and
+reduces.
 
-``fully_shard`` all-gathers a group that is not unsharded when one of its modules is called and when the
-gradient of its output arrives, shards it after forward as ``reshard_after_forward`` says and after
-backward, and reduce-scatters the gradients it has then (the docstring of ``fully_shard``). What is not in
-docstrings follows torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
+``fully_shard`` all-gathers a group that is not unsharded when one of its modules is called and
+when the gradient of its output arrives, shards it after forward as ``reshard_after_forward`` says
+and after backward, and reduce-scatters the gradients it has then (the docstring of
+``fully_shard``). What is not in docstrings follows
+torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from fuzzshard.parts.dtypes import Dtype
 
 
 class Shards(enum.Enum):
-    """How a group holds its parameters; ``FEW`` is the smaller mesh of an int ``reshard_after_forward``.
+    """How a group holds its parameters; ``FEW`` is the smaller mesh of an int
+    ``reshard_after_forward``.
 
     ``EITHER``: a recomputation has unsharded them, or stopped before it came to the group.
     """
@@ -37,8 +40,8 @@ class Shards(enum.Enum):
 class Ahead(enum.Enum):
     """Whether an all-gather was issued that nothing has waited for yet.
 
-    ``MAYBE``: it was asked for where the group may have been unsharded, or by a recomputation that may have
-    stopped before.
+    ``MAYBE``: it was asked for where the group may have been unsharded, or by a recomputation that
+    may have stopped before.
     """
 
     NONE = "none"
@@ -56,7 +59,8 @@ class Phase(enum.Enum):
 
 
 class Issued(NamedTuple):
-    """One collective: its kind, the elements of the gathered or the scattered tensor, and their dtype.
+    """One collective: its kind, the elements of the gathered or the scattered tensor, and their
+    dtype.
 
     ``sure``: whether it is issued in any case.
     """
@@ -75,7 +79,9 @@ class Root:
     forward: int | None = None
     """The group whose module is the outermost one that runs forward now."""
     order: list[int] = dataclasses.field(default_factory=list)
-    """The groups in the order of their post-forwards, with repetitions: backward prefetches against it."""
+    """The groups in the order of their post-forwards, with repetitions: backward prefetches
+    against it.
+    """
 
 
 class Group:
@@ -105,7 +111,9 @@ class Group:
         self.places: list[int] = []
         self.still_to_run: set[str] = set()
         self.waits_to_finalize = False
-        """Whether ``finalize_backward`` of the root runs the post-backward, as it has not reduced yet."""
+        """Whether ``finalize_backward`` of the root runs the post-backward, as it has not reduced
+        yet.
+        """
 
     @property
     def runs_in_part(self) -> bool:
@@ -161,7 +169,9 @@ class Group:
 
     @property
     def may_fill(self) -> bool:
-        """Whether the group reduces zeros for parameters without a gradient, once it has been unsharded."""
+        """Whether the group reduces zeros for parameters without a gradient, once it has been
+        unsharded.
+        """
         return fills_unused(self.case, self.index) and not self.was_unsharded
 
     def reset(self) -> None:
@@ -182,8 +192,9 @@ class Group:
     def finalize(self) -> None:
         """What ``finalize_backward`` of the root does to the group.
 
-        It "completes pending gradient reduction and resharding according to their current settings"; pending
-        is the reduction of a group whose last post-backward waits for this, or did not synchronise.
+        It "completes pending gradient reduction and resharding according to their current
+        settings"; pending is the reduction of a group whose last post-backward waits for this, or
+        did not synchronise.
         """
         if self.waits_to_finalize:
             self.post_backward()
@@ -218,7 +229,9 @@ class Group:
 
     @property
     def _sizes_known(self) -> bool:
-        """Parameters of several dtypes travel as bytes, those of tensor-parallel modules in parts."""
+        """Parameters of several dtypes travel as bytes, those of tensor-parallel modules in
+        parts.
+        """
         keeps = self.spec.precision is not None and self.spec.precision.keep is not None
         return not self.case.dtypes and not self.case.tensor_parallel and not keeps
 
@@ -237,7 +250,9 @@ class Group:
 
 
 def _after_forward(spec: WrapGroup, shard: int) -> tuple[bool, int]:
-    """Whether a group stays unsharded after forward, and over how many ranks it is sharded otherwise."""
+    """Whether a group stays unsharded after forward, and over how many ranks it is sharded
+    otherwise.
+    """
     raf = spec.reshard_after_forward
     if raf is None or isinstance(raf, bool):
         return raf is False, shard

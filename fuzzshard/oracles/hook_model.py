@@ -21,12 +21,15 @@ from fuzzshard.oracles.group_model import Ahead, Group, Issued, Phase, Root, Sha
 class HookModel:
     """The groups of a model that was just wrapped, and what calls and gradients do to them.
 
-    ``issued`` gets their collectives. ``gathers_certain``: whether the number of all-gathers of the last
-    backward follows from what is documented. ``in_backward`` counts, by group, its post-backwards that did
-    not wait for the end. ``certain`` is lost for good where torch would compute with freed parameters.
+    ``issued`` gets their collectives. ``gathers_certain``: whether the number of all-gathers of
+    the last backward follows from what is documented. ``in_backward`` counts, by group, its
+    post-backwards that did not wait for the end. ``certain`` is lost for good where torch would
+    compute with freed parameters.
     """
 
-    def __init__(self, case: Case, found: Facts, issued: list[Issued], *, prefetches: bool) -> None:
+    def __init__(
+        self, case: Case, found: Facts, issued: list[Issued], *, prefetches: bool
+    ) -> None:
         self.case, self.found, self.prefetches = case, found, prefetches
         self.groups = [Group(case, found, i, issued) for i in range(len(case.wrap))]
         self.of_module = {m: group for group in self.groups for m in group.spec.modules}
@@ -41,11 +44,15 @@ class HookModel:
     def follow(self, at: ScheduleState) -> list[Node]:
         """Runs a forward, or names what a backward is of, as :meth:`Tape.follow` does."""
         if (call := at.op.call) is not None:
-            self.casts = casts_made(self.case, self.found, call.target, cast=at.cast, paths=at.paths)
+            self.casts = casts_made(
+                self.case, self.found, call.target, cast=at.cast, paths=at.paths
+            )
         return self.tape.follow(at)
 
     def enter(self, path: str, args: list[Value], *, grad: bool) -> list[Value]:
-        """The pre-forward hooks of a module: its group gathers, and learns when its inputs have gradients."""
+        """The pre-forward hooks of a module: its group gathers, and learns when its inputs have
+        gradients.
+        """
         group = self.of_module.get(path)
         if group is None:
             return args
@@ -98,10 +105,11 @@ class HookModel:
         return results
 
     def _post_forward(self, group: Group, path: str, results: list[Value], *, grad: bool) -> None:
-        """Ends the forward of a group with its module, that of a list group with the last of its modules.
+        """Ends the forward of a group with its module, that of a list group with the last of its
+        modules.
 
-        The forward of a module that runs by itself ends with it. Backward gathers a group when it comes to
-        an output of any of its modules.
+        The forward of a module that runs by itself ends with it. Backward gathers a group when it
+        comes to an output of any of its modules.
         """
         if group.called is not Phase.PRE_BACKWARD:
             self._hook(group, results, grad=grad)
@@ -125,8 +133,8 @@ class HookModel:
     def _is_within(self, group: Group, path: str) -> bool:
         """Whether all modules of ``group`` are below the FSDP root at ``path``.
 
-        Modules elsewhere may still run: whether the group, which is documented to gather once, then gathers
-        again is up to the version of torch.
+        Modules elsewhere may still run: whether the group, which is documented to gather once,
+        then gathers again is up to the version of torch.
         """
         return set(group.spec.modules) <= modules_below(self.case.model, path)
 
@@ -146,7 +154,9 @@ class HookModel:
                 node.hooks.append(group.index)
 
     def _claim(self, group: Group) -> None:
-        """The first forward of a group that no root has claimed makes it the root of all groups within it."""
+        """The first forward of a group that no root has claimed makes it the root of all groups
+        within it.
+        """
         if group.claimed:
             return
         for index in groups_within(self.case, group.index):
@@ -155,7 +165,8 @@ class HookModel:
         group.keeps_after_forward |= group.keeps_as_root
 
     def backward(self, nodes: list[Node], arriving: Set[str], frozen: Set[str]) -> None:
-        """Runs ``nodes``, in their order; of ``arriving`` parameters those not ``frozen`` get a gradient.
+        """Runs ``nodes``, in their order; of ``arriving`` parameters those not ``frozen`` get a
+        gradient.
 
         Not all nodes have a gradient: the inputs of a module pass through one function of
         ``fully_shard``, and an input that the loss does not depend on gets none.
@@ -179,8 +190,12 @@ class HookModel:
             self._finish(root)
         self.finals.clear()
 
-    def _accumulate(self, node: Node, last: dict[str, Node], arriving: Set[str], frozen: Set[str]) -> None:
-        """A parameter gets its gradient, the sum over all its uses, when the last of them has run."""
+    def _accumulate(
+        self, node: Node, last: dict[str, Node], arriving: Set[str], frozen: Set[str]
+    ) -> None:
+        """A parameter gets its gradient, the sum over all its uses, when the last of them has
+        run.
+        """
         for fqn in node.parameters - frozen:
             if (owner := self.found.owners[fqn]) is not None:
                 group = self.groups[owner]
@@ -208,9 +223,10 @@ class HookModel:
     def _recompute(self, region: Region, reached_numbers: set[int]) -> None:
         """A checkpointed module runs forward again as soon as backward needs what it computed.
 
-        It stops when it has all that backward saved there, which is known to be all of it only where every
-        module within takes part in this backward. A group whose module's call is within another checkpoint
-        may not be gathered then: what that one saves is its inputs, before the call.
+        It stops when it has all that backward saved there, which is known to be all of it only
+        where every module within takes part in this backward. A group whose module's call is
+        within another checkpoint may not be gathered then: what that one saves is its inputs,
+        before the call.
         """
         if region.recomputed:
             return
@@ -244,7 +260,9 @@ class HookModel:
             group.reset()
 
     def _finish(self, root: Root) -> None:
-        """The end of a backward: what had no post-backward yet has it now, or is left to be finalized."""
+        """The end of a backward: what had no post-backward yet has it now, or is left to be
+        finalized.
+        """
         root.forward = None
         by_hand = self.case.finalize is not None and root is self.of_module[""].root
         for group in self._of_root(root):
@@ -261,7 +279,8 @@ class HookModel:
     def finalize(self) -> None:
         """``finalize_backward`` of the root, "a no-op" before its first forward.
 
-        "Manual finalization supersedes set_is_last_backward" (``set_manual_backward_finalization``).
+        "Manual finalization supersedes set_is_last_backward"
+        (``set_manual_backward_finalization``).
         """
         outermost = self.of_module[""]
         if not outermost.claimed:

@@ -1,11 +1,11 @@
 """Post-backwards must run within the backward, as soon as a group's gradients are complete.
 
-A group whose inputs require gradients is done when these have been computed, and shards and reduces then;
-only what has no such inputs may wait for the end of the whole backward. Upstream counts the hooks:
-``test_train_mixed_requires_grad_per_group`` and ``..._across_groups``
+A group whose inputs require gradients is done when these have been computed, and shards and
+reduces then; only what has no such inputs may wait for the end of the whole backward. Upstream
+counts the hooks: ``test_train_mixed_requires_grad_per_group`` and ``..._across_groups``
 (test/distributed/_composable/fsdp/test_fully_shard_frozen.py) for ``fully_shard``,
-``test_backward_reshard_hooks`` (test/distributed/fsdp/test_fsdp_fine_tune.py) for FSDP1, where a frozen unit
-is done when the gradients of its inputs are and a trainable one when its own is.
+``test_backward_reshard_hooks`` (test/distributed/fsdp/test_fsdp_fine_tune.py) for FSDP1, where a
+frozen unit is done when the gradients of its inputs are and a trainable one when its own is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from fuzzshard.verdict import Finding
 
 
 def fully_shard_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
-    """Where a group's post-backward did not run in the backward as often as its modules' calls demand."""
+    """Where a group's post-backward did not run in the backward as often as its modules' calls
+    demand.
+    """
     predictions, after = followed(case, rank)
     groups = [group for group in after.groups if group.parameters]
     seen = Counter((p.op, p.number % len(groups), p.deferred) for p in trace.post_backwards)
@@ -40,13 +42,21 @@ def fully_shard_hook_findings(case: Case, trace: Trace, rank: int) -> list[Findi
                 late = seen[op, number, True]
                 observed = f"{timely} in backward" + (f", {late} at its end" if late else "")
                 name = ", ".join(m or "the root" for m in group.spec.modules)
-                found.append(_finding("fully_shard", op, rank, name, observed, f"{wanted} in backward"))
+                found.append(
+                    _finding("fully_shard", op, rank, name, observed, f"{wanted} in backward")
+                )
     return found[:MOST_FINDINGS]
 
 
 def _finding(engine: str, op: int, rank: int, name: str, observed: str, expected: str) -> Finding:
     return Finding(
-        oracle="hooks", engine=engine, observed=observed, expected=expected, op=op, name=name, rank=rank
+        oracle="hooks",
+        engine=engine,
+        observed=observed,
+        expected=expected,
+        op=op,
+        name=name,
+        rank=rank,
     )
 
 
@@ -54,24 +64,30 @@ def fsdp1_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
     """Where FSDP1 resharded another number of units within a backward than are done there."""
     seen = Counter(p.op for p in trace.post_backwards if not p.deferred)
     return [
-        _finding("fsdp1", op, rank, "", f"{seen[op]} units in backward", f"{wanted} units in backward")
+        _finding(
+            "fsdp1", op, rank, "", f"{seen[op]} units in backward", f"{wanted} units in backward"
+        )
         for op, wanted in resharded_units(case, rank)
         if wanted is not None and op in ops_that_run(case, "fsdp1") and seen[op] != wanted
     ][:MOST_FINDINGS]
 
 
 def resharded_units(case: Case, rank: int) -> Iterator[tuple[int, int | None]]:
-    """For every backward of the schedule, how many units of FSDP1 reshard within it; None where unknown.
+    """For every backward of the schedule, how many units of FSDP1 reshard within it; None where
+    unknown.
 
-    Known where every unit runs once between two backwards, is trainable or frozen as a whole, and gets its
-    inputs by themselves: FSDP1 finds none in a dataclass (``_register_post_backward_reshard_only_hook``).
+    Known where every unit runs once between two backwards, is trainable or frozen as a whole, and
+    gets its inputs by themselves: FSDP1 finds none in a dataclass
+    (``_register_post_backward_reshard_only_hook``).
     """
     found, calls = facts(case), _Calls(case)
     tape = Tape(case, found, calls)
     plain = not case.checkpoints and case.compile is None
     plain &= all(len(names) == 1 for names in parameter_units(case).values())
     called = [found.modules[unit] for unit in units(case)]
-    plain &= all(not isinstance(module, Block) or module.passing != "dataclass" for module in called)
+    plain &= all(
+        not isinstance(module, Block) or module.passing != "dataclass" for module in called
+    )
     last = -1
     for at in follow(case, rank):
         losses = tape.follow(at)
@@ -110,8 +126,8 @@ class _Calls:
     def done(self, nodes: list[Node], frozen: set[str]) -> int | None:
         """How many units reshard in a backward through ``nodes``; None where one is partly frozen.
 
-        A frozen one does when the gradients of its inputs are there; an input that the backward does not come
-        to "will be ignored" (``torch.autograd.graph.register_multi_grad_hook``).
+        A frozen one does when the gradients of its inputs are there; an input that the backward
+        does not come to "will be ignored" (``torch.autograd.graph.register_multi_grad_hook``).
         """
         used = {fqn for node in nodes for fqn in node.parameters}
         count = 0

@@ -25,7 +25,9 @@ def tensor_findings(
     culprit: Callable[[Difference], str],
     rank: int,
 ) -> list[Finding]:
-    """The differences that the rung does not allow; ``bound`` is None where bitwise equality is due."""
+    """The differences that the rung does not allow; ``bound`` is None where bitwise equality is
+    due.
+    """
     found = []
     for difference in differences:
         if bound is None:
@@ -90,13 +92,17 @@ _ONE_REDUCER = frozenset({"ddp", "replicate"})
 
 
 def vote(
-    case: Case, engine: str, traces: Mapping[str, Trace], differing: Mapping[str, Sequence[Difference]]
+    case: Case,
+    engine: str,
+    traces: Mapping[str, Trace],
+    differing: Mapping[str, Sequence[Difference]],
 ) -> Callable[[Difference], str]:
-    """Names the culprit: the reference where another engine agrees bit for bit with ``engine`` against it.
+    """Names the culprit: the reference where another engine agrees bit for bit with ``engine``
+    against it.
 
-    Engines with one implementation are no witnesses for one another, and from the first checkpoint on disk on
-    no engines are: all of them save and load through ``torch.distributed.checkpoint``, and the reference does
-    not.
+    Engines with one implementation are no witnesses for one another, and from the first checkpoint
+    on disk on no engines are: all of them save and load through ``torch.distributed.checkpoint``,
+    and the reference does not.
     """
     disagreeing = {name: {d.key for d in found} for name, found in differing.items()}
     shared = first(case, lambda op: op.via == "dcp")

@@ -1,13 +1,14 @@
 """How ``fully_shard`` documents that parameters are registered at every point of a schedule.
 
-Follows the docstrings in torch/distributed/fsdp/_fully_shard/_fully_shard.py. Sharded parameters are
-DTensors, sharded along the first dimension or as ``shard_placement_fn`` says, before forward and after
-backward; after forward a group is as ``reshard_after_forward`` says; None means True, and False for the
-root. ``set_reshard_after_forward`` and ``set_reshard_after_backward`` change that. ``unshard()`` registers
-whole parameters, ``unshard(async_op=True)`` leaves that to the next forward; ``reshard()``, a cast and a
-state dict register sharded ones. On top of tensor parallelism DTensors have the mesh axes of both, and one
-dimension that both shard is cut for tensor parallelism first (``_StridedShard``). Where the documentation
-leaves it open the prediction is None and nothing is judged.
+Follows the docstrings in torch/distributed/fsdp/_fully_shard/_fully_shard.py. Sharded parameters
+are DTensors, sharded along the first dimension or as ``shard_placement_fn`` says, before forward
+and after backward; after forward a group is as ``reshard_after_forward`` says; None means True,
+and False for the root. ``set_reshard_after_forward`` and ``set_reshard_after_backward`` change
+that. ``unshard()`` registers whole parameters, ``unshard(async_op=True)`` leaves that to the next
+forward; ``reshard()``, a cast and a state dict register sharded ones. On top of tensor parallelism
+DTensors have the mesh axes of both, and one dimension that both shard is cut for tensor
+parallelism first (``_StridedShard``). Where the documentation leaves it open the prediction is
+None and nothing is judged.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from fuzzshard.verdict import Finding
 
 SHARDED = 0
 UNSHARDED = 1
-"""States of a group are the number of ranks that hold one copy in parts: 0 stands for the whole shard
-axis, 1 for unsharded, k for ``reshard_after_forward=k``; None for unknown."""
+"""States of a group are the number of ranks that hold one copy in parts: 0 stands for the whole
+shard axis, 1 for unsharded, k for ``reshard_after_forward=k``; None for unknown."""
 
 
 @dataclasses.dataclass
@@ -102,10 +103,14 @@ class RegistrationModel:
             placements = (*placements, "R" if along is None else f"S({along})")
             mesh_shape = (*mesh_shape, ranks)
         kind = "DTensor" if placements else "Tensor"
-        return Registration(kind, placements, mesh_shape, shape, self._dtype(fqn, state), requires_grad)
+        return Registration(
+            kind, placements, mesh_shape, shape, self._dtype(fqn, state), requires_grad
+        )
 
     def _dtype(self, fqn: str, state: int) -> str:
-        """Sharded parameters are what is trained; others have the dtype that a forward computes in."""
+        """Sharded parameters are what is trained; others have the dtype that a forward computes
+        in.
+        """
         cast = self.at.cast
         if state == SHARDED:
             return stored_dtype(self.case, fqn, cast)
@@ -120,7 +125,9 @@ class RegistrationModel:
 
     def _forward(self, call: Call) -> None:
         called = self.at.calls_of(call.target)
-        running = [i for i, spec in enumerate(self.case.wrap) if any(m in called for m in spec.modules)]
+        running = [
+            i for i, spec in enumerate(self.case.wrap) if any(m in called for m in spec.modules)
+        ]
         for i in reversed(running):  # wrapping is bottom-up, so later groups enclose earlier ones
             self._claim(i)
         for i in running:
@@ -128,7 +135,9 @@ class RegistrationModel:
             self.groups[i].state = self._after_forward(i) if complete else None
 
     def _claim(self, i: int) -> None:
-        """The first forward of a group that no root has claimed makes it the root of all groups within it."""
+        """The first forward of a group that no root has claimed makes it the root of all groups
+        within it.
+        """
         if self.groups[i].root is not None:
             return
         for j in groups_within(self.case, i):
@@ -140,10 +149,14 @@ class RegistrationModel:
             return UNSHARDED if self.groups[i].root == i else SHARDED
         if isinstance(reshard, bool):
             return SHARDED if reshard else UNSHARDED
-        return UNSHARDED if reshard == 1 else SHARDED if reshard == self.case.mesh.shard else reshard
+        return (
+            UNSHARDED if reshard == 1 else SHARDED if reshard == self.case.mesh.shard else reshard
+        )
 
     def _backward(self) -> None:
-        """It is certain to reach the groups of the FSDP roots that its forwards called themselves."""
+        """It is certain to reach the groups of the FSDP roots that its forwards called
+        themselves.
+        """
         done = self.at.taken
         wrapped = {m: i for i, spec in enumerate(self.case.wrap) for m in spec.modules}
         certain = {self.groups[wrapped[c.target]].root for _, c, *_ in done if c.target in wrapped}

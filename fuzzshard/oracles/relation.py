@@ -1,9 +1,11 @@
-"""The relation rung: ``fully_shard`` against itself, with an aspect changed that must not change a value.
+"""The relation rung: ``fully_shard`` against itself, with an aspect changed that must not change a
+value.
 
-Whether parameters stay unsharded after forward, are gathered ahead or recomputed is a choice of time
-against memory: every value must have the same bits, on any number of ranks. So must it on an HSDP mesh of one
-replica. Another wrap plan puts gradients elsewhere in the buffers that are reduced, and by their place
-there gloo and NCCL choose in which order they add the ranks' terms (measured on gloo: four ranks differ).
+Whether parameters stay unsharded after forward, are gathered ahead or recomputed is a choice of
+time against memory: every value must have the same bits, on any number of ranks. So must it on an
+HSDP mesh of one replica. Another wrap plan puts gradients elsewhere in the buffers that are
+reduced, and by their place there gloo and NCCL choose in which order they add the ranks' terms
+(measured on gloo: four ranks differ).
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ COMPARED = ("output", "loss", "input_gradient", "gradient", "parameter")
 def regroups_sums(case: Case) -> bool:
     """Whether the two runs may round otherwise, and are to be compared in float64 where they do.
 
-    Another plan groups sums otherwise. In a recomputation the inputs of a module may pass through no autograd
-    function (``_pre_forward`` in torch/distributed/fsdp/_fully_shard/_fsdp_state.py), which keep the strides
-    that they have, and by these a convolution chooses its kernel.
+    Another plan groups sums otherwise. In a recomputation the inputs of a module may pass through
+    no autograd function (``_pre_forward`` in torch/distributed/fsdp/_fully_shard/_fsdp_state.py),
+    which keep the strides that they have, and by these a convolution chooses its kernel.
     """
     return case.relation in ("plan", "checkpoint")
 
@@ -51,10 +53,14 @@ def relation_findings(
         found.append(Difference(key, observed, expected, observation.pieces))
     due = [d for d in sorted(found, key=lambda d: rank_of(d.key)) if not _is_allowed(case, d)]
     bound = Bound(case, other) if rounds else None
-    return tensor_findings(FullyShard.name, due, "relation", bound, lambda _: FullyShard.name, rank)
+    return tensor_findings(
+        FullyShard.name, due, "relation", bound, lambda _: FullyShard.name, rank
+    )
 
 
 def _is_allowed(case: Case, difference: Difference) -> bool:
     """Neither run is the truth, so that a listed difference may be either way round."""
-    turned = Difference(difference.key, difference.expected, difference.observed, difference.pieces)
+    turned = Difference(
+        difference.key, difference.expected, difference.observed, difference.pieces
+    )
     return any(is_allowed(FullyShard.name, case, d) for d in (difference, turned))

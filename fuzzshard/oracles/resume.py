@@ -11,7 +11,8 @@ from fuzzshard.verdict import Finding
 
 
 def uncorrupted(case: Case, reference: Trace, rank: int) -> list[Finding]:
-    """Corruptions after which the reference still had every saved parameter: loading would prove nothing.
+    """Corruptions after which the reference still had every saved parameter: loading would prove
+    nothing.
 
     Engines are held to the parameters that the reference has then, by the oracle ``resume``.
     """
@@ -22,7 +23,9 @@ def uncorrupted(case: Case, reference: Trace, rank: int) -> list[Finding]:
             saved = _parameters(reference, index, "parameter")
         elif op.corrupts:
             corrupted = _parameters(reference, index, "resume")
-            if corrupted and all(same_bits(tensor, saved[name]) for name, tensor in corrupted.items()):
+            if corrupted and all(
+                same_bits(tensor, saved[name]) for name, tensor in corrupted.items()
+            ):
                 found.append(
                     Finding(
                         oracle="resume",

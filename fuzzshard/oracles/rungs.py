@@ -20,21 +20,28 @@ def loose_rung(case: Case) -> str:
 
 
 def first_step(case: Case) -> int:
-    """The first step of the optimizer, else the number of ops; from there on rounding feeds on itself."""
+    """The first step of the optimizer, else the number of ops; from there on rounding feeds on
+    itself.
+    """
     return first(case, lambda op: op.updates)
 
 
 def before_rounding_feeds_back(found: Iterable[Difference], step: int) -> list[Difference]:
-    """What differs before the first ``step``, and whatever no rounding explains: what is missing, a shape."""
+    """What differs before the first ``step``, and whatever no rounding explains: what is missing,
+    a shape.
+    """
     return [d for d in found if d.key.op < step or not d.comparable]
 
 
 SPARE_BITS = 4
-"""By so many bits the magnitudes of terms may exceed their sum without being rounded where it is not."""
+"""By so many bits the magnitudes of terms may exceed their sum without being rounded where it is
+not.
+"""
 
 
 def exact_until(reference: Trace, other: Trace, end: int) -> int:
-    """The first op in which the reference rounds something, or some of its terms in sum might; else ``end``.
+    """The first op in which the reference rounds something, or some of its terms in sum might;
+    else ``end``.
 
     What is rounded is not equal in ``other``, which is the same run in another precision.
     """
@@ -50,7 +57,9 @@ def _is_exact(key: Key, reference: Trace, other: Trace) -> bool:
 
 
 def _has_spare_bits(tensor: torch.Tensor) -> bool:
-    """Whether all elements are integers times one unit, and these ``SPARE_BITS`` short of being rounded."""
+    """Whether all elements are integers times one unit, and these ``SPARE_BITS`` short of being
+    rounded.
+    """
     values = tensor[tensor.isfinite() & (tensor != 0)].double()
     if not tensor.is_floating_point() or not values.numel():
         return True

@@ -20,7 +20,8 @@ Style = Literal["colwise", "rowwise", "sequence"]
 class Value:
     """The type of one value: a float tensor with ``size`` features, or ids below ``size``.
 
-    ``patches`` is the length of the axis that a two-dimensional convolution puts before the features.
+    ``patches`` is the length of the axis that a two-dimensional convolution puts before the
+    features.
     """
 
     size: int
@@ -43,7 +44,8 @@ class Decisions(Protocol):
 
 
 class Drawing(NamedTuple):
-    """What a leaf is drawn for: values of ``width`` features, a result of ``out`` (where it can be chosen).
+    """What a leaf is drawn for: values of ``width`` features, a result of ``out`` (where it can be
+    chosen).
 
     ``widths`` are those that the case uses; ``exact``: values have to stay small integers.
     """
@@ -56,10 +58,11 @@ class Drawing(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """One way to draw a leaf: a choice of swarms, and the feature ``leaf:<name>`` of cases that have it.
+    """One way to draw a leaf: a choice of swarms, and the feature ``leaf:<name>`` of cases that
+    have it.
 
-    ``place`` orders the choices of swarms; -1: such a leaf is drawn where an input asks for it. ``exact``:
-    small integers stay small integers. ``resizes``: the width of the result is free.
+    ``place`` orders the choices of swarms; -1: such a leaf is drawn where an input asks for it.
+    ``exact``: small integers stay small integers. ``resizes``: the width of the result is free.
     """
 
     name: str
@@ -78,12 +81,14 @@ class Kind(NamedTuple):
 class Leaf(Part, frozen=True, kw_only=True):
     """A module without children in the graph: it takes one value, and returns one.
 
-    A leaf stores only what cannot be inferred: its input width follows from the graph. Widths that methods
-    take are those of its argument.
+    A leaf stores only what cannot be inferred: its input width follows from the graph. Widths that
+    methods take are those of its argument.
     """
 
     complexity: ClassVar[int]
-    """How much a reader has to know to read it: the place of the leaf in the order of simplicity."""
+    """How much a reader has to know to read it: the place of the leaf in the order of
+    simplicity.
+    """
     noun: ClassVar[str]
     """What it is called in a sentence."""
     prefix: ClassVar[str]
@@ -101,14 +106,18 @@ class Leaf(Part, frozen=True, kw_only=True):
     needs_sequence: ClassVar[bool] = False
     """Whether it works along the sequence axis."""
     is_batch_norm: ClassVar[bool] = False
-    """Whether rows of a batch depend on each other, through statistics that are kept in buffers."""
+    """Whether rows of a batch depend on each other, through statistics that are kept in
+    buffers.
+    """
     is_norm: ClassVar[bool] = False
     """Whether it normalizes the features of each row."""
     is_elementwise: ClassVar[bool] = False
     """Whether it does to each element the same, and nothing else: DTensors may pass."""
     is_dropout: ClassVar[bool] = False
     mixes_dtypes: ClassVar[bool] = False
-    """Whether it takes values of half precision beside parameters in float32, without rounding these."""
+    """Whether it takes values of half precision beside parameters in float32, without rounding
+    these.
+    """
     helpers: ClassVar[tuple[str, ...]] = ()
     """The classes that leaves of its kind need beside ``torch.nn``, as source."""
     more_features: ClassVar[Mapping[str, str]] = {}
@@ -152,7 +161,9 @@ class Leaf(Part, frozen=True, kw_only=True):
         return {}
 
     def check(self, path: str, value: Value, seq: int) -> None:
-        """Raises :class:`InvalidCase` where it cannot be called with ``value``, in sequences of ``seq``."""
+        """Raises :class:`InvalidCase` where it cannot be called with ``value``, in sequences of
+        ``seq``.
+        """
         if value.ids:
             raise InvalidCase(f"{path!r} is called with {value}", "only an embedding takes ids")
         if self.needs_sequence and seq < 1:
@@ -167,7 +178,9 @@ class Leaf(Part, frozen=True, kw_only=True):
         return Value(width)
 
     def result_dtype(self, dtype: Dtype | None, own: set[Dtype]) -> Dtype | None:
-        """The dtype of its result, parameters being of ``own`` dtypes; None: torch refuses the call."""
+        """The dtype of its result, parameters being of ``own`` dtypes; None: torch refuses the
+        call.
+        """
         return dtype if own == {dtype} else None
 
     def features_second(self, seq: int) -> bool:
@@ -187,7 +200,9 @@ class Leaf(Part, frozen=True, kw_only=True):
         return self
 
     def apart(self, width: int) -> dict[str, Leaf]:
-        """The leaves it is made of, by the names of their parameters; empty where it is one thing."""
+        """The leaves it is made of, by the names of their parameters; empty where it is one
+        thing.
+        """
         return {}
 
     @classmethod

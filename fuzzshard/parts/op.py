@@ -88,9 +88,10 @@ class Toggle(NamedTuple):
 class Choice(NamedTuple):
     """A choice of swarms: in ``percent`` of the cases that have any extension.
 
-    ``place`` orders them, which says what is read off the tape first. ``excludes``: choices that do not go
-    together with it; ``excluded_by``: those that it does not go together with. ``needed_by``: choices that
-    would rarely come to anything without it. ``new``: engines older than ``fully_shard`` have nothing for it.
+    ``place`` orders them, which says what is read off the tape first. ``excludes``: choices that
+    do not go together with it; ``excluded_by``: those that it does not go together with.
+    ``needed_by``: choices that would rarely come to anything without it. ``new``: engines older
+    than ``fully_shard`` have nothing for it.
     """
 
     name: str
@@ -104,7 +105,9 @@ class Choice(NamedTuple):
 
 
 class Op(Part, frozen=True, kw_only=True):
-    """One op of a schedule. It names modules by their path from the root, ``""`` for the root itself."""
+    """One op of a schedule. It names modules by their path from the root, ``""`` for the root
+    itself.
+    """
 
     lane: ClassVar[str] = "switches"
     """Its lane in a drawing of the schedule."""
@@ -112,9 +115,13 @@ class Op(Part, frozen=True, kw_only=True):
     """What each of its :meth:`features` means."""
     choices: ClassVar[tuple[Choice, ...]] = ()
     says: ClassVar[str] = ""
-    """Its :meth:`statement`, of ``op``, the expression ``at`` its target, ``alone`` and ``others``."""
+    """Its :meth:`statement`, of ``op``, the expression ``at`` its target, ``alone`` and
+    ``others``.
+    """
     looks: ClassVar[tuple[str, ...]] = ()
-    """What is recorded after it: private methods of :class:`fuzzshard.training.observer.Observer`."""
+    """What is recorded after it: private methods of
+    :class:`fuzzshard.training.observer.Observer`.
+    """
     method: ClassVar[str] = ""
     """The method of ``FSDPModule`` that it calls, where not every supported torch has that."""
     updates: ClassVar[bool] = False
@@ -241,7 +248,9 @@ class Op(Part, frozen=True, kw_only=True):
     @property
     def wants_sharded(self) -> bool:
         """Whether it changes parameters, which only sharded ones may be."""
-        return self.updates or self.corrupts or self.toggle is not None or self.casts_to is not None
+        return (
+            self.updates or self.corrupts or self.toggle is not None or self.casts_to is not None
+        )
 
     @property
     def replaces_parameters(self) -> bool:
@@ -271,7 +280,9 @@ class Op(Part, frozen=True, kw_only=True):
         return self.says.format(op=self, at=expression(self.target), alone=alone, others=others)
 
     def noun(self, *, no_sync: bool = False) -> str:
-        """What it is called in a sentence; with ``no_sync`` engines have that in place of flags."""
+        """What it is called in a sentence; with ``no_sync`` engines have that in place of
+        flags.
+        """
         words = self.tag.replace("_", " ")
         return f"{words} of {self.target}" if self.target else words
 
@@ -305,7 +316,9 @@ class Op(Part, frozen=True, kw_only=True):
         return iter(())
 
     def mended(self, names: Names) -> Op | None:
-        """The same op where modules and parameters may be gone; None where it means nothing any more."""
+        """The same op where modules and parameters may be gone; None where it means nothing any
+        more.
+        """
         names.saved |= self.via is not None
         lost = (self.loads or self.corrupts) and not names.saved
         known = names.wrapped if self.recurse is False else names.modules
@@ -313,7 +326,11 @@ class Op(Part, frozen=True, kw_only=True):
 
     def renamed(self, rename: Callable[[str], str]) -> Self:
         """The same op for a module that has another name."""
-        return replace(self, target=rename(self.target)) if "target" in self.__struct_fields__ else self
+        return (
+            replace(self, target=rename(self.target))
+            if "target" in self.__struct_fields__
+            else self
+        )
 
     def renumbered(self, numbers: Mapping[int, int]) -> Self:
         """The same op where input batches have other numbers."""

@@ -18,7 +18,9 @@ def forward_graph(block: Block) -> networkx.DiGraph[str]:
     for node in block.nodes:
         function = " or ".join(node.modules) if isinstance(node, Call) else f"torch.{node.op}"
         no_grad = ", no_grad" if isinstance(node, Call) and not node.grad else ""
-        graph.add_node(node.name, label=f"{node.name} = {function}({', '.join(node.args)}{no_grad})")
+        graph.add_node(
+            node.name, label=f"{node.name} = {function}({', '.join(node.args)}{no_grad})"
+        )
         graph.add_edges_from((value_node(arg), node.name) for arg in node.args)
     graph.add_node(RETURN, label=f"return {_returned(block)}")
     graph.add_edges_from((value_node(output), RETURN) for output in block.outputs)
@@ -28,7 +30,8 @@ def forward_graph(block: Block) -> networkx.DiGraph[str]:
 def _returned(block: Block) -> str:
     if block.returns in ("tensor", "tuple"):
         return ", ".join(block.outputs)
-    return f"{block.returns}({', '.join(f'out{i}: {output}' for i, output in enumerate(block.outputs))})"
+    items = ", ".join(f"out{i}: {output}" for i, output in enumerate(block.outputs))
+    return f"{block.returns}({items})"
 
 
 def draw_forward(block: Block) -> list[str]:

@@ -27,7 +27,8 @@ _Element = ElementTree.Element
 
 
 def junit_xml(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]) -> bytes:
-    """A test suite: a test for the campaign, which errs where it failed, and a failing one for each finding.
+    """A test suite: a test for the campaign, which errs where it failed, and a failing one for
+    each finding.
 
     What did not come back, what nobody will fix and what the corpus had before is skipped.
     """
@@ -41,7 +42,9 @@ def junit_xml(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFindin
         "time": f"{stats.seconds:.3f}",
     }
     began = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(first.started))
-    suite = _Element("testsuite", {"name": "fuzzshard", "timestamp": began, "hostname": first.host, **totals})
+    suite = _Element(
+        "testsuite", {"name": "fuzzshard", "timestamp": began, "hostname": first.host, **totals}
+    )
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in _properties(nodes):
         ElementTree.SubElement(properties, "property", name=name, value=_plain(value))
@@ -54,9 +57,13 @@ def junit_xml(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFindin
 
 
 def _campaign(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]) -> _Element:
-    case = _Element("testcase", classname="fuzzshard", name="campaign", time=f"{stats.seconds:.3f}")
+    case = _Element(
+        "testcase", classname="fuzzshard", name="campaign", time=f"{stats.seconds:.3f}"
+    )
     if stats.exit_code == EXIT_INFRA or stats.state == "killed" or not stats.cases:
-        reason = stats.reason or ("it was killed" if stats.state == "killed" else "no case was judged")
+        reason = stats.reason or (
+            "it was killed" if stats.state == "killed" else "no case was judged"
+        )
         ElementTree.SubElement(case, "error", type=stats.state, message=_plain(reason))
     lines = "\n".join(status_lines(nodes, stats, findings))
     ElementTree.SubElement(case, "system-out").text = _plain(lines)
@@ -78,7 +85,9 @@ def _finding(finding: SeenFinding) -> _Element:
         return case
     rate = f", {finding.rate.text()}" if finding.rate else ""
     message = _plain(f"{finding.signature}{rate}, {finding.hits} cases")
-    failure = ElementTree.SubElement(case, "failure", type=_plain(finding.signature), message=message)
+    failure = ElementTree.SubElement(
+        case, "failure", type=_plain(finding.signature), message=message
+    )
     failure.text = _plain("\n".join(_details(finding)))
     return case
 

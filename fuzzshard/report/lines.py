@@ -27,7 +27,8 @@ MAX_UNSEEN_SHOWN = 12
 
 
 _MENDS = {
-    "both": "three cases of four run on torch with known bugs mended, the others on torch as it is",
+    "both": "three cases of four run on torch with known bugs mended, the others on torch as it "
+    "is",
     "on": "cases run on torch with known bugs mended; what fails there is run on torch as it is",
     "off": "cases run on torch as it is, and no bug is known",
 }
@@ -39,7 +40,8 @@ def event_lines(event: Event) -> Iterator[str]:
         case CampaignStarted():
             yield f"seed {event.seed}"
             yield (
-                f"fuzzshard {event.version}: {event.worlds} x {event.world_size} ranks on {event.device}, "
+                f"fuzzshard {event.version}: {event.worlds} x {event.world_size} ranks on "
+                f"{event.device}, "
                 f"engines {', '.join(event.engines)}, corpus {event.corpus}, {_limits(event)}"
             )
             if event.continues is not None:
@@ -72,7 +74,9 @@ def event_lines(event: Event) -> Iterator[str]:
             yield f"[{clock(event.elapsed)}] NOT SAVED {event.signature}: {event.problem}"
             yield f"    the case: {bytes(event.case).decode()}"
         case InfraTrouble():
-            yield f"[{clock(event.elapsed)}] case {event.index} could not be judged: {event.message}"
+            yield (
+                f"[{clock(event.elapsed)}] case {event.index} could not be judged: {event.message}"
+            )
         case CampaignFinished():
             yield from _summary(event)
 
@@ -83,14 +87,18 @@ def progress_line(progress: Progress) -> str:
     seen = f", features {coverage.features_seen}/{coverage.features_total}" if coverage else ""
     return (
         f"[{clock(progress.elapsed)}] {progress.cases} cases, "
-        f"{progress.cases / max(progress.elapsed, 1e-9):.2f}/s ({counts_text(progress.counts)}){seen}, "
+        f"{progress.cases / max(progress.elapsed, 1e-9):.2f}/s "
+        f"({counts_text(progress.counts)}){seen}, "
         f"{progress.num_findings} findings"
     )
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
     """``"PASS 120, DIVERGENCE 2"``, most frequent first."""
-    return ", ".join(f"{k} {v}" for k, v in sorted(counts.items(), key=lambda item: -item[1])) or "none yet"
+    return (
+        ", ".join(f"{k} {v}" for k, v in sorted(counts.items(), key=lambda item: -item[1]))
+        or "none yet"
+    )
 
 
 def clock(seconds: float) -> str:
@@ -128,7 +136,8 @@ def _saved(event: FindingSaved) -> Iterator[str]:
     what = "KNOWN" if event.duplicate else "SAVED"
     rate = Confirmation(runs=event.runs, reproduced=event.reproduced, others=event.others)
     yield (
-        f"[{clock(event.elapsed)}] {what} {event.signature}: {event.leaves_before} -> {event.leaves_after} "
+        f"[{clock(event.elapsed)}] {what} {event.signature}: {event.leaves_before} -> "
+        f"{event.leaves_after} "
         f"leaf modules, confirmed: {rate.text()}"
     )
     yield f"    replay: {event.replay_command}"
@@ -146,7 +155,8 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
         f"({counts_text(event.counts)}); {event.overhead * 1000:.1f} ms between two cases"
     )
     yield (
-        f"coverage: {event.features_seen} of {event.features_total} features, {event.pairs_seen} pairs"
+        f"coverage: {event.features_seen} of {event.features_total} features, {event.pairs_seen} "
+        "pairs"
         f"{_unseen(event.features_unseen)}"
     )
     if event.points_reached:

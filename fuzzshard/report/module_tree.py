@@ -1,4 +1,6 @@
-"""The model of a Case as a tree: widths, parameter shapes, and what the plan does to each module."""
+"""The model of a Case as a tree: widths, parameter shapes, and what the plan does to each
+module.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from fuzzshard.parts.part import Shape
 
 
 def module_tree(case: Case, facts: Facts) -> Tree:
-    """Every registered module once, in registration order; an alias points to the module it names."""
+    """Every registered module once, in registration order; an alias points to the module it
+    names.
+    """
     return _tree(ModuleNotes(case, facts), "", "model", case.model)
 
 
@@ -44,7 +48,9 @@ class ModuleNotes:
         self.facts = facts
         self.groups = {m: i for i, group in enumerate(case.wrap) for m in group.modules}
         self.ties = {tie.parameter: tie.source for tie in case.ties}
-        self.freezes = {f.target: "frozen after wrapping" if f.after_wrap else "frozen" for f in case.freezes}
+        self.freezes = {
+            f.target: "frozen after wrapping" if f.after_wrap else "frozen" for f in case.freezes
+        }
         self.checkpoints = {c.module: c.implementation for c in case.checkpoints}
         self.num_calls = Counter(
             found[0]

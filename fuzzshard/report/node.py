@@ -1,4 +1,6 @@
-"""One directory of a campaign, as its journal tells it: what all views of campaigns are made from."""
+"""One directory of a campaign, as its journal tells it: what all views of campaigns are made
+from.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +57,10 @@ class Sighting:
 class Node:
     """All sessions in one directory, one after another.
 
-    ``first_seen`` has the time of each feature ``(a,)`` and pair ``(a, b)``; times are in seconds during
-    which the campaign ran. ``confirmations`` are the runs on fresh ranks of each finding as it was found.
-    ``causes`` counts the cases that known bugs of torch caused, by the name of the mend.
+    ``first_seen`` has the time of each feature ``(a,)`` and pair ``(a, b)``; times are in seconds
+    during which the campaign ran. ``confirmations`` are the runs on fresh ranks of each finding as
+    it was found. ``causes`` counts the cases that known bugs of torch caused, by the name of the
+    mend.
     """
 
     path: Path
@@ -96,7 +99,9 @@ def read_node(directory: Path) -> Node:
     with History(journal_of(directory)) as history:
         node = node_of(directory, history)
     if not node.sessions:
-        raise UsageError(f"{directory}: no campaign has begun there yet", "wait for it, or give another one")
+        raise UsageError(
+            f"{directory}: no campaign has begun there yet", "wait for it, or give another one"
+        )
     return node
 
 
@@ -133,7 +138,9 @@ def begin_times(sessions: tuple[SessionRow, ...]) -> dict[int, float]:
 
 
 def is_running(session: SessionRow) -> bool:
-    """Whether a process still writes to ``session``; of another machine only its silence is known."""
+    """Whether a process still writes to ``session``; of another machine only its silence is
+    known.
+    """
     if session.ended is not None:
         return False
     if session.host == socket.gethostname():
@@ -150,14 +157,18 @@ def _first_seen(history: History, begins: Mapping[int, float]) -> dict[tuple[str
     for a, b, session, began in history.rows(
         "SELECT one.name, other.name, session, began FROM first_seen "
         "JOIN case_run ON case_run.id = first_seen.case_run "
-        "JOIN feature one ON one.id = a LEFT JOIN feature other ON other.id = b ORDER BY case_run.id"
+        "JOIN feature one ON one.id = a LEFT JOIN feature other ON other.id = b ORDER BY "
+        "case_run.id"
     ):
         seen.setdefault((a,) if b is None else (a, b), begins[session] + began)
     return seen
 
 
 def _sightings(
-    directory: Path, history: History, sessions: tuple[SessionRow, ...], begins: Mapping[int, float]
+    directory: Path,
+    history: History,
+    sessions: tuple[SessionRow, ...],
+    begins: Mapping[int, float],
 ) -> tuple[tuple[Sighting, ...], tuple[Confirmation, ...]]:
     """What became of each finding, in the order in which they were seen."""
     seen: dict[str, Sighting] = {}
@@ -179,41 +190,57 @@ def _sightings(
                     found.hits += not found.found
                     found.found, found.summary = True, event.summary
                 case FindingConfirmed() as event:
-                    confirmations.append(Confirmation(runs=event.runs, reproduced=event.reproduced))
+                    confirmations.append(
+                        Confirmation(runs=event.runs, reproduced=event.reproduced)
+                    )
                 case FindingSaved() as event:
                     found = sighting(event.path, event.signature, at)
                     found.hits += event.duplicate
                     if not event.duplicate:
-                        rate = Confirmation(runs=event.runs, reproduced=event.reproduced, others=event.others)
+                        rate = Confirmation(
+                            runs=event.runs, reproduced=event.reproduced, others=event.others
+                        )
                         found.rate = rate
                 case FindingFlaky() as event:
                     confirmations.append(Confirmation(runs=event.runs, reproduced=0))
                     found = sighting(event.path, event.signature, at)
-                    found.flaky, found.folder = True, directory / INCONCLUSIVE_FOLDER / found.folder.name
+                    found.flaky, found.folder = (
+                        True,
+                        directory / INCONCLUSIVE_FOLDER / found.folder.name,
+                    )
     for path, signature, session, first, count in history.rows(
         "SELECT json_extract(body, '$.path') AS path, json_extract(body, '$.signature'), session, "
-        "min(elapsed), count(*) FROM event WHERE kind = 'finding_hit' GROUP BY session, path ORDER BY session"
+        "min(elapsed), count(*) FROM event WHERE kind = 'finding_hit' GROUP BY session, path "
+        "ORDER BY session"
     ):
         sighting(path, signature, begins[session] + first).hits += count
     return tuple(each for each in seen.values() if _is_there(each)), tuple(confirmations)
 
 
 def _is_there(sighting: Sighting) -> bool:
-    """A finding that was reduced to an entry that there was already left no more than a hit of that one."""
+    """A finding that was reduced to an entry that there was already left no more than a hit of
+    that one.
+    """
     kept = sighting.rate is not None or sighting.flaky
     return kept or not sighting.found or sighting.folder.exists()
 
 
 class _Started(msgspec.Struct, frozen=True):
-    """Of a ``campaign_started``: the CUDA devices of each world, where the worlds were placed on devices."""
+    """Of a ``campaign_started``: the CUDA devices of each world, where the worlds were placed on
+    devices.
+    """
 
     devices: tuple[tuple[int, ...], ...] = ()
 
 
 def _gpu_seconds(history: History, sessions: tuple[SessionRow, ...]) -> float:
-    """The time of all sessions on CUDA, times the devices that each had; worlds may share devices."""
+    """The time of all sessions on CUDA, times the devices that each had; worlds may share
+    devices.
+    """
     placed: dict[int, set[int]] = defaultdict(set)
-    for session, body in history.rows("SELECT session, body FROM event WHERE kind = 'campaign_started'"):
+    for session, body in history.rows(
+        "SELECT session, body FROM event WHERE kind = 'campaign_started'"
+    ):
         for devices in msgspec.json.decode(body, type=_Started).devices:
             placed[session].update(devices)
     return sum(

@@ -31,7 +31,9 @@ class CampaignPanel:
         table.add_row("time", f"{elapsed}{budget}")
         table.add_row("cases", f"{progress.cases}{limit}, {rate:.2f} per second")
         if before := started.continues:
-            table.add_row("before", f"{before.cases} cases in {clock(before.elapsed)} ({before.ended})")
+            table.add_row(
+                "before", f"{before.cases} cases in {clock(before.elapsed)} ({before.ended})"
+            )
         table.add_row("verdicts", counts_text(progress.counts))
         table.add_row("findings", self._findings())
         if coverage := progress.coverage:
@@ -40,7 +42,9 @@ class CampaignPanel:
         for world, phase in sorted(progress.phases.items()):
             table.add_row(f"world {world}", Text(phase))
         title = f"fuzzshard, seed {started.seed}, {started.device}"
-        return Panel(Group(table), title=title, title_align="left", subtitle="Ctrl-C stops and keeps all")
+        return Panel(
+            Group(table), title=title, title_align="left", subtitle="Ctrl-C stops and keeps all"
+        )
 
     def _findings(self) -> Text:
         progress = self.progress

@@ -76,5 +76,6 @@ class Progress:
                 self.num_flaky += 1
             case ShrinkProgress(world=world):
                 self.phases[world] = (
-                    f"shrinking {event.signature}: {event.leaves} leaf modules after {event.evaluations} runs"
+                    f"shrinking {event.signature}: {event.leaves} leaf modules after "
+                    f"{event.evaluations} runs"
                 )

@@ -1,4 +1,6 @@
-"""The distinct findings of campaigns: what their journals saw of each, with the entry that is on disk."""
+"""The distinct findings of campaigns: what their journals saw of each, with the entry that is on
+disk.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ from fuzzshard.report.node import Node, Sighting
 
 @dataclasses.dataclass(frozen=True)
 class SeenFinding:
-    """Entries that show the same (:func:`fuzzshard.corpus.distinct.distinct`), on any number of nodes.
+    """Entries that show the same (:func:`fuzzshard.corpus.distinct.distinct`), on any number of
+    nodes.
 
-    ``file`` and ``entry`` are those of the one to keep, or None where nothing that can be read is on disk.
+    ``file`` and ``entry`` are those of the one to keep, or None where nothing that can be read is
+    on disk.
     """
 
     sightings: tuple[Sighting, ...]
@@ -85,7 +89,8 @@ class SeenFinding:
 
 
 def seen_findings(nodes: Iterable[Node]) -> list[SeenFinding]:
-    """All that some case of these campaigns showed, new ones first, in the order in which they were seen.
+    """All that some case of these campaigns showed, new ones first, in the order in which they
+    were seen.
 
     What no user can see comes after the others, and what is not confirmed after that.
     """

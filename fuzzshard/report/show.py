@@ -49,15 +49,23 @@ def show(case: Case, findings: Iterable[Finding] = ()) -> RenderableType:
 
 
 def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
-    """A finding first, what was observed against what was expected, then the case; a bare case alone."""
+    """A finding first, what was observed against what was expected, then the case; a bare case
+    alone.
+    """
     case = show(entry.case, entry.findings)
     if not entry.signature:
         return case
-    refused: dict[str, str] = {name: note for name, note in entry.notes.items() if name in ALL_ENGINES}
+    refused: dict[str, str] = {
+        name: note for name, note in entry.notes.items() if name in ALL_ENGINES
+    }
     notes = {name: note for name, note in entry.notes.items() if name not in ALL_ENGINES}
     return Group(
         *_section("Finding", _verdict(entry)),
-        *(_section("Observed against expected", findings_table(entry.findings)) if entry.findings else ()),
+        *(
+            _section("Observed against expected", findings_table(entry.findings))
+            if entry.findings
+            else ()
+        ),
         *(
             _section("What it takes: the finding goes away", _culprits(entry.culprits))
             if entry.culprits
@@ -66,7 +74,8 @@ def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
         *(_section("Not judged", _pairs(refused)) if refused else ()),
         *(_section("Notes", _pairs(notes)) if notes else ()),
         *itertools.chain.from_iterable(
-            _section(f"Stack of {rank}", _lines(stack.splitlines())) for rank, stack in entry.stacks.items()
+            _section(f"Stack of {rank}", _lines(stack.splitlines()))
+            for rank, stack in entry.stacks.items()
         ),
         case,
         *_section("Replay", Text(replay_command(path, entry))),
@@ -82,7 +91,8 @@ def draw_mesh(mesh: Mesh) -> list[str]:
         stride = mesh.tensor or 1
         plain = draw_mesh(Mesh(shard=mesh.shard, replicate=mesh.replicate))
         spread = [
-            re.sub(r"\d+", lambda rank: f"{int(rank[0]) * stride:>{len(rank[0])}}", row) for row in plain
+            re.sub(r"\d+", lambda rank: f"{int(rank[0]) * stride:>{len(rank[0])}}", row)
+            for row in plain
         ]
         return [
             *spread,
@@ -96,7 +106,11 @@ def draw_mesh(mesh: Mesh) -> list[str]:
     if mesh.replicate is None:
         return [f"ranks {rows[0]}   → shard"]
     first, *rest = rows
-    return [f"ranks {first}   → shard", *(f"      {row}" for row in rest), f"      {'↓':>{width}} replicate"]
+    return [
+        f"ranks {first}   → shard",
+        *(f"      {row}" for row in rest),
+        f"      {'↓':>{width}} replicate",
+    ]
 
 
 def _section(title: str, body: RenderableType) -> tuple[RenderableType, ...]:
@@ -124,7 +138,9 @@ def _setting(case: Case) -> Table:
     given = ", ".join(f"{name}={getattr(optimizer, name)}" for name in names)
     batch = f"{case.inputs.batch}" + (f", {case.inputs.seq}" if case.inputs.seq else "")
     tensors = (
-        f"{name} ({batch}) ids below {spec.size}" if spec.kind == "ids" else f"{name} ({batch}, {spec.size})"
+        f"{name} ({batch}) ids below {spec.size}"
+        if spec.kind == "ids"
+        else f"{name} ({batch}, {spec.size})"
         for name, spec in zip(case.model.inputs, case.inputs.tensors, strict=True)
     )
     numel = sum(math.prod(shape) for shape in facts(case).parameters.values())
@@ -163,7 +179,8 @@ def _wrap_groups(case: Case, found: Facts) -> RenderableType:
 
 def _freeze_plan(case: Case) -> RenderableType:
     return _lines(
-        f"{expression(f.target)}.requires_grad_(False) {'after' if f.after_wrap else 'before'} wrapping"
+        f"{expression(f.target)}.requires_grad_(False) {'after' if f.after_wrap else 'before'} "
+        "wrapping"
         for f in case.freezes
     )
 
@@ -187,7 +204,9 @@ _SHOWN_ELSEWHERE = frozenset(
 
 def _options(case: Case) -> dict[str, str]:
     """Everything else that is not at its default, as it is spelled in the case."""
-    options = {f"inputs.{name}": str(getattr(case.inputs, name)) for name in off_default(case.inputs)}
+    options = {
+        f"inputs.{name}": str(getattr(case.inputs, name)) for name in off_default(case.inputs)
+    }
     for engine, spec in (("fsdp1", case.fsdp1), ("ddp", case.ddp)):
         options |= {f"{engine}.{name}": str(getattr(spec, name)) for name in off_default(spec)}
     options.pop("inputs.seq", None)
@@ -196,7 +215,9 @@ def _options(case: Case) -> dict[str, str]:
     for name in off_default(case):
         if name not in _SHOWN_ELSEWHERE:
             value = getattr(case, name)
-            options[name] = "\n".join(map(_brief, value)) if isinstance(value, tuple) else str(value)
+            options[name] = (
+                "\n".join(map(_brief, value)) if isinstance(value, tuple) else str(value)
+            )
     for index, group in enumerate(case.wrap):
         for name in off_default(group):
             if name != "reshard_after_forward":
@@ -226,7 +247,9 @@ def _schedule(case: Case, marks: Mapping[int, str]) -> Text:
 def _verdict(entry: CorpusEntry) -> Table:
     pairs = {
         "signature": entry.signature,
-        "verdict": f"{entry.status}, judged by the {entry.rung} rung" if entry.rung else str(entry.status),
+        "verdict": f"{entry.status}, judged by the {entry.rung} rung"
+        if entry.rung
+        else str(entry.status),
         "seen with": f"torch {entry.torch} on {entry.device}, {entry.mesh}",
     }
     if entry.lifecycle is not None:
@@ -251,7 +274,17 @@ def _culprits(culprits: Iterable[Culprit]) -> Table:
 def findings_table(findings: Iterable[Finding]) -> Table:
     """What was observed against what was expected, one row for each finding."""
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
-    for column in ("op", "rank", "engine", "oracle", "name", "observed", "expected", "error", "bound"):
+    for column in (
+        "op",
+        "rank",
+        "engine",
+        "oracle",
+        "name",
+        "observed",
+        "expected",
+        "error",
+        "bound",
+    ):
         table.add_column(column, overflow="fold")
     for f in findings:
         op = "" if f.op < 0 else str(f.op)

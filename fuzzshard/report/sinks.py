@@ -23,7 +23,9 @@ Sink = Callable[[Event], None]
 
 @contextlib.contextmanager
 def make_sink(*, json: bool, stream: TextIO | None = None) -> Iterator[Sink]:
-    """The sink for ``stream`` (stdout): JSONL if asked for, a panel on a terminal, plain lines elsewhere."""
+    """The sink for ``stream`` (stdout): JSONL if asked for, a panel on a terminal, plain lines
+    elsewhere.
+    """
     stream = stream or sys.stdout
     if json:
         yield json_sink(stream)
@@ -63,7 +65,10 @@ def plain_sink(stream: TextIO) -> Sink:
         nonlocal last
         progress.update(event)
         lines = list(event_lines(event))
-        if isinstance(event, CaseJudged) and event.elapsed - last >= SECONDS_BETWEEN_PROGRESS_LINES:
+        if (
+            isinstance(event, CaseJudged)
+            and event.elapsed - last >= SECONDS_BETWEEN_PROGRESS_LINES
+        ):
             last = event.elapsed
             lines.append(progress_line(progress))
         if lines:

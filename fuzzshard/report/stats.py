@@ -1,4 +1,6 @@
-"""The figures of a campaign, in one struct: what ``stats.json`` holds and ``fuzzshard status`` prints."""
+"""The figures of a campaign, in one struct: what ``stats.json`` holds and ``fuzzshard status``
+prints.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from fuzzshard.verdict import Status
 
 SECONDS_BETWEEN = 10.0
 _MOST_SHARE = 0.02
-"""Of the time of a campaign, for writing its figures: a journal of millions of cases is read more rarely."""
+"""Of the time of a campaign, for writing its figures: a journal of millions of cases is read more
+rarely.
+"""
 
 State = Literal["running", "ended", "killed"]
 
@@ -37,13 +41,14 @@ State = Literal["running", "ended", "killed"]
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one directory, or the sum of several that ran side by side.
 
-    ``seconds`` is how long the campaign ran, the longest of several; rates add up. ``hangs`` and ``crashes``
-    count cases, ``findings`` distinct confirmed findings, of which the corpus did not have ``new_findings``,
-    ``inconclusive`` those that did not come back. ``causes`` counts cases that known bugs of torch caused, by
-    the name of the mend.
-    ``stability`` is the share of the runs that confirm findings, as they were found, that showed them again;
-    ``flake_rate`` the share of findings that stayed away in at least one. What cannot be known is null.
-    ``seconds_since_*`` is campaign time since a case last had a new feature, or a new pair of them.
+    ``seconds`` is how long the campaign ran, the longest of several; rates add up. ``hangs`` and
+    ``crashes`` count cases, ``findings`` distinct confirmed findings, of which the corpus did not
+    have ``new_findings``, ``inconclusive`` those that did not come back. ``causes`` counts cases
+    that known bugs of torch caused, by the name of the mend. ``stability`` is the share of the
+    runs that confirm findings, as they were found, that showed them again; ``flake_rate`` the
+    share of findings that stayed away in at least one. What cannot be known is null.
+    ``seconds_since_*`` is campaign time since a case last had a new feature, or a new pair of
+    them.
     """
 
     updated: float
@@ -74,7 +79,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
-    """The sum of ``nodes``, of which there is at least one, and whose findings are ``findings``."""
+    """The sum of ``nodes``, of which there is at least one, and whose findings are
+    ``findings``.
+    """
     verdicts = sum((node.verdicts for node in nodes), Counter[str]())
     cases = verdicts.total()
     confirmations = [confirmation for node in nodes for confirmation in node.confirmations]
@@ -91,7 +98,9 @@ def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
         sessions=sum(len(node.sessions) for node in nodes),
         seconds=seconds,
         cases=cases,
-        cases_per_second=sum(node.verdicts.total() / node.seconds if node.seconds else 0.0 for node in nodes),
+        cases_per_second=sum(
+            node.verdicts.total() / node.seconds if node.seconds else 0.0 for node in nodes
+        ),
         verdicts={status.value: verdicts[status] for status in Status if verdicts[status]},
         findings=sum(finding.confirmed for finding in findings),
         new_findings=sum(finding.confirmed and finding.new for finding in findings),
@@ -126,7 +135,8 @@ def exit_code_of(nodes: Sequence[Node]) -> int | None:
 
 
 class StatsWriter:
-    """An event sink that keeps ``stats.json`` current; it reads the journal, which must be written before.
+    """An event sink that keeps ``stats.json`` current; it reads the journal, which must be written
+    before.
 
     What is wrong with the figures must not end a campaign of weeks: it is said once, on stderr.
     """
@@ -155,7 +165,9 @@ def write_stats(directory: Path) -> Stats:
     """Replaces ``stats.json`` in ``directory`` by what its journal says now."""
     node = read_node(directory)
     stats = stats_of([node], seen_findings([node]))
-    write_atomic(directory / STATS_FILE, msgspec.json.format(msgspec.json.encode(stats), indent=2) + b"\n")
+    write_atomic(
+        directory / STATS_FILE, msgspec.json.format(msgspec.json.encode(stats), indent=2) + b"\n"
+    )
     return stats
 
 
@@ -165,4 +177,6 @@ def _share(part: float, whole: int) -> float | None:
 
 def _since(node: Node, size: int) -> float:
     """Campaign time since the last feature (``size`` 1) or pair (2) that was new."""
-    return node.seconds - max((at for key, at in node.first_seen.items() if len(key) == size), default=0.0)
+    return node.seconds - max(
+        (at for key, at in node.first_seen.items() if len(key) == size), default=0.0
+    )

@@ -70,7 +70,9 @@ def status_json(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFind
     )
 
 
-def status_lines(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]) -> Iterator[str]:
+def status_lines(
+    nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFinding]
+) -> Iterator[str]:
     """The newest session of each directory, the sum, and a line for each distinct finding."""
     for node in nodes:
         yield f"{node.path}: {ending(node)}"
@@ -82,7 +84,8 @@ def status_lines(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFin
     yield f"verdicts  {counts_text(stats.verdicts)}"
     yield f"trouble   {stats.hangs} hangs, {stats.crashes} crashes{_gpu(stats)}"
     yield (
-        f"coverage  {stats.features_seen} of {stats.features_total} features, {stats.pairs_seen} pairs; "
+        f"coverage  {stats.features_seen} of {stats.features_total} features, {stats.pairs_seen} "
+        "pairs; "
         f"{clock(stats.seconds_since_new_feature)} since a new feature, "
         f"{clock(stats.seconds_since_new_pair)} since a new pair"
     )
@@ -100,10 +103,14 @@ def ending(node: Node) -> str:
     """Whether the newest session of a directory runs, and why it ended."""
     session = node.last
     if session.ended is not None:
-        return f"ended after {clock(node.seconds)}: {session.reason} (exit code {session.exit_code})"
+        return (
+            f"ended after {clock(node.seconds)}: {session.reason} (exit code {session.exit_code})"
+        )
     if is_running(session):
         return f"running for {clock(node.seconds)}: process {session.pid} on {session.host}"
-    return f"killed after {clock(node.seconds)}, on {session.host}; the same command goes on with it"
+    return (
+        f"killed after {clock(node.seconds)}, on {session.host}; the same command goes on with it"
+    )
 
 
 def _seen(finding: SeenFinding) -> str:
@@ -122,4 +129,7 @@ def _gpu(stats: Stats) -> str:
 def _rates(stats: Stats) -> str:
     if stats.stability is None or stats.flake_rate is None:
         return ""
-    return f"; {stats.stability:.0%} of confirming runs showed theirs again, {stats.flake_rate:.0%} are flaky"
+    return (
+        f"; {stats.stability:.0%} of confirming runs showed theirs again, "
+        f"{stats.flake_rate:.0%} are flaky"
+    )

@@ -1,4 +1,6 @@
-"""Drawings as plain text, for what is not a terminal: pytest's reports, assertion messages, pipes."""
+"""Drawings as plain text, for what is not a terminal: pytest's reports, assertion messages,
+pipes.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What a campaign did over time, as numbers to be plotted.
 
-Time is that of the campaign: seconds during which it ran, with its sessions one after another. Several
-directories are several nodes that ran side by side, so their times are laid over each other.
+Time is that of the campaign: seconds during which it ran, with its sessions one after another.
+Several directories are several nodes that ran side by side, so their times are laid over each
+other.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Histogram:
     counts: Sequence[int]
 
     def quantile(self, share: float) -> float:
-        """The time, in seconds, within which ``share`` of the cases ended; exact to the width of a bar."""
+        """The time, in seconds, within which ``share`` of the cases ended; exact to the width of a
+        bar.
+        """
         totals = list(itertools.accumulate(self.counts))
         index = bisect.bisect_left(totals, share * totals[-1])
         return self.edges[index + 1]
@@ -52,8 +55,9 @@ class Histogram:
 class Timeline:
     """The series of one report.
 
-    ``bins[i]`` counts verdicts from ``i * bin_seconds`` on. ``pairs`` is the number of pairs of features
-    seen by any node until then, ``pairs_by_node`` by each. At ``restarts`` a later session began.
+    ``bins[i]`` counts verdicts from ``i * bin_seconds`` on. ``pairs`` is the number of pairs of
+    features seen by any node until then, ``pairs_by_node`` by each. At ``restarts`` a later
+    session began.
     """
 
     seconds: float
@@ -85,7 +89,9 @@ def read_timeline(nodes: Sequence[Node], findings: Iterable[SeenFinding]) -> Tim
         bin_seconds=width,
         bins=bins,
         pairs=growth(first.values(), seconds),
-        pairs_by_node={str(node.path): growth(pairs_of[node.path].values(), node.seconds) for node in nodes},
+        pairs_by_node={
+            str(node.path): growth(pairs_of[node.path].values(), node.seconds) for node in nodes
+        },
         durations=_durations(nodes),
         marks=[Mark(f.at, f.signature, f.anchor) for f in findings if f.confirmed],
         restarts=[at for node in nodes for at in begin_times(node.sessions).values() if at]
@@ -127,12 +133,18 @@ def _durations(nodes: Sequence[Node]) -> Histogram | None:
 
 
 def _by_time(history: History) -> list[tuple[int, int]]:
-    """(bar, number of cases); not every SQLite has logarithms, so it compares with the edges of the bars."""
-    (least, most) = history.rows("SELECT min(seconds), max(seconds) FROM case_run WHERE seconds > 0")[0]
+    """(bar, number of cases); not every SQLite has logarithms, so it compares with the edges of
+    the bars.
+    """
+    (least, most) = history.rows(
+        "SELECT min(seconds), max(seconds) FROM case_run WHERE seconds > 0"
+    )[0]
     if least is None:
         return []
     low, high = (math.floor(_BARS * math.log10(value)) for value in (least, most))
-    cases = " ".join(f"WHEN seconds < {10 ** ((k + 1) / _BARS)!r} THEN {k}" for k in range(low, high))
+    cases = " ".join(
+        f"WHEN seconds < {10 ** ((k + 1) / _BARS)!r} THEN {k}" for k in range(low, high)
+    )
     bar = f"CASE {cases} ELSE {high} END" if cases else f"{high}"
     return [
         (k, count)

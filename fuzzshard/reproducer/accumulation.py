@@ -1,7 +1,9 @@
-"""Scripts of sums that wait for their reduction in low precision: microbatches together and each alone.
+"""Scripts of sums that wait for their reduction in low precision: microbatches together and each
+alone.
 
-No plain model computes in low precision as an engine does, so the engine is compared with itself: what a
-microbatch leaves when it is the only one is no sum yet, and the engine should add up just these.
+No plain model computes in low precision as an engine does, so the engine is compared with itself:
+what a microbatch leaves when it is the only one is no sum yet, and the engine should add up just
+these.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from fuzzshard.reproducer.writer import Writer
 
 
 class Accumulate(Writer):
-    """Trains the engine's model on all microbatches, and anew on each of them, with one function."""
+    """Trains the engine's model on all microbatches, and anew on each of them, with one
+    function.
+    """
 
     def __init__(self, case: Case, aim: Aim) -> None:
         assert aim.op is not None
@@ -42,7 +46,9 @@ class Accumulate(Writer):
         begins = lines.index(seed_line(self.case))
         seed = "batch" if self.case.inputs.same_on_ranks else "100 * batch + rank"
         body = [
-            *engine_lines(self.case, self.aim.engine, "model", made=model_lines(self.case, "model")),
+            *engine_lines(
+                self.case, self.aim.engine, "model", made=model_lines(self.case, "model")
+            ),
             *lines[:begins],
             "for batch in batches:",
             *indented([f"torch.manual_seed({seed})", *lines[begins + 1 :]]),
@@ -60,7 +66,8 @@ class Accumulate(Writer):
                 f"expected = sum(accumulated([batch]) for batch in {every})",
                 f"observed = accumulated({every})",
                 f'both = f"{who}: expected\\n{{expected}}\\nobserved\\n{{observed}}\\n"',
-                "torch.testing.assert_close(observed, expected, rtol=0, atol=0, msg=lambda m: both + m)",
+                "torch.testing.assert_close(observed, expected, rtol=0, atol=0, msg=lambda m: "
+                "both + m)",
                 *helpers.END,
             ]
         )

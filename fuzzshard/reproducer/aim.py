@@ -25,8 +25,9 @@ Kind = Literal[
 ]
 
 Values = Literal["seeded", "named"]
-"""How parameters and inputs get values. ``seeded``: as anyone would write it, from ``torch.manual_seed``.
-``named``: the very values that the finding was seen with, which its bound is for.
+"""How parameters and inputs get values. ``seeded``: as anyone would write it, from
+``torch.manual_seed``. ``named``: the very values that the finding was seen with, which its bound
+is for.
 """
 
 VALUES: tuple[Values, ...] = ("seeded", "named")
@@ -42,16 +43,17 @@ OF_TYPE = "a tensor of shape"
 class Aim:
     """``compare`` tensors with the reference, or one of the kinds that need no reference.
 
-    A ``relation`` compares with the same engine, as :mod:`fuzzshard.case.relations` changes the case, an
-    ``accumulation`` of microbatches with each of them.
-    ``error`` is an error that the case expects and that does not come, ``warning`` one that does or does not.
-    ``presence`` is of a gradient or an optimizer state that is there or not, ``type`` the shape and dtype of
-    a tensor. ``held`` is what an engine keeps within (``detail`` says of which kind), ``outlives`` what is
-    not freed with it.
+    A ``relation`` compares with the same engine, as :mod:`fuzzshard.case.relations` changes the
+    case, an ``accumulation`` of microbatches with each of them. ``error`` is an error that the
+    case expects and that does not come, ``warning`` one that does or does not. ``presence`` is of
+    a gradient or an optimizer state that is there or not, ``type`` the shape and dtype of a
+    tensor. ``held`` is what an engine keeps within (``detail`` says of which kind), ``outlives``
+    what is not freed with it.
 
-    ``oracles`` are compared after op ``op``, or after every op if it is None; with a ``name`` only that
-    tensor. The difference may be ``bound``, in the unit of the tensor; None means that no bound is known.
-    It was ``error``. ``values`` that are ``seeded`` make a script that looks at one tensor.
+    ``oracles`` are compared after op ``op``, or after every op if it is None; with a ``name`` only
+    that tensor. The difference may be ``bound``, in the unit of the tensor; None means that no
+    bound is known. It was ``error``. ``values`` that are ``seeded`` make a script that looks at
+    one tensor.
     """
 
     kind: Kind
@@ -68,7 +70,9 @@ class Aim:
 
     @property
     def trains_reference(self) -> bool:
-        """Whether another model trains next to the engine's, the plain one or that of a relation."""
+        """Whether another model trains next to the engine's, the plain one or that of a
+        relation.
+        """
         return self.kind in ("compare", "relation")
 
     def watches(self, oracle: str, index: int) -> bool:
@@ -82,5 +86,7 @@ class Aim:
 
     @property
     def tolerant(self) -> bool:
-        """Whether sums in another order do no harm: the difference is far above what rounding explains."""
+        """Whether sums in another order do no harm: the difference is far above what rounding
+        explains.
+        """
         return self.kind == "compare" and self.seeded and self.error > 0

@@ -67,18 +67,23 @@ class Alone(Writer):
                 expected = shape_and_dtype(self.aim.expected)
                 lines = [
                     f"expected, observed = {expected}, (list({one}.shape), {one}.dtype)",
-                    'assert observed == expected, f"rank {rank}: expected {expected}, observed {observed}"',
+                    'assert observed == expected, f"rank {rank}: expected {expected}, observed '
+                    '{observed}"',
                 ]
             case "registration" if self._is_of_class:
                 sharded = self.aim.expected == "DTensor"
-                text = f"rank {{rank}}: {self.aim.name}: expected a {self.aim.expected}, observed a"
+                text = (
+                    f"rank {{rank}}: {self.aim.name}: expected a {self.aim.expected}, observed a"
+                )
                 lines = [
                     f"observed = {at('model', self.aim.name)}",
                     f'text = f"{text} {{type(observed).__name__}}"',
                     f"assert {'' if sharded else 'not '}isinstance(observed, DTensor), text",
                 ]
             case "registration":
-                text = f"rank {{rank}}: {self.aim.name}: expected {{expected}}, observed {{observed}}"
+                text = (
+                    f"rank {{rank}}: {self.aim.name}: expected {{expected}}, observed {{observed}}"
+                )
                 lines = [
                     f"expected = {self.aim.expected!r}",
                     f'observed = describe(model.get_parameter("{self.aim.name}"))',
@@ -97,9 +102,11 @@ class Alone(Writer):
                     "    observed = snapshot(p)",
                     "    expected = observed.clone()",
                     f"    dist.broadcast(expected, {self._first}{self.mesh.group_argument})",
-                    '    both = f"rank {rank}, {name}: rank 0 has\\n{expected}\\nobserved\\n{observed}\\n"',
+                    '    both = f"rank {rank}, {name}: rank 0 '
+                    'has\\n{expected}\\nobserved\\n{observed}\\n"',
                     "    torch.testing.assert_close(",
-                    "        observed, expected, rtol=0, atol=0, equal_nan=True, msg=lambda m: both + m",
+                    "        observed, expected, rtol=0, atol=0, equal_nan=True, msg=lambda m: "
+                    "both + m",
                     "    )",
                 ]
             case "held":
@@ -122,7 +129,9 @@ class Alone(Writer):
         one, who = self.program.watch.one(), f"rank {{rank}}: {self.aim.name}"
         missing = self.aim.expected == MISSING
         if self.aim.oracles == ("resume",):
-            expected = "expected a state, observed None" if missing else "expected no state, observed one"
+            expected = (
+                "expected a state, observed None" if missing else "expected no state, observed one"
+            )
             return [
                 f"state = {one}",
                 f'text = f"{who}: {expected}"',
@@ -132,7 +141,8 @@ class Alone(Writer):
             return [
                 f"here = torch.tensor(0.0 if {one} is None else 1.0, device=device)",
                 "dist.all_reduce(here)",
-                f'assert here > 0, "{self.aim.name}: expected a gradient, observed None on all ranks"',
+                f'assert here > 0, "{self.aim.name}: expected a gradient, observed None on all '
+                'ranks"',
             ]
         if missing:
             return [f'assert {one} is not None, f"{who}: expected a gradient, observed None"']

@@ -1,4 +1,6 @@
-"""The backwards of a schedule, and the averages of gradients that are taken by hand, as statements."""
+"""The backwards of a schedule, and the averages of gradients that are taken by hand, as
+statements.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,19 @@ class BackwardLines:
         reference: bool,
     ) -> None:
         self.reference = reference
-        self.scope, self.case, self.forwards, self.sync, self.flags = scope, scope.case, forwards, sync, flags
+        self.scope, self.case, self.forwards, self.sync, self.flags = (
+            scope,
+            scope.case,
+            forwards,
+            sync,
+            flags,
+        )
         self.losses, self.watch = forwards.losses, forwards.watch
         self._averages = [i for i, names in sync.unsynced.items() if not names]
         self._unsynced = False
-        self._leaves_waiting = any(op.switch and op.switch.flag == "is_last_backward" for op in ops)
+        self._leaves_waiting = any(
+            op.switch and op.switch.flag == "is_last_backward" for op in ops
+        )
 
     @property
     def by_hand(self) -> bool:
@@ -42,7 +52,9 @@ class BackwardLines:
         return bool(self.sync.names and self.losses.taken)
 
     def lines(self, index: int, *, stops: bool) -> list[str]:
-        """The backward and the averages that it takes; only itself where the script ``stops`` there."""
+        """The backward and the averages that it takes; only itself where the script ``stops``
+        there.
+        """
         lines = []
         if index not in self.losses.skipped:
             taken = [self.forwards.loss(i) for i in self.losses.taken[index]]
@@ -56,7 +68,10 @@ class BackwardLines:
             self._unsynced = self.scope.aim.engine != "fully_shard" and not self.flags.synced
         gradient = "local_gradient" if self._unsynced else "gradient"
         if self._leaves_waiting and self.scope.aim.watches("gradient", index):
-            lines += ['if device == "cuda":', "    torch.cuda.synchronize()  # only the last backward waits"]
+            lines += [
+                'if device == "cuda":',
+                "    torch.cuda.synchronize()  # only the last backward waits",
+            ]
         return lines + self.watch.lines(index, ("input_gradient", gradient, "unreduced_gradient"))
 
     def _finalize(self) -> list[str]:
@@ -82,7 +97,10 @@ class BackwardLines:
                 self.scope.uses.add("average")
                 lines = [f"average({parameters})"]
             if self.reference:
-                lines = ["if model is reference:  # the engine does this by itself", *indented(lines)]
+                lines = [
+                    "if model is reference:  # the engine does this by itself",
+                    *indented(lines),
+                ]
             return [f"{loss}.backward()", *self._finalize(), *lines]
         self.scope.uses.add("backward")
         return list(self._backward_call(index, loss))
@@ -97,7 +115,10 @@ class BackwardLines:
     def _clear(self, index: int) -> list[str]:
         if self.sync.clears != index:
             return []
-        return ["if model is reference:", "    model.zero_grad()  # only what is not averaged is looked at"]
+        return [
+            "if model is reference:",
+            "    model.zero_grad()  # only what is not averaged is looked at",
+        ]
 
     def _backward_call(self, index: int, loss: str) -> Iterator[str]:
         """The call of the helper ``backward``."""

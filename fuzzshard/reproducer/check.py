@@ -46,12 +46,14 @@ def check(
     python: Path | None = None,
     wanted: Callable[[], bool] = lambda: True,
 ) -> ScriptResult:
-    """Runs the script at ``path`` on ``num_ranks`` fresh ranks of this Python's torchrun, or of another's.
+    """Runs the script at ``path`` on ``num_ranks`` fresh ranks of this Python's torchrun, or of
+    another's.
 
-    ``preload`` are files whose ``apply()`` patches torch in every rank first. A run that takes longer
-    than ``timeout`` seconds, or is ``wanted`` no more, is killed and counts as failing. Nothing is left
-    running, whatever happens, to this process too (:mod:`fuzzshard.guard`).
-    torchrun picks a free port before it binds it; a run that lost its port to somebody is repeated.
+    ``preload`` are files whose ``apply()`` patches torch in every rank first. A run that takes
+    longer than ``timeout`` seconds, or is ``wanted`` no more, is killed and counts as failing.
+    Nothing is left running, whatever happens, to this process too (:mod:`fuzzshard.guard`).
+    torchrun picks a free port before it binds it; a run that lost its port to somebody is
+    repeated.
     """
     command, environment = _command(path, num_ranks, preload, python)
     for _ in range(ATTEMPTS):
@@ -77,7 +79,10 @@ def _command(
 
 
 def _run(
-    command: Sequence[str], environment: Mapping[str, str], timeout: float, wanted: Callable[[], bool]
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    timeout: float,
+    wanted: Callable[[], bool],
 ) -> ScriptResult:
     began = time.monotonic()
     theirs, lifeline = os.pipe()
@@ -104,8 +109,12 @@ def _run(
     return ScriptResult(code != 0, code, output + why, time.monotonic() - began)
 
 
-def _output(process: subprocess.Popen[str], timeout: float, wanted: Callable[[], bool]) -> str | None:
-    """What it has printed when it has ended by itself; None if its time is up, or nobody wants it."""
+def _output(
+    process: subprocess.Popen[str], timeout: float, wanted: Callable[[], bool]
+) -> str | None:
+    """What it has printed when it has ended by itself; None if its time is up, or nobody wants
+    it.
+    """
     until = time.monotonic() + timeout
     while (left := until - time.monotonic()) > 0 and wanted():
         with contextlib.suppress(subprocess.TimeoutExpired):

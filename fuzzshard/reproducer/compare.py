@@ -22,22 +22,32 @@ from fuzzshard.reproducer.writer import Writer
 
 
 class Compare(Writer):
-    """Trains the plain model, then the engine's, with one function, and compares what it returns."""
+    """Trains the plain model, then the engine's, with one function, and compares what it
+    returns.
+    """
 
     def __init__(self, case: Case, aim: Aim) -> None:
         root = "inner" if aim.engine in ENGINE_CLASSES else "model"
         super().__init__(case, aim, Program(case, aim, called="model", model=root))
         if has_precision(case) and aim.kind == "compare" and not aim.tolerant:
-            raise UsageError("no script emulates mixed precision on a plain model", "replay the case")
+            raise UsageError(
+                "no script emulates mixed precision on a plain model", "replay the case"
+            )
         if case.tensor_parallel and "unreduced_gradient" in aim.oracles:
-            raise UsageError("no script knows the layout of an unreduced DTensor", "replay the case")
+            raise UsageError(
+                "no script knows the layout of an unreduced DTensor", "replay the case"
+            )
         if self.case.ddp.broadcasts_buffers and has_batch_norm(self.case, ""):
-            raise UsageError("no script broadcasts the buffers of a plain model", "replay the case")
+            raise UsageError(
+                "no script broadcasts the buffers of a plain model", "replay the case"
+            )
         if ignored_modules(self.case, by_replicate=self.aim.engine == "replicate"):
             raise UsageError("no script averages what replicate() ignores", "replay the case")
         if self.program.rebuilds:
             raise UsageError("no script builds both models anew", "replay the case")
-        if aim.op is not None and not any(line.lstrip().startswith("return ") for line in self.program.lines):
+        if aim.op is not None and not any(
+            line.lstrip().startswith("return ") for line in self.program.lines
+        ):
             raise UsageError(f"op {aim.op} has nothing of this kind to look at", "replay the case")
         if self.program.by_hand and not self.program.sync.plain and self.program.scope.renamed:
             self.uses.add("names")
@@ -46,7 +56,9 @@ class Compare(Writer):
     def definitions(self) -> list[str]:
         """Also the function that trains."""
         lines = self.program.lines
-        if self.program.scope.model == "inner" and any(re.search(r"\binner\b", line) for line in lines):
+        if self.program.scope.model == "inner" and any(
+            re.search(r"\binner\b", line) for line in lines
+        ):
             lines = ['inner = getattr(model, "module", model)', *lines]
         if self.aim.op is None:
             lines = [*lines, "return seen"]
@@ -78,9 +90,15 @@ class Compare(Writer):
         ``copied`` are statements for after it is made and before it is trained.
         """
         plain = self.program.sync.plain
-        everything = "list(reference.parameters())" if plain else self.program.scope.parameters("reference")
+        everything = (
+            "list(reference.parameters())" if plain else self.program.scope.parameters("reference")
+        )
         return [
-            *(model_lines(self.case, "reference") if copied else [f"reference = {build_call(self.case)}"]),
+            *(
+                model_lines(self.case, "reference")
+                if copied
+                else [f"reference = {build_call(self.case)}"]
+            ),
             *copied,
             *checkpoint_lines(self.case, "reference", reference=True),
             f"expected = {self._train('reference', everything)}",
@@ -96,8 +114,13 @@ class Compare(Writer):
         tolerances = f"rtol=0, atol={tolerance(self.case, self.aim) if self.aim.bound else 0:g}"
         comment = []
         if self.aim.bound is None:
-            tolerances = "rtol=1e-4, atol=1e-5" if self.case.dtype == "float32" else "rtol=1e-9, atol=1e-9"
-            comment = ["# The engines may add in another order; nobody has measured what that explains here."]
+            tolerances = (
+                "rtol=1e-4, atol=1e-5" if self.case.dtype == "float32" else "rtol=1e-9, atol=1e-9"
+            )
+            comment = [
+                "# The engines may add in another order; nobody has measured what that explains "
+                "here."
+            ]
         elif self.aim.bound:
             comment = ["# atol is what rounding explains."]
         only = [f"    if name != {self.aim.name!r}:", "        continue"] if self.aim.name else []
@@ -107,7 +130,9 @@ class Compare(Writer):
         if self.shards and self.uses & {"DTensor", "unsharded"}:
             whole = [f"    got = {full} if isinstance(got, DTensor) else got"]
             if self.aim.kind == "relation":
-                whole.append("    want = want.full_tensor() if isinstance(want, DTensor) else want")
+                whole.append(
+                    "    want = want.full_tensor() if isinstance(want, DTensor) else want"
+                )
         return [
             *comment,
             "for (name, want), got in zip(expected.items(), observed.values()):",
@@ -120,10 +145,18 @@ class Compare(Writer):
         ]
 
     def _seeded_verdict(self) -> list[str]:
-        """The comparison of one tensor, which the functions that train return, or a dict with it."""
+        """The comparison of one tensor, which the functions that train return, or a dict with
+        it.
+        """
         atol = tolerance(self.case, self.aim)
-        tolerances = f"rtol=0, atol={atol:g}{', check_dtype=False' if has_precision(self.case) else ''}"
-        comment = ["# A difference of up to atol could be rounding: sums in another order."] if atol else []
+        tolerances = (
+            f"rtol=0, atol={atol:g}{', check_dtype=False' if has_precision(self.case) else ''}"
+        )
+        comment = (
+            ["# A difference of up to atol could be rounding: sums in another order."]
+            if atol
+            else []
+        )
         lines, key = [], f'"{self.aim.name}"'
         if not self.program.watch.watched:
             lines.append(f"expected, observed = expected[{key}], observed[{key}]")
@@ -135,9 +168,11 @@ class Compare(Writer):
                 lines += [f"if isinstance({variable}, DTensor):", f"    {variable} = {full}"]
         return [
             *lines,
-            f'both = f"rank {{rank}}, {self.aim.name}: expected\\n{{expected}}\\nobserved\\n{{observed}}\\n"',
+            f'both = f"rank {{rank}}, {self.aim.name}: '
+            f'expected\\n{{expected}}\\nobserved\\n{{observed}}\\n"',
             *comment,
-            f"torch.testing.assert_close(observed, expected, {tolerances}, msg=lambda m: both + m)",
+            f"torch.testing.assert_close(observed, expected, {tolerances}, msg=lambda m: both + "
+            "m)",
             *helpers.END,
         ]
 
@@ -149,7 +184,9 @@ class Relate(Compare):
         """Trains what the engine is compared with: itself, otherwise."""
         changed = variant(self.case)
         if changed is None or any(c.implementation == "utils" for c in self.case.checkpoints):
-            raise UsageError(f"no script can be written for the relation {self.case.relation!r}", "replay")
+            raise UsageError(
+                f"no script can be written for the relation {self.case.relation!r}", "replay"
+            )
         other = changed.mesh != self.case.mesh
         made = [*model_lines(self.case, "reference"), *copied] if copied else None
         return [

@@ -34,7 +34,9 @@ def delay_lines(case: Case) -> list[str]:
                 "    if hasattr(dist, name):",
                 f"        setattr(dist, name, delayed(getattr(dist, name), {delay.milliseconds}))",
             ]
-            lines += on_ranks(delay.ranks, loop if len(names) > 1 else _single(names[0], delay.milliseconds))
+            lines += on_ranks(
+                delay.ranks, loop if len(names) > 1 else _single(names[0], delay.milliseconds)
+            )
     return [*_DELAYED.splitlines(), *lines] if lines else []
 
 

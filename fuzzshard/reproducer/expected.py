@@ -56,7 +56,8 @@ for name in {names}:
 """
 
 RECORD_HOOKS = """
-hooks = []  # the modules of every group whose post-backward ran before the end of the whole backward
+# the modules of every group whose post-backward ran before the end of the whole backward
+hooks = []
 post_backward = FSDPParamGroup.post_backward
 end = FSDPState._root_post_backward_final_callback
 ending = False
@@ -93,11 +94,15 @@ def recording_lines(aim: Aim) -> list[str]:
             return RECORD.strip().splitlines()
         case "communication":
             size = "max" if aim.name == "all-gathers" else "min"
-            source = RECORD_KIND.replace("{size}", size).replace("{names}", str(_ENTRY_POINTS[aim.name]))
+            source = RECORD_KIND.replace("{size}", size).replace(
+                "{names}", str(_ENTRY_POINTS[aim.name])
+            )
             return source.strip().splitlines()
         case "hooks":
             if aim.engine != "fully_shard":
-                raise UsageError("no script can be written for the hooks of FSDP1", "replay the case")
+                raise UsageError(
+                    "no script can be written for the hooks of FSDP1", "replay the case"
+                )
             return RECORD_HOOKS.strip().splitlines()
         case "warning":
             enter = ["caught = warnings.catch_warnings(record=True)", "log = caught.__enter__()"]
@@ -141,7 +146,8 @@ def _hooks(aim: Aim) -> list[str]:
     module = at("model", aim.name.split(", ")[0].replace("the root", ""))
     return [
         f"observed = sum({module} in modules for modules in hooks)",
-        f'assert observed == {wanted}, f"rank {{rank}}: {{observed}} post-backwards of {aim.name}"',
+        f'assert observed == {wanted}, f"rank {{rank}}: {{observed}} post-backwards of '
+        f'{aim.name}"',
     ]
 
 
@@ -165,9 +171,14 @@ def warning_lines(scope: Scope) -> list[str]:
     lines = ["heard = [str(warning.message) for warning in log]"]
     for pattern in dict.fromkeys(e.pattern for e in expected) or {FORWARD_ORDER: None}:
         everyone, others = (
-            sum(names_rank(e.ranks, rank) for e in expected if e.pattern == pattern) for rank in (0, 1)
+            sum(names_rank(e.ranks, rank) for e in expected if e.pattern == pattern)
+            for rank in (0, 1)
         )
-        due = str(everyone) if everyone == others else f"({others} if dist.get_rank() > 0 else {everyone})"
+        due = (
+            str(everyone)
+            if everyone == others
+            else f"({others} if dist.get_rank() > 0 else {everyone})"
+        )
         lines.append(f"found = [text for text in heard if re.search({pattern!r}, text)]")
         lines.append(f'assert len(found) == {due}, f"rank {{rank}}: {{found}}"')
     return lines

@@ -47,7 +47,11 @@ class ForwardLines:
         body = self._body(index, op, self._call(op))
         if not op.grad:
             body = ["with torch.no_grad():", *(f"    {line}" for line in body)]
-        return [*lines, *body, *self.watch.lines(index, ("output", "loss", "registered_parameter", "buffer"))]
+        return [
+            *lines,
+            *body,
+            *self.watch.lines(index, ("output", "loss", "registered_parameter", "buffer")),
+        ]
 
     def _before(self, index: int, op: Call) -> list[str]:
         """The inputs that are new, and the seed of dropout."""
@@ -61,7 +65,9 @@ class ForwardLines:
         return lines
 
     def aborted(self, index: int, forward: Call, target: str, *, in_backward: bool) -> list[str]:
-        """An iteration that a module ends with an exception, and what makes the next one possible."""
+        """An iteration that a module ends with an exception, and what makes the next one
+        possible.
+        """
         scope, module, call = self.scope, at(self.scope.model, target), self._call(forward)
         if not in_backward:
             hook, body = f"{module}.register_forward_pre_hook(interrupt)", [f"    {call}"]
@@ -91,7 +97,9 @@ class ForwardLines:
     def _call(self, op: Call) -> str:
         """The call; what engines put around a module has a ``forward`` and no other method."""
         module = facts(self.case).modules[op.target]
-        wrapped = any(c.module == op.target and c.implementation == "wrapper" for c in self.case.checkpoints)
+        wrapped = any(
+            c.module == op.target and c.implementation == "wrapper" for c in self.case.checkpoints
+        )
         by_forward = wrapped or (not op.target and self.scope.engine != "fully_shard")
         if isinstance(module, Block) and by_forward:
             module = replace(module, method="forward")

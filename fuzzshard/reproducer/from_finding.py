@@ -12,8 +12,8 @@ from fuzzshard.reproducer.losses import microbatches
 from fuzzshard.verdict import MISSING, NOT_REFUSED, TENSOR_ORACLES, UNEXPECTED, Finding
 
 LEAST_MARGIN = 1e3
-"""How many times larger than its bound a difference must be for values of another seed to show it: rounding
-moves them by another amount, of the same order."""
+"""How many times larger than its bound a difference must be for values of another seed to show it:
+rounding moves them by another amount, of the same order."""
 
 
 def aim_of(case: Case, signature: str, finding: Finding | None, values: Values = "named") -> Aim:
@@ -40,7 +40,9 @@ def aim_of(case: Case, signature: str, finding: Finding | None, values: Values =
             | "unreduced_gradient"
             | "leak"
         ):
-            raise UsageError("a script for this signature needs the finding", "pass the finding of its entry")
+            raise UsageError(
+                "a script for this signature needs the finding", "pass the finding of its entry"
+            )
         case "collectives":
             return Aim("collectives", engine)
         case "replicas":
@@ -58,11 +60,17 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
         case "exit":
             return Aim("desync" if finding.detail in ("desync", "SIGABRT") else "raise", engine)
         case "exception":
-            return Aim("desync", engine) if finding.detail == "desync" else Aim("raise", engine, op=op)
+            return (
+                Aim("desync", engine)
+                if finding.detail == "desync"
+                else Aim("raise", engine, op=op)
+            )
         case "registration":
             return Aim("registration", engine, op=op, name=finding.name, expected=finding.expected)
         case "communication":
-            return Aim("communication", engine, op=op, name=finding.name, expected=finding.expected)
+            return Aim(
+                "communication", engine, op=op, name=finding.name, expected=finding.expected
+            )
         case "hooks":
             return Aim("hooks", engine, op=op, name=finding.name, expected=finding.expected)
         case "warning":
@@ -90,7 +98,11 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
                 return dataclasses.replace(held, expected=finding.expected)
     if finding.rung == "relation":
         return Aim("relation", engine, (finding.oracle,), op)
-    if finding.oracle == "resume" and finding.detail in (MISSING, UNEXPECTED) and engine != "fsdp1":
+    if (
+        finding.oracle == "resume"
+        and finding.detail in (MISSING, UNEXPECTED)
+        and engine != "fsdp1"
+    ):
         return Aim("presence", engine, ("resume",), op, finding.name, expected=finding.detail)
     bounded = finding.rung in ("bounded", "precision")
     bound = finding.bound if bounded else 0.0
@@ -102,18 +114,24 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
         or finding.engine in _SOMETIMES_ALLOWED.get(finding.oracle, ())
     )
     if finding.engine == "reference":
-        raise UsageError("the finding is about the case itself, not about an engine", "mend the case")
+        raise UsageError(
+            "the finding is about the case itself, not about an engine", "mend the case"
+        )
     aim = Aim("compare", engine, (finding.oracle,), op, finding.name if alone else "", bound)
     return dataclasses.replace(aim, error=finding.error or 0.0) if bound else aim
 
 
 def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
-    """The aim of a script with values of its own: at one tensor, whether it is there, or its type."""
+    """The aim of a script with values of its own: at one tensor, whether it is there, or its
+    type.
+    """
     if case.init == "meta" or case.dtypes or any(op.casts_to for op in case.schedule):
         raise UsageError("the values of this case are copied into its model", "use the named ones")
     rebuilds = any(op.rebuilds for op in case.schedule)
     if rebuilds and aim.kind != "presence":
-        raise UsageError("the model of this case is built anew with other values", "use the named ones")
+        raise UsageError(
+            "the model of this case is built anew with other values", "use the named ones"
+        )
     seeded = dataclasses.replace(aim, values="seeded", name=finding.name or aim.name)
     if aim.kind == "registration" and _class(finding.observed) != _class(finding.expected):
         return dataclasses.replace(seeded, expected=_class(finding.expected))
@@ -129,7 +147,9 @@ def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
         return seeded
     if has_precision(case) and aim.oracles == ("unreduced_gradient",) and aim.op is not None:
         if microbatches(case, aim.op) < 2 or case.tensor_parallel:
-            raise UsageError("no script emulates mixed precision on a plain model", "replay the case")
+            raise UsageError(
+                "no script emulates mixed precision on a plain model", "replay the case"
+            )
         return dataclasses.replace(seeded, kind="accumulation", oracles=())
     if has_precision(case) and finding.rung != "precision":
         raise UsageError("nobody has measured what low precision explains here", "replay the case")
@@ -147,7 +167,8 @@ def _class(text: str) -> str:
 def _is_attribute(case: Case, aim: Aim, finding: Finding) -> bool:
     """Whether what is missing can be read from a parameter or an input.
 
-    Under FSDP1 a rank has a part of the elements, or none: a gradient is missing where all ranks lack it.
+    Under FSDP1 a rank has a part of the elements, or none: a gradient is missing where all ranks
+    lack it.
     """
     if aim.engine == "fsdp1":
         missing = finding.detail == MISSING and aim.oracles[0] == "gradient"

@@ -1,6 +1,7 @@
 """What an engine holds within and should not, said by names that are private to torch.
 
-They are those of :mod:`fuzzshard.engines.fully_shard_state`, which :mod:`fuzzshard.oracles.after_run` judges.
+They are those of :mod:`fuzzshard.engines.fully_shard_state`, which
+:mod:`fuzzshard.oracles.after_run` judges.
 """
 
 from __future__ import annotations
@@ -14,21 +15,25 @@ from fuzzshard.verdict import IN_SPEC, MISSING
 GROUPS = """
 def groups(model):  # what fully_shard holds, by names that are private to it
     states = [m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule)]
-    found = [vars(s).get("_fsdp_param_groups") or [s._fsdp_param_group] for s in states]  # torch < 2.12
+    # torch < 2.12: one group
+    found = [vars(s).get("_fsdp_param_groups") or [s._fsdp_param_group] for s in states]
     return [group for several in found for group in several if group is not None]
 """
 
 PART = """
 def part(model, module, name):  # what fully_shard holds of one parameter
     parts = [p for group in groups(model) for p in group.fsdp_params]
-    return next(p for p in parts if (p._module_info.module, p._module_info.param_name) == (module, name))
+    where = (module, name)
+    return next(p for p in parts if (p._module_info.module, p._module_info.param_name) == where)
 """
 
 UNREDUCED = """
 def unreduced(model, module, name):  # what backwards have left of a gradient for a later reduction
     parts = [p for group in groups(model) for p in group.fsdp_params]
-    part = next(p for p in parts if (p._module_info.module, p._module_info.param_name) == (module, name))
-    grads = {part.unsharded_accumulated_grad, part._unsharded_param.grad}  # one tensor since torch 2.15
+    where = (module, name)
+    part = next(p for p in parts if (p._module_info.module, p._module_info.param_name) == where)
+    # one tensor since torch 2.15
+    grads = {part.unsharded_accumulated_grad, part._unsharded_param.grad}
     return sum(grad for grad in grads if grad is not None)
 """
 
@@ -51,7 +56,8 @@ def held_lines(scope: Scope) -> list[str]:
         case "hook":
             return [
                 f"after = {_hook_count(scope)}",
-                f'text = f"rank {{rank}}: {{before}} {aim.name} before the run, {{after}} after it"',
+                f'text = f"rank {{rank}}: {{before}} {aim.name} before the run, {{after}} after '
+                'it"',
                 "assert after == before, text",
             ]
         case "layout":
@@ -76,7 +82,8 @@ def held_lines(scope: Scope) -> list[str]:
             return [
                 f"grad = {unreduced(scope)}",
                 f"expected, observed = {expected}, (list(grad.shape), grad.dtype)",
-                'assert observed == expected, f"rank {rank}: expected {expected}, observed {observed}"',
+                'assert observed == expected, f"rank {rank}: expected {expected}, observed '
+                '{observed}"',
             ]
         case "unreduced":
             scope.uses |= {"groups", "part"}
@@ -138,11 +145,16 @@ def _of_group(scope: Scope) -> list[str]:
     mine = f"for g in groups({scope.model}) if {at(scope.model, first)} in g.modules"
     match aim.detail:
         case "gather" if aim.expected == "none":
-            return _nothing(f"[g._all_gather_result {mine}]", f"an {what} was issued and is not used")
+            return _nothing(
+                f"[g._all_gather_result {mine}]", f"an {what} was issued and is not used"
+            )
         case "reduction" if aim.observed.startswith("a sum"):
-            return _nothing(f"[g._partial_reduce_output {mine}]", "a sum over shards was not all-reduced")
+            return _nothing(
+                f"[g._partial_reduce_output {mine}]", "a sum over shards was not all-reduced"
+            )
         case "reduction":
-            before = 'getattr(g.comm_ctx, "reduce_scatter_state", None)'  # one at most, before torch 2.12
+            # one at most, before torch 2.12
+            before = 'getattr(g.comm_ctx, "reduce_scatter_state", None)'
             inputs = f'*getattr(g.comm_ctx, "reduce_scatter_states", [{before}])'
             kept = f"[s {mine} for s in (g._post_reduce_event, g._all_reduce_state, {inputs})]"
             return _nothing(kept, "inputs or events of a reduction are kept")
@@ -150,7 +162,8 @@ def _of_group(scope: Scope) -> list[str]:
             states = f"{{g._training_state.name {mine}}}"
             return [
                 f"states = {states}",
-                'assert states == {"IDLE"}, f"rank {rank}: after the run the group is in {states}"',
+                'assert states == {"IDLE"}, f"rank {rank}: after the run the group is in '
+                '{states}"',
             ]
     raise UsageError(f"no script looks at {aim.name}", "replay the case")
 

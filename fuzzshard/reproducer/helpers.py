@@ -13,7 +13,8 @@ _SEED = 'int.from_bytes("/".join(map(str, name)).encode(), "big") % (2**31 - 1)'
 _GAUSSIAN = """
 def values(shape, *name{dtype}):  # the name alone decides the values
     seed = {seed}
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64){cast}
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64){cast}
 """
 
 _DYADIC = """
@@ -30,7 +31,7 @@ def ids(size, shape, *name):
 """
 
 PARAMETER_GROUPS = """
-def parameter_groups(parameters):  # foreach optimizers refuse lists that mix meshes, dtypes or devices
+def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtypes or devices
     kinds = {}
     for p in parameters:
         mesh = p.device_mesh if isinstance(p, DTensor) else None
@@ -39,11 +40,12 @@ def parameter_groups(parameters):  # foreach optimizers refuse lists that mix me
 """
 
 CLIP_GRAD_NORM = """
-def clip_grad_norm(parameters, max_norm, norm_type):  # the norm of the norms of all kinds of parameters
+def clip_grad_norm(parameters, max_norm, norm_type):  # the norm of the norms of all kinds
     norms = []
     kinds = parameter_groups([p for p in parameters if p.grad is not None])
     for kind in kinds:
-        norm = torch.nn.utils.get_total_norm([p.grad.to(device) for p in kind["params"]], norm_type)
+        grads = [p.grad.to(device) for p in kind["params"]]
+        norm = torch.nn.utils.get_total_norm(grads, norm_type)
         norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
     total = torch.linalg.vector_norm(torch.stack(norms), norm_type)
     for kind in kinds:
@@ -106,11 +108,14 @@ END = [
     "dist.destroy_process_group()",
     "os._exit(0)  # threads of gloo that still hold tensors can abort a normal exit",
 ]
-"""A gloo thread drops the tensors of a finished collective at any time, for which it takes the GIL; in an
-interpreter that is shutting down this ends in ``std::terminate`` (seen with torch 2.13, 1 exit in 50)."""
+"""A gloo thread drops the tensors of a finished collective at any time, for which it takes the
+GIL; in an interpreter that is shutting down this ends in ``std::terminate`` (seen with torch 2.13,
+1 exit in 50)."""
 
 
-def averaging_lines(case: Case, divisor: float | None = None, parameters: str = "by_hand") -> list[str]:
+def averaging_lines(
+    case: Case, divisor: float | None = None, parameters: str = "by_hand"
+) -> list[str]:
     """Averages the gradients of ``parameters``, or divides their sums by ``divisor``."""
     names = MeshNames(case)
     alone = case.mesh.data_size == 1 and divisor is not None
@@ -124,22 +129,27 @@ def averaging_lines(case: Case, divisor: float | None = None, parameters: str = 
 def backward_source(case: Case, *, roots: bool, divisors: bool, dtensors: bool) -> str:
     """The function ``backward``: what :class:`fuzzshard.engines.sync.ExplicitSync` does.
 
-    With ``roots`` it averages only what belongs to an FSDP root that the backward went through, with
-    ``divisors`` some gradients are sums divided by another number, with ``dtensors`` some are DTensors of
-    tensor parallelism.
+    With ``roots`` it averages only what belongs to an FSDP root that the backward went through,
+    with ``divisors`` some gradients are sums divided by another number, with ``dtensors`` some are
+    DTensors of tensor parallelism.
     """
     names = MeshNames(case)
     arguments = ["loss", "by_hand", "local", "unsynced=()"]
     arguments += ["through=frozenset()"] * roots + ["divide_by={}"] * divisors
     usual = names.data_size
     reached = "through | {roots[n] for n, p in by_hand.items() if p.grad is not None}"
-    summed = "average.to_local() if isinstance(average, DTensor) else average" if dtensors else "average"
+    summed = (
+        "average.to_local() if isinstance(average, DTensor) else average"
+        if dtensors
+        else "average"
+    )
     placed = ["        if isinstance(p.grad, DTensor):"]
     placed += ["            p.grad = p.grad.redistribute(placements=p.placements)"]
     return "\n".join(
         [
             f"def backward({', '.join(arguments)}):",
-            "    # Averages what has come in since the last synchronisation and adds it to what .grad held.",
+            "    # Averages what has come in since the last synchronisation and adds it to what "
+            ".grad held.",
             "    held = {name: p.grad for name, p in by_hand.items()}",
             "    for p in by_hand.values():",
             "        p.grad = None",
@@ -150,7 +160,8 @@ def backward_source(case: Case, *, roots: bool, divisors: bool, dtensors: bool) 
             "        if p.grad is not None:",
             "            local[name] = local[name] + p.grad if name in local else p.grad",
             "        p.grad = held[name]",
-            f"        if name in local and name not in unsynced{' and roots[name] in reached' * roots}:",
+            "        if name in local and name not in "
+            f"unsynced{' and roots[name] in reached' * roots}:",
             "            average = local.pop(name)",
             f"            dist.all_reduce({summed}{names.group_argument})",
             f"            average /= {f'divide_by.get(name, {usual})' if divisors else usual}",
@@ -165,9 +176,11 @@ def seed_source() -> str:
 
 
 def values_source(case: Case, *, seed_of: bool, casts: bool) -> str:
-    """The function ``values``: :func:`fuzzshard.model.values.named_values` for the kind this case has.
+    """The function ``values``: :func:`fuzzshard.model.values.named_values` for the kind this case
+    has.
 
-    ``seed_of`` says that the function of this name is there already, ``casts`` that the dtype changes.
+    ``seed_of`` says that the function of this name is there already, ``casts`` that the dtype
+    changes.
     """
     seed = "seed_of(*name)" if seed_of else _SEED
     dtype = f", dtype=torch.{case.dtype}" if casts else ""
@@ -179,7 +192,8 @@ def values_source(case: Case, *, seed_of: bool, casts: bool) -> str:
 
 
 def build_source(case: Case, lines: list[str], *, seeds: bool) -> str:
-    """The function ``build``: the plain model with its named values; ``lines`` are said at its end.
+    """The function ``build``: the plain model with its named values; ``lines`` are said at its
+    end.
 
     ``seeds`` makes the seed of the values an argument, ``init="meta"`` the device.
     """
@@ -209,15 +223,20 @@ def _dtype_lines(case: Case) -> list[str]:
     lines = []
     for entry in case.dtypes:
         names = [fqn for fqn in facts(case).parameters if is_within(fqn, entry.target)]
-        lines += [*assignment("names_below", names), "for p in map(model.get_parameter, names_below):"]
+        lines += [
+            *assignment("names_below", names),
+            "for p in map(model.get_parameter, names_below):",
+        ]
         lines.append(f"    p.data = p.data.to(torch.{entry.dtype})")
     return lines
 
 
 def materialize_source(case: Case, *, seeds: bool) -> str:
-    """The function ``materialize``: memory and values for a model that was wrapped on the meta device.
+    """The function ``materialize``: memory and values for a model that was wrapped on the meta
+    device.
 
-    ``to_empty`` makes a new parameter at every place that has it; offloaded parameters belong on the CPU.
+    ``to_empty`` makes a new parameter at every place that has it; offloaded parameters belong on
+    the CPU.
     """
     offloads = any(group.offload is not None for group in case.wrap)
     ties = [f"    model.{tie.parameter} = model.{tie.source}" for tie in case.ties]

@@ -42,7 +42,13 @@ _SEVERAL = {
         *("set_model_state_dict", "set_optimizer_state_dict"),
     ),
     "torch.distributed.fsdp": (
-        *("BackwardPrefetch", "CPUOffload", "CPUOffloadPolicy", "FSDPModule", "FullyShardedDataParallel"),
+        *(
+            "BackwardPrefetch",
+            "CPUOffload",
+            "CPUOffloadPolicy",
+            "FSDPModule",
+            "FullyShardedDataParallel",
+        ),
         *("MixedPrecision", "MixedPrecisionPolicy", "ShardingStrategy"),
         *("fully_shard", "register_fsdp_forward_method", "share_comm_ctx"),
     ),
@@ -64,7 +70,9 @@ def import_block(body: str) -> str:
 
 
 def _used_lines(lines: Iterable[str], used: set[str]) -> list[str]:
-    """Those of ``lines`` that import something used: the last word of each is the name it binds."""
+    """Those of ``lines`` that import something used: the last word of each is the name it
+    binds.
+    """
     return [line for line in lines if line.rpartition(" ")[2] in used]
 
 
@@ -76,7 +84,9 @@ def _torch_lines(used: set[str]) -> Iterator[str]:
             if len(line) <= 110:
                 yield line
             else:
-                yield "\n".join([f"from {module} import (", *(f"    {name}," for name in found), ")"])
+                yield "\n".join(
+                    [f"from {module} import (", *(f"    {name}," for name in found), ")"]
+                )
 
 
 def _order(line: str) -> tuple[bool, str]:

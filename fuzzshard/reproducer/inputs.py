@@ -19,7 +19,9 @@ def tuple_text(items: Sequence[str]) -> str:
 
 
 class InputNames:
-    """Names the tensors of the batches that ``ops`` use: ``x`` where there is one, else ``x3_1``."""
+    """Names the tensors of the batches that ``ops`` use: ``x`` where there is one, else
+    ``x3_1``.
+    """
 
     def __init__(self, case: Case, ops: Sequence[Op]) -> None:
         self.case = case
@@ -31,13 +33,16 @@ class InputNames:
         self._rank = 0 if case.inputs.same_on_ranks else "rank"
 
     def shape(self, batch: int, *sizes: int) -> list[str]:
-        """The dimensions of a tensor of a batch: rows, the sequence if there is one, then ``sizes``."""
+        """The dimensions of a tensor of a batch: rows, the sequence if there is one, then
+        ``sizes``.
+        """
         rows, seq = rows_of_batch(self.case, batch), self.case.inputs.seq
         own = f"{list(rows)}[rank]" if len(set(rows)) > 1 else str(rows[0])
         return [own, *([str(seq)] if seq else []), *map(str, sizes)]
 
     def arguments(self, op: Call, *, moves: bool, shared: bool) -> list[str]:
-        """What a forward passes; inputs on the host are moved by hand unless the engine ``moves`` them.
+        """What a forward passes; inputs on the host are moved by hand unless the engine ``moves``
+        them.
 
         The lines may be ``shared`` with the reference, which moves none.
         """
@@ -47,7 +52,9 @@ class InputNames:
         moved = [f"{variable}.to(device)" for variable in variables]
         if not moves:
             return moved
-        return [f"({m} if model is reference else {v})" for m, v in zip(moved, variables, strict=True)]
+        return [
+            f"({m} if model is reference else {v})" for m, v in zip(moved, variables, strict=True)
+        ]
 
     def change_dtype(self, dtype: str) -> None:
         """From now on inputs are of another dtype, and made anew."""
@@ -55,9 +62,13 @@ class InputNames:
         self._defined.clear()
 
     def name(self, kind: str, op: Call, index: int) -> str:
-        """What the values of an input or a target are made from: the arguments after their shape."""
+        """What the values of an input or a target are made from: the arguments after their
+        shape.
+        """
         dtype = f", dtype=torch.{self.cast}" if self.cast else ""
-        return f'{self.case.seed}, "{kind}", "{op.target}", {index}, {op.batch}, {self._rank}{dtype}'
+        return (
+            f'{self.case.seed}, "{kind}", "{op.target}", {index}, {op.batch}, {self._rank}{dtype}'
+        )
 
     def definitions(self, op: Call, uses: set[str]) -> list[str]:
         """Statements for the tensors of a batch, unless an earlier forward had it."""
@@ -87,7 +98,9 @@ class InputNames:
                 self._defined[key] = None
                 lines += [
                     f"{variable} = {input_expression(self.case, spec, self.shape(key[1]))}"
-                    for variable, spec in zip(self._variables(key), self._specs(key[0]), strict=True)
+                    for variable, spec in zip(
+                        self._variables(key), self._specs(key[0]), strict=True
+                    )
                 ]
         return lines
 
@@ -96,7 +109,9 @@ class InputNames:
         found = []
         for target, batch in self._defined:
             specs = self._specs(target)
-            for i, (variable, spec) in enumerate(zip(self._variables((target, batch)), specs, strict=True)):
+            for i, (variable, spec) in enumerate(
+                zip(self._variables((target, batch)), specs, strict=True)
+            ):
                 if spec.requires_grad:
                     label = f"input {i} of batch {batch}{' of ' + target if target else ''}"
                     found.append((label, variable))
@@ -105,7 +120,9 @@ class InputNames:
     def _variables(self, key: Batch) -> list[str]:
         target, batch = key
         stem = (
-            "x" if len(self._batches) == 1 else f"x{batch}{'_' if target else ''}{target.replace('.', '_')}"
+            "x"
+            if len(self._batches) == 1
+            else f"x{batch}{'_' if target else ''}{target.replace('.', '_')}"
         )
         count = len(self._specs(target))
         return [stem] if count == 1 else [f"{stem}_{i}" for i in range(count)]

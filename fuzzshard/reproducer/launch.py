@@ -1,6 +1,8 @@
-"""Runs a script with files preloaded: ``-m fuzzshard.reproducer.launch --preload FILE ... -- repro.py``.
+"""Runs a script with files preloaded: ``-m fuzzshard.reproducer.launch --preload FILE ... --
+repro.py``.
 
-Every file is imported and its ``apply()`` called, if it has one; then the script runs as ``__main__``.
+Every file is imported and its ``apply()`` called, if it has one; then the script runs as
+``__main__``.
 """
 
 from __future__ import annotations

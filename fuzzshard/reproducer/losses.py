@@ -13,7 +13,8 @@ from fuzzshard.case.schedule_state import follow
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """``taken``: by backward, the forwards whose losses it adds up. ``skipped``: backwards with none.
+    """``taken``: by backward, the forwards whose losses it adds up. ``skipped``: backwards with
+    none.
 
     A loss that depends on nothing trainable takes no part in a backward.
     """
@@ -36,7 +37,9 @@ def losses(case: Case, last: int) -> Losses:
     for at in itertools.islice(follow(case, rank=1), last + 1):  # a rank that every op runs on
         if (call := at.op.call) is not None:
             outputs = flow.outputs(call.target, found.parameters.keys() - at.frozen, at.paths)
-            differentiable |= {at.index} if any(outputs[i] for i in call.used(len(outputs))) else set()
+            differentiable |= (
+                {at.index} if any(outputs[i] for i in call.used(len(outputs))) else set()
+            )
         if at.op.takes:
             taken = [each.place for each in at.taken if each.place in differentiable]
             if taken:
@@ -47,7 +50,8 @@ def losses(case: Case, last: int) -> Losses:
 
 
 def microbatches(case: Case, last: int) -> int:
-    """How many microbatches of one kind the ops up to ``last`` are, after flags alone; 0 for anything else.
+    """How many microbatches of one kind the ops up to ``last`` are, after flags alone; 0 for
+    anything else.
 
     They differ in their data only: the model has no state of its own that a forward changes.
     """

@@ -1,4 +1,6 @@
-"""The mesh of a script, and what a rank is in it: statements, and the expressions that other code uses."""
+"""The mesh of a script, and what a rank is in it: statements, and the expressions that other code
+uses.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,23 @@ from fuzzshard.case.graph import has_alias
 
 
 class MeshNames:
-    """The variables and expressions that stand for the mesh of a case; :mod:`fuzzshard.engines.mesh`.
+    """The variables and expressions that stand for the mesh of a case;
+    :mod:`fuzzshard.engines.mesh`.
 
-    ``flat`` meshes have data-parallel axes only: the world is the data-parallel group then, and a script
-    says nothing about groups.
+    ``flat`` meshes have data-parallel axes only: the world is the data-parallel group then, and a
+    script says nothing about groups.
     """
 
     def __init__(self, case: Case) -> None:
         mesh = case.mesh
         self.flat = mesh.tensor is None and mesh.pipeline is None
         shard = "shard" if self.flat or mesh.replicate is not None else "dp"
-        sizes = {"pp": mesh.pipeline, "replicate": mesh.replicate, shard: mesh.shard, "tp": mesh.tensor}
+        sizes = {
+            "pp": mesh.pipeline,
+            "replicate": mesh.replicate,
+            shard: mesh.shard,
+            "tp": mesh.tensor,
+        }
         self.sizes = {axis: size for axis, size in sizes.items() if size is not None}
         self.data = tuple(axis for axis in ("replicate", "shard", "dp") if axis in self.sizes)
         self.named = len(self.sizes) > 1 or _may_shard_twice(case)
@@ -29,7 +37,9 @@ class MeshNames:
         variable = "mesh" if self.flat else "world_mesh"
         if not self.named:
             return f"{variable} = init_device_mesh(device, {shape})"
-        return f"{variable} = init_device_mesh(device, {shape}, mesh_dim_names={names})".replace("'", '"')
+        return f"{variable} = init_device_mesh(device, {shape}, mesh_dim_names={names})".replace(
+            "'", '"'
+        )
 
     def slices(self) -> list[str]:
         """Statements for the data-parallel mesh, this rank's number in it, and its group."""
@@ -41,7 +51,8 @@ class MeshNames:
             return [*lines, "rank = mesh.get_local_rank()", "group = mesh.get_group()"]
         return [
             *lines,
-            f'rank = mesh.get_local_rank("replicate") * {self.sizes["shard"]} + mesh.get_local_rank("shard")',
+            f'rank = mesh.get_local_rank("replicate") * {self.sizes["shard"]} + '
+            'mesh.get_local_rank("shard")',
             'group = mesh._flatten("data").get_group()',
         ]
 
@@ -52,7 +63,9 @@ class MeshNames:
 
     @property
     def process_group(self) -> str:
-        """The keyword argument by which an engine gets the data-parallel ranks, where it has to."""
+        """The keyword argument by which an engine gets the data-parallel ranks, where it has
+        to.
+        """
         return "" if self.flat else "process_group=group"
 
     @property
@@ -62,7 +75,8 @@ class MeshNames:
 
 
 def _may_shard_twice(case: Case) -> bool:
-    """Whether a module below a wrapped one may be wrapped outside of it once more, on axes that have names.
+    """Whether a module below a wrapped one may be wrapped outside of it once more, on axes that
+    have names.
 
     Only an axis of one rank lets ``fully_shard`` do so.
     """

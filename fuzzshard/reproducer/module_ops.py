@@ -86,4 +86,6 @@ class Flags:
         return [f"if isinstance({called}, {ENGINE_CLASSES[self.scope.engine]}):", *indented(lines)]
 
     def _replicate(self, synced: bool) -> list[str]:
-        return self.scope.unless_reference([f"{self.scope.called}.set_requires_gradient_sync({synced})"])
+        return self.scope.unless_reference(
+            [f"{self.scope.called}.set_requires_gradient_sync({synced})"]
+        )

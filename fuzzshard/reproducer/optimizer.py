@@ -32,7 +32,9 @@ def optimizer_line(case: Case, parameters: str) -> str:
     spec = case.optimizer
     kind = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[spec.kind]
     momentum = f", momentum={spec.momentum}" if spec.kind == "sgd" and spec.momentum else ""
-    decay = f", weight_decay={spec.weight_decay}" if spec.weight_decay or spec.kind == "adamw" else ""
+    decay = (
+        f", weight_decay={spec.weight_decay}" if spec.weight_decay or spec.kind == "adamw" else ""
+    )
     foreach = "" if spec.foreach is None else f", foreach={spec.foreach}"
     return f"optimizer = torch.optim.{kind}({parameters}, lr={spec.lr}{momentum}{decay}{foreach})"
 
@@ -64,11 +66,17 @@ def mixes_kinds(scope: Scope) -> bool:
     owners = set(facts(case).owners.values())
     groups = [case.wrap[owner] for owner in owners if owner is not None]
     offloaded = {group.offload is not None for group in groups}
-    return len({owner is None for owner in owners}) > 1 or len(offloaded) > 1 or bool(case.tensor_parallel)
+    return (
+        len({owner is None for owner in owners}) > 1
+        or len(offloaded) > 1
+        or bool(case.tensor_parallel)
+    )
 
 
 def named_one_by_one(scope: Scope) -> list[str]:
-    """The parameters that the optimizer gets, where a script can name all of them; empty elsewhere."""
+    """The parameters that the optimizer gets, where a script can name all of them; empty
+    elsewhere.
+    """
     excluded = set(_excluded(scope))
     if not scope.aim.seeded or not excluded or scope.has_flat_parameters:
         return []

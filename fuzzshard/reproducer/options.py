@@ -16,7 +16,11 @@ _SHARD_DIMS = {
     "last": "Shard(-1)",
     "largest": "Shard(d) if (d := p.shape.index(max(p.shape))) else None",
 }
-_STYLES = {"colwise": "ColwiseParallel", "rowwise": "RowwiseParallel", "sequence": "SequenceParallel"}
+_STYLES = {
+    "colwise": "ColwiseParallel",
+    "rowwise": "RowwiseParallel",
+    "sequence": "SequenceParallel",
+}
 _LAYOUTS = {"replicate": "Replicate()", "sequence": "Shard(1)"}
 
 
@@ -92,8 +96,12 @@ def ddp_hook_lines(spec: DDP, module: str, group: str) -> list[str]:
 
 def ddp_method_lines(spec: DDP, ddp: str) -> list[str]:
     """What is set on ``ddp`` once it is constructed; nobody leaves the join context."""
-    lines = [f"{ddp}.require_manual_backward_finalization = True"] if spec.manual_finalization else []
-    return lines + ([f"{ddp}.join({_JOIN[spec.join]}).__enter__()"] if spec.join is not None else [])
+    lines = (
+        [f"{ddp}.require_manual_backward_finalization = True"] if spec.manual_finalization else []
+    )
+    return lines + (
+        [f"{ddp}.join({_JOIN[spec.join]}).__enter__()"] if spec.join is not None else []
+    )
 
 
 def fsdp1_arguments(spec: FSDP1) -> list[str]:
@@ -135,7 +143,9 @@ def fsdp1_hook_lines(spec: FSDP1, fsdp: str, group: str, *, shards: bool) -> lis
         return []
     if spec.hook == "torch":
         name = "reduce_scatter_hook" if shards else "allreduce_hook"
-        return [f"{fsdp}.register_comm_hook(default_hooks.DefaultState({group}), default_hooks.{name})"]
+        return [
+            f"{fsdp}.register_comm_hook(default_hooks.DefaultState({group}), default_hooks.{name})"
+        ]
     reduced = (
         "dist.reduce_scatter_tensor(shard, grad, group=group)"
         if shards
@@ -165,14 +175,19 @@ def fsdp1_summon_lines(spec: FSDP1, fsdp: str, *, shards: bool) -> list[str]:
         f"    torch._foreach_mul_(list({fsdp}.parameters()), {factor})",
     ]
     if factor == 2:
-        lines += ["with torch.no_grad():", f"    torch._foreach_mul_(list({fsdp}.parameters()), 0.5)"]
+        lines += [
+            "with torch.no_grad():",
+            f"    torch._foreach_mul_(list({fsdp}.parameters()), 0.5)",
+        ]
     return lines
 
 
 def _fsdp1_policy(precision: Precision) -> str:
     named = {"param": precision.param, "reduce": precision.reduce, "buffer": precision.param}
     arguments = [f"{name}_dtype=torch.{dtype}" for name, dtype in named.items() if dtype]
-    return ", ".join([*arguments, *([] if precision.cast_inputs else ["cast_root_forward_inputs=False"])])
+    return ", ".join(
+        [*arguments, *([] if precision.cast_inputs else ["cast_root_forward_inputs=False"])]
+    )
 
 
 def parallel_style(plan: TensorParallel) -> str:

@@ -36,8 +36,8 @@ _NO_MATTER_OF_VALUES = ("presence", "held", "outlives", "accumulation")
 class Program:
     """Writes the ops up to the one that the aim looks at; ``lines`` is the result.
 
-    ``called`` is the variable that a forward of the root calls, ``model`` the one whose attributes are
-    modules and parameters: they differ for engines that put a module around the model.
+    ``called`` is the variable that a forward of the root calls, ``model`` the one whose attributes
+    are modules and parameters: they differ for engines that put a module around the model.
     """
 
     def __init__(self, case: Case, aim: Aim, *, called: str, model: str) -> None:
@@ -62,7 +62,12 @@ class Program:
             inlines=self.sync.plain and aim.kind not in _STOPS_AT_OP,
         )
         self.backwards = BackwardLines(
-            self.scope, self.ops, self.forwards, self.sync, self.flags, reference=self.averages_reference
+            self.scope,
+            self.ops,
+            self.forwards,
+            self.sync,
+            self.flags,
+            reference=self.averages_reference,
         )
         self._at = ScheduleState(case)
         self.taken = False
@@ -82,7 +87,9 @@ class Program:
 
     @property
     def averages_reference(self) -> bool:
-        """Whether gradients are averaged by hand for the reference, all of them, and for no other model."""
+        """Whether gradients are averaged by hand for the reference, all of them, and for no other
+        model.
+        """
         engine_does = self.aim.engine != "fully_shard" or None not in self.facts.owners.values()
         return self.aim.seeded and self.aim.kind == "compare" and self.sync.plain and engine_does
 
@@ -109,7 +116,9 @@ class Program:
             owners &= {None} if self.aim.engine == "fully_shard" else set()
         plan = sync_plan(self.case, self.aim, self.last, owners, self.losses.taken)
         return (
-            dataclasses.replace(plan, plain=False) if self.case.tensor_parallel and None in owners else plan
+            dataclasses.replace(plan, plain=False)
+            if self.case.tensor_parallel and None in owners
+            else plan
         )
 
     def _setup(self) -> list[str]:
@@ -129,10 +138,15 @@ class Program:
         if parameter := self.watch.parameter:
             lines.append(f"{parameter} = {at(self.scope.model, self.aim.name)}")
         is_returned = self.watch.watched or self.aim.kind == "presence"
-        if (watched and not is_returned) or self.aim.kind == "replicas" or uses_parameters(self.scope):
+        if (
+            (watched and not is_returned)
+            or self.aim.kind == "replicas"
+            or uses_parameters(self.scope)
+        ):
             lines.append(f"params = {self.scope.parameters(self.scope.model)}")
         has_optimizer = any(
-            op.updates or op.zeroes_gradients or op.via or op.loads or op.corrupts for op in self.ops
+            op.updates or op.zeroes_gradients or op.via or op.loads or op.corrupts
+            for op in self.ops
         )
         return [*lines, *(optimizer_lines(self.scope) if has_optimizer else [])]
 
@@ -152,12 +166,15 @@ class Program:
         return self.aim.op == index and self.aim.kind in _STOPS_AT_OP
 
     def reshard(self) -> list[str]:
-        """Parameters may only change while they are sharded, says the docstring of ``fully_shard``."""
+        """Parameters may only change while they are sharded, says the docstring of
+        ``fully_shard``.
+        """
         if not self.scope.shards or not self._at.may_be_unsharded:
             return []
         self.scope.uses.add("FSDPModule")
         return [
-            f"for module in {self.scope.model}.modules():  # only sharded parameters may be changed",
+            f"for module in {self.scope.model}.modules():  # only sharded parameters may be "
+            "changed",
             "    if isinstance(module, FSDPModule):",
             "        module.reshard()",
         ]
@@ -170,7 +187,9 @@ class Program:
 
     def requires_grad_lines(self, target: str, value: bool) -> list[str]:
         """Sets ``requires_grad``."""
-        set_lines = flat_requires_grad_lines if self.scope.has_flat_parameters else requires_grad_lines
+        set_lines = (
+            flat_requires_grad_lines if self.scope.has_flat_parameters else requires_grad_lines
+        )
         return set_lines(self.case, self.scope.model, target, value)
 
     def multiplies(self, factor: float) -> bool:
@@ -178,7 +197,9 @@ class Program:
         return multiplies(factor, self.case.mesh.shard)
 
     def clip_lines(self, arguments: str) -> list[str]:
-        """FSDP1 has a method of its own; what ``clip_grad_norm_`` cannot take together is done by hand."""
+        """FSDP1 has a method of its own; what ``clip_grad_norm_`` cannot take together is done by
+        hand.
+        """
         scope = self.scope
         plain = f"torch.nn.utils.clip_grad_norm_({scope.model}.parameters(), {arguments})"
         if scope.engine == "fsdp1":
@@ -186,7 +207,12 @@ class Program:
             if not scope.aim.trains_reference:
                 return [own]
             kind = ENGINE_CLASSES[scope.engine]
-            return [f"if isinstance({scope.called}, {kind}):", f"    {own}", "else:", f"    {plain}"]
+            return [
+                f"if isinstance({scope.called}, {kind}):",
+                f"    {own}",
+                "else:",
+                f"    {plain}",
+            ]
         offloads = any(group.offload is not None for group in scope.case.wrap)
         if scope.shards and (offloads or mixes_kinds(scope)):
             scope.uses.add("clip_grad_norm")
@@ -198,9 +224,14 @@ class Program:
         events = module_ops.event_lines(self.scope)
         if self.aim.engine != "fsdp1":
             return events
-        lines = fsdp1_summon_lines(self.case.fsdp1, self.scope.called, shards=fsdp1_shards(self.case))
+        lines = fsdp1_summon_lines(
+            self.case.fsdp1, self.scope.called, shards=fsdp1_shards(self.case)
+        )
         if lines and self.aim.trains_reference:
-            lines = [f"if isinstance({self.scope.called}, FullyShardedDataParallel):", *indented(lines)]
+            lines = [
+                f"if isinstance({self.scope.called}, FullyShardedDataParallel):",
+                *indented(lines),
+            ]
         return [*events, *lines]
 
     def rebuild(self, index: int) -> list[str]:
@@ -213,7 +244,9 @@ class Program:
         )
         self.taken = False
         self.flags = self.backwards.flags = module_ops.Flags(self.scope)
-        lines += [line for op in self.ops[:index] for line in on_ranks(op.ranks, op.lines_again(self))]
+        lines += [
+            line for op in self.ops[:index] for line in on_ranks(op.ranks, op.lines_again(self))
+        ]
         return [*lines, *self.renewed(), *(["local = {}"] if self.sums else [])]
 
     @property

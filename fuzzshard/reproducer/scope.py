@@ -1,4 +1,6 @@
-"""What statements of a script are written for: the case, what is looked at, and the variables there are."""
+"""What statements of a script are written for: the case, what is looked at, and the variables
+there are.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def indented(lines: list[str]) -> list[str]:
 
 
 def merged(lines: list[str]) -> list[str]:
-    """``lines`` where an ``if`` that follows another one of the same condition goes on with its body."""
+    """``lines`` where an ``if`` that follows another one of the same condition goes on with its
+    body.
+    """
     result: list[str] = []
     condition = ""
     for line in lines:
@@ -46,10 +50,11 @@ def on_ranks(ranks: Ranks, lines: list[str]) -> list[str]:
 
 @dataclasses.dataclass
 class Scope:
-    """``called`` is the variable that a forward of the root calls; attributes of ``model`` are modules.
+    """``called`` is the variable that a forward of the root calls; attributes of ``model`` are
+    modules.
 
-    They differ for engines that put a module around the model. ``uses`` collects the names of helpers to
-    define.
+    They differ for engines that put a module around the model. ``uses`` collects the names of
+    helpers to define.
     """
 
     case: Case
@@ -70,13 +75,17 @@ class Scope:
 
     @property
     def has_wrapper_modules(self) -> bool:
-        """Whether attributes of ``model`` may be set on a wrapper in place of the module that is meant."""
+        """Whether attributes of ``model`` may be set on a wrapper in place of the module that is
+        meant.
+        """
         wrapped = any(c.implementation == "wrapper" for c in self.case.checkpoints)
         return wrapped or self.engine == "fsdp1"
 
     @property
     def renamed(self) -> bool:
-        """Whether the names that a wrapped model gives its parameters differ from the plain model's."""
+        """Whether the names that a wrapped model gives its parameters differ from the plain
+        model's.
+        """
         return self.engine in ENGINE_CLASSES or self.has_wrapper_modules
 
     @property
@@ -118,7 +127,9 @@ class Scope:
         return [f"if {self.called} is not reference:", *indented(lines)]
 
     def path_lines(self, block: str, path: int) -> list[str]:
-        """Chooses among alternatives; found by its class where a wrapper would get the attribute."""
+        """Chooses among alternatives; found by its class where a wrapper would get the
+        attribute.
+        """
         if not block or not self.has_wrapper_modules:
             return [f"{at(self.model, block)}.path = {path}"]
         return [

@@ -1,4 +1,6 @@
-"""Assembles the script from the model's source, the helpers it needs, one program and one verdict."""
+"""Assembles the script from the model's source, the helpers it needs, one program and one
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,12 @@ from fuzzshard.verdict import Finding
 def scripts(
     case: Case, *, signature: str, findings: Sequence[Finding], torch_version: str = ""
 ) -> Iterator[str]:
-    """Scripts that may show a finding, the one that reads best first: run them, and keep the first that does.
+    """Scripts that may show a finding, the one that reads best first: run them, and keep the first
+    that does.
 
-    First with values as anyone would write them, then with those that the finding was seen with; for the
-    primary one of ``findings``, then for others, which the same cause has broken. Raises :class:`UsageError`
-    where none can be written.
+    First with values as anyone would write them, then with those that the finding was seen with;
+    for the primary one of ``findings``, then for others, which the same cause has broken. Raises
+    :class:`UsageError` where none can be written.
     """
     first_of_each = {finding.oracle: finding for finding in reversed(findings)}
     offered: list[Finding | None] = [
@@ -37,7 +40,11 @@ def scripts(
     for finding, values in itertools.product(offered or [None], VALUES):
         try:
             text = script(
-                case, signature=signature, finding=finding, torch_version=torch_version, values=values
+                case,
+                signature=signature,
+                finding=finding,
+                torch_version=torch_version,
+                values=values,
             )
         except UsageError as error:
             obstacle = error
@@ -59,11 +66,11 @@ def script(
 ) -> str:
     """The text of a standalone ``repro.py``: exits 1 where ``case`` shows ``finding``, else 0.
 
-    With a finding it looks at the very tensors and the op that the finding names, and requires what the
-    finding's rung requires. From a ``signature`` alone it looks at everything of that kind; with
-    neither it compares all tensors. ``values`` that are seeded may not show it.
-    ``torch_version`` is that of the finding, by default the installed
-    one. Raises :class:`UsageError` where nothing but replaying the case shows the finding.
+    With a finding it looks at the very tensors and the op that the finding names, and requires
+    what the finding's rung requires. From a ``signature`` alone it looks at everything of that
+    kind; with neither it compares all tensors. ``values`` that are seeded may not show it.
+    ``torch_version`` is that of the finding, by default the installed one. Raises
+    :class:`UsageError` where nothing but replaying the case shows the finding.
     """
     aim = aim_of(case, signature, finding, values)
     version = torch_version or importlib.metadata.version("torch")

@@ -1,7 +1,9 @@
-"""Values as anyone would write them, from ``torch.manual_seed``: the model of a script and its inputs.
+"""Values as anyone would write them, from ``torch.manual_seed``: the model of a script and its
+inputs.
 
-They are not the values of the case: most findings do not depend on values at all, and a script is run before
-it is saved. The comparison of those that do allows for what the other values change (:func:`tolerance`).
+They are not the values of the case: most findings do not depend on values at all, and a script is
+run before it is saved. The comparison of those that do allows for what the other values change
+(:func:`tolerance`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def seed_line(case: Case) -> str:
 
 
 def input_expression(case: Case, spec: TensorSpec, leading: Sequence[str]) -> str:
-    """Draws one input; ``leading`` are the expressions of its dimensions but for the last of a float."""
+    """Draws one input; ``leading`` are the expressions of its dimensions but for the last of a
+    float.
+    """
     where = "" if case.inputs.on_host else ", device=device"
     if spec.kind == "ids":
         comma = "," * (len(leading) == 1)
@@ -42,7 +46,8 @@ def input_expression(case: Case, spec: TensorSpec, leading: Sequence[str]) -> st
 
 
 def tolerance(case: Case, aim: Aim) -> float:
-    """What the engine may differ by: nothing, or halfway (in digits) from rounding to the finding's error.
+    """What the engine may differ by: nothing, or halfway (in digits) from rounding to the
+    finding's error.
 
     Nothing where bits were compared and nothing was reduced yet.
     """

@@ -29,10 +29,15 @@ def call_lines(function: str, arguments: list[str]) -> list[str]:
 
 
 def requires_grad_lines(case: Case, root: str, target: str, value: bool) -> list[str]:
-    """Sets ``requires_grad`` of the parameters whose FQN is at or below ``target``, and of no others."""
+    """Sets ``requires_grad`` of the parameters whose FQN is at or below ``target``, and of no
+    others.
+    """
     if _holds_others(case, target):
         names = tuple(fqn for fqn in facts(case).parameters if is_within(fqn, target))
-        loop = ["for name in names_below:", f"    {root}.get_parameter(name).requires_grad_({value})"]
+        loop = [
+            "for name in names_below:",
+            f"    {root}.get_parameter(name).requires_grad_({value})",
+        ]
         return [*assignment("names_below", names), *loop]
     return [f"{at(root, target)}.requires_grad_({value})"]
 
@@ -43,7 +48,10 @@ def flat_requires_grad_lines(case: Case, root: str, target: str, value: bool) ->
     if all(is_within(unit, target) for unit in named):
         return [f"{at(root, target)}.requires_grad_({value})"]
     plain = at(root, target)
-    return [f'getattr({at(root, unit)}, "_flat_param", {plain}).requires_grad_({value})' for unit in named]
+    return [
+        f'getattr({at(root, unit)}, "_flat_param", {plain}).requires_grad_({value})'
+        for unit in named
+    ]
 
 
 def _holds_others(case: Case, target: str) -> bool:
@@ -61,7 +69,9 @@ def freeze_lines(case: Case, root: str, *, after_wrap: bool, flat: bool = False)
 
 
 def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
-    """Activation checkpointing; a batch norm computed twice counts twice, also in the reference."""
+    """Activation checkpointing; a batch norm computed twice counts twice, also in the
+    reference.
+    """
     lines = []
     for checkpoint in case.checkpoints:
         module = at(root, checkpoint.module)

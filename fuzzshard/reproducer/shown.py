@@ -1,7 +1,8 @@
-"""Whether a script that ran showed the very finding it was written for, or failed for another reason.
+"""Whether a script that ran showed the very finding it was written for, or failed for another
+reason.
 
-Only with this can a script be run where it was not written: under another torch an import may fail, or an
-argument be unknown, and none of that is the finding.
+Only with this can a script be run where it was not written: under another torch an import may
+fail, or an argument be unknown, and none of that is the finding.
 """
 
 from __future__ import annotations
@@ -12,11 +13,19 @@ from typing import Protocol
 
 from fuzzshard.identity import function, has_message, said, without_run
 
-_RAISED = re.compile(r"^(?:\[rank\d+\]:\s?)?((?:\w+\.)*\w*(?:Error|Exception))(?::\s*(.*))?$", re.M)
+_RAISED = re.compile(
+    r"^(?:\[rank\d+\]:\s?)?((?:\w+\.)*\w*(?:Error|Exception))(?::\s*(.*))?$", re.M
+)
 
 _OF_TORCHRUN = "ChildFailedError"
 
-_NOT_A_LOST_RANK = ("AssertionError", "AttributeError", "ImportError", "ModuleNotFoundError", "TypeError")
+_NOT_A_LOST_RANK = (
+    "AssertionError",
+    "AttributeError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "TypeError",
+)
 
 
 class Ran(Protocol):
@@ -40,11 +49,12 @@ class Shown(enum.StrEnum):
 
 
 def shown(result: Ran, signature: str, observed: str = "") -> Shown:
-    """What ``result`` says of the finding with this ``signature``; without one, any failure shows it.
+    """What ``result`` says of the finding with this ``signature``; without one, any failure shows
+    it.
 
-    A divergence fails an assertion, a crash raises the same class of error, with the message ``observed`` or
-    in the same function of torch, which other versions may call otherwise (:mod:`fuzzshard.identity`); a
-    death has its signal.
+    A divergence fails an assertion, a crash raises the same class of error, with the message
+    ``observed`` or in the same function of torch, which other versions may call otherwise
+    (:mod:`fuzzshard.identity`); a death has its signal.
     """
     if not result.fails:
         return Shown.NO
@@ -62,7 +72,9 @@ def _fails_so(output: str, kind: str, detail: str, observed: str) -> bool:
         case "crash":
             name, where = detail.partition(" in ")[0], re.escape(function(detail))
             same_message = has_message(observed) and said(observed) in without_run(output)
-            return name in classes and (same_message or re.search(rf"\bin _*{where}\b", output) is not None)
+            return name in classes and (
+                same_message or re.search(rf"\bin _*{where}\b", output) is not None
+            )
         case "death":
             return detail in output
         case _:
@@ -70,7 +82,9 @@ def _fails_so(output: str, kind: str, detail: str, observed: str) -> bool:
 
 
 def raised(output: str) -> list[tuple[str, str]]:
-    """The classes and messages of the errors that tracebacks end with, but torchrun's own, each once."""
+    """The classes and messages of the errors that tracebacks end with, but torchrun's own, each
+    once.
+    """
     found = [(name.rpartition(".")[2], message) for name, message in _RAISED.findall(output)]
     return [pair for pair in dict.fromkeys(found) if pair[0] != _OF_TORCHRUN]
 

@@ -1,4 +1,6 @@
-"""The ops that save, corrupt and load state, as statements; :mod:`fuzzshard.training.states` runs them."""
+"""The ops that save, corrupt and load state, as statements; :mod:`fuzzshard.training.states` runs
+them.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class States:
 
     @property
     def _where(self) -> str:
-        """Slices along the pipeline each save for themselves, unless tensor parallelism needs all ranks."""
+        """Slices along the pipeline each save for themselves, unless tensor parallelism needs all
+        ranks.
+        """
         mesh = self.scope.case.mesh
         if mesh.pipeline is None or mesh.tensor is not None:
             return "checkpoint_id=folder"

@@ -10,11 +10,15 @@ from fuzzshard.verdict import MISSING, Finding
 _WIDTH = 108
 
 
-def story(aim: Aim, signature: str, finding: Finding | None, num_ranks: int, torch_version: str) -> str:
+def story(
+    aim: Aim, signature: str, finding: Finding | None, num_ranks: int, torch_version: str
+) -> str:
     """The comment at the top: how to run the script, what it shows, when it fails."""
     text = f"{_what(aim, signature, finding)} Found with torch {torch_version}."
     wrapped = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
-    run = f"torchrun --standalone --nproc-per-node {num_ranks} repro.py  (exits 1 while this is so)"
+    run = (
+        f"torchrun --standalone --nproc-per-node {num_ranks} repro.py  (exits 1 while this is so)"
+    )
     return "\n".join(f"# {line}" for line in [run, *wrapped])
 
 
@@ -28,12 +32,18 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
     match aim.kind:
         case "relation":
             what = f"{_thing(finding)} under {aim.engine}"
-            return f"{what} depends on what must not matter{'' if aim.seeded else ': ' + _observed(finding)}."
+            return (
+                f"{what} depends on what must not "
+                f"matter{'' if aim.seeded else ': ' + _observed(finding)}."
+            )
         case "error" | "warning":
             return f"Under {aim.engine}: observed {observed}, expected {expected}."
         case "communication" | "hooks":
             where = f" ({aim.name})" if aim.name else ""
-            return f"{aim.engine} in the last op here{where}: observed {observed}, expected {expected}."
+            return (
+                f"{aim.engine} in the last op here{where}: observed {observed}, expected "
+                f"{expected}."
+            )
         case "raise":
             verb = "raises" if finding.oracle == "exception" else "kills its process:"
             return f"{aim.engine} {verb} {observed}."
@@ -44,24 +54,42 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
         case "collectives":
             return f"Under {aim.engine} the ranks do not issue the same collectives."
         case "held" if finding.oracle == "unreduced_gradient":
-            return f"{_thing(finding)} under {aim.engine}: observed {observed}, expected {expected}."
+            return (
+                f"{_thing(finding)} under {aim.engine}: observed {observed}, expected {expected}."
+            )
         case "held" | "outlives":
-            return f"What {aim.engine} leaves behind of {finding.name}: {observed}, expected {expected}."
+            return (
+                f"What {aim.engine} leaves behind of {finding.name}: {observed}, expected "
+                f"{expected}."
+            )
         case "replicas":
             return f"Under {aim.engine} the ranks end with different parameters."
         case "presence":
             wanted = (
-                "has no gradient and should" if aim.expected == MISSING else "has a gradient and should not"
+                "has no gradient and should"
+                if aim.expected == MISSING
+                else "has a gradient and should not"
             )
             if aim.oracles == ("resume",):
                 wanted = "is lost" if aim.expected == MISSING else "is there and should not be"
-            return f"Under {aim.engine} {finding.name} {wanted}: observed {observed}, expected {expected}."
+            return (
+                f"Under {aim.engine} {finding.name} {wanted}: observed {observed}, expected "
+                f"{expected}."
+            )
         case "type":
-            return f"{_thing(finding)} under {aim.engine}: observed {observed}, expected {expected}."
+            return (
+                f"{_thing(finding)} under {aim.engine}: observed {observed}, expected {expected}."
+            )
         case "accumulation":
-            what = f"{_thing(finding)} under {aim.engine} is not the sum of what each microbatch leaves alone"
+            what = (
+                f"{_thing(finding)} under {aim.engine} is not the sum of what each microbatch "
+                "leaves alone"
+            )
         case "compare" if finding.oracle == "unreduced_gradient":
-            what = f"{_thing(finding)} under {aim.engine} is not what plain training adds up on the rank"
+            what = (
+                f"{_thing(finding)} under {aim.engine} is not what plain training adds up on "
+                "the rank"
+            )
         case "compare":
             what = f"{_thing(finding)} under {aim.engine} is not that of {_TRUTH}"
     if aim.seeded and finding.error is not None:

@@ -1,4 +1,5 @@
-"""Where gradients are averaged by hand, worked out from the schedule: the script states it, op by op.
+"""Where gradients are averaged by hand, worked out from the schedule: the script states it, op by
+op.
 
 The rules are those of :mod:`fuzzshard.engines.sync`, which needs torch.
 """
@@ -20,15 +21,16 @@ Owner = int | None
 
 @dataclasses.dataclass(frozen=True)
 class SyncPlan:
-    """``unsynced``: by backward, the parameters that it only accumulates. ``divisors``: by backward, what the
-    gradients of parameters are divided by that is not the number of data-parallel ranks.
+    """``unsynced``: by backward, the parameters that it only accumulates. ``divisors``: by
+    backward, what the gradients of parameters are divided by that is not the number of
+    data-parallel ranks.
 
-    ``roots``: by parameter, its FSDP root, where there are several: a backward only finalises the groups
-    of the roots that it goes through. ``through``: by backward, the roots whose modules its forwards
-    called by themselves: it finalises them even if it brings them no gradient. ``plain``: gradients may
-    add up in ``.grad`` and be averaged there, because nothing reads them, or adds to them what is
-    averaged already, in between; or because none is averaged by hand.
-    ``clears``: the backward before which averages may be dropped, where only what comes after is looked at.
+    ``roots``: by parameter, its FSDP root, where there are several: a backward only finalises the
+    groups of the roots that it goes through. ``through``: by backward, the roots whose modules its
+    forwards called by themselves: it finalises them even if it brings them no gradient. ``plain``:
+    gradients may add up in ``.grad`` and be averaged there, because nothing reads them, or adds to
+    them what is averaged already, in between; or because none is averaged by hand. ``clears``: the
+    backward before which averages may be dropped, where only what comes after is looked at.
     """
 
     unsynced: Mapping[int, tuple[str, ...]]
@@ -45,8 +47,9 @@ def sync_plan(
 ) -> SyncPlan:
     """For ops up to ``last``; by backward, ``taken`` are its forwards.
 
-    Where a comparison is tolerant, what is averaged already may be averaged again: it stays what it is
-    but for rounding. What is compared with an unreduced gradient has nothing in it that is averaged.
+    Where a comparison is tolerant, what is averaged already may be averaged again: it stays what
+    it is but for rounding. What is compared with an unreduced gradient has nothing in it that is
+    averaged.
     """
     owners = {name: owner for name, owner in facts(case).owners.items() if owner in by_hand}
     groups = root_groups(case)
@@ -62,7 +65,9 @@ def sync_plan(
         if index in taken:
             names = tuple(name for name, owner in owners.items() if not at.flags.synced(owner))
             unsynced[index] = names
-            factors = {n: f for n, owner in owners.items() if (f := at.flags.divisors[owner]) != usual}
+            factors = {
+                n: f for n, owner in owners.items() if (f := at.flags.divisors[owner]) != usual
+            }
             divisors |= {index: factors} if factors else {}
             everything, nothing = len(names) == len(owners), not names
             plain &= (aim.tolerant or not averaged) and (everything or nothing)
@@ -98,4 +103,6 @@ def _is_one_factor(factors: Mapping[str, float], names: Collection[str]) -> bool
 
 def _roots_called(case: Case, groups: Sequence[int], forwards: list[int]) -> frozenset[int]:
     targets = {call.target for i in forwards if (call := case.schedule[i].call)}
-    return frozenset(r for r, group in zip(groups, case.wrap, strict=True) if targets & {*group.modules})
+    return frozenset(
+        r for r, group in zip(groups, case.wrap, strict=True) if targets & {*group.modules}
+    )

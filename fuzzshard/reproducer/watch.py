@@ -33,10 +33,11 @@ def output_expressions(case: Case, op: Call) -> list[str]:
 
 
 class Watch:
-    """Writes dicts from names to tensors: one that is returned after the aim's op, or one after every op.
+    """Writes dicts from names to tensors: one that is returned after the aim's op, or one after
+    every op.
 
-    Tensors that are kept while training goes on are copied. ``sums`` says that gradients that are not
-    averaged yet are kept in ``local``.
+    Tensors that are kept while training goes on are copied. ``sums`` says that gradients that are
+    not averaged yet are kept in ``local``.
     """
 
     def __init__(self, scope: Scope, ops: Sequence[Op], inputs: InputNames, *, sums: bool) -> None:
@@ -52,7 +53,11 @@ class Watch:
             return self._unreduced() if self.aim.watches(oracles[-1], index) else []
         if self.watched:
             wanted = any(self.aim.watches(oracle, index) for oracle in oracles)
-            if wanted and self.scope.engine == "fsdp1" and self.aim.oracles[0] in ("gradient", "parameter"):
+            if (
+                wanted
+                and self.scope.engine == "fsdp1"
+                and self.aim.oracles[0] in ("gradient", "parameter")
+            ):
                 return self._gathered()
             return [f"return {self.one()}"] if wanted else []
         lines = []
@@ -64,9 +69,13 @@ class Watch:
             if entries:
                 lines.append(f"seen |= {entries}" if keeps else f"return {entries}")
             elif keeps:
-                lines += [f'seen["op {index} {name}"] = snapshot({value})' for name, value in pairs]
+                lines += [
+                    f'seen["op {index} {name}"] = snapshot({value})' for name, value in pairs
+                ]
             elif pairs:
-                lines.append("return {" + ", ".join(f'"{name}": {value}' for name, value in pairs) + "}")
+                lines.append(
+                    "return {" + ", ".join(f'"{name}": {value}' for name, value in pairs) + "}"
+                )
         return lines
 
     @property
@@ -86,7 +95,9 @@ class Watch:
 
     @property
     def parameter(self) -> str:
-        """The variable of the parameter that is looked at from the start; empty if there is none."""
+        """The variable of the parameter that is looked at from the start; empty if there is
+        none.
+        """
         is_held = (
             self.scope.engine != "fsdp1"
             and self.watched
@@ -116,7 +127,9 @@ class Watch:
                 return dict(self._pairs(index, oracle))[name]
 
     def _unreduced(self) -> list[str]:
-        """What the reference has added up without averaging it, and what the engine holds in its place."""
+        """What the reference has added up without averaging it, and what the engine holds in its
+        place.
+        """
         name = self.aim.name
         local = f'local["{name}"]' if self.sums else f"{at(self.scope.model, name)}.grad"
         returned = [local, unreduced(self.scope)]
@@ -139,17 +152,29 @@ class Watch:
             case "output":
                 assert op.call is not None
                 outputs = output_expressions(self.case, op.call)
-                return [(f"output {i} of {op.call.target or 'the root'}", o) for i, o in enumerate(outputs)]
+                return [
+                    (f"output {i} of {op.call.target or 'the root'}", o)
+                    for i, o in enumerate(outputs)
+                ]
             case "loss":
                 return [("loss", self.loss(index))]
             case "input_gradient":
-                return [(name, f"{variable}.grad") for name, variable in self.inputs.differentiable()]
+                return [
+                    (name, f"{variable}.grad") for name, variable in self.inputs.differentiable()
+                ]
             case _:
                 return []
 
     def _comprehension(self, index: int, oracle: str) -> str:
-        """A dict comprehension over what has a name in the model; empty for what :meth:`_pairs` names."""
-        if self.scope.engine == "fsdp1" and oracle in ("gradient", "local_gradient", "parameter", "resume"):
+        """A dict comprehension over what has a name in the model; empty for what :meth:`_pairs`
+        names.
+        """
+        if self.scope.engine == "fsdp1" and oracle in (
+            "gradient",
+            "local_gradient",
+            "parameter",
+            "resume",
+        ):
             return self._whole(index, oracle)
         over = "n, p in params.items()"
         match oracle:
@@ -163,7 +188,10 @@ class Watch:
             case "resume":
                 names = _STATES[self.case.optimizer.kind.removesuffix("w")]
                 return self._entries(
-                    index, "{k} of {n}", "optimizer.state.get(p, {}).get(k)", f"{over} for k in {names}"
+                    index,
+                    "{k} of {n}",
+                    "optimizer.state.get(p, {}).get(k)",
+                    f"{over} for k in {names}",
                 )
             case "registered_parameter":
                 self.scope.uses.add("names")
@@ -177,7 +205,9 @@ class Watch:
                 return ""
         return self._entries(index, "{n}", value, over, oracle)
 
-    def _entries(self, index: int, name: str, value: str, over: str, oracle: str = "resume") -> str:
+    def _entries(
+        self, index: int, name: str, value: str, over: str, oracle: str = "resume"
+    ) -> str:
         if self.aim.op is None:
             return f'{{f"op {index} {oracle} {name}": snapshot({value}) for {over}}}'
         return f"{{{'n' if name == '{n}' else f'f{chr(34)}{name}{chr(34)}'}: {value} for {over}}}"
@@ -190,12 +220,15 @@ class Watch:
         return self.scope.engine == "fsdp1" and not self.case.fsdp1.use_orig_params
 
     def _gathered(self) -> list[str]:
-        """What FSDP1 has of one parameter; the gradient of a flat one as what a step makes of it."""
+        """What FSDP1 has of one parameter; the gradient of a flat one as what a step makes of
+        it.
+        """
         called, gradient = self.scope.called, self.aim.oracles[0] == "gradient"
         value, arguments, lines = at(self.scope.model, self.aim.name), called, []
         if gradient and self._flat_gradients:
             lines = [
-                "# FSDP1 gathers parameters and no flat gradients: a step of length 1 shows these.",
+                "# FSDP1 gathers parameters and no flat gradients: a step of length 1 shows "
+                "these.",
                 f"torch.optim.SGD({called}.parameters(), lr=1.0).step()",
             ]
         elif gradient:
@@ -208,10 +241,16 @@ class Watch:
 
     def _whole(self, index: int, oracle: str) -> str:
         """What FSDP1 has of parameters, gathered from its shards."""
-        if oracle in ("local_gradient", "resume") and not (oracle == "resume" and self._corrupts(index)):
-            raise UsageError(f"FSDP1 has no way to gather {oracle} for a script", "replay the case")
+        if oracle in ("local_gradient", "resume") and not (
+            oracle == "resume" and self._corrupts(index)
+        ):
+            raise UsageError(
+                f"FSDP1 has no way to gather {oracle} for a script", "replay the case"
+            )
         if oracle == "gradient" and self._flat_gradients:
-            raise UsageError("FSDP1 gathers no gradients of flat parameters for a script", "replay the case")
+            raise UsageError(
+                "FSDP1 gathers no gradients of flat parameters for a script", "replay the case"
+            )
         self.scope.uses |= {"whole"}
         value = f"whole({self.scope.called}{', gradients=True' if oracle == 'gradient' else ''})"
         if self.aim.op is None:

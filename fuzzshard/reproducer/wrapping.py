@@ -28,7 +28,8 @@ def engine_lines(
 ) -> list[str]:
     """Builds ``model`` and parallelises it in place; what an engine puts around it comes later.
 
-    With ``seeds`` the values are those of the variable ``seed``. ``made`` are other statements that build it.
+    With ``seeds`` the values are those of the variable ``seed``. ``made`` are other statements
+    that build it.
     """
     if engine != "fully_shard":
         lines = [
@@ -81,19 +82,26 @@ def wrap_lines(case: Case, model: str) -> list[str]:
     for group in case.wrap:
         modules = ", ".join(at(model, path) for path in group.modules)
         listed = modules if len(group.modules) == 1 else f"[{modules}]"
-        lines += call_lines("fully_shard", [listed, "mesh=mesh", *group_arguments(group), *ignored])
+        lines += call_lines(
+            "fully_shard", [listed, "mesh=mesh", *group_arguments(group), *ignored]
+        )
     if any("allocate" in group.communication for group in case.wrap):
         axis = "" if case.mesh.replicate is None else '"shard"'
         lines.append(
-            f"dist.barrier(mesh.get_group({axis}))  # NCCL allocates for a communicator that is there"
+            f"dist.barrier(mesh.get_group({axis}))  # NCCL allocates for a communicator that is "
+            "there"
         )
     told = {option for group in case.wrap for option in group.communication}
     lines += [line for option in CUSTOM if option in told for line in _CUSTOM_COMM[option]]
     for group in case.wrap:
         lines += _prefetch_lines(group, model)
         module = at(model, group.modules[0])
-        lines += [f"{module}.{_COMMUNICATION[o]}" for o in group.communication if o in _COMMUNICATION]
-    if sharing := [at(model, g.modules[0]) for g in case.wrap if "share_streams" in g.communication]:
+        lines += [
+            f"{module}.{_COMMUNICATION[o]}" for o in group.communication if o in _COMMUNICATION
+        ]
+    if sharing := [
+        at(model, g.modules[0]) for g in case.wrap if "share_streams" in g.communication
+    ]:
         lines.append(f"share_comm_ctx([{', '.join(sharing)}])")
     if case.finalize is not None:
         lines.append(f"{model}.set_manual_backward_finalization(True)")
@@ -136,7 +144,8 @@ _CUSTOM_COMM = {
         "class PlainReduceScatter:  # as fully_shard does it by itself",
         *_ALLOCATE,
         "    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):",
-        "        return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)",
+        "        return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, "
+        "async_op)",
         "",
     ],
 }
@@ -184,7 +193,10 @@ def _fsdp1_initial_lines(case: Case, model: str) -> list[str]:
     """Takes their values from parameters, before FSDP1 gives them back."""
     match case.fsdp1.initial:
         case "applied":
-            return ["with torch.no_grad():", f"    torch._foreach_mul_(list({model}.parameters()), 0.5)"]
+            return [
+                "with torch.no_grad():",
+                f"    torch._foreach_mul_(list({model}.parameters()), 0.5)",
+            ]
         case "first_rank":
             tensors = f"(*{model}.parameters(), *{model}.buffers())"
             return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
@@ -195,7 +207,8 @@ def _fsdp1_initial_lines(case: Case, model: str) -> list[str]:
                 "def initialize(module):",
                 "    module.to_empty(device=device, recurse=False)",
                 "    for kind in (nn.Module.parameters, nn.Module.buffers):",
-                "        for tensor, value in zip(kind(module, False), kind(plain[module], False)):",
+                "        for tensor, value in zip(kind(module, False), kind(plain[module], "
+                "False)):",
                 "            tensor.data.copy_(value)",
             ]
         case _:
@@ -206,7 +219,9 @@ def _initial_lines(case: Case, model: str, *, buffers: bool) -> list[str]:
     """Takes their values from all ranks but the first, before DDP synchronises them."""
     if case.ddp.initial != "first_rank":
         return []
-    tensors = f"(*{model}.parameters(), *{model}.buffers())" if buffers else f"{model}.parameters()"
+    tensors = (
+        f"(*{model}.parameters(), *{model}.buffers())" if buffers else f"{model}.parameters()"
+    )
     return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
 
 
@@ -215,7 +230,9 @@ def _group(case: Case) -> str:
 
 
 def _ddp_arguments(case: Case) -> list[str]:
-    """Buffers, if there are any, are left alone as the other engines do, unless the case says otherwise."""
+    """Buffers, if there are any, are left alone as the other engines do, unless the case says
+    otherwise.
+    """
     arguments = ddp_arguments(case.ddp, has_buffers=bool(facts(case).batch_norms))
     if case.ddp.device_mesh:
         arguments.append("device_mesh=mesh")
@@ -244,19 +261,24 @@ def _fsdp1_lines(case: Case, model: str, variable: str) -> list[str]:
         policy = _policy(case, units)
         lines = [f"units = [{listed}]"]
         return lines + call_lines(
-            f"{variable} = FullyShardedDataParallel", [model, *arguments, f"auto_wrap_policy={policy}"]
+            f"{variable} = FullyShardedDataParallel",
+            [model, *arguments, f"auto_wrap_policy={policy}"],
         )
     lines = call_lines("options = dict", arguments)
     for unit in units:
         place = _place(case, model, unit)
         lines.append(f"{place} = FullyShardedDataParallel({place}, **options)")
-        aliases = [path for path, m in walk(case.model) if isinstance(m, Alias) and m.target == unit]
+        aliases = [
+            path for path, m in walk(case.model) if isinstance(m, Alias) and m.target == unit
+        ]
         lines += [f"{_place(case, model, alias)} = {place}" for alias in aliases]
     return [*lines, f"{variable} = FullyShardedDataParallel({model}, **options)"]
 
 
 def _place(case: Case, model: str, path: str) -> str:
-    """Where a module is registered, below the wrappers of its parents: attributes are set on these."""
+    """Where a module is registered, below the wrappers of its parents: attributes are set on
+    these.
+    """
     wrappers = {c.module for c in case.checkpoints if c.implementation == "wrapper"}
     found, parent = model, ""
     for name in path.split("."):
@@ -267,7 +289,9 @@ def _place(case: Case, model: str, path: str) -> str:
 
 
 def _policy(case: Case, units: tuple[str, ...]) -> str:
-    """By class where all modules of the units' classes are units, as the engine has it; else one by one."""
+    """By class where all modules of the units' classes are units, as the engine has it; else one
+    by one.
+    """
     wrapped = {c.module for c in case.checkpoints if c.implementation == "wrapper"}
 
     def of(path: str) -> str:

@@ -19,7 +19,9 @@ DESYNC_SECONDS = 30
 
 
 class Writer:
-    """What all scripts have in common; ``program`` is the schedule under the names of a subclass."""
+    """What all scripts have in common; ``program`` is the schedule under the names of a
+    subclass.
+    """
 
     def __init__(self, case: Case, aim: Aim, program: Program) -> None:
         self.case, self.aim, self.program = case, aim, program
@@ -36,7 +38,9 @@ class Writer:
         found = [model_source(case), *([helpers.seed_source()] if seed_of else [])]
         if not self.aim.seeded:
             found.append(helpers.values_source(case, seed_of=seed_of, casts=program.casts))
-        averaging = textwrap.indent("\n".join(helpers.averaging_lines(case, None, "parameters")), "    ")
+        averaging = textwrap.indent(
+            "\n".join(helpers.averaging_lines(case, None, "parameters")), "    "
+        )
         sources = {
             "ids": helpers.IDS,
             "average": f"def average(parameters):\n{averaging}",
@@ -70,10 +74,16 @@ class Writer:
     def start(self) -> list[str]:
         """Joins the process group; making a mesh joins it too."""
         case = self.case
-        hybrid = self.aim.engine == "fsdp1" and ("hybrid" in case.fsdp1.strategy or case.fsdp1.device_mesh)
+        hybrid = self.aim.engine == "fsdp1" and (
+            "hybrid" in case.fsdp1.strategy or case.fsdp1.device_mesh
+        )
         ddp_has_mesh = self.aim.engine in ("ddp", "replicate") and case.ddp.device_mesh
-        has_mesh = (bool(case.wrap) and self.shards) or hybrid or ddp_has_mesh or not self.mesh.flat
-        limit = f", timeout=timedelta(seconds={DESYNC_SECONDS})" if self.aim.kind == "desync" else ""
+        has_mesh = (
+            (bool(case.wrap) and self.shards) or hybrid or ddp_has_mesh or not self.mesh.flat
+        )
+        limit = (
+            f", timeout=timedelta(seconds={DESYNC_SECONDS})" if self.aim.kind == "desync" else ""
+        )
         lines = [f'device = "cuda" if torch.cuda.device_count() >= {case.mesh.size} else "cpu"']
         if limit or not has_mesh:
             lines += [
@@ -116,7 +126,9 @@ class Writer:
     def unmanaged(self) -> tuple[str, ...]:
         """The parameters that no ``fully_shard`` call manages."""
         owners = facts(self.case).owners
-        return tuple(name for name, owner in owners.items() if owner is None) if self.shards else ()
+        return (
+            tuple(name for name, owner in owners.items() if owner is None) if self.shards else ()
+        )
 
     def unmanaged_lines(self) -> list[str]:
         """Names them, where gradients are averaged by hand."""

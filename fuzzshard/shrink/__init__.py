@@ -1,4 +1,6 @@
-"""From a failing case to a smallest one: passes over the Case in tiers, a total order, a fixpoint."""
+"""From a failing case to a smallest one: passes over the Case in tiers, a total order, a
+fixpoint.
+"""
 
 from fuzzshard.shrink.evaluate import Budget
 from fuzzshard.shrink.reducer import Progress, ShrinkResult, shrink

@@ -1,8 +1,9 @@
 """The smallest changes of a minimal case that make its finding go away: they say what it takes.
 
-Every candidate is one edit away: an option at another of its values, a wrap plan that says the same
-otherwise, or what a pass of the reducer offers. Only changes that a sentence can say count. Shrinking makes a
-table of those that it has tried; a draft looks for some after which the case passes.
+Every candidate is one edit away: an option at another of its values, a wrap plan that says the
+same otherwise, or what a pass of the reducer offers. Only changes that a sentence can say count.
+Shrinking makes a table of those that it has tried; a draft looks for some after which the case
+passes.
 """
 
 from __future__ import annotations
@@ -25,20 +26,26 @@ from fuzzshard.shrink.repair import repaired
 from fuzzshard.shrink.tiers import TIERS
 
 MOST_CHANGES = 3
-"""An edit that takes more along (a module with its group, its prefetch and its ops) names no culprit."""
+"""An edit that takes more along (a module with its group, its prefetch and its ops) names no
+culprit.
+"""
 
 _NO_CAUSE = (
     *("seed", "engines", "observe", "relation", "values", "loss", "same_on_ranks"),
     *("flag", "value", "ranks", "engines_only"),
 )
-"""Fields that say what is looked at, with what numbers, or what an op is. Equal inputs hide causes."""
+"""Fields that say what is looked at, with what numbers, or what an op is. Equal inputs hide
+causes.
+"""
 
 
 def culprits(case: Case, outcome_of: Callable[[str, Case], str | None]) -> Iterator[Culprit]:
-    """Every change of ``case`` that says something, with what is seen after it; the smallest ones first.
+    """Every change of ``case`` that says something, with what is seen after it; the smallest ones
+    first.
 
-    ``outcome_of`` gets the words for a change and the changed case, and says what that shows: a status or
-    another signature. It says None where nobody knows, and where the finding is still there.
+    ``outcome_of`` gets the words for a change and the changed case, and says what that shows: a
+    status or another signature. It says None where nobody knows, and where the finding is still
+    there.
     """
     for phrase, candidate in changes(case):
         if (outcome := outcome_of(phrase, candidate)) is not None:
@@ -54,8 +61,8 @@ def subject(phrase: str) -> str:
 def changes(case: Case) -> Iterator[tuple[str, Case]]:
     """Valid cases that are one edit away, each with its words and each of these once.
 
-    Options come first. What takes several words comes after what one can say, and one rank comes last, which
-    is right nearly always and so says little.
+    Options come first. What takes several words comes after what one can say, and one rank comes
+    last, which is right nearly always and so says little.
     """
     seen, said = {encode(case)}, set()
     longer: list[tuple[str, Case]] = []
@@ -113,7 +120,9 @@ def _plans(case: Case) -> Iterator[Edit]:
         if len(group.modules) > 1:
             alone = [replace(group, modules=(path,)) for path in group.modules]
             yield put(wrap=(*case.wrap[:index], *alone, *case.wrap[index + 1 :]))
-            yield put(wrap=with_item(case.wrap, index, replace(group, modules=group.modules[::-1])))
+            yield put(
+                wrap=with_item(case.wrap, index, replace(group, modules=group.modules[::-1]))
+            )
     if case.wrap and not any("" in group.modules for group in case.wrap):
         yield put(wrap=(*case.wrap, WrapGroup(modules=("",))))
 
@@ -128,7 +137,9 @@ def _sizes(case: Case) -> Iterator[Edit]:
     dims = get_dims(case)
     for value, factor in itertools.product(sorted(set(dims.values())), (1, 2)):
         wide = case.mesh.shard * factor
-        yield functools.partial(_resized, keys=tuple(k for k, v in dims.items() if v == value), size=wide)
+        yield functools.partial(
+            _resized, keys=tuple(k for k, v in dims.items() if v == value), size=wide
+        )
 
 
 def _resized(case: Case, keys: tuple[tuple[str, str], ...], size: int) -> Case:

@@ -24,7 +24,9 @@ from fuzzshard.shrink.passes import Edit
 
 def nodes(case: Case) -> Iterator[Edit]:
     """Without one node: its readers read its i-th argument. A module it called stays, uncalled."""
-    for position in range(max((len(n.args) for _, b in blocks(case.model) for n in b.nodes), default=0)):
+    for position in range(
+        max((len(n.args) for _, b in blocks(case.model) for n in b.nodes), default=0)
+    ):
         for path, block in blocks(case.model):
             for node in block.nodes:
                 if position < len(node.args):
@@ -62,7 +64,9 @@ def rewire(case: Case) -> Iterator[Edit]:
                     for index, node in enumerate(block.nodes):
                         if old in node.args:
                             args = tuple(new if a == old else a for a in node.args)
-                            yield _set_nodes(path, with_item(block.nodes, index, replace(node, args=args)))
+                            yield _set_nodes(
+                                path, with_item(block.nodes, index, replace(node, args=args))
+                            )
                     if old in block.outputs:
                         outputs = tuple(new if o == old else o for o in block.outputs)
                         yield _set_outputs(path, outputs)
@@ -81,7 +85,9 @@ def exchange(case: Case) -> Iterator[Edit]:
 
 
 def _set_nodes(path: str, nodes: tuple[Node, ...]) -> Edit:
-    return lambda case: replace(case, model=edit_block(case.model, path, lambda b: replace(b, nodes=nodes)))
+    return lambda case: replace(
+        case, model=edit_block(case.model, path, lambda b: replace(b, nodes=nodes))
+    )
 
 
 def _set_outputs(path: str, outputs: tuple[str, ...]) -> Edit:
@@ -109,7 +115,9 @@ def lone_outputs(case: Case) -> Iterator[Edit]:
 
 
 def drop_output(path: str, index: int, *, unpack: bool = True) -> Edit:
-    """Without one output of the block at ``path``; with ``unpack`` the last one is returned as a tensor."""
+    """Without one output of the block at ``path``; with ``unpack`` the last one is returned as a
+    tensor.
+    """
 
     def shift(value: str, node: str) -> str:
         if value_node(value) != node:
@@ -123,7 +131,9 @@ def drop_output(path: str, index: int, *, unpack: bool = True) -> Edit:
             return case
         case = map_calls(case, path, lambda b, call: map_values(b, lambda v: shift(v, call.name)))
         schedule = tuple(op.without_output(path, index) for op in case.schedule)
-        model = edit_block(case.model, path, lambda b: replace(b, outputs=without(b.outputs, index)))
+        model = edit_block(
+            case.model, path, lambda b: replace(b, outputs=without(b.outputs, index))
+        )
         case = replace(case, model=model, schedule=schedule)
         return _return_tensor(case, path) if unpack and len(found[1].outputs) == 2 else case
 
@@ -132,9 +142,13 @@ def drop_output(path: str, index: int, *, unpack: bool = True) -> Edit:
 
 def _return_tensor(case: Case, path: str) -> Case:
     case = map_calls(
-        case, path, lambda b, call: map_values(b, lambda v: call.name if value_node(v) == call.name else v)
+        case,
+        path,
+        lambda b, call: map_values(b, lambda v: call.name if value_node(v) == call.name else v),
     )
-    return replace(case, model=edit_block(case.model, path, lambda b: replace(b, returns="tensor")))
+    return replace(
+        case, model=edit_block(case.model, path, lambda b: replace(b, returns="tensor"))
+    )
 
 
 def inputs(case: Case) -> Iterator[Edit]:
@@ -156,11 +170,15 @@ def _drop_input(path: str, name: str) -> Edit:
 
         def shorten(block: Block, call: Call) -> Block:
             fewer = replace(call, args=without(call.args, index))
-            return replace(block, nodes=tuple(fewer if n.name == call.name else n for n in block.nodes))
+            return replace(
+                block, nodes=tuple(fewer if n.name == call.name else n for n in block.nodes)
+            )
 
         case = map_calls(case, path, shorten)
         if not path:
-            case = replace(case, inputs=replace(case.inputs, tensors=without(case.inputs.tensors, index)))
+            case = replace(
+                case, inputs=replace(case.inputs, tensors=without(case.inputs.tensors, index))
+            )
 
         def narrow(block: Block) -> Block:
             return replace(map_values(block, lambda v: left[0] if v == name else v), inputs=left)

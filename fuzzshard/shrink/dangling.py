@@ -1,4 +1,6 @@
-"""Mends a model whose children are gone: their second names go too, and their calls give way to values."""
+"""Mends a model whose children are gone: their second names go too, and their calls give way to
+values.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def without_dangling_aliases(case: Case) -> Case:
 
 
 def without_dangling_calls(case: Case) -> Block:
-    """Calls of children that are gone give way to their first float argument, or to another value."""
+    """Calls of children that are gone give way to their first float argument, or to another
+    value.
+    """
     ids = _id_values(case)
     root = case.model
     for path, module in walk(case.model):
@@ -62,7 +66,9 @@ def _id_values(case: Case) -> dict[str, set[str]]:
             return
         found[path] = ids
         for node in block.nodes:
-            target = resolve(case.model, join(path, node.module)) if isinstance(node, Call) else None
+            target = (
+                resolve(case.model, join(path, node.module)) if isinstance(node, Call) else None
+            )
             if target and isinstance(target[1], Block):
                 inner = zip(target[1].inputs, node.args, strict=False)
                 visit(*target, {name for name, arg in inner if arg in ids})  # type: ignore[arg-type]

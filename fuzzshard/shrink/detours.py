@@ -1,7 +1,7 @@
 """Edits that make a case bigger, so that the passes may then get past a local minimum.
 
-A feed-forward leaf cannot lose one of its two Linears; the block it stands for can. Parameters keep
-their FQNs, and with them their values.
+A feed-forward leaf cannot lose one of its two Linears; the block it stands for can. Parameters
+keep their FQNs, and with them their values.
 """
 
 from __future__ import annotations

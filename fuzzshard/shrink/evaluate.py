@@ -36,9 +36,9 @@ class LimitReached(Exception):
 class Evaluations:
     """Answers which of some candidates is the first one that fails.
 
-    While it waits for one answer, other ``workers`` run the candidates that come next if this one passes.
-    ``count`` has the answers that were asked for, not those that were run ahead in vain, so that what a
-    budget of evaluations allows does not depend on the number of workers.
+    While it waits for one answer, other ``workers`` run the candidates that come next if this one
+    passes. ``count`` has the answers that were asked for, not those that were run ahead in vain,
+    so that what a budget of evaluations allows does not depend on the number of workers.
     """
 
     def __init__(self, still_fails: Callable[[Case], bool], budget: Budget, workers: int) -> None:
@@ -46,7 +46,9 @@ class Evaluations:
         self._still_fails = still_fails
         self._budget = budget
         self._workers = workers
-        self._pool = concurrent.futures.ThreadPoolExecutor(workers, "shrink") if workers > 1 else None
+        self._pool = (
+            concurrent.futures.ThreadPoolExecutor(workers, "shrink") if workers > 1 else None
+        )
         self._running: dict[bytes, concurrent.futures.Future[bool]] = {}
         self._answers: dict[bytes, bool] = {}
         self._asked: set[bytes] = set()
@@ -57,7 +59,10 @@ class Evaluations:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._pool is not None:
             # Whoever interrupts does not wait for candidates; their ranks end with their worlds.
@@ -104,10 +109,14 @@ class Evaluations:
                 self._answers[key] = future.result()
                 del self._running[key]
 
-    def _look_ahead(self, candidates: Iterator[tuple[Case, T]], ahead: deque[tuple[bytes, Case, T]]) -> None:
+    def _look_ahead(
+        self, candidates: Iterator[tuple[Case, T]], ahead: deque[tuple[bytes, Case, T]]
+    ) -> None:
         """Gives every idle worker a candidate; none after one that is known to fail."""
         while not any(self._answers.get(key) for key, _, _ in ahead):
-            busy = len(self._running) >= self._workers or (ahead and (self._pool is None or self._is_over()))
+            busy = len(self._running) >= self._workers or (
+                ahead and (self._pool is None or self._is_over())
+            )
             if busy or (offered := next(candidates, None)) is None:
                 return
             case, tag = offered
@@ -129,4 +138,6 @@ class Evaluations:
         self.count += 1
 
     def _is_over(self) -> bool:
-        return self.count >= self._budget.max_evaluations or self.seconds >= self._budget.max_seconds
+        return (
+            self.count >= self._budget.max_evaluations or self.seconds >= self._budget.max_seconds
+        )

@@ -100,9 +100,13 @@ def empty_blocks(case: Case) -> Iterator[Edit]:
 
 
 def floats(case: Case) -> Iterator[Edit]:
-    """Ids become float inputs; embeddings that read them become Linears, or are not called any more."""
+    """Ids become float inputs; embeddings that read them become Linears, or are not called any
+    more.
+    """
     found = facts(case)
-    dims = [found.output_values[path][0].size for path, leaf in found.leaves.items() if leaf.takes_ids]
+    dims = [
+        found.output_values[path][0].size for path, leaf in found.leaves.items() if leaf.takes_ids
+    ]
     if any(t.kind == "ids" for t in case.inputs.tensors):
         yield functools.partial(_floats, width=min(dims, default=1))
         yield functools.partial(_floats_past_embeddings, width=min(dims, default=1))
@@ -172,11 +176,15 @@ _SIMPLER_OPS: Mapping[str, Any] = {
 
 
 def _change_node(path: str, node: Node) -> Edit:
-    return lambda case: replace(case, model=edit_block(case.model, path, lambda b: put_node(b, node)))
+    return lambda case: replace(
+        case, model=edit_block(case.model, path, lambda b: put_node(b, node))
+    )
 
 
 def _change_block(path: str, **fields: str) -> Edit:
-    return lambda case: replace(case, model=edit_block(case.model, path, lambda b: replace(b, **fields)))
+    return lambda case: replace(
+        case, model=edit_block(case.model, path, lambda b: replace(b, **fields))
+    )
 
 
 def names(case: Case) -> Iterator[Edit]:

@@ -91,7 +91,9 @@ def _inlinable(case: Case) -> Iterator[str]:
 
 
 def inlined(case: Case, path: str, *, heirs: Literal["none", "first", "all"] = "none") -> Case:
-    """``case`` with the block at ``path`` inlined; what named it dangles, or names its children."""
+    """``case`` with the block at ``path`` inlined; what named it dangles, or names its
+    children.
+    """
     found = resolve(case.model, path)
     if found is None or found[0] != path or not isinstance(found[1], Block):
         return case
@@ -108,7 +110,9 @@ def inlined(case: Case, path: str, *, heirs: Literal["none", "first", "all"] = "
         children = [m for c in outer.children for m in (moved if c.name == name else (c,))]
         calls = [n for n in outer.nodes if isinstance(n, Call) and name in n.modules]
         if not calls:
-            calls = [Call(name=f"{name}_call", module=name, args=outer.inputs[:1] * len(block.inputs))]
+            calls = [
+                Call(name=f"{name}_call", module=name, args=outer.inputs[:1] * len(block.inputs))
+            ]
             outer = replace(outer, nodes=(*outer.nodes, *calls))
         outer = replace(outer, children=tuple(children))
         for call in calls:
@@ -119,11 +123,15 @@ def inlined(case: Case, path: str, *, heirs: Literal["none", "first", "all"] = "
     if heirs != "none" and block.children:
         children = tuple(join(path, c.name) for c in block.children)
         case = _spread(case, path, children if heirs == "all" else children[:1])
-    return rename_paths(replace(case, model=edit_block(case.model, parent, change)), by_prefix(moves))
+    return rename_paths(
+        replace(case, model=edit_block(case.model, parent, change)), by_prefix(moves)
+    )
 
 
 def _spread(case: Case, path: str, children: tuple[str, ...]) -> Case:
-    """Wrap groups of ``path`` list its children; anything else that names it names the first one."""
+    """Wrap groups of ``path`` list its children; anything else that names it names the first
+    one.
+    """
     groups = []
     for group in case.wrap:
         members = (children if member == path else (member,) for member in group.modules)
@@ -133,7 +141,9 @@ def _spread(case: Case, path: str, children: tuple[str, ...]) -> Case:
 
 
 def _splice(outer: Block, inner: Block, name: str, names: dict[str, str]) -> Block:
-    at, call = next((i, n) for i, n in enumerate(outer.nodes) if isinstance(n, Call) and n.name == name)
+    at, call = next(
+        (i, n) for i, n in enumerate(outer.nodes) if isinstance(n, Call) and n.name == name
+    )
     values = dict(zip(inner.inputs, call.args, strict=True))
     values |= {n.name: f"{call.name}_{n.name}" for n in inner.nodes}
 
@@ -177,13 +187,17 @@ def _call_target(path: str, target: str) -> Edit:
 
 
 def merge_modules(case: Case) -> Iterator[Edit]:
-    """Without one module; what named or called it names or calls its parent or another one beside it."""
+    """Without one module; what named or called it names or calls its parent or another one beside
+    it.
+    """
     for path, _ in walk(case.model):
         parent, name = split(path)
         owner = resolve(case.model, parent)
         if not path or owner is None or not isinstance(owner[1], Block):
             continue
-        beside = [c.name for c in owner[1].children if not isinstance(c.module, Alias) and c.name != name]
+        beside = [
+            c.name for c in owner[1].children if not isinstance(c.module, Alias) and c.name != name
+        ]
         for other in (parent, *(join(parent, b) for b in beside)):
             yield functools.partial(_merge, path=path, other=other)
         if any(isinstance(n, Call) and name in n.modules for n in owner[1].nodes):
@@ -201,7 +215,9 @@ def _call_other(case: Case, path: str, name: str, rename: Callable[[str], str]) 
 
 
 def merge_into_linear(case: Case) -> Iterator[Edit]:
-    """Two leaves with parameters become one Linear, and a freeze of the first is one of its bias."""
+    """Two leaves with parameters become one Linear, and a freeze of the first is one of its
+    bias.
+    """
     found = facts(case)
     leaves = [p for p, m in walk(case.model) if isinstance(m, Leaf) and m.has_parameters]
     pairs = list(itertools.pairwise(leaves))
@@ -212,12 +228,16 @@ def merge_into_linear(case: Case) -> Iterator[Edit]:
 
 def _merge_into_linear(case: Case, path: str, other: str, linear: Linear) -> Case:
     bias = join(other, "bias")
-    freezes = (replace(f, target=bias if is_within(f.target, path) else f.target) for f in case.freezes)
+    freezes = (
+        replace(f, target=bias if is_within(f.target, path) else f.target) for f in case.freezes
+    )
     return set_module(set_module(replace(case, freezes=tuple(freezes)), other, linear), path, None)
 
 
 def child_order(case: Case) -> Iterator[Edit]:
-    """Two neighbouring children or nodes in the other order, or two children that are called so too."""
+    """Two neighbouring children or nodes in the other order, or two children that are called so
+    too.
+    """
     for path, block in blocks(case.model):
         for field in ("children", "nodes"):
             items = getattr(block, field)
@@ -235,7 +255,9 @@ def _trade_places(block: Block, first: Child, second: Child) -> Block:
     def call(node: Node) -> Node:
         return rename_called(node, lambda name: names.get(name, name))
 
-    return replace(map_nodes(block, call), children=tuple(children.get(c, c) for c in block.children))
+    return replace(
+        map_nodes(block, call), children=tuple(children.get(c, c) for c in block.children)
+    )
 
 
 def _set_block(path: str, block: Block) -> Edit:

@@ -59,8 +59,9 @@ def optimizer(case: Case) -> Iterator[Edit]:
 def choices(case: Case) -> Iterator[Edit]:
     """Another value of an option that must be off its default.
 
-    Where several values show a failure the smallest case has one of them: so the values of two cases that
-    were shrunk from different ones agree, and are no cause (:func:`fuzzshard.campaign.known.cause_of`).
+    Where several values show a failure the smallest case has one of them: so the values of two
+    cases that were shrunk from different ones agree, and are no cause
+    (:func:`fuzzshard.campaign.known.cause_of`).
     """
     for name in off_default(case):
         if name in SCALARS:

@@ -1,9 +1,10 @@
 """What a pass is, and the edits most passes are made of.
 
-A pass looks at a case and offers *edits*, pure functions from Case to Case. Offering edits instead of
-finished candidates lets the reducer try many of them at once: forty ops that do not matter go in one
-evaluation. Edits must commute well enough for that: they name what they change by path, or by index, in
-ascending order, and change nothing at a lower index. The reducer applies them last to first.
+A pass looks at a case and offers *edits*, pure functions from Case to Case. Offering edits instead
+of finished candidates lets the reducer try many of them at once: forty ops that do not matter go
+in one evaluation. Edits must commute well enough for that: they name what they change by path, or
+by index, in ascending order, and change nothing at a lower index. The reducer applies them last to
+first.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ Edit = Callable[[Case], Case]
 class Pass:
     """A named source of edits.
 
-    The edits of an ``independent`` pass are tried all at once, then by halves; those of any other pass
-    exclude each other and are tried one by one, the boldest first.
+    The edits of an ``independent`` pass are tried all at once, then by halves; those of any other
+    pass exclude each other and are tried one by one, the boldest first.
     """
 
     name: str

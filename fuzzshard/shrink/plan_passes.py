@@ -28,12 +28,18 @@ def meshes(case: Case) -> Iterator[Edit]:
     offered = [Mesh(shard=n) for n in (1, 2, 3, 4, mesh.size) if n <= mesh.size]
     for axis in ("replicate", "tensor", "pipeline"):
         if getattr(mesh, axis) is not None:
-            offered += [replace(mesh, **{axis: size}) for size in (None, 1, 2) if size != getattr(mesh, axis)]
+            offered += [
+                replace(mesh, **{axis: size})
+                for size in (None, 1, 2)
+                if size != getattr(mesh, axis)
+            ]
     offered += [replace(mesh, shard=n) for n in (1, 2) if n < mesh.shard]
     offered = [m for m in offered if m.size <= mesh.size]
     if mesh.replicate is not None:
         axes = [(r, s) for r in (1, 2, mesh.replicate) for s in (1, 2, mesh.shard)]
-        offered += [Mesh(replicate=r, shard=s) for r, s in axes if r <= mesh.replicate and s <= mesh.shard]
+        offered += [
+            Mesh(replicate=r, shard=s) for r, s in axes if r <= mesh.replicate and s <= mesh.shard
+        ]
     for simpler in sorted(dict.fromkeys(offered), key=mesh_rank):
         if simpler != mesh:
             yield put(mesh=simpler)
@@ -136,17 +142,25 @@ def raise_targets(case: Case) -> Iterator[Edit]:
 
 
 def raise_groups(case: Case) -> Iterator[Edit]:
-    """The root, or the parent of a member, in place of a group; applied after the groups below it."""
+    """The root, or the parent of a member, in place of a group; applied after the groups below
+    it.
+    """
     for index, group in enumerate(case.wrap):
         others = without(case.wrap, index)
         for path in dict.fromkeys(("", *(split(m)[0] for m in group.modules))):
-            below = [i for i, other in enumerate(others) if any(is_within(m, path) for m in other.modules)]
+            below = [
+                i
+                for i, other in enumerate(others)
+                if any(is_within(m, path) for m in other.modules)
+            ]
             at = max(below, default=index - 1) + 1
             yield put(wrap=(*others[:at], replace(group, modules=(path,)), *others[at:]))
 
 
 def delay_forwards(case: Case) -> Iterator[Edit]:
-    """A forward moves behind a backward that does not need it, which then is of all pending losses."""
+    """A forward moves behind a backward that does not need it, which then is of all pending
+    losses.
+    """
     ops = case.schedule
     for j, backward in enumerate(ops):
         if backward.takes in ("oldest", "newest"):
@@ -164,7 +178,9 @@ def op_order(case: Case) -> Iterator[Edit]:
 
 
 def numbers(case: Case) -> Iterator[Edit]:
-    """Input batches numbered in order of first use, the plan in registration order, a seed of 0."""
+    """Input batches numbered in order of first use, the plan in registration order, a seed of
+    0.
+    """
     number = first_uses(case)
     yield put(
         schedule=tuple(op.renumbered(number) for op in case.schedule),
@@ -181,12 +197,16 @@ def numbers(case: Case) -> Iterator[Edit]:
     yield put(seed=0)
     for index, group in enumerate(case.wrap):
         if isinstance(group.reshard_after_forward, int) and group.reshard_after_forward > 1:
-            yield change_item("wrap", index, reshard_after_forward=group.reshard_after_forward // 2)
+            yield change_item(
+                "wrap", index, reshard_after_forward=group.reshard_after_forward // 2
+            )
 
 
 def _sort_members(case: Case) -> Case:
     place = places(case)
-    groups = (replace(g, modules=tuple(sorted(g.modules, key=lambda m: place[m]))) for g in case.wrap)
+    groups = (
+        replace(g, modules=tuple(sorted(g.modules, key=lambda m: place[m]))) for g in case.wrap
+    )
     return replace(case, wrap=tuple(groups))
 
 

@@ -1,11 +1,11 @@
 """The reducer: from a failing case to a smallest one that still fails.
 
-It runs the passes of :mod:`fuzzshard.shrink.tiers` to a fixpoint, then takes a detour over a bigger case
-when one still fails, and stops when neither helps. Whatever the order of the tiers, a case replaces
-another one only if it is smaller in :func:`fuzzshard.case.order.size_order`.
+It runs the passes of :mod:`fuzzshard.shrink.tiers` to a fixpoint, then takes a detour over a
+bigger case when one still fails, and stops when neither helps. Whatever the order of the tiers, a
+case replaces another one only if it is smaller in :func:`fuzzshard.case.order.size_order`.
 
-The search is written as *walks*: the candidates to try as long as every one passes, each with how the walk
-goes on from it if it fails. So what comes next can run before the answer is there
+The search is written as *walks*: the candidates to try as long as every one passes, each with how
+the walk goes on from it if it fails. So what comes next can run before the answer is there
 (:mod:`fuzzshard.shrink.evaluate`).
 """
 
@@ -47,7 +47,8 @@ class Progress:
 class ShrinkResult:
     """The smallest failing case met. Not ``finished``: the budget or the user ended the search.
 
-    ``evaluations`` are those that the search needed; with several workers more were run, ahead and in vain.
+    ``evaluations`` are those that the search needed; with several workers more were run, ahead and
+    in vain.
     """
 
     case: Case
@@ -69,8 +70,9 @@ def shrink(
 
     ``still_fails`` is called with valid cases only, never twice with the same one; with several
     ``workers`` from that many threads at once. The result does not depend on ``workers``: of the
-    candidates tried at once the first one in order is taken. To resume an unfinished reduction, start
-    again from its result. Raises :class:`ValueError` when ``case`` does not fail to begin with.
+    candidates tried at once the first one in order is taken. To resume an unfinished reduction,
+    start again from its result. Raises :class:`ValueError` when ``case`` does not fail to begin
+    with.
     """
     evaluations = Evaluations(still_fails, budget, workers)
     reducer = _Reducer(case, evaluations, on_progress)
@@ -80,7 +82,9 @@ def shrink(
         finished = True
     except (Exhausted, KeyboardInterrupt):
         finished = False
-    return ShrinkResult(reducer.best, evaluations.count, evaluations.seconds, finished, tuple(reducer.trail))
+    return ShrinkResult(
+        reducer.best, evaluations.count, evaluations.seconds, finished, tuple(reducer.trail)
+    )
 
 
 class _Step(NamedTuple):
@@ -123,7 +127,8 @@ class _Reducer:
             walk = step.go_on()
 
     def sweep(self, number: int = 0, begun: _Walk | None = None) -> _Walk:
-        """Every pass from ``number`` on, all its edits at once, then by halves; exclusive ones one by one.
+        """Every pass from ``number`` on, all its edits at once, then by halves; exclusive ones one
+        by one.
 
         ``begun`` is what is left of the first of them.
         """
@@ -149,22 +154,33 @@ class _Reducer:
         done: tuple[int, ...],
         stack: list[tuple[int, ...]],
     ) -> _Walk:
-        """Chunks of the edits of ``base``, left to right; those ``done`` go with every one of them."""
+        """Chunks of the edits of ``base``, left to right; those ``done`` go with every one of
+        them.
+        """
         for chunk, rest in _if_all_pass(stack if edits else []):
             taken = done + chunk
             candidate = self.apply(base, [edits[i] for i in sorted(taken)])
             if candidate is not None:
                 left = functools.partial(self.halves, place, base, edits, taken, rest)
-                yield candidate, _Step(_PASSES[place].name, functools.partial(self._sweep_on, place, left))
+                yield (
+                    candidate,
+                    _Step(_PASSES[place].name, functools.partial(self._sweep_on, place, left)),
+                )
 
     def _sweep_on(self, place: int, left: Callable[[], _Walk]) -> _Walk:
         return self.sweep(place, left())
 
-    def rounds(self, tier: int = 0, number: int = 0, start: int = 0, *, helped: bool = False) -> _Walk:
-        """Single edits, round and round, until none helps; a tier that helped starts over from the first."""
+    def rounds(
+        self, tier: int = 0, number: int = 0, start: int = 0, *, helped: bool = False
+    ) -> _Walk:
+        """Single edits, round and round, until none helps; a tier that helped starts over from the
+        first.
+        """
         while tier < len(TIERS):
             for place, each in enumerate(TIERS[tier][number:], number):
-                yield from self.singles(each, start, functools.partial(self._round_on, tier, place))
+                yield from self.singles(
+                    each, start, functools.partial(self._round_on, tier, place)
+                )
                 start = 0
             tier, number, helped = (0 if helped else tier + 1), 0, False
 
@@ -232,7 +248,9 @@ class _Reducer:
 def _if_all_pass(
     stack: list[tuple[int, ...]],
 ) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
-    """Chunks in the order to try while every one passes, each with what is left to try if it fails."""
+    """Chunks in the order to try while every one passes, each with what is left to try if it
+    fails.
+    """
     while stack:
         chunk, *stack = stack
         yield chunk, stack

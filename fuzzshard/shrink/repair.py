@@ -24,7 +24,9 @@ from fuzzshard.shrink.dangling import without_dangling_aliases, without_dangling
 
 
 def repaired(case: Case) -> Case | None:
-    """The valid case nearest to ``case`` that has parameters, or None when there is none at hand."""
+    """The valid case nearest to ``case`` that has parameters, or None when there is none at
+    hand.
+    """
     mended = _without_dangling(case)
     for candidate in (mended, *_with_equal_widths(mended)):
         try:
@@ -36,7 +38,9 @@ def repaired(case: Case) -> Case | None:
 
 
 def _with_equal_widths(case: Case) -> Iterator[Case]:
-    """Every width the same, the smallest of the present ones first; then without concatenation too."""
+    """Every width the same, the smallest of the present ones first; then without concatenation
+    too.
+    """
     dims = get_dims(case)
     widths = sorted({size for (_, field), size in dims.items() if field != "vocab"})
     for width in widths:
@@ -52,7 +56,9 @@ def _with_equal_widths(case: Case) -> Iterator[Case]:
 
 def _without_concat(root: Block) -> Block:
     def node(node: Node) -> Node:
-        return replace(node, op="add") if isinstance(node, TensorOp) and node.op == "concat" else node
+        return (
+            replace(node, op="add") if isinstance(node, TensorOp) and node.op == "concat" else node
+        )
 
     for path, module in walk(root):
         if isinstance(module, Block):
@@ -73,7 +79,9 @@ def _without_dangling(case: Case) -> Case:
     ties = tuple(dict.fromkeys(t for t in (_mend_tie(t, fqns) for t in case.ties) if t))
     tied = {t.parameter for t in ties}
     own = [f for f in fqns if f not in tied]
-    freezes = (Freeze(target=_nearest(f.target, own), after_wrap=f.after_wrap) for f in case.freezes)
+    freezes = (
+        Freeze(target=_nearest(f.target, own), after_wrap=f.after_wrap) for f in case.freezes
+    )
     case = replace(
         case,
         ties=ties,
@@ -133,7 +141,9 @@ def _mend_options(case: Case, modules: Mapping[str, Module], fqns: list[str]) ->
         )
         for group in case.wrap
     )
-    plan = tuple(p for p in case.tensor_parallel if p.module in modules) if case.mesh.tensor else ()
+    plan = (
+        tuple(p for p in case.tensor_parallel if p.module in modules) if case.mesh.tensor else ()
+    )
     mesh = case.mesh if plan else replace(case.mesh, tensor=None)
     exclude = tuple(path for path in case.optimizer.exclude if _has_parameters(path, fqns))
     return replace(
@@ -144,7 +154,9 @@ def _mend_options(case: Case, modules: Mapping[str, Module], fqns: list[str]) ->
         dtypes=tuple(d for d in case.dtypes if _has_parameters(d.target, fqns)),
         ignored=tuple(path for path in case.ignored if _has_parameters(path, fqns)),
         optimizer=replace(case.optimizer, exclude=exclude),
-        expect=tuple(e for e in case.expect if e.engine in case.engines and e.op < len(case.schedule)),
+        expect=tuple(
+            e for e in case.expect if e.engine in case.engines and e.op < len(case.schedule)
+        ),
     )
 
 
@@ -165,6 +177,8 @@ class Names:
         return len(named.outputs) if isinstance(named, Block) else 1
 
     def with_parameters(self, target: str) -> str | None:
-        """``target``, or the first parameter of the module that had it; None where there are none."""
+        """``target``, or the first parameter of the module that had it; None where there are
+        none.
+        """
         nearest = _nearest(target, self.fqns)
         return nearest if _has_parameters(nearest, self.fqns) else None

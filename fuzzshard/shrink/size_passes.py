@@ -13,7 +13,9 @@ from fuzzshard.shrink.passes import Edit, lower, put
 
 
 def widths_together(case: Case) -> Iterator[Edit]:
-    """No width above a bound, and every width the same: first one feature for each rank of a shard axis."""
+    """No width above a bound, and every width the same: first one feature for each rank of a shard
+    axis.
+    """
     dims = get_dims(case)
     present = sorted(set(dims.values()))
     shard = case.mesh.shard
@@ -34,7 +36,9 @@ def widths(case: Case) -> Iterator[Edit]:
         for simpler in _simpler(value, case.mesh.shard):
             yield _set({key: simpler})
     for index, item in enumerate(case.inputs.rank_batches):
-        offered = [replace(item, rows=rows) for rows in (*lower(item.rows), 1, 2) if rows != item.rows]
+        offered = [
+            replace(item, rows=rows) for rows in (*lower(item.rows), 1, 2) if rows != item.rows
+        ]
         offered += [replace(item, rank=rank) for rank in range(item.rank)]
         for other in dict.fromkeys(offered):
             changed = with_item(case.inputs.rank_batches, index, other)

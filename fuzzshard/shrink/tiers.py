@@ -69,6 +69,9 @@ TIERS: tuple[tuple[Pass, ...], ...] = (
         Pass("child order", model_passes.child_order, independent=False),
         Pass("delay forwards", plan_passes.delay_forwards, independent=False),
         Pass("op order", plan_passes.op_order, independent=False),
-        Pass("names and numbers", lambda case: (*leaf_passes.names(case), *plan_passes.numbers(case))),
+        Pass(
+            "names and numbers",
+            lambda case: (*leaf_passes.names(case), *plan_passes.numbers(case)),
+        ),
     ),
 )

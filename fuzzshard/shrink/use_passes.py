@@ -1,4 +1,6 @@
-"""Passes towards a model in which every module is called and every value read: modules in sequence."""
+"""Passes towards a model in which every module is called and every value read: modules in
+sequence.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from fuzzshard.shrink.passes import Edit
 
 
 def children_in_sequence(case: Case) -> Iterator[Edit]:
-    """A block calls its children one after another, in registration order, and does nothing else."""
+    """A block calls its children one after another, in registration order, and does nothing
+    else.
+    """
     found = facts(case)
     for path, block in blocks(case.model):
         calls = [_call_of(case, found, path, block, c.name) for c in block.children]
@@ -26,11 +30,15 @@ def children_in_sequence(case: Case) -> Iterator[Edit]:
 
 
 def calls_in_sequence(case: Case) -> Iterator[Edit]:
-    """A block makes its calls one after another, then those of children not called, and nothing else."""
+    """A block makes its calls one after another, then those of children not called, and nothing
+    else.
+    """
     found = facts(case)
     for path, block in blocks(case.model):
         present = [n for n in block.nodes if isinstance(n, Call)]
-        yield _chain(case, found, path, block, [*present, *_missing_calls(case, found, path, block)])
+        yield _chain(
+            case, found, path, block, [*present, *_missing_calls(case, found, path, block)]
+        )
 
 
 def _chain(case: Case, found: Facts, path: str, block: Block, calls: list[Call]) -> Edit:
@@ -52,8 +60,12 @@ def call_unused(case: Case) -> Iterator[Edit]:
     found = facts(case)
     for path, block in blocks(case.model):
         for call in _missing_calls(case, found, path, block):
-            yield functools.partial(_call_last, path=path, call=call, value=_result(case, path, call))
-            yield functools.partial(_call_first, path=path, call=call, value=_result(case, path, call))
+            yield functools.partial(
+                _call_last, path=path, call=call, value=_result(case, path, call)
+            )
+            yield functools.partial(
+                _call_first, path=path, call=call, value=_result(case, path, call)
+            )
 
 
 def _call_last(case: Case, path: str, call: Call, value: str) -> Case:
@@ -76,18 +88,26 @@ def _call_first(case: Case, path: str, call: Call, value: str) -> Case:
 def _missing_calls(case: Case, found: Facts, path: str, block: Block) -> Iterator[Call]:
     """Calls of the children that no forward of the root calls, all on the first float input."""
     for child in block.children:
-        uncalled = not isinstance(child.module, Alias) and join(path, child.name) not in found.called
+        uncalled = (
+            not isinstance(child.module, Alias) and join(path, child.name) not in found.called
+        )
         if uncalled and (call := _call_of(case, found, path, block, child.name)):
             yield call
 
 
 def _call_of(case: Case, found: Facts, path: str, block: Block, name: str) -> Call | None:
-    """The first call of a child, or a new one on the first float input, if there is one and it fits."""
+    """The first call of a child, or a new one on the first float input, if there is one and it
+    fits.
+    """
     for node in block.nodes:
         if isinstance(node, Call) and node.module == name:
             return node
     floats = _float_inputs(found, path, block)
-    if not floats or _takes_ids(case, found, join(path, name)) or isinstance(block.child(name), Alias):
+    if (
+        not floats
+        or _takes_ids(case, found, join(path, name))
+        or isinstance(block.child(name), Alias)
+    ):
         return None
     arity = len(found.input_values[join(path, name)])
     taken = {*block.inputs, *(n.name for n in block.nodes)}
@@ -97,14 +117,18 @@ def _call_of(case: Case, found: Facts, path: str, block: Block, name: str) -> Ca
 
 
 def join_in_sequence(case: Case) -> Iterator[Edit]:
-    """Of two values that an op joins or a block returns, one is computed from the other; it alone is left."""
+    """Of two values that an op joins or a block returns, one is computed from the other; it alone
+    is left.
+    """
     for path, block in blocks(case.model):
         for node in block.nodes:
             if not isinstance(node, Call):
                 for first, second in itertools.permutations(dict.fromkeys(node.args), 2):
                     yield _in_sequence(path, first, second, bypassed=node.name)
         for first, second in itertools.permutations(dict.fromkeys(block.outputs), 2):
-            yield _return_second(path, block.outputs.index(first), _in_sequence(path, first, second))
+            yield _return_second(
+                path, block.outputs.index(first), _in_sequence(path, first, second)
+            )
 
 
 def _return_second(path: str, first: int, in_sequence: Edit) -> Edit:
@@ -112,7 +136,9 @@ def _return_second(path: str, first: int, in_sequence: Edit) -> Edit:
 
 
 def read_unread(case: Case) -> Iterator[Edit]:
-    """A value that nothing reads is computed from the output and becomes it, or the output from it."""
+    """A value that nothing reads is computed from the output and becomes it, or the output from
+    it.
+    """
     for path, block in blocks(case.model):
         names = {n.name for n in block.nodes}
         for name in unread(block):
@@ -122,8 +148,8 @@ def read_unread(case: Case) -> Iterator[Edit]:
 
 
 def _in_sequence(path: str, first: str, second: str, bypassed: str = "") -> Edit:
-    """What ``second`` is computed from reads ``first``; ``second`` takes the place of ``bypassed``, or is
-    the output.
+    """What ``second`` is computed from reads ``first``; ``second`` takes the place of
+    ``bypassed``, or is the output.
     """
 
     def change(block: Block) -> Block:
@@ -136,7 +162,9 @@ def _in_sequence(path: str, first: str, second: str, bypassed: str = "") -> Edit
         else:
             block = replace(block, outputs=(second, *block.outputs[1:]))
         return sort_nodes(
-            map_nodes(block, lambda n: replace(n, args=(first, *n.args[1:])) if n.name == start else n)
+            map_nodes(
+                block, lambda n: replace(n, args=(first, *n.args[1:])) if n.name == start else n
+            )
         )
 
     return lambda case: replace(case, model=edit_block(case.model, path, change))

@@ -19,7 +19,9 @@ from fuzzshard.parts.leaf import Leaf
 
 
 def call(engine: Engine, target: str, module: Callable[..., Any], args: list[torch.Tensor]) -> Any:
-    """Calls what ``engine`` made of the module ``target`` with ``args``, in the form that it takes them."""
+    """Calls what ``engine`` made of the module ``target`` with ``args``, in the form that it takes
+    them.
+    """
     leaf = engine.facts.modules[target]
     if is_checkpointed_at_call(engine.case, target) and engine.checkpoints_module(target):
         module = functools.partial(checkpoint, module, use_reentrant=False)

@@ -1,7 +1,9 @@
-"""Records the collectives that Python code of torch issues, per engine run, and delays them if asked to.
+"""Records the collectives that Python code of torch issues, per engine run, and delays them if
+asked to.
 
 ``fully_shard`` calls them through ``torch.distributed`` (its names changed between versions:
-``all_gather_into_tensor`` became ``all_gather_single``); DDP's reducer calls them in C++ and is not seen.
+``all_gather_into_tensor`` became ``all_gather_single``); DDP's reducer calls them in C++ and is
+not seen.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _SITES: dict[str, DelaySite] = {
 
 
 class Collective(NamedTuple):
-    """One call: the op of the schedule that ran (-1: none), its kind, and the sizes of its tensors.
+    """One call: the op of the schedule that ran (-1: none), its kind, and the sizes of its
+    tensors.
 
     ``explicit`` ones are no doing of the engine's but what it leaves to its user.
     """
@@ -55,7 +58,9 @@ class Collective(NamedTuple):
 
 @dataclasses.dataclass
 class Recorder:
-    """Where the collectives of one engine run go; the rest is kept up to date by whoever trains."""
+    """Where the collectives of one engine run go; the rest is kept up to date by whoever
+    trains.
+    """
 
     log: list[Collective] = dataclasses.field(default_factory=list)
     delays: Delays | None = None
@@ -75,7 +80,9 @@ def _recorded(name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
             tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
             dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
             sizes = tuple(t.numel() for t in tensors)
-            _recorder.log.append(Collective(_recorder.op, kind, name, sizes, dtype, _recorder.explicit))
+            _recorder.log.append(
+                Collective(_recorder.op, kind, name, sizes, dtype, _recorder.explicit)
+            )
             if _recorder.delays is not None and kind in _SITES:
                 _recorder.delays.at(_SITES[kind])
         return collective(*args, **kwargs)

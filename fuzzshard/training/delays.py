@@ -22,7 +22,9 @@ class Delays:
         self.milliseconds: dict[str, float] = {}
         for delay in case.delays:
             if names_rank(delay.ranks, rank):
-                self.milliseconds[delay.site] = self.milliseconds.get(delay.site, 0.0) + delay.milliseconds
+                self.milliseconds[delay.site] = (
+                    self.milliseconds.get(delay.site, 0.0) + delay.milliseconds
+                )
 
     def at(self, site: DelaySite) -> None:
         """Waits if there is a delay here: the host on the CPU, the current stream on CUDA."""

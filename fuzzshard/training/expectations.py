@@ -19,19 +19,25 @@ FORWARD_ORDER = "Forward order differs"
 
 
 class ErrorMissing(Exception):
-    """The op that had to raise is over; the run ends there, as it does on ranks where it raised."""
+    """The op that had to raise is over; the run ends there, as it does on ranks where it
+    raised.
+    """
 
 
 class Watch:
-    """Listens to the run of one engine on one rank, and compares what it hears with what is expected.
+    """Listens to the run of one engine on one rank, and compares what it hears with what is
+    expected.
 
-    Errors and warnings that the case expects, and refusals that the documentation of the engine announces.
+    Errors and warnings that the case expects, and refusals that the documentation of the engine
+    announces.
     """
 
     def __init__(self, case: Case, engine: str, rank: int) -> None:
         expected = [expect for expect in case.expect if expect.engine == engine]
         self.case, self.engine, self.rank = case, engine, rank
-        self.error = next((e for e in expected if e.kind == "error" and names_rank(e.ranks, rank)), None)
+        self.error = next(
+            (e for e in expected if e.kind == "error" and names_rank(e.ranks, rank)), None
+        )
         self.warnings = [expect for expect in expected if expect.kind == "warning"]
         self.announcements = Announcements(case, engine)
         self.op = -1
@@ -50,9 +56,13 @@ class Watch:
             self._hear()
 
     def enter(self, op: int) -> None:
-        """The op at index ``op`` begins. Raises :class:`ErrorMissing` where an earlier one had to raise."""
+        """The op at index ``op`` begins. Raises :class:`ErrorMissing` where an earlier one had to
+        raise.
+        """
         self._hear()
-        if (self.error is not None and op > self.error.op) or self.announcements.overdue(op) is not None:
+        if (self.error is not None and op > self.error.op) or self.announcements.overdue(
+            op
+        ) is not None:
             raise ErrorMissing
         self.op = op
         self._of_op.close()
@@ -65,7 +75,9 @@ class Watch:
         self._hear()
         expect = self.error
         self.raised = (
-            expect is not None and self.op == expect.op and re.search(expect.pattern, str(error)) is not None
+            expect is not None
+            and self.op == expect.op
+            and re.search(expect.pattern, str(error)) is not None
         )
         return self.raised
 
@@ -106,7 +118,9 @@ class Watch:
 
     def _warned(self, pattern: str) -> Iterator[Finding]:
         """A warning is due exactly once at its op, on its ranks."""
-        due = [e.op for e in self.warnings if e.pattern == pattern and names_rank(e.ranks, self.rank)]
+        due = [
+            e.op for e in self.warnings if e.pattern == pattern and names_rank(e.ranks, self.rank)
+        ]
         came = [op for op, text in self._heard if re.search(pattern, text)]
         if sorted(due) != came:
             observed, expected = (
@@ -118,13 +132,22 @@ class Watch:
 
     def _forward_order(self) -> Iterator[Finding]:
         for op, text in self._heard:
-            if text.startswith(FORWARD_ORDER) and not any(re.search(e.pattern, text) for e in self.warnings):
+            if text.startswith(FORWARD_ORDER) and not any(
+                re.search(e.pattern, text) for e in self.warnings
+            ):
                 expected = "no warning: every iteration runs the same units in the same order"
                 yield self._finding(op, text, expected, oracle="warning")
 
-    def _finding(self, op: int, observed: str, expected: str, oracle: str = "expectation") -> Finding:
+    def _finding(
+        self, op: int, observed: str, expected: str, oracle: str = "expectation"
+    ) -> Finding:
         return Finding(
-            oracle=oracle, engine=self.engine, observed=observed, expected=expected, op=op, rank=self.rank
+            oracle=oracle,
+            engine=self.engine,
+            observed=observed,
+            expected=expected,
+            op=op,
+            rank=self.rank,
         )
 
     def _hear(self) -> None:
@@ -138,10 +161,11 @@ def describe(expect: Expect) -> str:
 
 
 def keeps_forward_order(case: Case, rank: int, skipped: Collection[int]) -> bool:
-    """Whether all iterations run the same units in the same order on this rank, as far as FSDP1 looks.
+    """Whether all iterations run the same units in the same order on this rank, as far as FSDP1
+    looks.
 
-    It looks at forwards in training mode, and an iteration ends with a backward that differentiates something
-    (torch/distributed/fsdp/_exec_order_utils.py, ``_check_order``).
+    It looks at forwards in training mode, and an iteration ends with a backward that
+    differentiates something (torch/distributed/fsdp/_exec_order_utils.py, ``_check_order``).
     """
     iterations: list[list[dict[str, int]]] = [[]]
     for at in follow(case, rank):

@@ -1,4 +1,6 @@
-"""One case on one rank: train the reference, train the engines, compare, and judge what differs."""
+"""One case on one rank: train the reference, train the engines, compare, and judge what
+differs.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,8 @@ from fuzzshard.world.messages import RankReport
 class EngineFailure(Exception):
     """An engine raised; the cause is chained. ``op`` is the op that ran, -1 during construction.
 
-    ``expected`` describes the error that the case expects in place of this one; it is empty if there is none.
-    ``findings`` are what this rank saw before.
+    ``expected`` describes the error that the case expects in place of this one; it is empty if
+    there is none. ``findings`` are what this rank saw before.
     """
 
     def __init__(self, engine: str, op: int, expected: str = "") -> None:
@@ -86,7 +88,9 @@ class Experiment:
     def run(self) -> RankReport:
         """Trains, compares and judges. Raises :class:`EngineFailure` where an engine raises."""
         for name in self._names():
-            if (excluded := not_applicable(self.case, name) or self._not_comparable(name)) is not None:
+            if (
+                excluded := not_applicable(self.case, name) or self._not_comparable(name)
+            ) is not None:
                 self.notes[name] = f"{NOT_APPLICABLE}: {excluded.reason}"
                 continue
             trace = Trace()
@@ -101,7 +105,9 @@ class Experiment:
         for name, survivors in self.survivors.items():
             self.traces[name].survivors = survivors.names()
         if ranks_differ(self.case):
-            return RankReport(findings=tuple(self.unexpected), notes=self.notes, refused=tuple(self.refused))
+            return RankReport(
+                findings=tuple(self.unexpected), notes=self.notes, refused=tuple(self.refused)
+            )
         engines = [name for name in self.traces if name != "reference"]
         reference = self.traces["reference"]
         differing = {name: self.ladder.differences(name) for name in engines}
@@ -119,7 +125,9 @@ class Experiment:
             refused=tuple(self.refused),
             rung=rung,
             collectives={
-                n: ", ".join(map(str, t.collectives)) for n, t in self.traces.items() if works(COLLECTIVES)
+                n: ", ".join(map(str, t.collectives))
+                for n, t in self.traces.items()
+                if works(COLLECTIVES)
             },
             replicas={n: _digest(t) for n, t in self.traces.items()},
         )
@@ -141,7 +149,9 @@ class Experiment:
 
     def _names(self) -> tuple[str, ...]:
         """What is trained; where ranks differ, the reference's gradients have no common mean."""
-        return self.case.engines if ranks_differ(self.case) else (Reference.name, *self.case.engines)
+        return (
+            self.case.engines if ranks_differ(self.case) else (Reference.name, *self.case.engines)
+        )
 
     def _not_comparable(self, engine: str) -> Exclusion | None:
         """Why an engine cannot be compared with what the reference did."""
@@ -175,7 +185,9 @@ class Experiment:
         return (*filter(believed, alone), *self.unexpected)
 
     def _relation_findings(self, trace: Trace) -> list[Finding]:
-        """Runs ``fully_shard`` again as the relation of the case says, if it has one, and compares."""
+        """Runs ``fully_shard`` again as the relation of the case says, if it has one, and
+        compares.
+        """
         changed = variant(self.case)
         if changed is None:
             return []
@@ -193,33 +205,42 @@ class Experiment:
         return relation_findings(precise[0], one, two, self.mesh.rank, rounds=True)
 
     def _train_again(self, case: Case, name: str) -> Trace | None:
-        """Trains the engine of that name on another case; None where that is refused, or does not apply."""
+        """Trains the engine of that name on another case; None where that is refused, or does not
+        apply.
+        """
         if not_applicable(case, name) is not None:
             return None
         again, trace = Experiment(case, rank_mesh(case, self.mesh.device), self.on_engine), Trace()
         return trace if again._train(name, lambda: again._build(name), trace) else None
 
     def _memory_findings(self, engines: Sequence[str]) -> list[Finding]:
-        """Trains the reference and the engines again, if the case asks for it; what keeps itself is known."""
+        """Trains the reference and the engines again, if the case asks for it; what keeps itself
+        is known.
+        """
         if self.case.observe != "memory" or self.case.compile is not None or self.case.expect:
             return []
         findings: list[Finding] = []
         for name in (Reference.name, *(name for name in engines if name not in KEEPS_ITSELF)):
             again = Experiment(self.case, self.mesh, self.on_engine)
-            run = functools.partial(again._train, name, functools.partial(again._build, name), None)
+            run = functools.partial(
+                again._train, name, functools.partial(again._build, name), None
+            )
             after = bytes_after_runs(run, self.mesh.device, self.mesh.everyone)
             findings += memory_findings(self.case, name, after, self.mesh.global_rank)
         return findings
 
     def _build(self, name: str) -> Engine:
-        return (Reference if name == Reference.name else ENGINES[name])(self.case, self.mesh, self.dtype)
+        return (Reference if name == Reference.name else ENGINES[name])(
+            self.case, self.mesh, self.dtype
+        )
 
     def _train(self, name: str, build: Callable[[], Engine], trace: Trace | None) -> bool:
         """Runs one engine; False where it refused with a documented error, or ought to have."""
         self.on_engine(name)
         if self.case.compile is not None:
-            # Dynamo walks torch's table of all wrapped modules, and fails where one goes meanwhile (pytorch
-            # PR 191281): which of an earlier engine's are garbage, and when they go, is no part of the case.
+            # Dynamo walks torch's table of all wrapped modules, and fails where one goes meanwhile
+            # (pytorch PR 191281): which of an earlier engine's are garbage, and when they go, is
+            # no part of the case.
             collect_garbage()
         watch = Watch(self.case, name, self.mesh.global_rank)
         recorder = Recorder()
@@ -242,7 +263,9 @@ class Experiment:
         except InstrumentError:
             raise
         except Exception as error:
-            if device_error(error_text(error)):  # whatever was expected, this process is of no more use
+            if device_error(
+                error_text(error)
+            ):  # whatever was expected, this process is of no more use
                 raise EngineFailure(name, watch.op) from error
             if watch.expects(error):
                 self.notes[name] = f"raised as expected: {_first_line(error)}"
@@ -266,12 +289,16 @@ class Experiment:
         return True
 
     def _wait_for_kernels(self) -> None:
-        """What fails in one of them is raised here, in the engine that launched it, and not in the next."""
+        """What fails in one of them is raised here, in the engine that launched it, and not in the
+        next.
+        """
         if self.mesh.device.type == "cuda":
             torch.cuda.synchronize(self.mesh.device)
 
     def _may_watch_survivors(self) -> bool:
-        """Not on CUDA, where small models under ``fully_shard`` outlive it on torch 2.11: why is unknown."""
+        """Not on CUDA, where small models under ``fully_shard`` outlive it on torch 2.11: why is
+        unknown.
+        """
         return self.case.compile is None and self.mesh.device.type == "cpu"
 
 
@@ -285,7 +312,9 @@ def _digest(trace: Trace) -> str:
     pieces: dict[str, str] = {}
     for key, observation in trace.tensors.items():
         if key.oracle == "parameter" and observation.tensor is not None:
-            last[key.name] = observation.tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+            last[key.name] = (
+                observation.tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+            )
             pieces[key.name] = repr(observation.pieces)
     where, what = (zlib.crc32(repr(sorted(d.items())).encode()) for d in (pieces, last))
     return f"{where}:{what}"
@@ -296,9 +325,13 @@ _PLUMBING = ("/torch/nn/modules/", "/torch/_ops.py", "/torch/autograd/", "/torch
 
 
 def innermost_torch_frame(error: BaseException) -> str:
-    """The function in torch's own code that raised, for a signature; the raising function if none did."""
+    """The function in torch's own code that raised, for a signature; the raising function if none
+    did.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     in_torch = [
-        f.name for f in frames if "/torch/" in f.filename and not any(p in f.filename for p in _PLUMBING)
+        f.name
+        for f in frames
+        if "/torch/" in f.filename and not any(p in f.filename for p in _PLUMBING)
     ]
     return (in_torch or [f.name for f in frames] or ["?"])[-1]

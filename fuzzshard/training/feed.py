@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class Feed:
-    """The data of one training run on one rank; ``batches`` are those used so far, by target and number."""
+    """The data of one training run on one rank; ``batches`` are those used so far, by target and
+    number.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -39,7 +41,9 @@ class Feed:
         rows, seq = num_rows(self.case, self._data_rank(), op.batch), self.case.inputs.seq
         leading = (rows, seq) if seq else (rows,)
         name = (self.case.seed, "input", op.target, index, op.batch, self._data_rank())
-        device = torch.device("cpu") if self.case.inputs.on_host else self.trainer.engine.mesh.device
+        device = (
+            torch.device("cpu") if self.case.inputs.on_host else self.trainer.engine.mesh.device
+        )
         if spec.kind == "ids":
             return named_ids(spec.size, leading, *name).to(device)
         shape = (*leading, spec.size)
@@ -53,5 +57,7 @@ class Feed:
     def target(self, op: Call, index: int, output: torch.Tensor) -> torch.Tensor:
         """What the loss compares the ``index``-th output of a forward with."""
         name = (self.case.seed, "target", op.target, index, op.batch, self._data_rank())
-        values = named_values(self.case.values, tuple(output.shape), self.trainer.engine.dtype, *name)
+        values = named_values(
+            self.case.values, tuple(output.shape), self.trainer.engine.dtype, *name
+        )
         return values.to(output.device, output.dtype)

@@ -1,8 +1,9 @@
 """Which collectives a rank has joined, from torch's flight recorder.
 
-It sees every collective of a backend, also those that DDP's reducer and functional collectives start in C++,
-in a ring of the last ``TORCH_FR_BUFFER_SIZE`` (set for every rank, :mod:`fuzzshard.world.processes`). The
-recorder of NCCL and that of the other backends are two (``torch/csrc/distributed/c10d/init.cpp``).
+It sees every collective of a backend, also those that DDP's reducer and functional collectives
+start in C++, in a ring of the last ``TORCH_FR_BUFFER_SIZE`` (set for every rank,
+:mod:`fuzzshard.world.processes`). The recorder of NCCL and that of the other backends are two
+(``torch/csrc/distributed/c10d/init.cpp``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _DUMPS = {"nccl": "_dump_nccl_trace_json", "gloo": "_dump_fr_trace_json"}
 
 
 def position() -> Position:
-    """Where this rank is; for another thread than the one that trains, which may be waiting for ever."""
+    """Where this rank is; for another thread than the one that trains, which may be waiting for
+    ever.
+    """
     text = dump()
     entries = json.loads(text).get("entries", []) if text else []
     ranks = _ranks_by_name()
@@ -51,4 +54,6 @@ def _joined(entry: dict[str, Any], ranks: dict[str, tuple[int, ...]]) -> Joined:
 def _ranks_by_name() -> dict[str, tuple[int, ...]]:
     """The global ranks of every process group of this rank."""
     world = dist.distributed_c10d._world
-    return {name: tuple(sorted(world.pg_group_ranks[group])) for group, name in world.pg_names.items()}
+    return {
+        name: tuple(sorted(world.pg_group_ranks[group])) for group, name in world.pg_names.items()
+    }

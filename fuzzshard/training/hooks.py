@@ -1,7 +1,7 @@
 """Records when ``fully_shard`` and FSDP1 run the post-backward of a wrap group.
 
-What runs late keeps its unsharded parameters and gradients until the whole backward has ended: the results
-are the same, the memory and the overlap are not.
+What runs late keeps its unsharded parameters and gradients until the whole backward has ended: the
+results are the same, the memory and the overlap are not.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from fuzzshard.training.collectives import Recorder
 
 
 class PostBackward(NamedTuple):
-    """One post-backward: the op of the schedule that ran, and whether it waited for the end of backward.
+    """One post-backward: the op of the schedule that ran, and whether it waited for the end of
+    backward.
 
-    ``number`` counts the groups of ``fully_shard`` that have parameters, in the order in which they were
-    made; it is -1 for a unit of FSDP1.
+    ``number`` counts the groups of ``fully_shard`` that have parameters, in the order in which
+    they were made; it is -1 for a unit of FSDP1.
     """
 
     op: int
@@ -89,8 +90,8 @@ def _noted_unit(reshard: Callable[..., Any]) -> Callable[..., Any]:
 def install() -> Callable[[], None]:
     """Wraps the hooks of torch; what it returns takes the wrappers off again.
 
-    Hooks that this torch does not have are left out: who counts post-backwards reads none then, which the
-    proofs of :mod:`fuzzshard.instruments` notice.
+    Hooks that this torch does not have are left out: who counts post-backwards reads none then,
+    which the proofs of :mod:`fuzzshard.instruments` notice.
     """
     core = "torch.distributed.fsdp._fully_shard"
     wrapped = (

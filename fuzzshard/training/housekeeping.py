@@ -14,8 +14,8 @@ from fuzzshard.model.build import forget_models
 from fuzzshard.training.survivors import collect_garbage
 
 CASES_BETWEEN_CLEARINGS = 200
-"""DTensor keeps every (operation, layout, shape) for ever, and so does FakeTensor: about 500 objects a case,
-each of which the garbage collector would look at twice in every later case.
+"""DTensor keeps every (operation, layout, shape) for ever, and so does FakeTensor: about 500
+objects a case, each of which the garbage collector would look at twice in every later case.
 """
 
 
@@ -39,7 +39,9 @@ class Housekeeping:
 
 
 def clear_caches() -> None:
-    """Has torch find out again what operations do to layouts and sizes, which a mend may change."""
+    """Has torch find out again what operations do to layouts and sizes, which a mend may
+    change.
+    """
     DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
     if hasattr(torch._C, "_clear_DTensor_sharding_propagator_cache"):
         torch._C._clear_DTensor_sharding_propagator_cache()

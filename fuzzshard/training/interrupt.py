@@ -18,7 +18,8 @@ class InterruptedIteration(Exception):
 def interrupted(module: nn.Module, *, in_backward: bool) -> Iterator[None]:
     """Makes ``module`` raise when it is called, or when the gradient of its output arrives.
 
-    Ends the block there. Hooks that the module has already run before: ``fully_shard`` has gathered.
+    Ends the block there. Hooks that the module has already run before: ``fully_shard`` has
+    gathered.
     """
 
     def stop(*args: object) -> None:

@@ -38,19 +38,23 @@ Differing = Mapping[str, list[Difference]]
 def runs_finer(case: Case) -> Case:
     """The case in the next higher precision, or without mixed precision where that is no case.
 
-    Norms take half precision with parameters of float32, and nothing of float32 with those of float64.
+    Norms take half precision with parameters of float32, and nothing of float32 with those of
+    float64.
     """
     precise = finer(case)
     return precise if is_valid(precise) else uniform(case, "float64")
 
 
 class Ladder:
-    """Judges what the engines of a case did on this rank; ``traces`` holds what each one recorded so far.
+    """Judges what the engines of a case did on this rank; ``traces`` holds what each one recorded
+    so far.
 
     All ranks of the mesh ask the same questions in the same order: some of them train again.
     """
 
-    def __init__(self, case: Case, mesh: RankMesh, traces: Mapping[str, Trace], again: Again) -> None:
+    def __init__(
+        self, case: Case, mesh: RankMesh, traces: Mapping[str, Trace], again: Again
+    ) -> None:
         self.case = case
         self.mesh = mesh
         self.traces = traces
@@ -61,13 +65,19 @@ class Ladder:
         return self._differences(engine, self.traces)
 
     def judge(self, differing: Differing) -> tuple[list[Finding], str]:
-        """Bitwise comparison came first; only a difference makes it worth finding out what is due."""
+        """Bitwise comparison came first; only a difference makes it worth finding out what is
+        due.
+        """
         if not self.anywhere(any(differing.values())):
             return [], "bitwise"
         differing = self._before_overflow(differing)
         exact = self._exact_until() if self.case.values == "dyadic" else 0
-        strict = {name: [d for d in found if d.key.op < exact] for name, found in differing.items()}
-        loose = {name: [d for d in found if d.key.op >= exact] for name, found in differing.items()}
+        strict = {
+            name: [d for d in found if d.key.op < exact] for name, found in differing.items()
+        }
+        loose = {
+            name: [d for d in found if d.key.op >= exact] for name, found in differing.items()
+        }
         findings = self._findings(strict, "exact", None, self.traces)
         if self.anywhere(any(loose.values())):
             findings += self._loose_findings(loose)
@@ -77,9 +87,10 @@ class Ladder:
     def _loose_findings(self, differing: Differing) -> list[Finding]:
         """What rounding does not explain: in the precision of the case, then in a finer one.
 
-        Where dtypes are mixed, up to the first step only. Both are needed: ``fully_shard`` divides gradients
-        in float64 as it does in float16 (``_get_gradient_divide_factors``), and otherwise in float32.
-        Whether something is there, and its shape and dtype, no rounding explains.
+        Where dtypes are mixed, up to the first step only. Both are needed: ``fully_shard`` divides
+        gradients in float64 as it does in float16 (``_get_gradient_divide_factors``), and
+        otherwise in float32. Whether something is there, and its shape and dtype, no rounding
+        explains.
         """
         reference = self.traces[Reference.name]
         if self.case == uniform(self.case, "float64"):
@@ -87,7 +98,9 @@ class Ladder:
             return self._findings(differing, loose_rung(self.case), coarser, self.traces)
         plain = self.case == uniform(self.case, "float32")
         step = len(self.case.schedule) if plain else first_step(self.case)
-        early = {name: before_rounding_feeds_back(found, step) for name, found in differing.items()}
+        early = {
+            name: before_rounding_feeds_back(found, step) for name, found in differing.items()
+        }
         bound = Bound(self.case, reference, self._truth)
         precise = self._finer_findings(differing)
         seen = {(f.engine, f.op, f.oracle, f.name) for f in precise}
@@ -95,9 +108,11 @@ class Ladder:
         return [*precise, *(f for f in found if (f.engine, f.op, f.oracle, f.name) not in seen)]
 
     def _finer_findings(self, differing: Differing) -> list[Finding]:
-        """What the engines that differ do otherwise than the reference in the next higher precision, too.
+        """What the engines that differ do otherwise than the reference in the next higher
+        precision, too.
 
-        It has to be there in both: torch may take another path in the finer one, with a mistake of its own.
+        It has to be there in both: torch may take another path in the finer one, with a mistake of
+        its own.
         """
         case = runs_finer(self.case)
         reference = self._truth
@@ -137,10 +152,15 @@ class Ladder:
         """What differs before a sum overflows on some rank, by engine."""
         ends = self._earliest([first_overflow(self.case, found) for found in differing.values()])
         before = dict(zip(differing, ends, strict=True))
-        return {name: [d for d in found if d.key.op < before[name]] for name, found in differing.items()}
+        return {
+            name: [d for d in found if d.key.op < before[name]]
+            for name, found in differing.items()
+        }
 
     def _exact_until(self) -> int:
-        """The first op that rounds something on some rank: in either precision, or in those of a policy."""
+        """The first op that rounds something on some rank: in either precision, or in those of a
+        policy.
+        """
         return self._earliest([self._exact_here_until()])[0]
 
     def _earliest(self, here: list[int]) -> list[int]:
@@ -167,7 +187,9 @@ class Ladder:
         return self._trace(uniform(self.case, "float32"))
 
     def anywhere(self, here: bool) -> bool:
-        """Whether ``here`` holds on any rank of the mesh; every rank asks the same questions in order."""
+        """Whether ``here`` holds on any rank of the mesh; every rank asks the same questions in
+        order.
+        """
         flag = torch.tensor([here], dtype=torch.int32, device=self.mesh.device)
         dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.mesh.everyone)
         return bool(flag.item())
@@ -184,4 +206,6 @@ class Ladder:
 def _no_less_wrong(precise: list[Difference], found: list[Difference]) -> list[Difference]:
     """What of a finer run is wrong by at most twice as much as the case itself."""
     errors = {d.key: largest_distance(*d.both) for d in found if d.both is not None}
-    return [d for d in precise if d.both and largest_distance(*d.both) <= 2 * errors.get(d.key, 0.0)]
+    return [
+        d for d in precise if d.both and largest_distance(*d.both) <= 2 * errors.get(d.key, 0.0)
+    ]

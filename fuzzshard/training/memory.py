@@ -1,9 +1,9 @@
 """Whether what an engine allocates on its device grows run by run.
 
-Memory after a run says nothing against memory before it: libraries keep workspaces, NCCL its buffers, torch
-the last of many things, and all of that stays after the first run. What every run loses grows with every run,
-while everything else stays. So an engine trains again and again, and only growth each time is a leak; by the
-same amount each time, because runs are equal.
+Memory after a run says nothing against memory before it: libraries keep workspaces, NCCL its
+buffers, torch the last of many things, and all of that stays after the first run. What every run
+loses grows with every run, while everything else stays. So an engine trains again and again, and
+only growth each time is a leak; by the same amount each time, because runs are equal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ WATCHDOG_SECONDS = 0.3
 def bytes_after_runs(
     run: Callable[[], object], device: torch.device, group: dist.ProcessGroup | None = None
 ) -> tuple[int, ...]:
-    """The bytes allocated after each of some runs by all ranks of ``group``; none if nobody counts."""
+    """The bytes allocated after each of some runs by all ranks of ``group``; none if nobody
+    counts.
+    """
     after = []
     for _ in range(RUNS):
         if allocated_bytes(device) is None:
@@ -43,8 +45,8 @@ def bytes_after_runs(
 def _wait_for_watchdog(device: torch.device, group: dist.ProcessGroup | None) -> None:
     """Has NCCL let go of what it holds for asynchronous collectives: DDP's buckets, say.
 
-    Its watchdog sees that they have ended, and the next collective of the group drops their tensors (see
-    pull request 148590 of torch).
+    Its watchdog sees that they have ended, and the next collective of the group drops their
+    tensors (see pull request 148590 of torch).
     """
     torch.cuda.synchronize(device)
     time.sleep(WATCHDOG_SECONDS)
@@ -52,7 +54,9 @@ def _wait_for_watchdog(device: torch.device, group: dist.ProcessGroup | None) ->
 
 
 def allocated_bytes(device: torch.device) -> int | None:
-    """What this process holds on ``device`` once everything queued there has run; None if nobody counts."""
+    """What this process holds on ``device`` once everything queued there has run; None if nobody
+    counts.
+    """
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)

@@ -1,4 +1,6 @@
-"""Records what an op of the schedule left behind: registration, parameters, gradients, buffers, states."""
+"""Records what an op of the schedule left behind: registration, parameters, gradients, buffers,
+states.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,19 @@ class Observer:
         self._registration(-1)
 
     def _registration(self, index: int) -> None:
-        """Records how every parameter is registered, where the engine registers others in training."""
+        """Records how every parameter is registered, where the engine registers others in
+        training.
+        """
         if self.trainer.engine.reregisters:
             for fqn in self.trainer.engine.facts.parameters:
-                self.trace.register(Key(index, "registration", fqn), self.trainer.engine.parameter(fqn))
+                self.trace.register(
+                    Key(index, "registration", fqn), self.trainer.engine.parameter(fqn)
+                )
 
     def _parameters(self, index: int) -> None:
-        """What is registered; a tensor that only an in-place op can change is copied once a version."""
+        """What is registered; a tensor that only an in-place op can change is copied once a
+        version.
+        """
         for fqn in self.trainer.engine.facts.parameters if self.trainer.engine.registers else ():
             key = Key(index, "registered_parameter", fqn)
             parameter = self.trainer.engine.parameter(fqn)
@@ -64,7 +72,9 @@ class Observer:
 
     def _trained(self, index: int, oracle: str = "parameter") -> None:
         for fqn, parameter in self.trainer.engine.observed().items():
-            self.trace.record(Key(index, oracle, fqn), parameter, self.trainer.engine.flat_range(fqn))
+            self.trace.record(
+                Key(index, oracle, fqn), parameter, self.trainer.engine.flat_range(fqn)
+            )
 
     def _resumed(self, index: int) -> None:
         self._trained(index, "resume")
@@ -78,14 +88,18 @@ class Observer:
             self.trace.record(Key(index, "state_dict", fqn), tensor)
 
     def _taken(self, index: int) -> None:
-        """What a state dict that was taken earlier holds now, where its tensors are the model's own."""
+        """What a state dict that was taken earlier holds now, where its tensors are the model's
+        own.
+        """
         if self.trainer.engine.state_dict_aliases:
             self._state_dict(index)
 
     def _gradients(self, index: int) -> None:
         for oracle, gradients in self.trainer.engine.gradients().items():
             for fqn, gradient in gradients.items():
-                self.trace.record(Key(index, oracle, fqn), gradient, self.trainer.engine.flat_range(fqn))
+                self.trace.record(
+                    Key(index, oracle, fqn), gradient, self.trainer.engine.flat_range(fqn)
+                )
 
     def _unreduced(self, index: int) -> None:
         for fqn, gradient in self.trainer.engine.unreduced_gradients().items():

@@ -14,10 +14,12 @@ from fuzzshard.case.paths import is_within
 
 
 def make_optimizer(case: Case, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of ``case`` over ``parameters`` by name, frozen ones included, excluded ones not.
+    """The optimizer of ``case`` over ``parameters`` by name, frozen ones included, excluded ones
+    not.
 
-    Sharded and plain parameters go into a parameter group each, and so does every dtype and device: the
-    foreach implementations, the default on CUDA, refuse lists that mix DTensors and Tensors.
+    Sharded and plain parameters go into a parameter group each, and so does every dtype and
+    device: the foreach implementations, the default on CUDA, refuse lists that mix DTensors and
+    Tensors.
     """
     spec = case.optimizer
     kinds: dict[tuple[object, ...], list[nn.Parameter]] = {}
@@ -25,8 +27,14 @@ def make_optimizer(case: Case, parameters: Mapping[str, nn.Parameter]) -> torch.
         if not any(is_within(fqn, path) for path in spec.exclude):
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
             kinds.setdefault((mesh, parameter.dtype, parameter.device), []).append(parameter)
-    groups: list[dict[str, Any]] = [{"params": kind} for kind in kinds.values()] or [{"params": []}]
-    options: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.weight_decay, "foreach": spec.foreach}
+    groups: list[dict[str, Any]] = [{"params": kind} for kind in kinds.values()] or [
+        {"params": []}
+    ]
+    options: dict[str, Any] = {
+        "lr": spec.lr,
+        "weight_decay": spec.weight_decay,
+        "foreach": spec.foreach,
+    }
     match spec.kind:
         case "sgd":
             return torch.optim.SGD(groups, momentum=spec.momentum, **options)

@@ -1,10 +1,11 @@
 """Proves the instruments of this process on the torch at hand, before anybody believes them.
 
-Every rank of a world runs a few tiny cases together. What an instrument must read there follows from public
-facts: what a model has accumulated in two backwards without synchronisation is their sum, after a
-synchronised one nothing waits, an unsharded parameter takes the memory of its elements. Where the tensors
-that users see are right and a reading is not, the instrument is switched off on all ranks. Where those
-tensors are wrong too, torch is, and nothing is said of the instrument.
+Every rank of a world runs a few tiny cases together. What an instrument must read there follows
+from public facts: what a model has accumulated in two backwards without synchronisation is their
+sum, after a synchronised one nothing waits, an unsharded parameter takes the memory of its
+elements. Where the tensors that users see are right and a reading is not, the instrument is
+switched off on all ranks. Where those tensors are wrong too, torch is, and nothing is said of the
+instrument.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ Reading = Callable[[GroupState], object]
 class Proof:
     """A case that no torch fails, and readings that say what is there.
 
-    The oracles hold what instruments read against what they predict. A reading that says "nothing is left"
-    is right of an instrument that is blind, too: ``present`` must be true of every group of the case.
+    The oracles hold what instruments read against what they predict. A reading that says "nothing
+    is left" is right of an instrument that is blind, too: ``present`` must be true of every group
+    of the case.
     """
 
     case: Case
@@ -51,7 +53,8 @@ class Proof:
 
 
 def prove_instruments(device: torch.device) -> dict[str, str]:
-    """Switch off what reads wrong, on all ranks of the world; what it read, by the name of the instrument.
+    """Switch off what reads wrong, on all ranks of the world; what it read, by the name of the
+    instrument.
 
     A collective call of all ranks.
     """
@@ -81,14 +84,18 @@ def proofs(size: int) -> Iterator[Proof]:
     yield Proof(_case(sharded, once, engine="fsdp1"))
     if size == 1:
         return
-    yield Proof(_case(sharded, accumulate, precision=Precision(param="bfloat16", reduce="float32")))
+    yield Proof(
+        _case(sharded, accumulate, precision=Precision(param="bfloat16", reduce="float32"))
+    )
     yield Proof(
         _case(sharded, (*once, Unshard(recurse=True))),
         present=((UNSHARDED_MEMORY, "unsharded parameters", lambda s: all(s.unsharded.values())),),
     )
     yield Proof(
         _case(sharded, (*once, Unshard(recurse=True, async_op=True))),
-        present=((GROUP_STATES, "an all-gather that nothing has waited for", lambda s: s.gathers),),
+        present=(
+            (GROUP_STATES, "an all-gather that nothing has waited for", lambda s: s.gathers),
+        ),
     )
     yield Proof(
         _case(sharded, (SetFlag(flag="is_last_backward", value=False), *once)),
@@ -108,18 +115,25 @@ def _case(
     engine: EngineName = "fully_shard",
     precision: Precision | None = None,
 ) -> Case:
-    """Two linear layers, each in a group, of which one has inputs with gradients; and nothing is rounded."""
+    """Two linear layers, each in a group, of which one has inputs with gradients; and nothing is
+    rounded.
+    """
     layer = Linear(out=2 * mesh.size)
     return Case(
         seed=0,
         model=Block(
             children=(Child(name="up", module=layer), Child(name="down", module=layer)),
-            nodes=(Call(name="h", module="up", args=("x",)), Call(name="y", module="down", args=("h",))),
+            nodes=(
+                Call(name="h", module="up", args=("x",)),
+                Call(name="y", module="down", args=("h",)),
+            ),
             outputs=("y",),
         ),
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
         mesh=mesh,
-        wrap=tuple(WrapGroup(modules=(module,), precision=precision) for module in ("up", "down", "")),
+        wrap=tuple(
+            WrapGroup(modules=(module,), precision=precision) for module in ("up", "down", "")
+        ),
         schedule=schedule,
         values="dyadic",
         loss="sum",
@@ -154,7 +168,9 @@ def _misread(proof: Proof, device: torch.device) -> dict[str, str]:
         found.setdefault(instruments[0].name, f"read {finding.observed}, not {finding.expected}")
     if engine in experiment.traces and (remains := experiment.traces[engine].remains) is not None:
         for instrument, what, reading in proof.present:
-            if works(instrument) and not (remains.groups and all(map(reading, remains.groups.values()))):
+            if works(instrument) and not (
+                remains.groups and all(map(reading, remains.groups.values()))
+            ):
                 found.setdefault(instrument.name, f"does not see {what}")
     switch_off(found)
     return found

@@ -1,4 +1,6 @@
-"""What a run leaves behind in an engine: hooks, states of the optimizer, and what a sharding engine holds."""
+"""What a run leaves behind in an engine: hooks, states of the optimizer, and what a sharding
+engine holds.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ _OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 class Layout(NamedTuple):
     """How a tensor is laid out over the ranks, and what this rank has of it.
 
-    A DTensor says its dtype twice: operators take it from ``tensor_meta`` of its spec when they plan.
+    A DTensor says its dtype twice: operators take it from ``tensor_meta`` of its spec when they
+    plan.
     """
 
     placements: tuple[str, ...]
@@ -34,18 +37,22 @@ class Layout(NamedTuple):
     device: str
 
     def __str__(self) -> str:
-        where = f", {', '.join(self.placements)} on mesh {list(self.mesh)}" if self.placements else ""
-        return f"{list(self.local_shape)} of {list(self.shape)} {self.dtype} on {self.device}{where}"
+        where = (
+            f", {', '.join(self.placements)} on mesh {list(self.mesh)}" if self.placements else ""
+        )
+        return (
+            f"{list(self.local_shape)} of {list(self.shape)} {self.dtype} on {self.device}{where}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Remains:
     """What there is after the last op.
 
-    ``hooks`` are those of modules and parameters, before the run and after it, where their numbers differ.
-    ``states`` are optimizer states, and gradients that ``fully_shard`` manages, and their parameters, where
-    their layouts differ. ``pending`` says that
-    forwards still wait for a backward.
+    ``hooks`` are those of modules and parameters, before the run and after it, where their numbers
+    differ. ``states`` are optimizer states, and gradients that ``fully_shard`` manages, and their
+    parameters, where their layouts differ. ``pending`` says that forwards still wait for a
+    backward.
     """
 
     hooks: Mapping[str, tuple[int, int]]
@@ -78,7 +85,11 @@ def remains(trainer: Trainer, hooks: Mapping[str, int]) -> Remains:
         for kind, state in trainer.optimizer.state.get(parameter, {}).items():
             if isinstance(state, torch.Tensor) and state.dim():
                 layouts[f"{kind} of {fqn}"] = (layout(state), layout(parameter))
-        if groups and engine.facts.owners.get(fqn) is not None and isinstance(parameter.grad, DTensor):
+        if (
+            groups
+            and engine.facts.owners.get(fqn) is not None
+            and isinstance(parameter.grad, DTensor)
+        ):
             layouts[f"gradient of {fqn}"] = (layout(parameter.grad), layout(parameter))
     return Remains(
         hooks={name: pair for name, pair in counts.items() if pair[0] != pair[1]},

@@ -1,4 +1,6 @@
-"""What a training run can save, corrupt and load: parameters, buffers and the state of the optimizer."""
+"""What a training run can save, corrupt and load: parameters, buffers and the state of the
+optimizer.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Saved(Protocol):
 
 
 class InMemory:
-    """Copies of ``model.state_dict()`` and ``optimizer.state_dict()``; of DTensors, of the local shards."""
+    """Copies of ``model.state_dict()`` and ``optimizer.state_dict()``; of DTensors, of the local
+    shards.
+    """
 
     def __init__(self, trainer: Trainer, *, may_assign: bool) -> None:
         self.may_assign = may_assign
@@ -48,7 +52,9 @@ class InMemory:
         self.optimizer = _copied(trainer.optimizer.state_dict())
 
     def load(self, trainer: Trainer, *, assign: bool) -> None:
-        """With ``assign`` parameters become other tensors, and the optimizer is made anew to hold them."""
+        """With ``assign`` parameters become other tensors, and the optimizer is made anew to hold
+        them.
+        """
         assign = assign and self.may_assign
         trainer.engine.module.load_state_dict(_copied(self.model), assign=assign)
         if assign:
@@ -61,7 +67,9 @@ class InMemory:
 
 
 class OnDisk:
-    """A checkpoint that ``torch.distributed.checkpoint`` writes into a directory all ranks share."""
+    """A checkpoint that ``torch.distributed.checkpoint`` writes into a directory all ranks
+    share.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         mesh = trainer.engine.mesh
@@ -79,7 +87,9 @@ class OnDisk:
             state_dict_saver.save(state, storage_writer=writer, process_group=self.group)
 
     def load(self, trainer: Trainer, *, assign: bool) -> None:
-        """In place, into the tensors of the state dicts; with ``assign`` into copies that are handed over."""
+        """In place, into the tensors of the state dicts; with ``assign`` into copies that are
+        handed over.
+        """
         state = self._state_dicts(trainer)
         if assign:
             state = _copied(state)
@@ -96,7 +106,9 @@ class OnDisk:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def _state_dicts(self, trainer: Trainer) -> dict[str, Any]:
-        """The model's comes first: it reshards, and that of the optimizer finds sharded parameters only."""
+        """The model's comes first: it reshards, and that of the optimizer finds sharded parameters
+        only.
+        """
         module = trainer.engine.module
         model = get_model_state_dict(module)
         return {"model": model, "optimizer": get_optimizer_state_dict(module, trainer.optimizer)}
@@ -104,7 +116,9 @@ class OnDisk:
 
 @contextlib.contextmanager
 def _original_errors() -> Iterator[None]:
-    """Raises what went wrong on the first rank, not the ``BaseException`` that gathers all ranks' errors."""
+    """Raises what went wrong on the first rank, not the ``BaseException`` that gathers all ranks'
+    errors.
+    """
     try:
         yield
     except CheckpointException as gathered:
@@ -175,7 +189,9 @@ def rebuild(trainer: Trainer, index: int) -> None:
 
 
 def optimizer_states(trainer: Trainer) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """The state that the optimizer has of every parameter it holds, or None; by parameter and name."""
+    """The state that the optimizer has of every parameter it holds, or None; by parameter and
+    name.
+    """
     spec = trainer.case.optimizer
     names = ("exp_avg", "exp_avg_sq", "step") if spec.kind != "sgd" else ("momentum_buffer",)
     held = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}

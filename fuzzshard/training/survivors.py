@@ -15,16 +15,22 @@ PATIENCE_SECONDS = 0.25
 
 
 class Survivors:
-    """Weak references to the modules and parameters of an engine, to see whether they go when it goes."""
+    """Weak references to the modules and parameters of an engine, to see whether they go when it
+    goes.
+    """
 
     def __init__(self, engine: Engine) -> None:
         model = engine.model
-        modules = [(f"module {path or 'the root'}", weakref.ref(m)) for path, m in model.named_modules()]
+        modules = [
+            (f"module {path or 'the root'}", weakref.ref(m)) for path, m in model.named_modules()
+        ]
         parameters = [(fqn, weakref.ref(p)) for fqn, p in engine.optimized().items()]
         self._watched = [*modules, *parameters]
 
     def names(self) -> tuple[str, ...]:
-        """What is still there; whoever asks has collected garbage, once for all engines: it takes time."""
+        """What is still there; whoever asks has collected garbage, once for all engines: it takes
+        time.
+        """
         return tuple(name for name, reference in self._watched if reference() is not None)
 
 
@@ -38,16 +44,20 @@ def wait_for_survivors(watched: Collection[Survivors]) -> None:
 
 
 def collect_garbage() -> None:
-    """Until nothing is left: what a graph of autograd held becomes garbage only when the graph is gone.
+    """Until nothing is left: what a graph of autograd held becomes garbage only when the graph is
+    gone.
 
-    ``gc.collect`` does nothing and returns 0 while another thread collects, which waits there for a finalizer
-    or for the interpreter; only what tells the callbacks of this thread that it has ended was a collection.
+    ``gc.collect`` does nothing and returns 0 while another thread collects, which waits there for
+    a finalizer or for the interpreter; only what tells the callbacks of this thread that it has
+    ended was a collection.
     """
     this_thread, collected = threading.get_ident(), False
 
     def notice(phase: str, info: Mapping[str, int]) -> None:
         nonlocal collected
-        collected |= phase == "stop" and threading.get_ident() == this_thread and info["generation"] == 2
+        collected |= (
+            phase == "stop" and threading.get_ident() == this_thread and info["generation"] == 2
+        )
 
     gc.callbacks.append(notice)
     try:

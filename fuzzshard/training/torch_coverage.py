@@ -1,9 +1,10 @@
 """Which lines and branches of torch's own Python the engines reach on this rank.
 
-A *point* is a pair of lines of one file: an arc that was taken, as in the coverage library; 0 in the first
-place stands for the line itself. On Python 3.12 and newer ``sys.monitoring`` calls back once for each point
-and is then silent, so that a case costs next to nothing. Before that there is the coverage library's tracer,
-which makes every Python call in the process slower: not every case need be traced with it.
+A *point* is a pair of lines of one file: an arc that was taken, as in the coverage library; 0 in
+the first place stands for the line itself. On Python 3.12 and newer ``sys.monitoring`` calls back
+once for each point and is then silent, so that a case costs next to nothing. Before that there is
+the coverage library's tracer, which makes every Python call in the process slower: not every case
+need be traced with it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ TRACED = (
     "distributed/algorithms/_checkpoint/",
     "nn/parallel/distributed.py",
 )
-"""FSDP, ``replicate``, tensor parallelism, checkpoint wrappers and DDP, in the package ``torch``."""
+"""FSDP, ``replicate``, tensor parallelism, checkpoint wrappers and DDP, in the package
+``torch``.
+"""
 ROOT = str(Path(torch.__file__).parent) + "/"
 
 Arc = tuple[int, int]
@@ -44,7 +47,9 @@ class Tracer:
         """Listens no more."""
 
     def take(self) -> dict[str, list[Arc]]:
-        """What was reached since the last time, by path below ``torch``; it may name points again."""
+        """What was reached since the last time, by path below ``torch``; it may name points
+        again.
+        """
         return {}
 
 
@@ -92,7 +97,9 @@ def _path(filename: str) -> str | None:
 
 
 class CoverageLibrary(Tracer):
-    """The C tracer of the coverage library. Threads that C++ starts, as autograd does on CUDA, escape it."""
+    """The C tracer of the coverage library. Threads that C++ starts, as autograd does on CUDA,
+    escape it.
+    """
 
     def __init__(self, every: int) -> None:
         from coverage import Coverage  # WorldConfig has checked that it is there
@@ -128,13 +135,16 @@ class CoverageLibrary(Tracer):
             return {}
         self._heard = False
         data = self._coverage.get_data()
-        found = {path: data.arcs(name) or [] for name in data.measured_files() if (path := _path(name))}
+        found = {
+            path: data.arcs(name) or [] for name in data.measured_files() if (path := _path(name))
+        }
         self._coverage.erase()
         return found
 
 
 class Monitoring(Tracer):
-    """``sys.monitoring``: every line and every branch calls back once in the life of the rank, in any thread.
+    """``sys.monitoring``: every line and every branch calls back once in the life of the rank, in
+    any thread.
 
     It stays on between engines: switching it would instrument all code anew each time.
     """
@@ -187,13 +197,18 @@ class Monitoring(Tracer):
 
 
 def _line_at(code: CodeType, offset: int) -> int:
-    return next((n for start, end, n in code.co_lines() if start <= offset < end and n), code.co_firstlineno)
+    return next(
+        (n for start, end, n in code.co_lines() if start <= offset < end and n),
+        code.co_firstlineno,
+    )
 
 
 def _next_line(code: CodeType, offset: int, source: int) -> int:
-    """The line that a jump to ``offset`` leads to; the end of the function is minus its first line.
+    """The line that a jump to ``offset`` leads to; the end of the function is minus its first
+    line.
 
-    The instruction there may belong to the branch itself: the end of a loop has the line of its head.
+    The instruction there may belong to the branch itself: the end of a loop has the line of its
+    head.
     """
     lines = (n for start, end, n in code.co_lines() if end > offset and n and n != source)
     return next(lines, -code.co_firstlineno)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class Key(NamedTuple):
-    """What an observation is of: the index of the op, the oracle it serves, and the name of the thing."""
+    """What an observation is of: the index of the op, the oracle it serves, and the name of the
+    thing.
+    """
 
     op: int
     oracle: str
@@ -55,7 +57,9 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True)
 class Registration:
-    """How a parameter is registered: ``Tensor`` or ``DTensor`` with its placements and mesh shape."""
+    """How a parameter is registered: ``Tensor`` or ``DTensor`` with its placements and mesh
+    shape.
+    """
 
     kind: str
     placements: tuple[str, ...]
@@ -65,7 +69,9 @@ class Registration:
     requires_grad: bool
 
     def __str__(self) -> str:
-        where = f" {', '.join(self.placements)} on mesh {list(self.mesh)}" if self.placements else ""
+        where = (
+            f" {', '.join(self.placements)} on mesh {list(self.mesh)}" if self.placements else ""
+        )
         grad = "" if self.requires_grad else ", frozen"
         return f"{self.kind}{list(self.shape)} {self.dtype}{where}{grad}"
 
@@ -74,8 +80,8 @@ class Registration:
 class Trace:
     """Everything recorded of one run. ``skipped`` are backwards whose loss required no gradient.
 
-    ``remains`` is what the run has left behind, if it went to its end. ``survivors`` are modules and
-    parameters that were still there without their engine.
+    ``remains`` is what the run has left behind, if it went to its end. ``survivors`` are modules
+    and parameters that were still there without their engine.
     """
 
     tensors: dict[Key, Observation] = dataclasses.field(default_factory=dict)
@@ -86,8 +92,11 @@ class Trace:
     remains: Remains | None = None
     survivors: tuple[str, ...] = ()
 
-    def record(self, key: Key, tensor: torch.Tensor | None, flat: tuple[int, int] | None = None) -> None:
-        """Keeps a copy of ``tensor``; of a DTensor, of the local shard, which may be offloaded from its mesh.
+    def record(
+        self, key: Key, tensor: torch.Tensor | None, flat: tuple[int, int] | None = None
+    ) -> None:
+        """Keeps a copy of ``tensor``; of a DTensor, of the local shard, which may be offloaded
+        from its mesh.
 
         ``flat`` says that it is these elements, (start, stop), of the flattened whole.
         """
@@ -105,11 +114,15 @@ class Trace:
             self.tensors[key] = Observation(tensor.detach().clone(), pieces)
 
     def without_gradient(self) -> dict[int, set[str]]:
-        """The parameters that had no gradient at all after each backward, by the index of its op."""
+        """The parameters that had no gradient at all after each backward, by the index of its
+        op.
+        """
         found: dict[int, set[str]] = {}
         held = {key for key, observation in self.tensors.items() if observation.tensor is not None}
         for key in self.tensors:
-            if key.oracle == "gradient" and held.isdisjoint((key, key._replace(oracle="local_gradient"))):
+            if key.oracle == "gradient" and held.isdisjoint(
+                (key, key._replace(oracle="local_gradient"))
+            ):
                 found.setdefault(key.op, set()).add(key.name)
         return found
 
@@ -118,14 +131,19 @@ class Trace:
 
         A backward that had nothing to differentiate changed nothing, and does not count.
         """
-        return {key.op for key in self.tensors if key.oracle == "local_gradient"}.difference(self.skipped)
+        return {key.op for key in self.tensors if key.oracle == "local_gradient"}.difference(
+            self.skipped
+        )
 
     def register(self, key: Key, parameter: torch.Tensor) -> None:
         """Keeps how ``parameter`` is registered."""
         placements: tuple[str, ...] = ()
         mesh: tuple[int, ...] = ()
         if isinstance(parameter, DTensor):
-            placements, mesh = tuple(map(str, parameter.placements)), tuple(parameter.device_mesh.shape)
+            placements, mesh = (
+                tuple(map(str, parameter.placements)),
+                tuple(parameter.device_mesh.shape),
+            )
         self.registrations[key] = Registration(
             kind="DTensor" if isinstance(parameter, DTensor) else "Tensor",
             placements=placements,

@@ -28,8 +28,8 @@ OnOp = Callable[[int], None]
 class Trainer:
     """One training run. With a trace it observes after every op; without, it only trains.
 
-    Inputs and targets are functions of (case seed, name, batch, rank). The dropout seed is set before
-    every forward from (case seed, op, rank).
+    Inputs and targets are functions of (case seed, name, batch, rank). The dropout seed is set
+    before every forward from (case seed, op, rank).
     """
 
     def __init__(
@@ -39,7 +39,9 @@ class Trainer:
         self.engine = engine
         self.trace = trace
         self.recorder = recorder or Recorder()
-        self.delays = self.recorder.delays or Delays(_undelayed(case), engine.mesh.device, engine.mesh.rank)
+        self.delays = self.recorder.delays or Delays(
+            _undelayed(case), engine.mesh.device, engine.mesh.rank
+        )
         self.rank = engine.mesh.global_rank
         self.at = ScheduleState(case, self.rank)
         self.first_dtype = engine.dtype
@@ -56,7 +58,9 @@ class Trainer:
             self.engine.record_post_optim_event(self.optimizer)
 
     def run(self, on_op: OnOp | None = None) -> None:
-        """Runs the whole schedule; ``on_op`` is called with the index of each op before it runs."""
+        """Runs the whole schedule; ``on_op`` is called with the index of each op before it
+        runs.
+        """
         if self.observer is not None:
             self.observer.begin()
         try:
@@ -84,7 +88,9 @@ class Trainer:
         self.forget_tensors()
 
     def forget_tensors(self) -> None:
-        """The model's tensors are others now: what was kept of the old ones says nothing about them."""
+        """The model's tensors are others now: what was kept of the old ones says nothing about
+        them.
+        """
         self.states.taken = {}
         if self.observer is not None:
             self.observer.forget()
@@ -99,7 +105,9 @@ class Trainer:
         outputs, loss = self._called(index, op, delayed=True)
         if self.trace is not None:
             for i, output in enumerate(outputs):
-                self.trace.record(Key(index, "output", f"output {i} of {op.target or 'the root'}"), output)
+                self.trace.record(
+                    Key(index, "output", f"output {i} of {op.target or 'the root'}"), output
+                )
             self.trace.record(Key(index, "loss", "loss"), loss)
         if op.grad:
             self.pending.append(loss)
@@ -109,7 +117,8 @@ class Trainer:
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
         """The outputs of a forward, and its loss."""
         _seed_generators(
-            seed_of(self.case.seed, "dropout", index, self.engine.mesh.rank), self.engine.mesh.device
+            seed_of(self.case.seed, "dropout", index, self.engine.mesh.rank),
+            self.engine.mesh.device,
         )
         module = self.engine.call_target(op.target)
         with torch.set_grad_enabled(op.grad):
@@ -119,7 +128,9 @@ class Trainer:
             return outputs, self._loss(op, outputs)
 
     def abort(self, index: int, forward: Call, target: str, *, in_backward: bool) -> None:
-        """Loses an iteration, and goes on as the docstring of ``FSDPModule.reset_iter_state`` says."""
+        """Loses an iteration, and goes on as the docstring of ``FSDPModule.reset_iter_state``
+        says.
+        """
         with interrupted(self.engine.submodule(target), in_backward=in_backward):
             _, loss = self._called(index, forward)
             if in_backward and loss.requires_grad:
@@ -173,7 +184,8 @@ def _undelayed(case: Case) -> Case:
 def _seed_generators(seed: int, device: torch.device) -> None:
     """What ``torch.manual_seed`` does to the generators that a case can use, and no more.
 
-    It formats a stack for every kind of accelerator that this process has not initialised: 8 % of a case.
+    It formats a stack for every kind of accelerator that this process has not initialised: 8 % of
+    a case.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

@@ -11,7 +11,9 @@ from fuzzshard.upstream.readme import readme
 
 
 def write(corpus: Path) -> int:
-    """Writes every case below ``corpus``, removes those that no table has, and returns how many there are."""
+    """Writes every case below ``corpus``, removes those that no table has, and returns how many
+    there are.
+    """
     files = {corpus / path: data for path, data in case_files()}
     for stale in set(corpus.rglob("*.json")) - set(files):
         stale.unlink()

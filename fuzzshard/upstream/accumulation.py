@@ -9,7 +9,14 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Flag, Op
 from fuzzshard.parts.ops import Backward, Forward, SetFlag, Step, Unshard, ZeroGrad
 from fuzzshard.upstream.cell import Row, grid
-from fuzzshard.upstream.models import TIED, layer_names, mlps, sequential, token_inputs, transformer
+from fuzzshard.upstream.models import (
+    TIED,
+    layer_names,
+    mlps,
+    sequential,
+    token_inputs,
+    transformer,
+)
 from fuzzshard.upstream.setup import (
     ADAM,
     ADAMW,
@@ -82,7 +89,9 @@ def _not_run(
     offload: str | None,
     reduce_scatter_only: bool,
 ) -> bool:
-    """Upstream's rule: what saves no gather, what offloading does not concern, what needs an all-reduce."""
+    """Upstream's rule: what saves no gather, what offloading does not concern, what needs an
+    all-reduce.
+    """
     return (
         (not reshard_after_backward and (raf is not False or mode == "some_mlps"))
         or (offload is not None and raf is not True)
@@ -156,7 +165,10 @@ ROWS = (
         ),
         folders=(
             ("unpinned", "offload to memory that is not pinned"),
-            ("today", "the root has the reshard_after_forward of the MLPs, and gathers anew in backward"),
+            (
+                "today",
+                "the root has the reshard_after_forward of the MLPs, and gathers anew in backward",
+            ),
         ),
     ),
     Row(

@@ -36,7 +36,9 @@ ROWS: tuple[Row, ...] = tuple(row for table in TABLES for row in table.ROWS)
 
 
 def case_path(row: Row, cell: Cell) -> PurePosixPath:
-    """Where a cell lies below the corpus: ``A2/raf=True,delays=none.json``, ``A5/intended/raf=2.json``."""
+    """Where a cell lies below the corpus: ``A2/raf=True,delays=none.json``,
+    ``A5/intended/raf=2.json``.
+    """
     return PurePosixPath(row.id, cell.folder, f"{cell.name}.json")
 
 

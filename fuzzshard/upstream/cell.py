@@ -12,7 +12,9 @@ from fuzzshard.case.case import Case
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One case of a row. Canonical cells are the test's own and have no ``folder``; the others vary them."""
+    """One case of a row. Canonical cells are the test's own and have no ``folder``; the others
+    vary them.
+    """
 
     name: str
     case: Case
@@ -21,10 +23,11 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One upstream test method: the ``file`` below PyTorch's ``test/distributed``, and ``Class.method``.
+    """One upstream test method: the ``file`` below PyTorch's ``test/distributed``, and
+    ``Class.method``.
 
-    ``differs`` is what the cells do otherwise, each with its reason; ``folders`` is what the cells in a
-    folder of that name vary.
+    ``differs`` is what the cells do otherwise, each with its reason; ``folders`` is what the cells
+    in a folder of that name vary.
     """
 
     id: str
@@ -52,7 +55,9 @@ def grid(
     skip: Callable[..., bool] = lambda **_: False,
     **axes: tuple[Any, ...],
 ) -> tuple[Cell, ...]:
-    """A cell for every point of the product of ``axes`` that is not skipped, named by its values."""
+    """A cell for every point of the product of ``axes`` that is not skipped, named by its
+    values.
+    """
     return tuple(
         Cell(",".join(f"{axis}={value}" for axis, value in point.items()), build(**point), folder)
         for point in _points(axes)

@@ -1,4 +1,6 @@
-"""``fsdp/test_fsdp_exec_order.py``: FSDP1's check of the order of units across ranks and iterations."""
+"""``fsdp/test_fsdp_exec_order.py``: FSDP1's check of the order of units across ranks and
+iterations.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ FLIP: tuple[Op, ...] = (
 
 def _model() -> Block:
     layer2 = sequential(
-        {"first": Linear(out=3, bias=False), "relu": Activation(), "second": Linear(out=6, bias=False)}
+        {
+            "first": Linear(out=3, bias=False),
+            "relu": Activation(),
+            "second": Linear(out=6, bias=False),
+        }
     )
     return block(
         {"layer0": Linear(out=6), "layer1": Linear(out=6, bias=False), "layer2": layer2},
@@ -96,7 +102,13 @@ def _e3(strategy: Any) -> Case:
 IN_STEP = "ranks begin with equal parameters; upstream lets them differ"
 
 ROWS = (
-    Row("E1", FILE, f"{CLASS}.test_invalid_first_iter_order", grid(_e1, strategy=STRATEGIES), (IN_STEP,)),
+    Row(
+        "E1",
+        FILE,
+        f"{CLASS}.test_invalid_first_iter_order",
+        grid(_e1, strategy=STRATEGIES),
+        (IN_STEP,),
+    ),
     Row(
         "E2",
         FILE,

@@ -68,7 +68,9 @@ def _multi_traversal() -> Block:
     return block({"layer_0": layer, "layer_no_grad": layer, "layer_with_grad": layer}, *nodes)
 
 
-def _f2(strategy: Any, use_orig_params: bool, input_requires_grad: bool, forward_prefetch: bool) -> Case:
+def _f2(
+    strategy: Any, use_orig_params: bool, input_requires_grad: bool, forward_prefetch: bool
+) -> Case:
     return make(
         _multi_traversal(),
         train(6, fresh=True, zero="end", to_none=always),
@@ -164,16 +166,29 @@ ROWS = (
         "F1",
         FILE,
         f"{CLASS}.test_backward_reshard_hooks",
-        grid(_f1, strategy=STRATEGIES, use_orig_params=BOTH, input_requires_grad=BOTH, unfreeze=BOTH),
+        grid(
+            _f1, strategy=STRATEGIES, use_orig_params=BOTH, input_requires_grad=BOTH, unfreeze=BOTH
+        ),
         differs=("gradients and parameters are compared too; upstream only counts hooks",),
     ),
     Row(
         "F2",
         FILE,
         f"{CLASS}.test_hooks_multi_traversal",
-        grid(_f2, strategy=STRATEGIES, use_orig_params=BOTH, input_requires_grad=BOTH, forward_prefetch=BOTH),
+        grid(
+            _f2,
+            strategy=STRATEGIES,
+            use_orig_params=BOTH,
+            input_requires_grad=BOTH,
+            forward_prefetch=BOTH,
+        ),
     ),
-    Row("F3", FILE, f"{CLASS}.test_parity_with_ddp", grid(_f3, strategy=STRATEGIES, use_orig_params=BOTH)),
+    Row(
+        "F3",
+        FILE,
+        f"{CLASS}.test_parity_with_ddp",
+        grid(_f3, strategy=STRATEGIES, use_orig_params=BOTH),
+    ),
     Row(
         "F4",
         FILE,
@@ -181,9 +196,11 @@ ROWS = (
         _f4_grid(_f4) + _f4_grid(_f4_intended, folder="intended"),
         differs=(
             "a layer is a module with a Linear, not a Linear with another forward",
-            "the reference is a plain model that is frozen too; upstream's is FSDP with nothing frozen, "
+            "the reference is a plain model that is frozen too; upstream's is FSDP with nothing "
+            "frozen, "
             "whose optimizer spares the same parameters",
-            "as upstream the frozen input is passed twice, so that the learnable one is never used",
+            "as upstream the frozen input is passed twice, so that the learnable one is never "
+            "used",
             "FSDP1's CPU offload needs CUDA",
         ),
         folders=(("intended", "the learnable input is passed"),),

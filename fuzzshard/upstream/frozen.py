@@ -126,11 +126,15 @@ ROWS = (
         grid(_z2, raf=(False, True, 2), unfreeze=BOTH)
         + grid(_z2_intended, folder="intended", raf=(False, True, 2), unfreeze=BOTH),
         differs=(
-            "as upstream an index slip freezes the first linear only, and with `unfreeze` only the engines "
+            "as upstream an index slip freezes the first linear only, and with `unfreeze` only "
+            "the engines "
             "unfreeze it, so that only losses are compared",
-            "composable DDP does not run with `unfreeze`: it never synchronises what was frozen at first",
+            "composable DDP does not run with `unfreeze`: it never synchronises what was frozen "
+            "at first",
         ),
-        folders=(("intended", "every other linear is frozen, and the reference unfreezes them too"),),
+        folders=(
+            ("intended", "every other linear is frozen, and the reference unfreezes them too"),
+        ),
     ),
     Row(
         "Z3",

@@ -1,5 +1,6 @@
-"""The models that upstream's tests share, with its names (torch/testing/_internal/common_fsdp.py and
-distributed/_tensor/common_dtensor.py). What a container numbers is numbered in its name: ``layer_0``.
+"""The models that upstream's tests share, with its names (torch/testing/_internal/common_fsdp.py
+and distributed/_tensor/common_dtensor.py). What a container numbers is numbered in its name:
+``layer_0``.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ HEADS = 4
 
 
 def block(
-    modules: Mapping[str, Module], *nodes: Call | TensorOp, inputs: tuple[str, ...] = ("x",), output: str = ""
+    modules: Mapping[str, Module],
+    *nodes: Call | TensorOp,
+    inputs: tuple[str, ...] = ("x",),
+    output: str = "",
 ) -> Block:
-    """A module of these children whose forward is ``nodes``; it returns the last, or ``output``."""
+    """A module of these children whose forward is ``nodes``; it returns the last, or
+    ``output``.
+    """
     return Block(
         children=tuple(Child(name=name, module=module) for name, module in modules.items()),
         nodes=nodes,
@@ -93,7 +99,9 @@ def inner_and_outer() -> Block:
 
 
 def transformer(layers: int = 2, vocab: int = 8, max_seq: int = 16, dropout: float = 0.0) -> Block:
-    """``Transformer``; its output weight is tied by :data:`TIED`. Its second input is the positions."""
+    """``Transformer``; its output weight is tied by :data:`TIED`. Its second input is the
+    positions.
+    """
     names = layer_names(layers)
     modules: dict[str, Module] = {
         "tok_embeddings": Embedding(vocab=vocab, dim=DIM),
@@ -132,7 +140,9 @@ def token_inputs(batch: int, seq: int, vocab: int = 8, max_seq: int = 16) -> Inp
 
 
 def _transformer_block(dropout: float) -> Block:
-    projections: dict[str, Module] = {name: Linear(out=DIM, bias=False) for name in ("wq", "wk", "wv", "wo")}
+    projections: dict[str, Module] = {
+        name: Linear(out=DIM, bias=False) for name in ("wq", "wk", "wv", "wo")
+    }
     attention = block(
         {"resid_dropout": Dropout(p=dropout), **projections},
         call("q", "wq", "x"),

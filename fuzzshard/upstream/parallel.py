@@ -1,4 +1,6 @@
-"""``_composable/fsdp/test_fully_shard_training.py``: meshes of several axes and custom forward methods."""
+"""``_composable/fsdp/test_fully_shard_training.py``: meshes of several axes and custom forward
+methods.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,18 @@ from fuzzshard.upstream.setup import (
 
 STACK = ("mlp_0", "mlp_1", "mlp_2")
 DIMS = (3, 16, 17)
-ND_MESHES = {"1x2x2": Mesh(pipeline=1, shard=2, tensor=2), "2x2x2": Mesh(pipeline=2, shard=2, tensor=2)}
+ND_MESHES = {
+    "1x2x2": Mesh(pipeline=1, shard=2, tensor=2),
+    "2x2x2": Mesh(pipeline=2, shard=2, tensor=2),
+}
 
 
 def _stack_plan() -> Iterator[TensorParallel]:
     for name in STACK:
         yield TensorParallel(module=f"{name}.in_proj", style="colwise", local_output=False)
-        yield TensorParallel(module=f"{name}.out_proj", style="rowwise", local_output=name == STACK[-1])
+        yield TensorParallel(
+            module=f"{name}.out_proj", style="rowwise", local_output=name == STACK[-1]
+        )
 
 
 def _stack(raf: bool, checkpoint: bool, dim: int, mesh: Mesh) -> Case:
@@ -159,7 +166,9 @@ ROWS = (
         TRAINING,
         "TestFullyShardHSDPTraining.test_train_parity_hsdp",
         grid(_h1, raf=BOTH, checkpoint=BOTH, dim=DIMS, sync_at_last=BOTH),
-        differs=("with `sync_at_last` composable DDP skips the same all-reduces; upstream's did not",),
+        differs=(
+            "with `sync_at_last` composable DDP skips the same all-reduces; upstream's did not",
+        ),
     ),
     Row(
         "V1",

@@ -13,33 +13,39 @@ from fuzzshard.upstream.catalog import ROWS
 from fuzzshard.upstream.cell import Row
 
 RESULTS = ("results.jsonl", "results-cuda.jsonl")
-"""What ``fuzzshard replay --json`` printed, by device; of several lines for one case the last counts."""
+"""What ``fuzzshard replay --json`` printed, by device; of several lines for one case the last
+counts.
+"""
 
 HEAD = """\
 # Upstream's tests as cases
 
-The {rows} test methods of PyTorch's `test/distributed` that every version of fuzzshard must subsume, in their
-form of mid-2024: {cells} cells of their grids, and {extra} that vary them. Each is a bare case, made from the
-tables in `fuzzshard/upstream`. This page and the cases are written by
+The {rows} test methods of PyTorch's `test/distributed` that every version of fuzzshard must
+subsume, in their form of mid-2024: {cells} cells of their grids, and {extra} that vary them. Each
+is a bare case, made from the tables in `fuzzshard/upstream`. This page and the cases are written
+by
 
     python -m fuzzshard.upstream corpus/upstream
 
 and the columns of results are counts of what was last printed by
 
     fuzzshard replay corpus/upstream/*/*.json --device cpu --json > corpus/upstream/results.jsonl
-    fuzzshard replay corpus/upstream/*/*.json --device cuda --json > corpus/upstream/results-cuda.jsonl
+    fuzzshard replay corpus/upstream/*/*.json --device cuda --json \\
+        > corpus/upstream/results-cuda.jsonl
 
-the first with torch 2.13.0 and gloo on CPU, the second with torch 2.11.0 and NCCL on 4 H200s, those of 8
-ranks on 2 of them with `--ranks-per-device 4`. Empty means not replayed since the cells were last changed.
-The others on CUDA (Z1, Z2, Z3 with `raf=2`) are a bug of torch 2.11 that 2.13 does not have: resharding to a
-smaller mesh registers frozen parameters as trainable. With `--known` they are KNOWN.
+the first with torch 2.13.0 and gloo on CPU, the second with torch 2.11.0 and NCCL on 4 H200s,
+those of 8 ranks on 2 of them with `--ranks-per-device 4`. Empty means not replayed since the cells
+were last changed. The others on CUDA (Z1, Z2, Z3 with `raf=2`) are a bug of torch 2.11 that 2.13
+does not have: resharding to a smaller mesh registers frozen parameters as trainable. With
+`--known` they are KNOWN.
 
 `fuzzshard replay corpus/upstream --summary` prints the same table for the machine at hand.
 
-In every row the reference is the plain model with gradients averaged by hand. What upstream compares with
-(DDP, composable `replicate`) is judged against it too. More is compared than upstream does: outputs, losses,
-gradients, parameters, buffers and registration after every op, unless a case says `observe="losses"`. Four
-ranks stand for upstream's GPUs. Values are drawn by name, so they are not upstream's, but dims are.
+In every row the reference is the plain model with gradients averaged by hand. What upstream
+compares with (DDP, composable `replicate`) is judged against it too. More is compared than
+upstream does: outputs, losses, gradients, parameters, buffers and registration after every op,
+unless a case says `observe="losses"`. Four ranks stand for upstream's GPUs. Values are drawn by
+name, so they are not upstream's, but dims are.
 
 | row | upstream test | cells | CPU: passed | skipped | other | CUDA: passed | skipped | other |
 |---|---|---|---|---|---|---|---|---|
@@ -86,7 +92,9 @@ def _below(path: Path, corpus: str) -> Path:
 def _lines(row: Row, devices: list[dict[Path, FolderSummary]]) -> Iterator[str]:
     for folder in dict.fromkeys(cell.folder for cell in row.cells):
         cells = [cell for cell in row.cells if cell.folder == folder]
-        columns = [_columns(folders.get(Path(row.id, folder), FolderSummary())) for folders in devices]
+        columns = [
+            _columns(folders.get(Path(row.id, folder), FolderSummary())) for folders in devices
+        ]
         test = f"`{row.file}` {row.test}" if not folder else dict(row.folders)[folder]
         where = f"{row.id}/{folder}" if folder else f"**{row.id}**"
         yield f"| {where} | {test} | {len(cells)} | {' | '.join(columns)} |"

@@ -1,4 +1,6 @@
-"""``_composable/fsdp/test_fully_shard_training.py``: inputs, registered parameters, a cast after wrapping."""
+"""``_composable/fsdp/test_fully_shard_training.py``: inputs, registered parameters, a cast after
+wrapping.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,17 @@ PLANS = ("single", "multi")
 
 def _i1(on_host: bool = True) -> Case:
     names = ("x", "y0", "y1")
-    model = Block(children=(), nodes=(add("z", *names),), outputs=("z",), inputs=names, passing="tuple")
+    model = Block(
+        children=(), nodes=(add("z", *names),), outputs=("z",), inputs=names, passing="tuple"
+    )
     inputs = Inputs(batch=1, tensors=(TensorSpec(size=3),) * 3, on_host=on_host)
     return make(model, (Forward(),), inputs, 2, only(""), engines=FULLY_SHARD)
 
 
 def _after_forward(raf: bool | int | None, plan: str, root: bool | int | None = None) -> Case:
-    """``single``: one MLP, all in the root's group. ``multi``: the root's group is the second MLP."""
+    """``single``: one MLP, all in the root's group. ``multi``: the root's group is the second
+    MLP.
+    """
     ops: tuple[Op, ...] = (Forward(), Reshard())
     inputs = floats(2, 3)
     if plan == "single":
@@ -44,7 +50,9 @@ def _after_forward_today(raf: bool | int | None, plan: str) -> Case:
 
 
 def _after_backward(raf: bool | int, plan: str) -> Case:
-    wrap = only("", raf=raf) if plan == "single" else each("in_proj", "out_proj", raf=raf, root=raf)
+    wrap = (
+        only("", raf=raf) if plan == "single" else each("in_proj", "out_proj", raf=raf, root=raf)
+    )
     return make(mlp(8), (Forward(), Backward()), floats(2, 8), 4, wrap, engines=FULLY_SHARD)
 
 
@@ -67,7 +75,8 @@ ROWS = (
         "TestFullyShardForwardInputs.test_root_move_forward_input_to_device",
         single(_i1()) + single(_i1(on_host=False), folder="device"),
         differs=(
-            "all three inputs are in one tuple, as a root's arguments are passed one way; nothing is added",
+            "all three inputs are in one tuple, as a root's arguments are passed one way; nothing "
+            "is added",
             "on a CPU there is nothing to move",
         ),
         folders=(("device", "inputs are on the device already, so that a CPU can run it"),),
@@ -80,11 +89,14 @@ ROWS = (
         + grid(_after_forward_today, folder="today", raf=(*RESHARDS, None), plan=("multi",))
         + grid(_after_forward_today, folder="today", raf=(None,), plan=("single",)),
         differs=(
-            "the root of `multi` has reshard_after_forward=None, which today means what the root did "
+            "the root of `multi` has reshard_after_forward=None, which today means what the root "
+            "did "
             "then: it never reshards after forward",
             "a single group is resharded as it is told, as today",
         ),
-        folders=(("today", "the root has the reshard_after_forward of the others, or all have None"),),
+        folders=(
+            ("today", "the root has the reshard_after_forward of the others, or all have None"),
+        ),
     ),
     Row(
         "P2",
@@ -97,6 +109,9 @@ ROWS = (
         TRAINING,
         "TestFullyShardCastAfterInit.test_to_float64_after_init",
         single(_c1()),
-        differs=("the plain reference and composable DDP are cast at the same op, not before they are made",),
+        differs=(
+            "the plain reference and composable DDP are cast at the same op, not before they are "
+            "made",
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""``_composable/fsdp/test_fully_shard_training.py``: resuming a 2D transformer from a checkpoint."""
+"""``_composable/fsdp/test_fully_shard_training.py``: resuming a 2D transformer from a
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ ITERATION: tuple[Op, ...] = (Forward(), Backward(), Step(), ZeroGrad())
 
 
 def _plan(sequence: bool) -> Iterator[TensorParallel]:
-    """``Transformer.parallelize(..., local_output_for_attn=True)`` of common_dtensor.py, leaf by leaf."""
+    """``Transformer.parallelize(..., local_output_for_attn=True)`` of common_dtensor.py, leaf by
+    leaf.
+    """
     split: Any = "sequence" if sequence else "default"
     for name in ("tok_embeddings", "pos_embeddings"):
         outside: Any = "sequence" if sequence else "replicate"
         yield TensorParallel(module=name, style="rowwise", input="replicate", output=outside)
     for layer in layer_names():
         if sequence:
-            yield TensorParallel(module=f"{layer}.attention_norm", style="sequence", local_output=False)
+            yield TensorParallel(
+                module=f"{layer}.attention_norm", style="sequence", local_output=False
+            )
             yield TensorParallel(module=f"{layer}.ffn_norm", style="sequence", local_output=False)
         for name in ("wq", "wk", "wv"):
             yield TensorParallel(module=f"{layer}.attention.{name}", style="colwise", input=split)
@@ -77,7 +83,8 @@ ROWS = (
             POSITIONS,
             "attention works on local tensors, as flash attention on a CPU knows no DTensors",
             "wq, wk and wv each gather the sequence; upstream gathers it once before them",
-            "the plain reference goes through the same ops with copied states; upstream trains a second time "
+            "the plain reference goes through the same ops with copied states; upstream trains a "
+            "second time "
             "without a checkpoint",
         ),
     ),

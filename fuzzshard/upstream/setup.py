@@ -19,16 +19,22 @@ from fuzzshard.case.graph import Block
 from fuzzshard.parts.ops import Backward, Forward, Op, Step, ZeroGrad
 
 TRAINING = "_composable/fsdp/test_fully_shard_training.py"
-POSITIONS = "positions are a second input of random ids, not 0, 1, 2, ...; attention is written out, not SDPA"
+POSITIONS = (
+    "positions are a second input of random ids, not 0, 1, 2, ...; attention is written "
+    "out, not SDPA"
+)
 SHORT_DELAYS = "delays last 2 ms, not 25 to 100; on a CPU the host sleeps"
 UNEVEN = (
-    "with raf=2 a parameter of 5 rows is registered with wrong rows after forward, which is a finding of its "
+    "with raf=2 a parameter of 5 rows is registered with wrong rows after forward, which is a "
+    "finding of its "
     "own (corpus/findings/FINDINGS.md), so that only losses are compared, as upstream does"
 )
 
 FULLY_SHARD: tuple[EngineName, ...] = ("fully_shard",)
 WITH_REPLICATE: tuple[EngineName, ...] = ("replicate", "fully_shard")
-"""Upstream compares ``fully_shard`` with composable DDP; here both are compared with the plain reference."""
+"""Upstream compares ``fully_shard`` with composable DDP; here both are compared with the plain
+reference.
+"""
 DDP_AND_FSDP1: tuple[EngineName, ...] = ("ddp", "fsdp1")
 FSDP1_ONLY: tuple[EngineName, ...] = ("fsdp1",)
 
@@ -37,11 +43,15 @@ ADAMW = Optimizer(kind="adamw", lr=1e-2, weight_decay=1e-2)
 RESHARDS: tuple[bool | int, ...] = (True, False, 2)
 BOTH = (False, True)
 DELAY = 2.0
-"""Milliseconds. Upstream waits for 25 to 100 ms of GPU time; on a CPU the host sleeps at the same sites."""
+"""Milliseconds. Upstream waits for 25 to 100 ms of GPU time; on a CPU the host sleeps at the same
+sites.
+"""
 
 
 SEED = 2
-"""Of names, so upstream's 42 has no meaning here; with this one no ReLU of the small models is dead."""
+"""Of names, so upstream's 42 has no meaning here; with this one no ReLU of the small models is
+dead.
+"""
 
 
 def make(
@@ -93,7 +103,9 @@ def checkpointed(
 
 
 def every_other(iteration: int) -> bool:
-    """``set_to_none`` of most tests: True in even iterations, so that gradients alternate zero and None."""
+    """``set_to_none`` of most tests: True in even iterations, so that gradients alternate zero and
+    None.
+    """
     return iteration % 2 == 0
 
 
@@ -109,7 +121,9 @@ def train(
     zero: Literal["start", "end"] = "start",
     to_none: Callable[[int], bool] = every_other,
 ) -> tuple[Op, ...]:
-    """Forward, backward and step in each iteration, ``zero_grad`` before or after; inputs fresh or reused."""
+    """Forward, backward and step in each iteration, ``zero_grad`` before or after; inputs fresh or
+    reused.
+    """
     ops: list[Op] = []
     for i in range(iterations):
         clear = ZeroGrad(set_to_none=to_none(i))

@@ -1,4 +1,6 @@
-"""``_composable/fsdp/test_fully_shard_training.py``: activation checkpointing and shared parameters."""
+"""``_composable/fsdp/test_fully_shard_training.py``: activation checkpointing and shared
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ IMPLEMENTATIONS = ("composable", "utils", "wrapper")
 
 
 def _k1(
-    raf: bool | int, implementation: Any, ranks: int = 2, dropout: float = 0.0, compiler: str | None = None
+    raf: bool | int,
+    implementation: Any,
+    ranks: int = 2,
+    dropout: float = 0.0,
+    compiler: str | None = None,
 ) -> Case:
     layers = layer_names(3)
     return make(

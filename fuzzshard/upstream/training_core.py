@@ -60,13 +60,21 @@ def _delays(which: str) -> tuple[Delay, ...]:
 
 def _a1(shapes: str, ranks: int = 4) -> Case:
     width, middle, out = map(int, shapes.split("-"))
-    model = sequential({"first": Linear(out=middle), "relu": Activation(), "second": Linear(out=out)})
+    model = sequential(
+        {"first": Linear(out=middle), "relu": Activation(), "second": Linear(out=out)}
+    )
     schedule = train(10, fresh=False)
-    return make(model, schedule, floats(4, width), ranks, only(""), engines=WITH_REPLICATE, optimizer=ADAM)
+    return make(
+        model, schedule, floats(4, width), ranks, only(""), engines=WITH_REPLICATE, optimizer=ADAM
+    )
 
 
 def _multi_group(
-    raf: bool | int, delays: str, ranks: int = 4, compiler: str | None = None, offload: str | None = None
+    raf: bool | int,
+    delays: str,
+    ranks: int = 4,
+    compiler: str | None = None,
+    offload: str | None = None,
 ) -> Case:
     wrap = each(*layer_names(3), raf=raf, root=raf, offload=offload)
     return make(
@@ -183,7 +191,10 @@ ROWS = (
             compiler=("aot_eager", "inductor"),
         ),
         differs=(POSITIONS, SHORT_DELAYS),
-        folders=(WIDE, ("compiled", "the wrapped root is compiled; upstream's backend is inductor")),
+        folders=(
+            WIDE,
+            ("compiled", "the wrapped root is compiled; upstream's backend is inductor"),
+        ),
     ),
     Row(
         "A3",
@@ -197,7 +208,10 @@ ROWS = (
         TRAINING,
         f"{CLASS}.test_non_root_forward_backward",
         single(_a4()) + single(_a4(8), folder="wide"),
-        differs=(SHORT_DELAYS, "the delay is before both steps, and the inner forward has inputs of its own"),
+        differs=(
+            SHORT_DELAYS,
+            "the delay is before both steps, and the inner forward has inputs of its own",
+        ),
         folders=(WIDE,),
     ),
     Row(
@@ -205,7 +219,10 @@ ROWS = (
         TRAINING,
         f"{CLASS}.test_multi_forward_module",
         grid(_a5, raf=RESHARDS) + grid(_a5_intended, folder="intended", raf=RESHARDS),
-        differs=("as upstream the argument `raf` is not used, so the three cells are equal", UNEVEN),
+        differs=(
+            "as upstream the argument `raf` is not used, so the three cells are equal",
+            UNEVEN,
+        ),
         folders=(("intended", "`raf` is passed to fully_shard"),),
     ),
     Row(

@@ -1,4 +1,6 @@
-"""What the kernel says about processes: whether they run, wait for a processor, are stopped or dead."""
+"""What the kernel says about processes: whether they run, wait for a processor, are stopped or
+dead.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ DEAD = "ZX"
 
 
 class ThreadActivity(NamedTuple):
-    """Seconds that one thread has run, and has waited for a processor; its state, a letter as in ``ps``."""
+    """Seconds that one thread has run, and has waited for a processor; its state, a letter as in
+    ``ps``.
+    """
 
     ran: float
     waited: float
@@ -37,7 +41,9 @@ def activity(pid: int) -> Threads:
 
 
 def state_of(pid: int, threads: Threads) -> str:
-    """The state of the process as a whole: its main thread's. It outlives the others as a zombie."""
+    """The state of the process as a whole: its main thread's. It outlives the others as a
+    zombie.
+    """
     return threads[pid].state if pid in threads else "X"
 
 

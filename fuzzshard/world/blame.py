@@ -1,14 +1,15 @@
 """Whose fault the loss of a rank is: that of the engine that ran, or the machine's.
 
-The rule: what a correct program suffers on a machine in a bad state is the machine's fault, and says
-nothing about torch - no memory left, a full disk, a lost or defective device, a signal that programs do not
-raise in themselves. What a program does to itself on a healthy machine is the engine's: an access to memory
-that is not its own, on the host (SIGSEGV) or in a kernel (a sticky CUDA error), a failed assertion, an
-abort. A request for more memory than the machine or the device has in all can only be a wrong size: the
-cases are small.
+The rule: what a correct program suffers on a machine in a bad state is the machine's fault, and
+says nothing about torch - no memory left, a full disk, a lost or defective device, a signal that
+programs do not raise in themselves. What a program does to itself on a healthy machine is the
+engine's: an access to memory that is not its own, on the host (SIGSEGV) or in a kernel (a sticky
+CUDA error), a failed assertion, an abort. A request for more memory than the machine or the device
+has in all can only be a wrong size: the cases are small.
 
-The texts are those of ``cudaGetErrorString`` (CUDA runtime API, error handling), of strerror(3), and of
-torch's allocators. After a sticky error every later call on the device fails too; only a new process helps.
+The texts are those of ``cudaGetErrorString`` (CUDA runtime API, error handling), of strerror(3),
+and of torch's allocators. After a sticky error every later call on the device fails too; only a
+new process helps.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from pathlib import Path
 _DEVICE_ERROR = re.compile(r"(?:CUDA error|CUDA driver error|Cuda failure \d*):? *'?([^\n']+)")
 
 _DEVICE_TROUBLE = re.compile(
-    r"out of memory|ECC error|NVLink|hardware error|unknown error|launch timed out|devices? is/?a?r?e? busy"
-    r"|no CUDA-capable device|driver shutting down|driver version is insufficient|system not yet initialized"
+    r"out of memory|ECC error|NVLink|hardware error|unknown error|launch timed out|devices? "
+    r"is/?a?r?e? busy"
+    r"|no CUDA-capable device|driver shutting down|driver version is insufficient|system not yet "
+    r"initialized"
     r"|unsupported display driver|no kernel image|external device",
     re.IGNORECASE,
 )
@@ -31,7 +34,8 @@ _DEVICE_TROUBLE = re.compile(
 _MACHINE_TROUBLE = re.compile(
     r"No space left on device|Disk quota exceeded|Read-only file system|Input/output error"
     r"|Too many open files|Cannot allocate memory|can't allocate memory|can't start new thread"
-    r"|Unable to allocate|CUDA out of memory|bad_alloc|MemoryError|Resource temporarily unavailable"
+    r"|Unable to allocate|CUDA out of memory|bad_alloc|MemoryError|Resource temporarily "
+    r"unavailable"
     r"|GPU is lost|fallen off the bus"
 )
 
@@ -39,14 +43,25 @@ _ASKED = re.compile(r"allocate ([\d.]+) ?(bytes|[KMGTPE]iB)")
 _OF_DEVICE = re.compile(r"total capacity of ([\d.]+) ?(bytes|[KMGTPE]iB)")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
-_SENT_BY_OTHERS = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGXCPU", "SIGXFSZ", "SIGPWR")
+_SENT_BY_OTHERS = (
+    "SIGKILL",
+    "SIGTERM",
+    "SIGHUP",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGXCPU",
+    "SIGXFSZ",
+    "SIGPWR",
+)
 
 _SHARED_MEMORY = Path("/dev/shm")
 _FULL = 0.01
 
 
 def error_text(error: BaseException) -> str:
-    """The error with everything that led to it, innermost last: libraries wrap what the system said."""
+    """The error with everything that led to it, innermost last: libraries wrap what the system
+    said.
+    """
     texts: list[str] = []
     seen: BaseException | None = error
     while seen is not None and len(texts) < 8:
@@ -56,13 +71,17 @@ def error_text(error: BaseException) -> str:
 
 
 def device_error(text: str) -> str:
-    """What CUDA says of an error that a kernel ran into, ``device-side assert triggered`` say; or nothing."""
+    """What CUDA says of an error that a kernel ran into, ``device-side assert triggered`` say; or
+    nothing.
+    """
     found = _DEVICE_ERROR.search(text)
     return found.group(1).strip() if found and not _DEVICE_TROUBLE.search(found.group(1)) else ""
 
 
 def machine_trouble(text: str) -> str:
-    """What the machine lacks or has lost, going by an error or by what a process printed; or nothing."""
+    """What the machine lacks or has lost, going by an error or by what a process printed; or
+    nothing.
+    """
     device = _DEVICE_ERROR.search(text)
     if device and (found := _DEVICE_TROUBLE.search(device.group(1))):
         return f"CUDA error: {device.group(1).strip()}" if not _asks_too_much(text) else ""
@@ -76,12 +95,16 @@ def _line_of(text: str, position: int) -> str:
 
 
 def _asks_too_much(text: str) -> bool:
-    """Whether an allocation is larger than all the memory there is, of the device or of the machine."""
+    """Whether an allocation is larger than all the memory there is, of the device or of the
+    machine.
+    """
     asked = _ASKED.search(text)
     if asked is None:
         return False
     device = _OF_DEVICE.search(text)
-    capacity = _bytes(device) if device else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    capacity = (
+        _bytes(device) if device else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    )
     return _bytes(asked) > capacity
 
 
@@ -100,8 +123,8 @@ def signal_name(code: int) -> str:
 def death_trouble(code: int, printed: str, out_of_memory: bool) -> str:
     """Why the machine or a person is to blame for a death; or nothing, where the engine is.
 
-    ``printed`` is the end of what the process said, ``out_of_memory`` whether the kernel has killed processes
-    for want of memory meanwhile.
+    ``printed`` is the end of what the process said, ``out_of_memory`` whether the kernel has
+    killed processes for want of memory meanwhile.
     """
     name = signal_name(code) if code < 0 else ""
     if name == "SIGKILL" and out_of_memory:
@@ -121,7 +144,9 @@ def _is_full(folder: Path) -> bool:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory, in our control group if it counts them."""
+    """How many processes the kernel has killed for want of memory, in our control group if it
+    counts them.
+    """
     for file in _counters():
         if file.is_file() and (found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.M)):
             return int(found.group(1))
@@ -129,7 +154,9 @@ def oom_kills() -> int:
 
 
 def _counters() -> list[Path]:
-    """Where the kernel counts (its documentation, cgroup-v2 and cgroup-v1/memory), the narrowest first."""
+    """Where the kernel counts (its documentation, cgroup-v2 and cgroup-v1/memory), the narrowest
+    first.
+    """
     root, files = Path("/sys/fs/cgroup"), []
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)

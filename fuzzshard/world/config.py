@@ -10,19 +10,20 @@ from typing import Literal
 from fuzzshard.errors import UsageError
 
 SAMPLED_COVERAGE = 1 if sys.version_info >= (3, 12) else 20
-"""A ``coverage`` that costs a campaign little; without ``sys.monitoring`` a traced case takes 2.5 times as
-long.
+"""A ``coverage`` that costs a campaign little; without ``sys.monitoring`` a traced case takes 2.5
+times as long.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class WorldConfig:
-    """The settings of one world: its number of ranks, their device, the files each rank imports first.
+    """The settings of one world: its number of ranks, their device, the files each rank imports
+    first.
 
-    ``devices`` are the CUDA devices that ranks take in turn, numbered within ``CUDA_VISIBLE_DEVICES``; by
-    default rank r has device r. In one case of ``coverage`` (0: in none) ranks say which lines and branches
-    of torch they reach. Raises :class:`UsageError` where nothing can tell them, and for a device that is
-    named twice.
+    ``devices`` are the CUDA devices that ranks take in turn, numbered within
+    ``CUDA_VISIBLE_DEVICES``; by default rank r has device r. In one case of ``coverage`` (0: in
+    none) ranks say which lines and branches of torch they reach. Raises :class:`UsageError` where
+    nothing can tell them, and for a device that is named twice.
 
     ``instruments_off`` says which instruments earlier ranks have switched off (the text of
     :func:`fuzzshard.instruments.off_text`); None: ranks prove them when they start.
@@ -52,7 +53,8 @@ class WorldConfig:
         if len(set(self.devices)) < len(self.devices):
             raise UsageError(
                 f"{self.devices} has a CUDA device twice",
-                "name each once: several ranks share a device where there are fewer devices than ranks",
+                "name each once: several ranks share a device where there are fewer devices than "
+                "ranks",
             )
         if self.coverage and sys.version_info < (3, 12) and find_spec("coverage") is None:
             raise UsageError(

@@ -13,19 +13,22 @@ import psutil
 from fuzzshard.world.activity import DEAD, RUNNABLE, STOPPED, Threads, activity, state_of
 
 FIRST_SECONDS = 5.0
-"""While no case has ended yet: a first CUDA context and communicators keep a processor busy meanwhile.
+"""While no case has ended yet: a first CUDA context and communicators keep a processor busy
+meanwhile.
 
-Times the ranks that share a device: their kernels of NCCL wait for each other, and each takes its whole slice
-of time meanwhile.
+Times the ranks that share a device: their kernels of NCCL wait for each other, and each takes its
+whole slice of time meanwhile.
 """
 
 COMPILING_SECONDS = 20.0
-"""At least, for a case that compiles: ranks import Dynamo for their first one, seconds on a busy machine."""
+"""At least, for a case that compiles: ranks import Dynamo for their first one, seconds on a busy
+machine.
+"""
 
 CUDA_SECONDS = 30.0
 """At least, for the first :data:`CUDA_CASES` cases of fresh ranks on CUDA: each new mesh makes
-communicators, and each new operator loads its kernels. Two of the first fifteen cases of a campaign
-took longer than 5 s.
+communicators, and each new operator loads its kernels. Two of the first fifteen cases of a
+campaign took longer than 5 s.
 """
 
 CUDA_CASES = 20
@@ -37,27 +40,31 @@ IDLE_SECONDS = 1.0
 """Ranks that wait for each other burn no processor time in as long as this."""
 
 IDLE_CPU_SECONDS = 0.02
-"""What the threads of a rank that wake up all the time, gloo's loops 100 times a second, may use of it."""
+"""What the threads of a rank that wake up all the time, gloo's loops 100 times a second, may use
+of it.
+"""
 
 STARVED_SECONDS = 0.5
 """What all threads together may wait for a processor meanwhile.
 
-Ranks that get on, though one after the other, want one all the time; the loops of ranks that wait for each
-other did for 0.1 s under a load of 14 for each core.
+Ranks that get on, though one after the other, want one all the time; the loops of ranks that wait
+for each other did for 0.1 s under a load of 14 for each core.
 """
 
 WATCH_SECONDS = 1.2
 """How long before a deadline ranks are watched: a window, and what polling adds to it."""
 
 GAP_SECONDS = 0.5
-"""Between two looks. A coordinator that was away for longer was starved, as its ranks may have been."""
+"""Between two looks. A coordinator that was away for longer was starved, as its ranks may have
+been.
+"""
 
 
 class Deadline:
     """Keeps a slowly forgetting maximum of case times; the deadline is a multiple of it.
 
-    The limits that it starts with and keeps to are ``patience`` times those of ranks with devices of their
-    own, and at least ``warm_up`` seconds on fresh ranks.
+    The limits that it starts with and keeps to are ``patience`` times those of ranks with devices
+    of their own, and at least ``warm_up`` seconds on fresh ranks.
     """
 
     def __init__(self, patience: int = 1, warm_up: float = 0.0) -> None:
@@ -89,11 +96,13 @@ class _Look(NamedTuple):
 
 
 class IdleWatch:
-    """Whether ranks do nothing at all, or are merely slow on a busy machine. ``ranks`` has their pids.
+    """Whether ranks do nothing at all, or are merely slow on a busy machine. ``ranks`` has their
+    pids.
 
-    It looks at them again and again, so that a second without any activity has passed *before* the deadline
-    and a hang is told right at it. A starved rank is no idle one: the kernel counts the time that a thread
-    has waited for a processor. What a rank has started, a compiler say, works for it.
+    It looks at them again and again, so that a second without any activity has passed *before* the
+    deadline and a hang is told right at it. A starved rank is no idle one: the kernel counts the
+    time that a thread has waited for a processor. What a rank has started, a compiler say, works
+    for it.
     """
 
     def __init__(self, ranks: Mapping[int, int]) -> None:
@@ -112,7 +121,9 @@ class IdleWatch:
             self._looks.clear()
         threads = {pid: activity(pid) for pid in (*self._ranks.values(), *self._family)}
         states = {rank: state_of(pid, threads[pid]) for rank, pid in self._ranks.items()}
-        used = [_used(each, self._before.get(pid, {}), now - last) for pid, each in threads.items()]
+        used = [
+            _used(each, self._before.get(pid, {}), now - last) for pid, each in threads.items()
+        ]
         ran, wanted = (sum(seconds) for seconds in zip(*used, strict=True))
         stopped = frozenset(rank for rank, state in states.items() if state in STOPPED)
         self.dead = frozenset(rank for rank, state in states.items() if state in DEAD)
@@ -122,7 +133,9 @@ class IdleWatch:
             self._looks.popleft()
 
     def is_idle(self) -> bool:
-        """Whether a whole window has passed in which no rank, and nothing it started, used a processor."""
+        """Whether a whole window has passed in which no rank, and nothing it started, used a
+        processor.
+        """
         window = list(self._looks)[1:]  # what the first look saw was used before it
         ran, wanted = sum(look.ran for look in window), sum(look.wanted for look in window)
         busy = ran >= IDLE_CPU_SECONDS * len(self._ranks) or wanted >= STARVED_SECONDS
@@ -155,7 +168,8 @@ class IdleWatch:
 
 
 def _used(threads: Threads, before: Threads, since: float) -> tuple[float, float]:
-    """Seconds that the threads ran since the last look, and that they ran or waited for a processor.
+    """Seconds that the threads ran since the last look, and that they ran or waited for a
+    processor.
 
     The kernel counts a wait when it ends; a thread that did nothing but wait is told by its state.
     """

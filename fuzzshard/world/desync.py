@@ -16,9 +16,9 @@ SHOWN = 12
 def describe_hang(case: Case, positions: Mapping[int, Position]) -> str:
     """A clause for every rank that answered, one that waits first.
 
-    Like ``rank 0 waits in all_gather 7 of ranks 0-1 (shard) in op 1 (forward); rank 1 has not joined it and
-    is in no collective in op 1 (forward)``. Numbers count the collectives of a process group, which lives
-    as long as its ranks do, and are those of the flight recorder.
+    Like ``rank 0 waits in all_gather 7 of ranks 0-1 (shard) in op 1 (forward); rank 1 has not
+    joined it and is in no collective in op 1 (forward)``. Numbers count the collectives of a
+    process group, which lives as long as its ranks do, and are those of the flight recorder.
     """
     order = sorted(positions, key=lambda rank: (waits_in(positions[rank]) is None, rank))
     clauses, awaited = [], None
@@ -58,7 +58,9 @@ def _relation(awaited: Joined, rank: int, position: Position) -> str:
     """What a rank has to do with the collective that another one waits in."""
     if rank not in awaited.ranks:
         return ""
-    of_group = {joined.number: joined for joined in position.joined if joined.ranks == awaited.ranks}
+    of_group = {
+        joined.number: joined for joined in position.joined if joined.ranks == awaited.ranks
+    }
     own = of_group.get(awaited.number)
     if own is None:  # what was long ago is in the ring no more
         return "has left it" if awaited.number < max(of_group, default=0) else "has not joined it"
@@ -69,7 +71,10 @@ def _relation(awaited: Joined, rank: int, position: Position) -> str:
 
 def _named(mesh: Mesh, joined: Joined) -> str:
     axes = _axes(mesh, joined.ranks)
-    return f"{joined.kind} {joined.number} of ranks {_span(joined.ranks)}{f' ({axes})' if axes else ''}"
+    return (
+        f"{joined.kind} {joined.number} of ranks "
+        f"{_span(joined.ranks)}{f' ({axes})' if axes else ''}"
+    )
 
 
 def _op(case: Case, op: int) -> str:
@@ -84,7 +89,9 @@ def _span(ranks: tuple[int, ...]) -> str:
 
 
 def _axes(mesh: Mesh, ranks: tuple[int, ...]) -> str:
-    """The axes of the mesh along which these ranks lie; of axes that have the same ranks each is named."""
+    """The axes of the mesh along which these ranks lie; of axes that have the same ranks each is
+    named.
+    """
     sizes = {
         "pipeline": mesh.pipeline,
         "replicate": mesh.replicate,

@@ -32,9 +32,9 @@ def cuda_devices() -> int:
 def sleep_while_waiting(device: int) -> None:
     """Makes threads of this process that wait for a CUDA device sleep; before its context exists.
 
-    By default they spin: ranks that wait for each other for ever would look busy, and worlds that share a
-    node would take its processors from each other. CUDA driver API, cuDevicePrimaryCtxSetFlags. Raises
-    OSError.
+    By default they spin: ranks that wait for each other for ever would look busy, and worlds that
+    share a node would take its processors from each other. CUDA driver API,
+    cuDevicePrimaryCtxSetFlags. Raises OSError.
     """
     driver = ctypes.CDLL("libcuda.so.1")
     handle = ctypes.c_int()
@@ -48,7 +48,9 @@ def sleep_while_waiting(device: int) -> None:
 
 
 def resolve_device(device: str) -> tuple[Literal["cpu", "cuda"], int]:
-    """The device that ``auto``, ``cpu`` or ``cuda`` means here, and the default number of ranks on it."""
+    """The device that ``auto``, ``cpu`` or ``cuda`` means here, and the default number of ranks on
+    it.
+    """
     if device == "cpu":
         return "cpu", CPU_RANKS
     devices = cuda_devices()

@@ -61,7 +61,10 @@ def exchange(ranks: Sequence[RankProcess], request: RunCase, suspect: float) -> 
 
 
 def _send_to_all(
-    ranks: Sequence[RankProcess], request: RunCase, selector: selectors.BaseSelector, outcome: Outcome
+    ranks: Sequence[RankProcess],
+    request: RunCase,
+    selector: selectors.BaseSelector,
+    outcome: Outcome,
 ) -> None:
     for process in ranks:
         try:
@@ -107,7 +110,9 @@ def ask_positions(ranks: Sequence[RankProcess], until: float) -> dict[int, Posit
     positions: dict[int, Position] = {}
     with selectors.DefaultSelector() as selector:
         for process in ranks:
-            selector.register(process.side, selectors.EVENT_READ, (process.rank, Inbox(process.side)))
+            selector.register(
+                process.side, selectors.EVENT_READ, (process.rank, Inbox(process.side))
+            )
             with contextlib.suppress(OSError):
                 send(process.side, Ask())
         while selector.get_map() and (events := selector.select(until - time.monotonic())):

@@ -12,8 +12,8 @@ _CHUNK = 1 << 20
 class Inbox:
     """What has come through a channel, of which the last message may be a part only.
 
-    A rank may stop for ever in the middle of a message that no buffer of a socket holds. Whoever waits for
-    several ranks, or has a deadline, may not wait for the rest of it.
+    A rank may stop for ever in the middle of a message that no buffer of a socket holds. Whoever
+    waits for several ranks, or has a deadline, may not wait for the rest of it.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -21,7 +21,9 @@ class Inbox:
         self._data = bytearray()
 
     def take(self) -> list[Message | None]:
-        """The messages that are whole by now; None when the peer closed its end. It never waits."""
+        """The messages that are whole by now; None when the peer closed its end. It never
+        waits.
+        """
         try:
             chunk = self._channel.recv(_CHUNK, socket.MSG_DONTWAIT)
         except BlockingIOError:

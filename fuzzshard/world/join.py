@@ -1,4 +1,5 @@
-"""How a process becomes a rank of its world: device, process group, preloaded files, what observes torch.
+"""How a process becomes a rank of its world: device, process group, preloaded files, what observes
+torch.
 
 Instruments are proved on torch as it is installed, before a preloaded file changes it on purpose.
 """
@@ -82,8 +83,9 @@ def _device(rank: int, config: WorldConfig) -> torch.device:
 def _pose_as_host(host: int) -> None:
     """Makes NCCL take this rank for one of another host than the others on its device.
 
-    It refuses two ranks of one host on a device ("Duplicate GPU detected", ``src/init.cc``) and tells hosts
-    by ``NCCL_HOSTID`` where that is set (``src/misc/utils.cc``); between hosts data goes through sockets.
+    It refuses two ranks of one host on a device ("Duplicate GPU detected", ``src/init.cc``) and
+    tells hosts by ``NCCL_HOSTID`` where that is set (``src/misc/utils.cc``); between hosts data
+    goes through sockets.
     """
     os.environ["NCCL_HOSTID"] = f"fuzzshard-{host}"
 
@@ -105,11 +107,15 @@ def _preload_all(config: WorldConfig) -> None:
         try:
             _preload(path, number)
         except Exception as error:
-            raise ImportError(f"{path}, preloaded, raised {type(error).__name__}: {error}") from error
+            raise ImportError(
+                f"{path}, preloaded, raised {type(error).__name__}: {error}"
+            ) from error
 
 
 def _warm_up(device: torch.device) -> None:
-    """The context, the communicator and cuBLAS take seconds, which spare ranks have behind them."""
+    """The context, the communicator and cuBLAS take seconds, which spare ranks have behind
+    them.
+    """
     import torch
     import torch.distributed as dist
 
@@ -164,7 +170,9 @@ def _preload(path: str, number: int) -> None:
 def _take_up_patches() -> None:
     """Makes functions that fuzzshard imported by name from torch the ones that torch has now."""
     for name, module in list(sys.modules.items()):
-        for attribute, value in list(vars(module).items()) if name.startswith("fuzzshard.") else ():
+        for attribute, value in (
+            list(vars(module).items()) if name.startswith("fuzzshard.") else ()
+        ):
             if isinstance(value, types.FunctionType) and value.__module__.startswith("torch."):
                 now = getattr(sys.modules.get(value.__module__), value.__name__, value)
                 if now is not value:

@@ -22,9 +22,9 @@ MOST_FINDINGS = 24
 class Outcome:
     """Everything heard of the ranks of a world in one case.
 
-    ``tripped`` are causes that tripwires told of, ``stopped`` ranks that a signal or a debugger holds,
-    ``positions`` are of ranks that wait, and ``out_of_memory`` says that the kernel has killed processes for
-    want of memory meanwhile.
+    ``tripped`` are causes that tripwires told of, ``stopped`` ranks that a signal or a debugger
+    holds, ``positions`` are of ranks that wait, and ``out_of_memory`` says that the kernel has
+    killed processes for want of memory meanwhile.
     """
 
     size: int
@@ -65,9 +65,13 @@ class Outcome:
 
 def merge(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict:
     """The verdict; ``limit`` is the deadline that applied, in seconds."""
-    recordings = {f"rank{rank}": p.recording for rank, p in sorted(outcome.positions.items()) if p.recording}
+    recordings = {
+        f"rank{rank}": p.recording for rank, p in sorted(outcome.positions.items()) if p.recording
+    }
     verdict = _judged(case, outcome, seconds, limit)
-    return msgspec.structs.replace(verdict, recordings=recordings, tripped=tuple(sorted(outcome.tripped)))
+    return msgspec.structs.replace(
+        verdict, recordings=recordings, tripped=tuple(sorted(outcome.tripped))
+    )
 
 
 def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdict:
@@ -83,7 +87,8 @@ def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdi
         finding = Finding(
             oracle="deadline",
             engine=_engine(outcome, hung),
-            observed=f"ranks {sorted(hung)} had not finished after {limit:.1f} s" + (where and f": {where}"),
+            observed=f"ranks {sorted(hung)} had not finished after {limit:.1f} s"
+            + (where and f": {where}"),
             expected="every rank finishes",
             rank=min(hung),
         )
@@ -93,7 +98,9 @@ def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdi
     findings += _disagreements(case, active)
     findings.sort(key=_appearance)
     first = next(iter(active.values()))
-    status, message = _status(findings, [f"{engine} {first.notes[engine]}" for engine in first.refused])
+    status, message = _status(
+        findings, [f"{engine} {first.notes[engine]}" for engine in first.refused]
+    )
     return Verdict(
         status=status,
         findings=first_findings(findings, MOST_FINDINGS),
@@ -110,7 +117,9 @@ def _appearance(finding: Finding) -> tuple[int, int, str, int]:
 
 
 def _is_of_values(finding: Finding) -> bool:
-    """Whether it says that something computed is wrong, and not how parameters are registered, say."""
+    """Whether it says that something computed is wrong, and not how parameters are registered,
+    say.
+    """
     return ORACLES.index(finding.oracle) < ORACLES.index("registration")
 
 
@@ -122,16 +131,22 @@ def _status(findings: list[Finding], refused: Sequence[str]) -> tuple[Status, st
     return (Status.REJECTED, "; ".join(refused)) if refused else (Status.PASS, "")
 
 
-def _accuse(status: Status, findings: tuple[Finding, ...], stacks: dict[str, str], seconds: float) -> Verdict:
+def _accuse(
+    status: Status, findings: tuple[Finding, ...], stacks: dict[str, str], seconds: float
+) -> Verdict:
     """A verdict on lost ranks: the reference's loss is ours, not an engine's."""
     if findings[0].engine in ("", "reference"):
         message = f"lost in the harness: {findings[0].observed}"
-        return Verdict(status=Status.INFRA, findings=(), stacks=stacks, seconds=seconds, message=message)
+        return Verdict(
+            status=Status.INFRA, findings=(), stacks=stacks, seconds=seconds, message=message
+        )
     return Verdict(status=status, findings=findings, stacks=stacks, seconds=seconds)
 
 
 def _machine_trouble(outcome: Outcome) -> str:
-    """What is wrong with the machine, where that cost ranks: whatever else they say may follow from it."""
+    """What is wrong with the machine, where that cost ranks: whatever else they say may follow
+    from it.
+    """
     for rank in sorted(outcome.stopped & outcome.waiting()):
         return f"rank {rank} is stopped by a signal: by a person, or by a debugger"
     for rank, failure in sorted(outcome.failures.items()):
@@ -145,7 +160,9 @@ def _machine_trouble(outcome: Outcome) -> str:
 
 
 def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
-    """Some rank raised or died. What a rank raised by itself comes before what the loss of a peer caused."""
+    """Some rank raised or died. What a rank raised by itself comes before what the loss of a peer
+    caused.
+    """
     if kernels := _kernel_errors(outcome):
         rank = min(kernels)
         return _died(outcome, rank, kernels[rank], stacks, seconds)
@@ -155,7 +172,9 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
         rank, failure = min(failures.items())
         if failure.phase != "engine":
             return Verdict(
-                status=Status.INFRA, seconds=seconds, message=f"{failure.message}\n{failure.traceback}"
+                status=Status.INFRA,
+                seconds=seconds,
+                message=f"{failure.message}\n{failure.traceback}",
             )
         another = bool(failure.expected) and not failure.desync
         finding = Finding(
@@ -168,21 +187,30 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
             detail="desync" if failure.desync else failure.detail,
         )
         status = Status.DIVERGENCE if another else Status.CRASH
-        # Whether a lost peer shows as an error or as a hang is chance, and a hung rank says nothing.
+        # Whether a lost peer shows as an error or as a hang is chance, and a hung rank says
+        # nothing.
         found = [] if failure.desync else sorted(failure.findings, key=_appearance)
         silent = [f for f in found if f.op < finding.op and _is_of_values(f)]
-        if silent:  # what goes wrong first is the finding: the crash may follow from it, and would hide it
+        if (
+            silent
+        ):  # what goes wrong first is the finding: the crash may follow from it, and would hide it
             status, _ = _status(silent, ())
         found = [*silent, finding, *(f for f in found if f not in silent)]
-        return _accuse(status, first_findings(found, MOST_FINDINGS), stacks | _tracebacks(outcome), seconds)
+        return _accuse(
+            status, first_findings(found, MOST_FINDINGS), stacks | _tracebacks(outcome), seconds
+        )
     return _died(outcome, min(outcome.dead), "", stacks, seconds)
 
 
-def _died(outcome: Outcome, rank: int, kernel: str, stacks: dict[str, str], seconds: float) -> Verdict:
-    """A process is of no more use: it has ended, or what CUDA says of a ``kernel`` is all it will ever say.
+def _died(
+    outcome: Outcome, rank: int, kernel: str, stacks: dict[str, str], seconds: float
+) -> Verdict:
+    """A process is of no more use: it has ended, or what CUDA says of a ``kernel`` is all it will
+    ever say.
 
-    A kernel fails after the call that launched it has returned: whichever call comes next raises, in whatever
-    phase, or NCCL's watchdog aborts the process. That is chance, so all of it is one finding.
+    A kernel fails after the call that launched it has returned: whichever call comes next raises,
+    in whatever phase, or NCCL's watchdog aborts the process. That is chance, so all of it is one
+    finding.
     """
     code = outcome.exits.get(rank, 0)
     ending = signal_name(code) if code < 0 else f"exit code {code}"
@@ -200,14 +228,18 @@ def _died(outcome: Outcome, rank: int, kernel: str, stacks: dict[str, str], seco
 
 
 def _kernel_errors(outcome: Outcome) -> dict[int, str]:
-    """What CUDA says of kernels that failed, by rank: a call raised it, or the dying process printed it."""
+    """What CUDA says of kernels that failed, by rank: a call raised it, or the dying process
+    printed it.
+    """
     raised = {rank: failure.kernel for rank, failure in outcome.failures.items()}
     printed = {rank: device_error(outcome.stacks.get(rank, "")) for rank in outcome.dead}
     return {rank: text for rank, text in (raised | printed).items() if text}
 
 
 def _tracebacks(outcome: Outcome) -> dict[str, str]:
-    return {f"rank {rank}": failure.traceback for rank, failure in sorted(outcome.failures.items())}
+    return {
+        f"rank {rank}": failure.traceback for rank, failure in sorted(outcome.failures.items())
+    }
 
 
 def _engine(outcome: Outcome, ranks: set[int]) -> str:
@@ -220,7 +252,10 @@ def _disagreements(case: Case, active: dict[int, RankReport]) -> list[Finding]:
     """Rules that no rank can check alone: one sequence of collectives, equal replicas."""
     found = []
     last = len(case.schedule) - 1
-    for oracle, expected in (("collectives", "one sequence on every rank"), ("replicas", "equal copies")):
+    for oracle, expected in (
+        ("collectives", "one sequence on every rank"),
+        ("replicas", "equal copies"),
+    ):
         for engine in next(iter(active.values())).replicas:
             seen: dict[str, tuple[int, str]] = {}
             for rank, report in active.items():
@@ -240,11 +275,14 @@ def _disagreements(case: Case, active: dict[int, RankReport]) -> list[Finding]:
     return found
 
 
-def _observed(case: Case, rank: int, report: RankReport, oracle: str, engine: str) -> tuple[str, str]:
+def _observed(
+    case: Case, rank: int, report: RankReport, oracle: str, engine: str
+) -> tuple[str, str]:
     """What to compare, between which ranks.
 
-    Replicas only between ranks that hold the same piece; collectives not between tensor-parallel ranks, whose
-    uneven shards of one parameter have different sizes, and which never meet in a data-parallel collective.
+    Replicas only between ranks that hold the same piece; collectives not between tensor-parallel
+    ranks, whose uneven shards of one parameter have different sizes, and which never meet in a
+    data-parallel collective.
     """
     if oracle == "collectives":
         return str(rank % (case.mesh.tensor or 1)), report.collectives.get(engine, "")

@@ -16,7 +16,9 @@ _LENGTH = struct.Struct("!I")
 
 
 Points = dict[str, list[tuple[int, int]]]
-"""Arcs of torch's own Python, by path below ``torch`` (:mod:`fuzzshard.training.torch_coverage`)."""
+"""Arcs of torch's own Python, by path below ``torch``
+(:mod:`fuzzshard.training.torch_coverage`).
+"""
 
 
 Point = tuple[str, int, int]
@@ -39,7 +41,9 @@ class RunCase(_Message, frozen=True, kw_only=True, tag="run"):
 
 
 class Port(_Message, frozen=True, kw_only=True, tag="port"):
-    """Where the store of the world listens: rank 0 to the coordinator, the coordinator to the others."""
+    """Where the store of the world listens: rank 0 to the coordinator, the coordinator to the
+    others.
+    """
 
     port: int
 
@@ -57,7 +61,9 @@ class Progress(_Message, frozen=True, kw_only=True, tag="progress"):
 
 
 class Tripped(_Message, frozen=True, kw_only=True, tag="tripped"):
-    """A tripwire of a rank says that its cause has occurred; sent at once, as the rank may die of it."""
+    """A tripwire of a rank says that its cause has occurred; sent at once, as the rank may die of
+    it.
+    """
 
     cause: str
 
@@ -65,10 +71,11 @@ class Tripped(_Message, frozen=True, kw_only=True, tag="tripped"):
 class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     """An exception in a rank.
 
-    ``detail`` names it for a signature. ``phase`` is ``setup`` (joining, preloading: our fault or the
-    machine's), ``engine`` or ``judge``. ``desync`` says that a collective lost its peer, ``machine`` what the
-    machine lacks where that is the reason, ``kernel`` what CUDA says of a kernel that failed, ``expected``
-    describes the other error that the case expects of the engine. ``findings`` are what the rank saw before.
+    ``detail`` names it for a signature. ``phase`` is ``setup`` (joining, preloading: our fault or
+    the machine's), ``engine`` or ``judge``. ``desync`` says that a collective lost its peer,
+    ``machine`` what the machine lacks where that is the reason, ``kernel`` what CUDA says of a
+    kernel that failed, ``expected`` describes the other error that the case expects of the engine.
+    ``findings`` are what the rank saw before.
     """
 
     phase: Literal["setup", "engine", "judge"]
@@ -109,8 +116,8 @@ class Ask(_Message, frozen=True, kw_only=True, tag="ask"):
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
     """One collective that a rank has joined.
 
-    ``number`` counts the collectives of its process group, whose global ``ranks`` are given; ``done`` says
-    that it has ended on this rank.
+    ``number`` counts the collectives of its process group, whose global ``ranks`` are given;
+    ``done`` says that it has ended on this rank.
     """
 
     ranks: tuple[int, ...]
@@ -121,7 +128,8 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(_Message, frozen=True, kw_only=True, tag="position"):
-    """Where a rank is: the op of the schedule (-1: none), and the latest collectives that it has joined.
+    """Where a rank is: the op of the schedule (-1: none), and the latest collectives that it has
+    joined.
 
     ``recording`` is torch's flight recorder as it is, a JSON text.
     """
@@ -153,7 +161,9 @@ def receive(channel: socket.socket) -> Message | None:
 
 def decoded(data: bytearray) -> Iterator[Message]:
     """The messages at the front of ``data`` that are whole; they are taken out of it."""
-    while len(data) >= _LENGTH.size and len(data) >= (end := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
+    while len(data) >= _LENGTH.size and len(data) >= (
+        end := _LENGTH.size + _LENGTH.unpack_from(data)[0]
+    ):
         yield _decoder.decode(data[_LENGTH.size : end])
         del data[:end]
 

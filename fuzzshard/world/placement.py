@@ -14,15 +14,17 @@ Worlds = int | Literal["auto"]
 WORLDS_PER_DEVICE_SET = 4
 """How many worlds ``auto`` puts on the same CUDA devices.
 
-On four H200s worlds of two ranks did 6.1 cases/s in one world, 15.0 in four, 19.6 in eight (four on each
-pair) and 20.2 in sixteen (note 0023).
+On four H200s worlds of two ranks did 6.1 cases/s in one world, 15.0 in four, 19.6 in eight (four
+on each pair) and 20.2 in sixteen (note 0023).
 """
 
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_cores(cgroup: Path = _CGROUP) -> int:
-    """The cores that this process may use at the same time: its affinity, and the quota of its container."""
+    """The cores that this process may use at the same time: its affinity, and the quota of its
+    container.
+    """
     cores = len(os.sched_getaffinity(0))
     for quota, period in filter(None, (_quota_v2(cgroup / "cpu.max"), _quota_v1(cgroup / "cpu"))):
         cores = min(cores, max(1, math.floor(quota / period)))
@@ -30,7 +32,9 @@ def available_cores(cgroup: Path = _CGROUP) -> int:
 
 
 def _quota_v2(file: Path) -> tuple[int, int] | None:
-    """Microseconds of processor time in each period, from cgroup v2 (kernel.org, cgroup-v2, "cpu.max")."""
+    """Microseconds of processor time in each period, from cgroup v2 (kernel.org, cgroup-v2,
+    "cpu.max").
+    """
     if not file.is_file():
         return None
     quota, period = file.read_text().split()
@@ -41,7 +45,9 @@ def _quota_v1(folder: Path) -> tuple[int, int] | None:
     """The same from cgroup v1, where -1 means no limit (kernel.org, sched-bwc)."""
     if not (folder / "cpu.cfs_quota_us").is_file():
         return None
-    quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+    quota, period = (
+        int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period")
+    )
     return None if quota < 0 else (quota, period)
 
 
@@ -56,7 +62,8 @@ def check_devices(size: int, num_devices: int, ranks_per_device: int = 1) -> Non
         needed, each = math.ceil(size / ranks_per_device), math.ceil(size / num_devices)
         raise UsageError(
             f"a world of {size} ranks needs {needed} CUDA devices and there are {num_devices}",
-            f"use --world-size {num_devices * ranks_per_device}, --ranks-per-device {each} or --device cpu",
+            f"use --world-size {num_devices * ranks_per_device}, --ranks-per-device {each} or "
+            "--device cpu",
         )
 
 
@@ -65,8 +72,8 @@ def place_on_devices(
 ) -> list[tuple[int, ...]]:
     """The devices of each world: disjoint sets of them, taken in turn.
 
-    Devices are numbered within ``CUDA_VISIBLE_DEVICES``. Ranks of one world share a device only where
-    ``ranks_per_device`` allows it; ranks of different worlds always may. ``auto`` puts
+    Devices are numbered within ``CUDA_VISIBLE_DEVICES``. Ranks of one world share a device only
+    where ``ranks_per_device`` allows it; ranks of different worlds always may. ``auto`` puts
     :data:`WORLDS_PER_DEVICE_SET` on each set as far as there is a core for each rank. Raises
     :class:`UsageError` for more ranks than the devices take.
     """

@@ -1,4 +1,6 @@
-"""The coordinator's side of the fork server: starts rank processes, kills them, learns how they ended."""
+"""The coordinator's side of the fork server: starts rank processes, kills them, learns how they
+ended.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from fuzzshard.world.zygote import Fork, Reap, Reply
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
-    # Enough for what a hang needs; each entry keeps the code of its Python stack alive. The second name is
-    # the older one of the same setting.
+    # Enough for what a hang needs; each entry keeps the code of its Python stack alive. The second
+    # name is the older one of the same setting.
     "TORCH_FR_BUFFER_SIZE": "256",
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "256",
 }
@@ -41,7 +43,8 @@ REAP_SECONDS = 0.005
 class RankProcess:
     """One live rank: its pid, the channel to it, and the file that its output and stacks go to.
 
-    The ``side`` channel leads to a thread of the rank that answers while its main thread waits for ever.
+    The ``side`` channel leads to a thread of the rank that answers while its main thread waits for
+    ever.
     """
 
     rank: int
@@ -56,7 +59,9 @@ class RankProcess:
 
 
 class ForkServer:
-    """One zygote process, shared by all worlds of this process; safe to use from several threads."""
+    """One zygote process, shared by all worlds of this process; safe to use from several
+    threads.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,7 +78,9 @@ class ForkServer:
         return len(self._leaders)
 
     def start_rank(self, rank: int, config: WorldConfig) -> RankProcess:
-        """Forks one rank of a world. Raises InfraError when the zygote cannot start or has died."""
+        """Forks one rank of a world. Raises InfraError when the zygote cannot start or has
+        died.
+        """
         ours, theirs = socket.socketpair()
         side, their_side = socket.socketpair()
         with self._lock, theirs, their_side:
@@ -89,7 +96,8 @@ class ForkServer:
         return RankProcess(rank, pid, ours, path, side)
 
     def end_rank(self, process: RankProcess, *, kill: bool) -> int:
-        """Waits for a rank to end, killing it first if asked; its exit code, negative for a signal.
+        """Waits for a rank to end, killing it first if asked; its exit code, negative for a
+        signal.
 
         What it has started dies with it: a rank leads a process group.
         """
@@ -144,10 +152,14 @@ class ForkServer:
                 env=os.environ | ENVIRONMENT,
             )
         data = control.recv(1 << 16)
-        reply = _reply_decoder.decode(data) if data else Reply(error="it died while importing torch")
+        reply = (
+            _reply_decoder.decode(data) if data else Reply(error="it died while importing torch")
+        )
         if reply.error:
             control.close()
-            raise InfraError(f"the fork server cannot start: {reply.error}", "check the torch installation")
+            raise InfraError(
+                f"the fork server cannot start: {reply.error}", "check the torch installation"
+            )
         self._control = control
 
     def _lost(self, why: str) -> InfraError:
@@ -159,7 +171,9 @@ class ForkServer:
         for pid in self._leaders:  # its ranks died with it, but not what they have started
             _kill_group(pid)
         self._leaders.clear()
-        return InfraError(f"the fork server died: {why}", "run again; out of memory is the usual reason")
+        return InfraError(
+            f"the fork server died: {why}", "run again; out of memory is the usual reason"
+        )
 
 
 def _kill_group(leader: int) -> None:

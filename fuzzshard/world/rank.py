@@ -33,18 +33,22 @@ if TYPE_CHECKING:
 
 _DESYNC = re.compile(
     r"closed by peer|connection reset|broken pipe|timed out|timeout|gloo|remote process exited"
-    r"|connection was likely closed|nccl(?:remote|internal|system)error|nccl communicator was aborted",
+    r"|connection was likely closed|nccl(?:remote|internal|system)error|nccl communicator was "
+    r"aborted",
     re.IGNORECASE,
 )
 """Texts of errors by which a collective, or the store on rank 0, says that it lost its peers.
 
-NCCL may call a lost peer an internal error (NVIDIA/nccl issue 795); ``ncclInvalidUsage``, or a word about a
-communicator that is not there yet, is an error of its own.
+NCCL may call a lost peer an internal error (NVIDIA/nccl issue 795); ``ncclInvalidUsage``, or a
+word about a communicator that is not there yet, is an error of its own.
 """
 
 
-def main(channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO, side: socket.socket) -> None:
-    """Runs until the coordinator closes ``channel``; SIGUSR1 dumps every thread's stack into ``stacks``.
+def main(
+    channel: socket.socket, rank: int, config: WorldConfig, stacks: TextIO, side: socket.socket
+) -> None:
+    """Runs until the coordinator closes ``channel``; SIGUSR1 dumps every thread's stack into
+    ``stacks``.
 
     Whoever asks on the ``side`` is told where the rank is, whatever it waits for.
     """
@@ -91,7 +95,9 @@ def _answer(side: socket.socket) -> None:
 
 
 def _linger(channel: socket.socket) -> None:
-    """Waits to be killed: leaving now would make the peers fail for another reason than their own."""
+    """Waits to be killed: leaving now would make the peers fail for another reason than their
+    own.
+    """
     while receive(channel) is not None:
         pass
 

@@ -9,10 +9,11 @@ from fuzzshard.world.world import World
 
 
 class SharedWorld:
-    """Keeps at most one world of ``config`` alive, and replaces it by a larger one where that is needed.
+    """Keeps at most one world of ``config`` alive, and replaces it by a larger one where that is
+    needed.
 
-    Ranks beyond a case's mesh idle, so the largest world serves all cases. Nothing is started before the
-    first :meth:`with_ranks`.
+    Ranks beyond a case's mesh idle, so the largest world serves all cases. Nothing is started
+    before the first :meth:`with_ranks`.
     """
 
     def __init__(self, config: WorldConfig) -> None:

@@ -13,22 +13,25 @@ from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.start import Ranks, end_ranks, start_ranks
 
 CLOSE_SECONDS = 10.0
-"""How long :meth:`Spares.close` waits for ranks that are just starting; they end by themselves later on."""
+"""How long :meth:`Spares.close` waits for ranks that are just starting; they end by themselves
+later on.
+"""
 
 MOST_FAILURES = 2
-"""So many spare sets in a row that do not start say that there is no room for one: a single one may have lost
-a rank to whoever kills ranks, or have met a machine that was busy for a minute. A try in vain costs no run,
-but memory that the worlds may want.
+"""So many spare sets in a row that do not start say that there is no room for one: a single one
+may have lost a rank to whoever kills ranks, or have met a machine that was busy for a minute. A
+try in vain costs no run, but memory that the worlds may want.
 """
 
 
 class Spares:
-    """Keeps one set of ranks for each kind of world that was asked for; safe to use from several threads.
+    """Keeps one set of ranks for each kind of world that was asked for; safe to use from several
+    threads.
 
-    Ranks that nobody has used yet are fresh by construction, whatever the last ones did. Whoever takes a set
-    orders the next one: worlds that lose their ranks at the same moment do not wait for each other. One set
-    serves all worlds of a kind, since they rarely fall together; so a node has the memory of one world more,
-    or of one more on each set of CUDA devices.
+    Ranks that nobody has used yet are fresh by construction, whatever the last ones did. Whoever
+    takes a set orders the next one: worlds that lose their ranks at the same moment do not wait
+    for each other. One set serves all worlds of a kind, since they rarely fall together; so a node
+    has the memory of one world more, or of one more on each set of CUDA devices.
     """
 
     def __init__(self) -> None:
@@ -41,7 +44,10 @@ class Spares:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

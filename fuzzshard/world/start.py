@@ -64,7 +64,9 @@ def end_ranks(processes: Iterable[RankProcess]) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-    """Its channel would say so later: a rank is dead before the last of its threads has closed that."""
+    """Its channel would say so later: a rank is dead before the last of its threads has closed
+    that.
+    """
     try:
         status = psutil.Process(pid).status()
     except psutil.NoSuchProcess:
@@ -78,7 +80,9 @@ def _introduce(ranks: Ranks) -> None:
     limit = time.monotonic() + START_SECONDS
     with selectors.DefaultSelector() as selector:
         for process in ranks.processes:
-            selector.register(process.channel, selectors.EVENT_READ, (process, Inbox(process.channel)))
+            selector.register(
+                process.channel, selectors.EVENT_READ, (process, Inbox(process.channel))
+            )
         while pending:
             events = selector.select(max(0.0, limit - time.monotonic()))
             if not events:

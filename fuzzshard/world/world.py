@@ -26,8 +26,8 @@ RANK_CASES = 1000
 """After as many cases a world takes fresh ranks.
 
 torch keeps things for ever that each case has of its own: sharding decisions for each shape
-(``lru_cache(None)`` in ``tensor/_sharding_prop.py``), what Dynamo has compiled, heaps that fragment. A start
-costs less than one case in a thousand.
+(``lru_cache(None)`` in ``tensor/_sharding_prop.py``), what Dynamo has compiled, heaps that
+fragment. A start costs less than one case in a thousand.
 """
 
 STACK_SECONDS = 0.3
@@ -37,8 +37,8 @@ STACK_SECONDS = 0.3
 class World:
     """``config.size`` live ranks. Ranks beyond a case's mesh idle.
 
-    Any exception, death or hang costs the ranks their lives; the next case finds fresh ones. Use a world
-    from one thread at a time. Raises :class:`InfraError` when ranks cannot start.
+    Any exception, death or hang costs the ranks their lives; the next case finds fresh ones. Use a
+    world from one thread at a time. Raises :class:`InfraError` when ranks cannot start.
     """
 
     def __init__(self, config: WorldConfig, spares: Spares | None = None) -> None:
@@ -59,7 +59,10 @@ class World:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -93,7 +96,9 @@ class World:
         if not ranks:
             return
         self._ending = [thread for thread in self._ending if thread.is_alive()]
-        thread = threading.Thread(target=end_ranks, args=(ranks,), name="fuzzshard-end", daemon=True)
+        thread = threading.Thread(
+            target=end_ranks, args=(ranks,), name="fuzzshard-end", daemon=True
+        )
         self._ending.append(thread)
         thread.start()
 
@@ -104,7 +109,9 @@ class World:
         """
         validate(case, self.config.size)
         if (reason := unfit_for(case, self.config.device)) is not None:
-            raise UsageError(reason, f"use --device {'cuda' if self.config.device == 'cpu' else 'cpu'}")
+            raise UsageError(
+                reason, f"use --device {'cuda' if self.config.device == 'cpu' else 'cpu'}"
+            )
 
     def run(
         self,
@@ -114,10 +121,11 @@ class World:
         bare: bool = False,
         mends: tuple[str, ...] = (),
     ) -> Verdict:
-        """Runs one case and judges it; ``deadline`` in seconds, by default calibrated from earlier cases.
+        """Runs one case and judges it; ``deadline`` in seconds, by default calibrated from earlier
+        cases.
 
-        Raises what :meth:`check` raises. ``bare`` trains the engines and judges nothing. torch has ``mends``
-        meanwhile, and no others (:func:`fuzzshard.mending.mend.mends_for`).
+        Raises what :meth:`check` raises. ``bare`` trains the engines and judges nothing. torch has
+        ``mends`` meanwhile, and no others (:func:`fuzzshard.mending.mend.mends_for`).
         """
         self.check(case)
         if self._served >= RANK_CASES:
@@ -128,7 +136,9 @@ class World:
         if deadline is None:
             deadline = self.deadline.seconds(fresh, compiles=case.compile is not None)
         began = time.monotonic()
-        outcome = exchange(self._ranks, RunCase(case=case, bare=bare, mends=mends), began + deadline)
+        outcome = exchange(
+            self._ranks, RunCase(case=case, bare=bare, mends=mends), began + deadline
+        )
         seconds = time.monotonic() - began
         for report in outcome.reports.values():
             self._note_points(report.points)
@@ -141,7 +151,8 @@ class World:
         return merge(case, outcome, seconds, deadline)
 
     def take_points(self) -> frozenset[Point]:
-        """The points of torch's own Python that ranks reached for the first time since the last call.
+        """The points of torch's own Python that ranks reached for the first time since the last
+        call.
 
         Empty without ``config.coverage``.
         """

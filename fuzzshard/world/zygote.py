@@ -1,15 +1,15 @@
 """The fork server: a process that has imported torch once and forks rank processes from then on.
 
-Run as ``python -m fuzzshard.world.zygote FD``, where FD is a SOCK_SEQPACKET socket to the coordinator.
-It never touches a GPU and never starts a thread, so its children start clean.
+Run as ``python -m fuzzshard.world.zygote FD``, where FD is a SOCK_SEQPACKET socket to the
+coordinator. It never touches a GPU and never starts a thread, so its children start clean.
 
-When the coordinator is gone the socket closes, and the zygote ends with everything that ranks have started;
-while it still imports torch the kernel ends it. When the zygote is gone the kernel kills its ranks. What a
-rank has started and left behind becomes a child of the zygote, prctl(2), PR_SET_CHILD_SUBREAPER, and ends
-when the rank is reaped.
+When the coordinator is gone the socket closes, and the zygote ends with everything that ranks have
+started; while it still imports torch the kernel ends it. When the zygote is gone the kernel kills
+its ranks. What a rank has started and left behind becomes a child of the zygote, prctl(2),
+PR_SET_CHILD_SUBREAPER, and ends when the rank is reaped.
 
-Ctrl-C goes to a whole process group, and so may the SIGTERM of timeout(1), of schedulers and of systemd. The
-coordinator answers, which still wants its ranks then: zygote and ranks ignore both.
+Ctrl-C goes to a whole process group, and so may the SIGTERM of timeout(1), of schedulers and of
+systemd. The coordinator answers, which still wants its ranks then: zygote and ranks ignore both.
 """
 
 from __future__ import annotations
@@ -40,14 +40,18 @@ PRELOADED = (
 
 
 class Fork(msgspec.Struct, tag="fork", frozen=True):
-    """Asks for one rank; its channel, its log file and its side channel come as file descriptors."""
+    """Asks for one rank; its channel, its log file and its side channel come as file
+    descriptors.
+    """
 
     rank: int
     config: WorldConfig
 
 
 class Reap(msgspec.Struct, tag="reap", frozen=True):
-    """Asks for the exit status of a child. Whoever asks comes again: nobody may wait for another's rank."""
+    """Asks for the exit status of a child. Whoever asks comes again: nobody may wait for another's
+    rank.
+    """
 
     pid: int
 

@@ -1,10 +1,11 @@
 """The public names of an API of torch, and the table that says what becomes of each.
 
 A name is ``function(argument)``, ``Class(argument)`` for its constructor, ``Class.method``,
-``Class.method(argument)``, ``Class.property``, ``Class.field`` or ``Enum.MEMBER``. Private names are
-left out. A table is a TOML file of three parts:
+``Class.method(argument)``, ``Class.property``, ``Class.field`` or ``Enum.MEMBER``. Private names
+are left out. A table is a TOML file of three parts:
 
-- ``drawn``: a name and the features (``case/feature_names.py``) of a case that uses it, all in one case;
+- ``drawn``: a name and the features (``case/feature_names.py``) of a case that uses it, all in one
+case;
 - ``excused``: a name and why no case needs to use it, which holds for a method's arguments too;
 - ``releases``: which releases of torch have a name of the other two parts, where not all have it.
 """
@@ -31,9 +32,13 @@ _CATCH_ALL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def names_of_function(name: str, function: Callable[..., Any]) -> Iterator[str]:
-    """The arguments of a function or of a constructor; ``*args`` and ``**kwargs`` have no names."""
+    """The arguments of a function or of a constructor; ``*args`` and ``**kwargs`` have no
+    names.
+    """
     parameters = inspect.signature(function).parameters.values()
-    yield from (f"{name}({p.name})" for p in parameters if p.kind not in _CATCH_ALL and p.name != "self")
+    yield from (
+        f"{name}({p.name})" for p in parameters if p.kind not in _CATCH_ALL and p.name != "self"
+    )
 
 
 def names_of_class(cls: type, *, constructor: bool = True) -> Iterator[str]:
@@ -54,7 +59,9 @@ def names_of_class(cls: type, *, constructor: bool = True) -> Iterator[str]:
 def names_of_values(cls: type) -> Iterator[str]:
     """The fields of a dataclass, those that it inherits too, or the members of an enum."""
     if issubclass(cls, enum.Enum):
-        yield from (f"{cls.__name__}.{member.name}" for member in cls if not member.name.startswith("_"))
+        yield from (
+            f"{cls.__name__}.{member.name}" for member in cls if not member.name.startswith("_")
+        )
     else:
         names = (field.name for field in dataclasses.fields(cls))
         yield from (f"{cls.__name__}.{name}" for name in names if not name.startswith("_"))
@@ -74,11 +81,15 @@ class Table:
         """Reads the table ``stem`` of this folder."""
         path = Path(__file__).parent / f"{stem}.toml"
         parts: dict[str, dict[str, Any]] = tomllib.loads(path.read_text())
-        drawn = {name: (f,) if isinstance(f, str) else tuple(f) for name, f in parts["drawn"].items()}
+        drawn = {
+            name: (f,) if isinstance(f, str) else tuple(f) for name, f in parts["drawn"].items()
+        }
         return cls(path, drawn, parts["excused"], parts.get("releases", {}))
 
     def faults(self, public: Iterable[str]) -> list[str]:
-        """What does not fit together in the table, and between it and the torch that has these names."""
+        """What does not fit together in the table, and between it and the torch that has these
+        names.
+        """
         here, listed = set(public), self.drawn.keys() | self.excused.keys()
         excused = {name for name in here if name.partition("(")[0] in self.excused}
         expected = {name for name in listed if self._is_in_this_release(name)}
@@ -88,9 +99,13 @@ class Table:
             "listed for other releases, and this torch has it": (here & listed) - expected,
             "both drawn and excused": self.drawn.keys() & self.excused.keys(),
             "has releases, and is neither drawn nor excused": self.releases.keys() - listed,
-            "excused without a reason": {name for name in self.excused if not self.excused[name].strip()},
+            "excused without a reason": {
+                name for name in self.excused if not self.excused[name].strip()
+            },
             "drawn as a feature that there is not": {
-                name for name, wanted in self.drawn.items() if not wanted or set(wanted) - FEATURES.keys()
+                name
+                for name, wanted in self.drawn.items()
+                if not wanted or set(wanted) - FEATURES.keys()
             },
         }
         return [f"{name}: {fault}" for fault, names in faults.items() for name in sorted(names)]
@@ -99,7 +114,9 @@ class Table:
         """Names of which none of the first 6,000 cases has the features."""
         left = dict(self.drawn)
         for present in drawn_features():
-            left = {name: wanted for name, wanted in left.items() if not present.issuperset(wanted)}
+            left = {
+                name: wanted for name, wanted in left.items() if not present.issuperset(wanted)
+            }
             if not left:
                 break
         return [f"{name}: {' with '.join(wanted)}" for name, wanted in left.items()]
@@ -110,7 +127,9 @@ class Table:
 
 
 def drawn_features() -> Iterator[frozenset[str]]:
-    """The features of cases for eight ranks, every fourth of which may need CUDA; they are drawn once."""
+    """The features of cases for eight ranks, every fourth of which may need CUDA; they are drawn
+    once.
+    """
     for number in range(60):
         yield from _batch(number)
 

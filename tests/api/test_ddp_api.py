@@ -1,4 +1,6 @@
-"""Every public name of ``DistributedDataParallel`` and ``replicate`` is drawn, or excused with a reason."""
+"""Every public name of ``DistributedDataParallel`` and ``replicate`` is drawn, or excused with a
+reason.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every public name of ``fully_shard`` in the installed torch is drawn, or excused with a reason."""
+"""Every public name of ``fully_shard`` in the installed torch is drawn, or excused with a
+reason.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ FUNCTIONS = ("fully_shard", "register_fsdp_forward_method", "share_comm_ctx")
 
 
 def public_names() -> list[str]:
-    """What ``torch.distributed.fsdp`` has of ``fully_shard``, and the classes that users derive from."""
+    """What ``torch.distributed.fsdp`` has of ``fully_shard``, and the classes that users derive
+    from.
+    """
     names = [name for f in FUNCTIONS for name in names_of_function(f, getattr(fsdp, f))]
     names += list(FUNCTIONS)
     for exported in (*_fully_shard.__all__, "Comm", "AllGather", "ReduceScatter"):
@@ -35,7 +39,9 @@ def test_cases_have_the_features_of_every_name_that_is_drawn() -> None:
     assert not TABLE.undrawn()
 
 
-@pytest.mark.parametrize("name", ["FSDPModule.an_option_of_the_next_release", "fully_shard(an_argument)"])
+@pytest.mark.parametrize(
+    "name", ["FSDPModule.an_option_of_the_next_release", "fully_shard(an_argument)"]
+)
 def test_a_name_that_a_new_release_brings_is_a_fault(name: str) -> None:
     assert TABLE.faults([*public_names(), name]) == [
         f"{name}: not in the table; draw it, or excuse it with a reason"

@@ -1,4 +1,6 @@
-"""What the test of an API finds: names that nobody has listed, and lists that are no longer true."""
+"""What the test of an API finds: names that nobody has listed, and lists that are no longer
+true.
+"""
 
 from __future__ import annotations
 

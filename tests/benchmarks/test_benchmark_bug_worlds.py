@@ -1,6 +1,7 @@
 """A planted bug is found by what goes away without it, and by nothing that torch shows itself.
 
-Torch "as it is" has a fault of its own here, so that nothing depends on the findings of one release.
+Torch "as it is" has a fault of its own here, so that nothing depends on the findings of one
+release.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ from fuzzshard.verdict import Status
 def journal(tmp_path: Path) -> Path:
     """Three cases, of which two were judged."""
     path = tmp_path / JOURNAL_FILE
-    start = SessionStart(stream={}, limits={}, seed=1, stream_seed=1, world_size=2, worlds=1, device="cpu")
+    start = SessionStart(
+        stream={}, limits={}, seed=1, stream_seed=1, world_size=2, worlds=1, device="cpu"
+    )
     writer = JournalWriter(path, connect(path), start)
     for index in range(3):
         writer.record(CaseStarted(index=index))
@@ -79,7 +81,9 @@ print(rank.pid, flush=True)
 @pytest.fixture
 def orphan() -> Iterator[tuple[int, psutil.Process]]:
     """A session whose leader is gone, and a process of it in a group of its own, as a rank is."""
-    leader = subprocess.Popen([sys.executable, "-c", LEADER], stdout=subprocess.PIPE, start_new_session=True)
+    leader = subprocess.Popen(
+        [sys.executable, "-c", LEADER], stdout=subprocess.PIPE, start_new_session=True
+    )
     assert leader.stdout is not None
     with leader.stdout:
         rank = psutil.Process(int(leader.stdout.readline()))

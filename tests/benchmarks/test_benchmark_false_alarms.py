@@ -47,7 +47,9 @@ LATE = ("late",)
 
 
 def corpus_with(folder, case):
-    save_shrunk(folder / "one", make_entry(case, DIVERGES, {"torch": "2.13", "backend": "gloo"}), "")
+    save_shrunk(
+        folder / "one", make_entry(case, DIVERGES, {"torch": "2.13", "backend": "gloo"}), ""
+    )
     return folder
 
 
@@ -66,7 +68,8 @@ def test_without_known_causes_only_passing_and_refusing_is_explained(status, exp
 
 
 @pytest.mark.parametrize(
-    ("origin", "explanation"), [(Origin.KNOWN, KNOWN), (Origin.NEW, UNEXPLAINED), (Origin.MEND, UNEXPLAINED)]
+    ("origin", "explanation"),
+    [(Origin.KNOWN, KNOWN), (Origin.NEW, UNEXPLAINED), (Origin.MEND, UNEXPLAINED)],
 )
 def test_a_finding_is_explained_by_the_mends_that_cure_it(origin, explanation):
     passes = Verdict(status=Status.PASS)
@@ -76,7 +79,10 @@ def test_a_finding_is_explained_by_the_mends_that_cure_it(origin, explanation):
 
 
 def test_several_corpora_explain_what_each_of_them_does(tmp_path):
-    folders = [corpus_with(tmp_path / name, case) for name, case in (("old", SMALL), ("new", CHECKPOINTED))]
+    folders = [
+        corpus_with(tmp_path / name, case)
+        for name, case in (("old", SMALL), ("new", CHECKPOINTED))
+    ]
     assert [known.path.parent for known in load_known(*folders).known] == folders
 
 
@@ -86,7 +92,8 @@ def test_a_corpus_that_does_not_exist_explains_nothing(tmp_path):
 
 def test_notes_are_counted_by_their_kind_and_not_by_the_modules_they_name():
     kinds = {
-        note_kind(f"refused: a single root but got ({name}(4, 4), Scale())") for name in ("Linear", "MLP")
+        note_kind(f"refused: a single root but got ({name}(4, 4), Scale())")
+        for name in ("Linear", "MLP")
     }
     assert kinds == {"refused: a single root but got..."}
     assert note_kind("refused: Parameter 'a.b' is shared") == "refused: Parameter ... is shared"
@@ -125,7 +132,8 @@ def examine(tmp_path, world, num_cases, jobs=1, **options):
     examination = Examination(keep=tmp_path / "keep", on_case=seen.append, **options)
     cases = Prefetch(itertools.repeat(SMALL), ahead=jobs, limit=num_cases)
     workers = [
-        threading.Thread(target=examination.work, args=(world, cases, Control(None))) for _ in range(jobs)
+        threading.Thread(target=examination.work, args=(world, cases, Control(None)))
+        for _ in range(jobs)
     ]
     for worker in workers:
         worker.start()

@@ -1,4 +1,6 @@
-"""One table over several releases of torch: what is run in each, how it is read, and what survives Ctrl-C."""
+"""One table over several releases of torch: what is run in each, how it is read, and what survives
+Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ from rich.console import Console
 from fuzzshard.bisect.environment import CannotInstall
 from fuzzshard.errors import UsageError
 
-ALARMS = {"cases": 20, "unexplained": [{}], "explanations": {"pass": 19}, "signatures": {"HANG": 1}}
+ALARMS = {
+    "cases": 20,
+    "unexplained": [{}],
+    "explanations": {"pass": 19},
+    "signatures": {"HANG": 1},
+}
 
 
 def options(**changes: object) -> argparse.Namespace:
@@ -57,7 +64,9 @@ def said(console: Console) -> str:
 
 
 def python(folder: Path, script: str) -> Path:
-    """Stands for the Python of an environment: a shell script that gets the arguments of a step."""
+    """Stands for the Python of an environment: a shell script that gets the arguments of a
+    step.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "python"
     file.write_text(f"#!/bin/bash\n{script}\n")
@@ -70,7 +79,9 @@ def alarms(*arguments: str) -> list[Step]:
 
 
 def test_what_is_asked_for_is_run_in_the_order_of_the_columns(tmp_path: Path) -> None:
-    everything = options(upstream=2, planted=tmp_path, only="a,b", corpus=[Path("corpus/findings")])
+    everything = options(
+        upstream=2, planted=tmp_path, only="a,b", corpus=[Path("corpus/findings")]
+    )
     steps = make_steps(everything, tmp_path / "2.14.1")
     assert [step.name for step in steps] == ["false alarms", "upstream", "planted bugs", "corpus"]
     found = " ".join(steps[0].arguments)
@@ -100,14 +111,19 @@ def test_answers_are_read_into_a_few_words() -> None:
     read_recall([{"found": 1, "total": 1, "not_applicable": 1, "errors": 0, "rows": rows}], cell)
     assert (cell.text, cell.finding) == ("1 of 1 found, 1 do not apply", False)
     cell = Cell([])
-    outcomes = [{"outcome": o, "path": o, "message": "now"} for o in ("FIXED", "SAME", "SAME", "CHANGED")]
+    outcomes = [
+        {"outcome": o, "path": o, "message": "now"} for o in ("FIXED", "SAME", "SAME", "CHANGED")
+    ]
     read_replay(outcomes, cell)
     assert (cell.text, cell.finding) == ("2 SAME, 1 CHANGED, 1 FIXED", True)
     assert cell.figures["changed"] == {"CHANGED": "now"}
 
 
 def test_a_row_for_each_release_says_what_was_not_run() -> None:
-    rows = {"2.13.0": {"corpus": Cell([], "3 SAME", seconds=7)}, "2.14.1": {"corpus": Cell([], failed="no")}}
+    rows = {
+        "2.13.0": {"corpus": Cell([], "3 SAME", seconds=7)},
+        "2.14.1": {"corpus": Cell([], failed="no")},
+    }
     seen = console()
     seen.print(matrix_table(["corpus", "upstream"], rows))
     lines = [" ".join(line.strip("│ ").split()) for line in said(seen).splitlines() if "│" in line]
@@ -134,7 +150,10 @@ def test_every_release_runs_its_steps_and_is_written_down(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        ("echo 'no ranks: look at the disk' >&2; exit 4", "exit code 4: no ranks: look at the disk"),
+        (
+            "echo 'no ranks: look at the disk' >&2; exit 4",
+            "exit code 4: no ranks: look at the disk",
+        ),
         (
             f"echo '{json.dumps(ALARMS)}'; echo 'a full disk' >&2; exit 4",
             "exit code 4: a full disk",
@@ -142,7 +161,9 @@ def test_every_release_runs_its_steps_and_is_written_down(tmp_path: Path) -> Non
         ("exit 0", "exit code 0: it did not say why"),
     ],
 )
-def test_a_step_that_fails_says_why_and_is_run_again(tmp_path: Path, script: str, why: str) -> None:
+def test_a_step_that_fails_says_why_and_is_run_again(
+    tmp_path: Path, script: str, why: str
+) -> None:
     rows: dict[str, dict[str, Cell]] = {}
     stub, results = python(tmp_path, script), tmp_path / RESULTS
     assert fill(rows, ["2.13.0"], lambda v: alarms(), lambda v: stub, results, console())
@@ -157,17 +178,23 @@ def test_a_release_that_cannot_be_installed_is_a_row_and_the_others_run(tmp_path
         return python(tmp_path, f"echo '{json.dumps(ALARMS)}'")
 
     rows: dict[str, dict[str, Cell]] = {}
-    assert fill(rows, ["9.0", "2.13.0"], lambda v: alarms(), python_for, tmp_path / RESULTS, console())
+    assert fill(
+        rows, ["9.0", "2.13.0"], lambda v: alarms(), python_for, tmp_path / RESULTS, console()
+    )
     assert rows["9.0"]["false alarms"].failed == "no environment: there is no torch 9.0"
     assert rows["2.13.0"]["false alarms"].text == "1 of 20"
 
 
 def test_ctrl_c_keeps_what_the_step_has_said_and_begins_no_other(tmp_path: Path) -> None:
-    ends = f"trap \"echo '{json.dumps(ALARMS).replace(chr(34), chr(92) + chr(34))}'; exit 130\" INT"
+    ends = (
+        f"trap \"echo '{json.dumps(ALARMS).replace(chr(34), chr(92) + chr(34))}'; exit 130\" INT"
+    )
     stub = python(tmp_path, f"{ends}\nkill -INT $PPID\nfor i in {{1..600}}; do sleep 0.1; done")
     rows: dict[str, dict[str, Cell]] = {}
     results = tmp_path / RESULTS
-    assert not fill(rows, ["2.13.0", "2.14.1"], lambda v: alarms(), lambda v: stub, results, console())
+    assert not fill(
+        rows, ["2.13.0", "2.14.1"], lambda v: alarms(), lambda v: stub, results, console()
+    )
     cell = rows["2.13.0"]["false alarms"]
     assert (cell.text, cell.failed, list(rows)) == ("1 of 20", "interrupted", ["2.13.0"])
 

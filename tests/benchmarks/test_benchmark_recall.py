@@ -28,7 +28,9 @@ def row(outcome, **fields):
 
 
 def test_the_index_is_read_without_what_it_says_about_triggers(tmp_path):
-    planted = write_index(tmp_path, {"id": "a", "min_world": 2, "difficulty": "hard", "trigger": "secret"})
+    planted = write_index(
+        tmp_path, {"id": "a", "min_world": 2, "difficulty": "hard", "trigger": "secret"}
+    )
     assert read_index(planted) == [PlantedBug("a", 2, "hard")]
 
 
@@ -54,7 +56,16 @@ def test_a_bug_that_does_not_apply_counts_neither_as_found_nor_as_missed():
 
 
 def test_every_row_has_the_same_keys_in_json():
-    keys = {"id", "found", "cases", "seconds", "verdict", "modules_before", "modules_after", "script_ok"}
+    keys = {
+        "id",
+        "found",
+        "cases",
+        "seconds",
+        "verdict",
+        "modules_before",
+        "modules_after",
+        "script_ok",
+    }
     found, missed = (msgspec.to_builtins(row(outcome)) for outcome in (FOUND, MISSED))
     assert found.keys() == missed.keys() >= keys
 

@@ -30,7 +30,9 @@ if __name__ == "__main__":
 
 
 def shrinking(worlds, seconds, *, same=True):
-    return Shrinking(worlds=worlds, seconds=seconds, evaluations=10 * worlds, finished=True, same=same)
+    return Shrinking(
+        worlds=worlds, seconds=seconds, evaluations=10 * worlds, finished=True, same=same
+    )
 
 
 def found(name, seconds, *, modules=1, **fields):

@@ -1,4 +1,6 @@
-"""Branches that no case takes: found again by their text wherever they stand, and each with a reason."""
+"""Branches that no case takes: found again by their text wherever they stand, and each with a
+reason.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,11 @@ def explained(tmp_path: Path, *reasons: Reason, above: str = "") -> Explanations
 
 CHECK = Reason(kind="check", reason="its own check", to="raise AssertionError*")
 LOOP = Reason(
-    kind="dead", reason="never empty", function="Group.unshard", source="for size in sizes:", to=END
+    kind="dead",
+    reason="never empty",
+    function="Group.unshard",
+    source="for size in sizes:",
+    to=END,
 )
 BRACKETS = Reason(kind="gap", reason="several", file="*.py", source="if *sizes[0] > 1:")
 
@@ -52,13 +58,23 @@ def test_reasons_are_found_by_text_on_whatever_line_it_is(tmp_path: Path, above:
     found = explained(tmp_path, CHECK, LOOP, BRACKETS, above=above)
     assert list(found.reasons.values()) == [CHECK, LOOP, BRACKETS]
     assert found.exit_code == 0
-    assert [row["function"] for row in found.rows()] == ["Group.unshard", "Group.unshard", "Group.reshard"]
+    assert [row["function"] for row in found.rows()] == [
+        "Group.unshard",
+        "Group.unshard",
+        "Group.reshard",
+    ]
 
 
-def test_a_branch_without_a_reason_is_unexplained_and_the_exit_code_says_so(tmp_path: Path) -> None:
+def test_a_branch_without_a_reason_is_unexplained_and_the_exit_code_says_so(
+    tmp_path: Path,
+) -> None:
     found = explained(tmp_path, CHECK, LOOP)
     (branch,) = found.unexplained
-    assert (branch.function, branch.source, branch.to) == ("Group.reshard", "if self.sizes[0] > 1:", END)
+    assert (branch.function, branch.source, branch.to) == (
+        "Group.reshard",
+        "if self.sizes[0] > 1:",
+        END,
+    )
     assert found.exit_code == 1
     assert "1 UNEXPLAINED" in found.summary()
     assert found.rows()[-1]["kind"] == "UNEXPLAINED"

@@ -34,7 +34,9 @@ PRINTED = {
 
 @pytest.fixture
 def entry(tmp_path: Path) -> Path:
-    return save_unshrunk(tmp_path / "corpus", make_entry(clean_case(2), VERDICT, INFO), "print('script')\n")
+    return save_unshrunk(
+        tmp_path / "corpus", make_entry(clean_case(2), VERDICT, INFO), "print('script')\n"
+    )
 
 
 def stub(path: Path, text: str) -> Path:
@@ -98,7 +100,9 @@ def test_an_interrupted_bisection_goes_on_where_it_stopped(entry: Path, install)
     assert [each.known for each in tried] == [True, False]
 
 
-def test_again_corrects_what_is_known(entry: Path, install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_again_corrects_what_is_known(
+    entry: Path, install, monkeypatch: pytest.MonkeyPatch
+) -> None:
     list(bisect(entry, read_entry(entry / "case.json"), ["2.10.0"], install))
     monkeypatch.setitem(PRINTED, "2.10.0", "")
     list(bisect(entry, read_entry(entry / "case.json"), ["2.10.0"], install, again=True))
@@ -106,7 +110,9 @@ def test_again_corrects_what_is_known(entry: Path, install, monkeypatch: pytest.
     assert (written.bad_on, written.good_on) == (("2.13.0",), ("2.10.0",))
 
 
-def test_a_version_without_the_finding_that_is_the_newest_makes_it_fixed(entry: Path, install) -> None:
+def test_a_version_without_the_finding_that_is_the_newest_makes_it_fixed(
+    entry: Path, install
+) -> None:
     file = entry / "case.json"
     open_since = with_observation(read_entry(file), "2.10.0", present=True)
     file.write_bytes(encode_entry(with_observation(open_since, "2.13.0", present=False)))
@@ -122,7 +128,11 @@ def test_builds_of_one_release_are_one_version(entry: Path, install) -> None:
     assert (known.known, known.result) == (True, Result.BAD)
     list(
         bisect(
-            entry, read_entry(entry / "case.json"), ["2.13.0+cpu"], lambda _: install("2.10.0"), again=True
+            entry,
+            read_entry(entry / "case.json"),
+            ["2.13.0+cpu"],
+            lambda _: install("2.10.0"),
+            again=True,
         )
     )
     assert read_entry(entry / "case.json").bad_on == ("2.13.0",)
@@ -151,12 +161,16 @@ def test_what_is_no_version_is_an_error_of_usage(text: str) -> None:
         ([], [], "no version could be judged"),
     ],
 )
-def test_the_summary_says_where_the_finding_came_and_went(bad: list[str], good: list[str], said: str) -> None:
+def test_the_summary_says_where_the_finding_came_and_went(
+    bad: list[str], good: list[str], said: str
+) -> None:
     assert summary(bad, good).startswith(said)
 
 
 def fake_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pip: str) -> Path:
-    """A uv that makes a folder for ``uv venv`` and does ``pip`` for ``uv pip install``; its log of calls."""
+    """A uv that makes a folder for ``uv venv`` and does ``pip`` for ``uv pip install``; its log of
+    calls.
+    """
     log = tmp_path / "uv.log"
     uv = stub(
         tmp_path / "uv",
@@ -176,7 +190,10 @@ def test_an_environment_is_made_once_and_options_are_passed_on(
     assert first == environment("2.10.0", tmp_path / "cache", source)
     made, installed = log.read_text().splitlines()
     assert made.startswith("venv")
-    assert "--index-url https://example.org/cpu --constraint pins.txt torch==2.10.0 numpy" in installed
+    assert (
+        "--index-url https://example.org/cpu --constraint pins.txt torch==2.10.0 numpy"
+        in installed
+    )
     assert environment("2.10.0", tmp_path / "cache", Source()) != first
 
 
@@ -215,7 +232,9 @@ def test_why_a_version_cannot_be_installed_is_one_line(
 def test_the_command_prints_a_line_for_each_version_and_a_summary(
     entry: Path, install, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(environments, "environment", lambda version, cache, source: install(version))
+    monkeypatch.setattr(
+        environments, "environment", lambda version, cache, source: install(version)
+    )
     assert fuzzshard("bisect", entry, "--torch", "2.11.0,2.10.0,9.0") == 1
     _, bad, good, missing, last = capsys.readouterr().out.splitlines()
     assert bad.split()[:3] == ["torch", "2.10.0", "bad"]

@@ -1,4 +1,6 @@
-"""A world without ranks, whose verdicts come from a predicate on the case; and everything around it."""
+"""A world without ranks, whose verdicts come from a predicate on the case; and everything around
+it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,13 @@ INFRA = Verdict(status=Status.INFRA, message="the machine is on fire")
 
 def divergence(oracle: str = "gradient", *, rung: str = "bitwise") -> Verdict:
     finding = Finding(
-        oracle=oracle, engine="fully_shard", observed="2.0", expected="1.0", op=1, name="a.weight", rung=rung
+        oracle=oracle,
+        engine="fully_shard",
+        observed="2.0",
+        expected="1.0",
+        op=1,
+        name="a.weight",
+        rung=rung,
     )
     return Verdict(status=Status.DIVERGENCE, findings=(finding,), rung=rung, seconds=0.01)
 
@@ -95,7 +103,9 @@ class FakeWorld:
         }
         self.lock = threading.Lock()
 
-    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
         assert self.lock.acquire(blocking=False), "a world is used from one thread at a time"
         try:
             self.log.append(f"run {case.seed} mended" if mends else f"run {case.seed}")
@@ -165,7 +175,11 @@ def shrink_seed_and_norm(
 ) -> Shrunk:
     """Two passes: the plain case, then seed 0."""
     for candidate in (make_case(case.seed), make_case(0), msgspec.structs.replace(case, seed=0)):
-        if candidate != case and still_fails(candidate) and size_order(candidate) < size_order(case):
+        if (
+            candidate != case
+            and still_fails(candidate)
+            and size_order(candidate) < size_order(case)
+        ):
             case = candidate
             on_progress(Progress("fake", case, size_order(case), 0, 0.0))
     return Shrunk(case)

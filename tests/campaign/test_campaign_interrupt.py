@@ -59,7 +59,9 @@ with make_sink(json=True) as sink:
 
 
 def interrupted(corpus: Path, hang_at: str, number: signal.Signals) -> tuple[int, list[dict]]:
-    """Starts a campaign that hangs where asked, interrupts it there; its exit code and its events."""
+    """Starts a campaign that hangs where asked, interrupts it there; its exit code and its
+    events.
+    """
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
@@ -78,7 +80,9 @@ def interrupted(corpus: Path, hang_at: str, number: signal.Signals) -> tuple[int
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_a_hanging_campaign_promptly_with_its_finding_and_its_summary(tmp_path, number):
+def test_a_signal_stops_a_hanging_campaign_promptly_with_its_finding_and_its_summary(
+    tmp_path, number
+):
     code, events = interrupted(tmp_path, "case", number)
     assert code == 130
     assert events[0]["event"] == "campaign_started"
@@ -98,7 +102,9 @@ def test_an_interrupt_while_shrinking_hangs_keeps_the_smallest_case_so_far(tmp_p
     assert len(json.loads(unshrunk.read_text())["model"]["children"]) == 2
 
 
-def interrupt_once(ready: Callable[[], bool], at: Callable[[Event], bool]) -> Callable[[Event], None]:
+def interrupt_once(
+    ready: Callable[[], bool], at: Callable[[Event], bool]
+) -> Callable[[Event], None]:
     """A sink that waits at an event for what happens next, and does what Ctrl-C does."""
     done: list[Event] = []
 
@@ -131,7 +137,9 @@ def test_a_script_that_hangs_ends_with_its_campaign(tmp_path, monkeypatch):
     assert not psutil.pid_exists(int(pid.read_text()))
     (entry,) = tmp_path.glob("findings/*/case.json")
     assert "confirmed" in json.loads(entry.read_text())
-    assert "repro.py" not in json.loads(entry.read_text())["notes"]  # nothing was seen of the script
+    assert (
+        "repro.py" not in json.loads(entry.read_text())["notes"]
+    )  # nothing was seen of the script
 
 
 def test_cpu_ranks_of_a_cuda_campaign_end_with_it(tmp_path, monkeypatch):
@@ -140,7 +148,9 @@ def test_cpu_ranks_of_a_cuda_campaign_end_with_it(tmp_path, monkeypatch):
     ranks: list[subprocess.Popen[bytes]] = []
 
     class Hanging(FakeWorld):
-        def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+        def run(
+            self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+        ) -> Verdict:
             rank = subprocess.Popen(["sleep", "1000"])
             self.pids = [rank.pid]
             ranks.append(rank)

@@ -58,9 +58,13 @@ def by_oracle(case: Case) -> Verdict:
 def test_what_only_an_instrument_sees_comes_last_in_the_summary(tmp_path: Path) -> None:
     oracles = {0: "hooks", 1: "gradient"}
     ran = campaign(
-        tmp_path, lambda case: divergence(oracles[case.seed]) if case.seed in oracles else PASS, max_cases=3
+        tmp_path,
+        lambda case: divergence(oracles[case.seed]) if case.seed in oracles else PASS,
+        max_cases=3,
     )
-    assert [(found.signature.rpartition("/")[2], found.internal) for found in ran.finished.findings] == [
+    assert [
+        (found.signature.rpartition("/")[2], found.internal) for found in ran.finished.findings
+    ] == [
         ("gradient", False),
         ("hooks", True),
     ]
@@ -80,7 +84,9 @@ def shrinking(monkeypatch: pytest.MonkeyPatch, shrink: object) -> None:
 def without_bias(case: Case) -> Case:
     first, *others = case.model.children
     first = msgspec.structs.replace(first, module=Linear(out=4, bias=False))
-    return msgspec.structs.replace(case, model=msgspec.structs.replace(case.model, children=(first, *others)))
+    return msgspec.structs.replace(
+        case, model=msgspec.structs.replace(case.model, children=(first, *others))
+    )
 
 
 def folders(corpus: Path, below: str = "findings") -> list[Path]:
@@ -151,7 +157,9 @@ def test_an_interrupt_while_shrinking_keeps_the_finding_and_exits_130(tmp_path, 
     assert read_entry(folders(tmp_path)[0] / "case.json").case == make_case(2)
 
 
-def test_the_shrunk_case_replaces_the_entry_and_the_unshrunk_one_stays_beside_it(tmp_path, monkeypatch):
+def test_the_shrunk_case_replaces_the_entry_and_the_unshrunk_one_stays_beside_it(
+    tmp_path, monkeypatch
+):
     shrinking(monkeypatch, shrink_seed_and_norm)
     ran = campaign(
         tmp_path,
@@ -192,7 +200,9 @@ def test_a_shrunk_case_that_does_not_repeat_gives_way_to_the_case_as_found(tmp_p
         return divergence() if len(failed_once) == 1 else PASS
 
     shrinking(monkeypatch, shrink_seed_and_norm)
-    ran = campaign(tmp_path, verdict_of, cases=numbered(lambda i: make_case(5, norm=True)), max_cases=1)
+    ran = campaign(
+        tmp_path, verdict_of, cases=numbered(lambda i: make_case(5, norm=True)), max_cases=1
+    )
     assert read_entry(folders(tmp_path)[0] / "case.json").case == make_case(5, norm=True)
     assert "did not repeat" in ran.of(FindingSaved)[0].note
 
@@ -232,8 +242,12 @@ def test_the_same_signature_without_the_known_cause_is_another_finding(tmp_path)
 def test_a_minimal_case_that_was_reached_before_is_not_saved_twice(tmp_path, monkeypatch):
     shrinking(monkeypatch, shrink_seed_and_norm)
     first = campaign(tmp_path, fails_on(0, 1), cases=numbered(lambda i: make_case(1)), max_cases=1)
-    without = without_bias(make_case(3, norm=True))  # and so without the cause that the first one has
-    second = campaign(tmp_path, lambda case: divergence(), cases=numbered(lambda i: without), max_cases=2)
+    without = without_bias(
+        make_case(3, norm=True)
+    )  # and so without the cause that the first one has
+    second = campaign(
+        tmp_path, lambda case: divergence(), cases=numbered(lambda i: without), max_cases=2
+    )
     (saved,) = second.of(FindingSaved)
     assert saved.duplicate
     assert saved.path == first.of(FindingSaved)[0].path
@@ -272,7 +286,11 @@ def test_a_finding_that_the_corpus_has_as_fixed_is_news_when_it_is_back(tmp_path
     assert [(known.new, known.hits) for known in ran.finished.findings] == [(True, 2)]
     assert ran.code == 1
     after = read_entry(file)
-    assert (after.issue, after.good_on, after.lifecycle) == ("https://x/1", ("99.0",), Lifecycle.FIXED)
+    assert (after.issue, after.good_on, after.lifecycle) == (
+        "https://x/1",
+        ("99.0",),
+        Lifecycle.FIXED,
+    )
 
 
 def test_findings_of_the_corpus_that_are_not_met_are_not_findings_of_the_campaign(tmp_path):
@@ -430,7 +448,9 @@ def test_a_fault_of_the_generator_ends_with_a_summary_and_is_raised(tmp_path):
     assert events[-1].exit_code == 4
 
 
-@pytest.mark.parametrize("wrong", [{"worlds": 0}, {"seed": -1}, {"max_time": 0.0}, {"engines": ()}])
+@pytest.mark.parametrize(
+    "wrong", [{"worlds": 0}, {"seed": -1}, {"max_time": 0.0}, {"engines": ()}]
+)
 def test_options_that_make_no_sense_are_usage_errors(tmp_path, wrong):
     with pytest.raises(UsageError):
         campaign(tmp_path, lambda case: PASS, **wrong)
@@ -443,7 +463,9 @@ def test_a_reproducer_that_does_not_fail_is_said_in_the_event_and_in_the_entry(t
     assert "repro.py" in read_entry(Path(saved.path) / "case.json").notes
 
 
-def test_findings_that_waited_for_one_that_is_cut_off_are_left_unresolved_with_it(tmp_path, monkeypatch):
+def test_findings_that_waited_for_one_that_is_cut_off_are_left_unresolved_with_it(
+    tmp_path, monkeypatch
+):
     """One world looks at the first of them; the other parks the second, and has gone on."""
     parked = threading.Event()
 

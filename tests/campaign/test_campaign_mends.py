@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_campaign import PASS, Ran, campaign, divergence, make_case, numbered, shrink_seed_and_norm
+from fake_campaign import (
+    PASS,
+    Ran,
+    campaign,
+    divergence,
+    make_case,
+    numbered,
+    shrink_seed_and_norm,
+)
 from mend_files import mend_file
 from msgspec.structs import replace
 
@@ -58,7 +66,9 @@ def lines(ran: Ran) -> str:
 
 
 @pytest.mark.parametrize(
-    ("mode", "on_stock"), [("both", {0, 4}), ("on", set()), ("off", set(range(8)))], ids=["both", "on", "off"]
+    ("mode", "on_stock"),
+    [("both", {0, 4}), ("on", set()), ("off", set(range(8)))],
+    ids=["both", "on", "off"],
 )
 def test_cases_run_on_the_torch_that_was_asked_for(
     mends: Mends, corpus: Path, mode: str, on_stock: set[int]
@@ -74,7 +84,9 @@ def test_cases_run_on_the_torch_that_was_asked_for(
 def test_all_mends_that_fit_are_on(mends: Mends, corpus: Path) -> None:
     seen = set()
     unfit = mend_file(mends.folder, "unfit", "EDITS = (Edit('torch.gone:f', 'x', 'y'),)")
-    ran = mends.campaign(corpus, lambda case: PASS, lambda case, on: seen.add(on) or PASS, max_cases=2)
+    ran = mends.campaign(
+        corpus, lambda case: PASS, lambda case, on: seen.add(on) or PASS, max_cases=2
+    )
     (on,) = seen
     assert {mends.late, mends.early} <= set(on)
     assert ran.of(CampaignStarted)[0].mends_unfit == {str(unfit): "there is no module torch.gone"}
@@ -84,7 +96,9 @@ def test_all_mends_that_fit_are_on(mends: Mends, corpus: Path) -> None:
 def test_a_known_cause_is_counted_and_neither_saved_nor_shrunk_and_fails_nothing(
     mends: Mends, corpus: Path
 ) -> None:
-    ran = mends.campaign(corpus, lambda case: SHOWN, lambda case, on: PASS if mends.late in on else SHOWN)
+    ran = mends.campaign(
+        corpus, lambda case: SHOWN, lambda case, on: PASS if mends.late in on else SHOWN
+    )
     known = [(event.index, event.signature, event.causes) for event in ran.of(KnownCause)]
     assert known == [(0, SHOWN.signature, (mends.late,)), (4, SHOWN.signature, (mends.late,))]
     assert (ran.code, ran.finished.causes) == (0, {mends.late: 2})
@@ -96,7 +110,9 @@ def test_a_known_cause_is_counted_and_neither_saved_nor_shrunk_and_fails_nothing
 
 
 def test_a_cause_that_a_signature_had_before_is_tried_first(mends: Mends, corpus: Path) -> None:
-    ran = mends.campaign(corpus, lambda case: SHOWN, lambda case, on: PASS if mends.late in on else SHOWN)
+    ran = mends.campaign(
+        corpus, lambda case: SHOWN, lambda case, on: PASS if mends.late in on else SHOWN
+    )
     assert len(ran.of(KnownCause)) == 2
     assert ran.log.count("run 4 mended") == 2  # with all mends, and with the likely one
     assert ran.log.count("run 4") == 1

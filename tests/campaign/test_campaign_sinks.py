@@ -43,7 +43,9 @@ def test_json_reads_back_as_the_events_that_were_written(tmp_path):
     stream = io.StringIO()
     with make_sink(json=True, stream=stream) as sink:
         ran = campaign(tmp_path, finding_in_case_2, sink=sink, max_cases=4)
-    assert [msgspec.json.decode(line, type=AnyEvent) for line in stream.getvalue().splitlines()] == ran.events
+    assert [
+        msgspec.json.decode(line, type=AnyEvent) for line in stream.getvalue().splitlines()
+    ] == ran.events
 
 
 def test_the_seed_is_the_first_plain_line(tmp_path):
@@ -72,8 +74,12 @@ def test_plain_lines_and_the_panel_name_a_flaky_finding_with_its_rate(tmp_path):
     ran = campaign(tmp_path / "a", every_second_time, sink=progress.update, max_cases=4)
     text = "\n".join(line for event in ran.events for line in event_lines(event))
     assert "confirmed: flaky, 5 of 10 runs (PASS in 5)" in text
-    assert "finding divergence/fully_shard/gradient (flaky, 5 of 10 runs (PASS in 5)), once" in text
-    assert progress.last_finding.startswith("divergence/fully_shard/gradient (flaky, 5 of 10 runs)")
+    assert (
+        "finding divergence/fully_shard/gradient (flaky, 5 of 10 runs (PASS in 5)), once" in text
+    )
+    assert progress.last_finding.startswith(
+        "divergence/fully_shard/gradient (flaky, 5 of 10 runs)"
+    )
 
 
 def test_plain_lines_tell_of_findings_that_the_corpus_had(tmp_path):
@@ -84,7 +90,8 @@ def test_plain_lines_tell_of_findings_that_the_corpus_had(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mends", "said"), [("both", "three cases of four"), ("on", "mended;"), ("off", "no bug is known")]
+    ("mends", "said"),
+    [("both", "three cases of four"), ("on", "mended;"), ("off", "no bug is known")],
 )
 def test_plain_lines_say_on_which_torch_cases_run(tmp_path, mends, said):
     assert said in plain(tmp_path, lambda case: PASS, mends=mends, max_cases=1)

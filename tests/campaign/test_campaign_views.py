@@ -28,7 +28,11 @@ def test_the_figures_at_the_end_are_those_of_the_summary(tmp_path: Path) -> None
     assert stats["cases"] == ran.finished.cases == 8
     assert stats["verdicts"] == ran.finished.counts
     assert (stats["findings"], stats["hits"]) == (1, 1)
-    assert (stats["state"], stats["reason"], stats["exit_code"]) == ("ended", ran.finished.reason, 1)
+    assert (stats["state"], stats["reason"], stats["exit_code"]) == (
+        "ended",
+        ran.finished.reason,
+        1,
+    )
     assert (stats["features_seen"], stats["pairs_seen"]) == (
         ran.finished.features_seen,
         ran.finished.pairs_seen,
@@ -71,7 +75,9 @@ def test_figures_are_no_entry_of_the_corpus(tmp_path: Path) -> None:
 
 
 def test_a_campaign_that_ends_leaves_a_report_with_its_finding(tmp_path: Path) -> None:
-    campaign(tmp_path, wrong(3), sink=tee(StatsWriter(tmp_path), ReportWriter(tmp_path)), max_cases=8)
+    campaign(
+        tmp_path, wrong(3), sink=tee(StatsWriter(tmp_path), ReportWriter(tmp_path)), max_cases=8
+    )
     page = (tmp_path / "report.html").read_text()
     assert "<h1>1 distinct finding in 8 cases</h1>" in page
     assert "divergence/fully_shard/gradient" in page
@@ -81,5 +87,7 @@ def test_a_report_that_cannot_be_written_changes_no_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "report.html").mkdir()
-    assert campaign(tmp_path, lambda case: PASS, sink=ReportWriter(tmp_path), max_cases=3).code == 0
+    assert (
+        campaign(tmp_path, lambda case: PASS, sink=ReportWriter(tmp_path), max_cases=3).code == 0
+    )
     assert "report.html is not written" in capsys.readouterr().err

@@ -7,7 +7,15 @@ import random
 from collections.abc import Callable
 
 import pytest
-from fake_campaign import INFRA, PASS, FakeWorld, campaign, divergence, make_case, shrink_seed_and_norm
+from fake_campaign import (
+    INFRA,
+    PASS,
+    FakeWorld,
+    campaign,
+    divergence,
+    make_case,
+    shrink_seed_and_norm,
+)
 
 from fuzzshard.campaign.events import FindingConfirmed, FindingSaved
 from fuzzshard.campaign.judge import FLAKY_RUNS, confirm
@@ -58,7 +66,9 @@ def test_one_that_stays_away_once_gets_more_runs_and_says_what_the_others_showed
 def test_runs_without_a_verdict_do_not_count() -> None:
     # Each one is tried again on fresh ranks.
     turns = taking_turns(divergence(), INFRA, INFRA, divergence())
-    assert confirm(world(turns), make_case(), divergence(), runs=3) == Confirmation(runs=2, reproduced=2)
+    assert confirm(world(turns), make_case(), divergence(), runs=3) == Confirmation(
+        runs=2, reproduced=2
+    )
 
 
 @pytest.mark.parametrize("rate", [0.4, 0.6, 0.9])
@@ -91,9 +101,13 @@ def test_a_finding_that_always_shows_has_one_run_for_each_candidate(monkeypatch)
 
 def test_a_flaky_finding_has_its_rate_in_the_events_the_entry_and_the_summary(tmp_path) -> None:
     turns = taking_turns(PASS, divergence())
-    ran = campaign(tmp_path, lambda case: PASS if case.seed != 2 else turns(case), max_cases=5, confirm=4)
+    ran = campaign(
+        tmp_path, lambda case: PASS if case.seed != 2 else turns(case), max_cases=5, confirm=4
+    )
     if not ran.of(FindingSaved):  # the first of the two turns fell to the stream
-        ran = campaign(tmp_path, lambda case: PASS if case.seed != 2 else turns(case), max_cases=5, confirm=4)
+        ran = campaign(
+            tmp_path, lambda case: PASS if case.seed != 2 else turns(case), max_cases=5, confirm=4
+        )
     (confirmed,) = ran.of(FindingConfirmed)
     assert (confirmed.runs, confirmed.reproduced) == (10, 5)
     (saved,) = ran.of(FindingSaved)

@@ -35,7 +35,9 @@ def judged(verdict_of=needs_a_step_and_replicas, **options):
 def test_each_simplification_of_the_minimal_case_is_said_with_what_it_shows():
     result = judged()
     assert result.finished
-    assert Culprit(change="without step", outcome="divergence/fully_shard/output") in result.culprits
+    assert (
+        Culprit(change="without step", outcome="divergence/fully_shard/output") in result.culprits
+    )
     meshes = [culprit for culprit in result.culprits if "mesh" in culprit.change]
     assert meshes
     assert {culprit.outcome for culprit in meshes} == {"PASS"}

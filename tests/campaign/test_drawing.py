@@ -39,7 +39,9 @@ def test_the_process_is_gone_when_nobody_wants_its_cases_any_more() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_that_go_to_the_whole_process_group_do_not_end_drawing(number: signal.Signals) -> None:
+def test_signals_that_go_to_the_whole_process_group_do_not_end_drawing(
+    number: signal.Signals,
+) -> None:
     before = children()
     cases = drawn_cases(7, **SETTINGS)
     next(cases)
@@ -48,7 +50,9 @@ def test_signals_that_go_to_the_whole_process_group_do_not_end_drawing(number: s
     assert len(list(itertools.islice(cases, 100))) == 100  # more than a pipe holds
 
 
-def test_a_process_that_says_more_than_a_pipe_holds_goes_on_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_says_more_than_a_pipe_holds_goes_on_drawing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PYTHONVERBOSE", "1")  # every import, on stderr
     drawn: list[Case] = []
     cases = drawn_cases(7, **SETTINGS)

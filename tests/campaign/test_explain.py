@@ -39,7 +39,9 @@ def mends(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 def world(verdict_with: Verdicts) -> FakeWorld:
-    return FakeWorld(lambda _: verdict_with(set()), [], with_mends=lambda _, mends: verdict_with(set(mends)))
+    return FakeWorld(
+        lambda _: verdict_with(set()), [], with_mends=lambda _, mends: verdict_with(set(mends))
+    )
 
 
 def cured_by(*needed: str) -> Verdicts:
@@ -51,7 +53,9 @@ def broken_by(*needed: str) -> Verdicts:
 
 
 @pytest.mark.parametrize("which", [0, 1, 30, 58, 59])
-def test_the_one_mend_that_cures_a_finding_is_its_cause(mends: tuple[str, ...], which: int) -> None:
+def test_the_one_mend_that_cures_a_finding_is_its_cause(
+    mends: tuple[str, ...], which: int
+) -> None:
     runs = world(cured_by(mends[which]))
     explained = explain(runs, CASE, mends)
     assert (explained.origin, explained.causes) == (Origin.KNOWN, (mends[which],))
@@ -82,7 +86,9 @@ def test_what_shows_in_spite_of_all_mends_is_new(mends: tuple[str, ...]) -> None
     assert (explained.origin, explained.known, explained.verdict) == (Origin.NEW, (), SHOWN)
 
 
-def test_what_a_known_bug_hides_is_new_and_told_as_mended_torch_shows_it(mends: tuple[str, ...]) -> None:
+def test_what_a_known_bug_hides_is_new_and_told_as_mended_torch_shows_it(
+    mends: tuple[str, ...],
+) -> None:
     explained = explain(world(lambda on: OTHER if mends[5] in on else SHOWN), CASE, mends)
     assert (explained.origin, explained.shown_by_stock) == (Origin.NEW, False)
     assert explained.verdict == OTHER
@@ -108,7 +114,11 @@ def test_what_only_mended_torch_shows_is_a_defect_of_the_mend_that_it_takes(
 ) -> None:
     runs = world(broken_by(mends[which]))
     explained = explain(runs, CASE, mends, mended=SHOWN)
-    assert (explained.origin, explained.causes, explained.known) == (Origin.MEND, (mends[which],), ())
+    assert (explained.origin, explained.causes, explained.known) == (
+        Origin.MEND,
+        (mends[which],),
+        (),
+    )
     assert explained.verdict.status is Status.INFRA
     assert mends[which] in explained.verdict.message
 
@@ -121,7 +131,11 @@ def test_two_mends_that_harm_together_are_both_named(mends: tuple[str, ...]) -> 
 def test_a_tripwire_knows_a_finding_that_nothing_cures(mends: tuple[str, ...]) -> None:
     tripping = world(lambda on: TRIPPED if on else SHOWN)
     explained = explain(tripping, CASE, mends)
-    assert (explained.origin, explained.known, explained.verdict) == (Origin.KNOWN, (mends[5],), SHOWN)
+    assert (explained.origin, explained.known, explained.verdict) == (
+        Origin.KNOWN,
+        (mends[5],),
+        SHOWN,
+    )
 
 
 def test_a_tripwire_that_no_mend_has_knows_nothing(mends: tuple[str, ...]) -> None:
@@ -204,7 +218,9 @@ def test_a_runner_on_both_shows_what_no_known_bug_is(
 
 
 def test_what_is_made_of_a_finding_has_to_show_it_where_it_showed(mends: tuple[str, ...]) -> None:
-    """With a finding that stock torch shows, its smaller cases have to show it there; else a bug hides it."""
+    """With a finding that stock torch shows, its smaller cases have to show it there; else a bug
+    hides it.
+    """
 
     def judged(case: Case, on: set[str]) -> Verdict:
         return SHOWN if on or case.seed == 1 else OTHER

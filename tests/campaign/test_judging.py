@@ -16,7 +16,11 @@ from fuzzshard.verdict import Finding, Status, Verdict
 PASS = Verdict(status=Status.PASS)
 WIDE = Verdict(
     status=Status.DIVERGENCE,
-    findings=(Finding(oracle="gradient", engine="ddp", observed="2", expected="1", op=3, rung="precision"),),
+    findings=(
+        Finding(
+            oracle="gradient", engine="ddp", observed="2", expected="1", op=3, rung="precision"
+        ),
+    ),
 )
 FINDING = Verdict(
     status=Status.DIVERGENCE,
@@ -58,12 +62,18 @@ def test_a_wrong_loss_is_looked_at_with_everything_observed() -> None:
 
 
 def wrong_at(op: int, oracle: str, rung: str) -> Verdict:
-    wrong = Finding(oracle=oracle, engine="fully_shard", observed="2", expected="1", op=op, rung=rung)
+    wrong = Finding(
+        oracle=oracle, engine="fully_shard", observed="2", expected="1", op=op, rung=rung
+    )
     return Verdict(status=Status.DIVERGENCE, findings=(wrong,))
 
 
 def test_what_low_precision_shows_late_is_a_finding_of_the_case_in_higher_precision() -> None:
-    case, late, early = make_case(), wrong_at(2, "parameter", "precision"), wrong_at(1, "gradient", "bounded")
+    case, late, early = (
+        make_case(),
+        wrong_at(2, "parameter", "precision"),
+        wrong_at(1, "gradient", "bounded"),
+    )
     world = FakeWorld(lambda case: early if case.dtype == "float64" else late)
     assert judge_clearly(world, case) == (make_case(dtype="float64"), early)
 

@@ -24,7 +24,9 @@ def test_a_cause_is_what_the_smallest_case_shares_with_the_one_it_was_found_as()
 def test_a_crash_is_known_from_another_release_that_has_it_in_another_function(tmp_path):
     def crash(function):
         detail = f"IndexError in {function}"
-        return Finding(oracle="exception", engine="ddp", observed="IndexError: 3", expected="", detail=detail)
+        return Finding(
+            oracle="exception", engine="ddp", observed="IndexError: 3", expected="", detail=detail
+        )
 
     case, registry = make_case(), Registry()
     found = Found(0, case, Verdict(status=Status.CRASH, findings=(crash("now"),)))

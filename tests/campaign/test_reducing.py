@@ -98,7 +98,9 @@ def test_a_finding_that_the_cpu_shows_as_well_is_shrunk_there() -> None:
 
 def test_a_finding_of_cuda_alone_is_shrunk_there() -> None:
     sizes: list[int] = []
-    judged = confirm_and_shrink([world(needs_a_step)], FOUND, divergence(), on_cpu=cpu(passes, sizes))
+    judged = confirm_and_shrink(
+        [world(needs_a_step)], FOUND, divergence(), on_cpu=cpu(passes, sizes)
+    )
     assert judged.info["backend"] == "nccl"
     assert judged.case.mesh.size == 2
     assert sizes == [4, 2]
@@ -107,7 +109,9 @@ def test_a_finding_of_cuda_alone_is_shrunk_there() -> None:
 def test_what_needs_cuda_only_until_it_is_shrunk_ends_on_the_cpu() -> None:
     sizes: list[int] = []
     cuda = world(needs_a_step)
-    judged = confirm_and_shrink([cuda], pinned(FOUND), divergence(), on_cpu=cpu(needs_a_step, sizes))
+    judged = confirm_and_shrink(
+        [cuda], pinned(FOUND), divergence(), on_cpu=cpu(needs_a_step, sizes)
+    )
     assert judged.info["backend"] == "gloo"
     assert judged.confirmation.text() == "3 of 3 runs"
     assert sizes == [2]
@@ -122,7 +126,9 @@ def test_a_finding_that_the_cpu_shows_sometimes_stays_one_of_cuda() -> None:
 
 
 @pytest.mark.parametrize("cpu_runs", [0, 2])
-def test_a_campaign_that_stops_while_the_cpu_looks_at_the_shrunk_case_keeps_it(cpu_runs: int) -> None:
+def test_a_campaign_that_stops_while_the_cpu_looks_at_the_shrunk_case_keeps_it(
+    cpu_runs: int,
+) -> None:
     turns = itertools.count()
 
     def stopped(case: Case) -> Verdict:
@@ -130,7 +136,9 @@ def test_a_campaign_that_stops_while_the_cpu_looks_at_the_shrunk_case_keeps_it(c
             raise Stopped
         return divergence()
 
-    judged = confirm_and_shrink([world(needs_a_step)], pinned(FOUND), divergence(), on_cpu=cpu(stopped, []))
+    judged = confirm_and_shrink(
+        [world(needs_a_step)], pinned(FOUND), divergence(), on_cpu=cpu(stopped, [])
+    )
     assert judged.case.mesh.size == 2
     backend, rate = ("gloo", "1 of 1 runs") if cpu_runs else ("nccl", "3 of 3 runs")
     assert (judged.info["backend"], judged.confirmation.text()) == (backend, rate)

@@ -1,4 +1,6 @@
-"""Campaigns that are killed, interrupted or stopped by their machine, and go on with the same command."""
+"""Campaigns that are killed, interrupted or stopped by their machine, and go on with the same
+command.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ MAX_CASES = 12
 
 def by_seed(seed: int, /, **_: object) -> Iterator[Case]:
     """A stream of its own for every seed; every fourth case has a norm, and so another cause."""
-    return (make_case(100 + number, norm=number % 4 == 2) for number in itertools.count(seed % 1000))
+    return (
+        make_case(100 + number, norm=number % 4 == 2) for number in itertools.count(seed % 1000)
+    )
 
 
 def with_a_norm(case: Case) -> Verdict:
@@ -67,8 +71,12 @@ def run(corpus: Path, verdict_of: Callable[[Case], Verdict] = with_a_norm, **opt
     return campaign(corpus, verdict_of, **({"cases": by_seed, "max_cases": MAX_CASES} | options))
 
 
-def killed(corpus: Path, at: Callable[[Event], bool] = lambda event: False, **options: Any) -> None:
-    """Runs a campaign in a process of its own, which is killed at the event ``at`` says, if not before."""
+def killed(
+    corpus: Path, at: Callable[[Event], bool] = lambda event: False, **options: Any
+) -> None:
+    """Runs a campaign in a process of its own, which is killed at the event ``at`` says, if not
+    before.
+    """
 
     def sink(event: Event) -> None:
         if at(event):
@@ -82,8 +90,12 @@ def killed(corpus: Path, at: Callable[[Event], bool] = lambda event: False, **op
     assert process.exitcode == -signal.SIGKILL
 
 
-def killed_after(method: str, corpus: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-    """Kills a campaign when a method of its Keeper has done its work, and nobody has heard of that."""
+def killed_after(
+    method: str, corpus: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> None:
+    """Kills a campaign when a method of its Keeper has done its work, and nobody has heard of
+    that.
+    """
     original = getattr(Keeper, method)
 
     def then_die(*arguments: Any, **keywords: Any) -> None:
@@ -141,13 +153,17 @@ def nth(kind: type[Event], number: int) -> Callable[[Event], bool]:
         (CaseJudged, 9),
     ],
 )
-def test_a_campaign_killed_at_any_event_goes_on_with_nothing_lost_and_nothing_twice(tmp_path, kind, number):
+def test_a_campaign_killed_at_any_event_goes_on_with_nothing_lost_and_nothing_twice(
+    tmp_path, kind, number
+):
     killed(tmp_path, nth(kind, number))
     assert_whole(tmp_path, run(tmp_path))
 
 
 @pytest.mark.parametrize("method", ["save_found", "save_smaller", "save_judged", "verify"])
-def test_a_campaign_killed_between_disk_and_journal_saves_its_finding_once(tmp_path, monkeypatch, method):
+def test_a_campaign_killed_between_disk_and_journal_saves_its_finding_once(
+    tmp_path, monkeypatch, method
+):
     monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
     killed_after(method, tmp_path, monkeypatch)
     assert_whole(tmp_path, run(tmp_path))
@@ -156,7 +172,9 @@ def test_a_campaign_killed_between_disk_and_journal_saves_its_finding_once(tmp_p
 def killed_while_saving(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The case as found is on disk, and its entry is not."""
     with monkeypatch.context() as patched:
-        patched.setattr("fuzzshard.corpus.store._write", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        patched.setattr(
+            "fuzzshard.corpus.store._write", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        )
         killed(corpus)
     (folder,) = (corpus / "findings").iterdir()
     assert [file.name for file in folder.iterdir()] == ["unshrunk.json"]
@@ -187,7 +205,8 @@ def test_findings_that_no_journal_tells_are_gone_on_with_in_an_order_of_their_ow
     world = FakeWorld(with_a_norm, [])
     keeper = Keeper(tmp_path, (), lambda *_, **__: [""], lambda *_, **__: FakeScriptResult(True))
     saved = [
-        keeper.save_found(Found(number, make_case(number), divergence()), world.info) for number in range(6)
+        keeper.save_found(Found(number, make_case(number), divergence()), world.info)
+        for number in range(6)
     ]
     with history(tmp_path) as journal:
         left = unfinished(journal, 1, tmp_path, WorldConfig(size=2))
@@ -207,10 +226,14 @@ def test_a_campaign_killed_again_and_again_adds_up(tmp_path):
         session_seed(sessions[0].seed, n) for n in range(4)
     ]
     assert features == set().union(*(run.features for run in runs))
-    assert pairs == {pair for run in runs for pair in itertools.combinations(sorted(run.features), 2)}
+    assert pairs == {
+        pair for run in runs for pair in itertools.combinations(sorted(run.features), 2)
+    }
 
 
-def test_what_an_earlier_session_had_shrunk_a_case_to_is_where_shrinking_goes_on(tmp_path, monkeypatch):
+def test_what_an_earlier_session_had_shrunk_a_case_to_is_where_shrinking_goes_on(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
     killed_after("save_smaller", tmp_path, monkeypatch)
     shrunk: list[Case] = []
@@ -229,7 +252,9 @@ def test_what_an_earlier_session_had_shrunk_a_case_to_is_where_shrinking_goes_on
 def test_a_smaller_case_that_does_not_repeat_gives_way_to_the_case_as_found(tmp_path, monkeypatch):
     monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
     killed_after("save_smaller", tmp_path, monkeypatch)
-    ran = run(tmp_path, lambda case: divergence() if len(case.model.children) > 1 and case.seed else PASS)
+    ran = run(
+        tmp_path, lambda case: divergence() if len(case.model.children) > 1 and case.seed else PASS
+    )
     (saved,) = ran.of(FindingSaved)
     assert saved.leaves_after == 2
 
@@ -350,7 +375,9 @@ def test_a_campaign_in_a_folder_of_entries_is_refused_with_what_to_name(tmp_path
     entry = tmp_path / "findings" / "crash-x-00000000"
     entry.mkdir(parents=True)
     (entry / "case.json").write_bytes(b"{}")
-    with pytest.raises(UsageError, match=r"findings holds entries itself.*name the folder that has them"):
+    with pytest.raises(
+        UsageError, match=r"findings holds entries itself.*name the folder that has them"
+    ):
         run(tmp_path / "findings")
     assert list((tmp_path / "findings").iterdir()) == [entry]
     assert run(tmp_path).finished.cases == MAX_CASES
@@ -367,7 +394,9 @@ def test_a_campaign_in_a_directory_in_use_is_refused_with_the_process_that_has_i
     first = threading.Thread(target=run, args=(tmp_path, wait), kwargs={"max_cases": 1})
     first.start()
     assert entered.wait(60)
-    with pytest.raises(UsageError, match=f"another campaign runs in .*: process {os.getpid()} on "):
+    with pytest.raises(
+        UsageError, match=f"another campaign runs in .*: process {os.getpid()} on "
+    ):
         run(tmp_path)
     leave.set()
     first.join()
@@ -397,14 +426,20 @@ def test_the_time_without_anything_new_goes_on_in_the_next_session(tmp_path):
             judged.append(event.elapsed)
         return bool(judged) and event.elapsed > judged[0] + 0.5
 
-    options: dict[str, Any] = {"cases": endless, "verdict_of": lambda case: PASS, "max_cases": None}
+    options: dict[str, Any] = {
+        "cases": endless,
+        "verdict_of": lambda case: PASS,
+        "max_cases": None,
+    }
     killed(tmp_path, half_a_second_later, **options)
     ran = run(tmp_path, **options, stop_after_no_new=0.4)
     assert ran.finished.reason == "nothing new for 0.4 s"
     assert not ran.of(CaseJudged)
 
 
-def test_a_disk_that_fills_up_ends_the_campaign_with_one_line_and_the_journal_stays_whole(tmp_path):
+def test_a_disk_that_fills_up_ends_the_campaign_with_one_line_and_the_journal_stays_whole(
+    tmp_path,
+):
     """A limit on the size of files is a full disk for whoever writes one."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()

@@ -1,4 +1,6 @@
-"""Rules that differ between releases of torch hold where they say, and torch says what they quote."""
+"""Rules that differ between releases of torch hold where they say, and torch says what they
+quote.
+"""
 
 from __future__ import annotations
 

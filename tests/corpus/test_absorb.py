@@ -20,7 +20,9 @@ WHOLE, HALF = Confirmation(runs=3, reproduced=3), Confirmation(runs=10, reproduc
 
 
 def entry(*, torch: str = "2.13.0+cpu", backend: str = "gloo", **changes: object) -> CorpusEntry:
-    made = make_entry(clean_case(2), VERDICT, {"torch": torch, "backend": backend}, confirmed=WHOLE)
+    made = make_entry(
+        clean_case(2), VERDICT, {"torch": torch, "backend": backend}, confirmed=WHOLE
+    )
     return replace(made, **changes)
 
 
@@ -45,7 +47,10 @@ def test_the_releases_that_were_looked_at_stay_and_decide_with_the_new_one() -> 
 
 def test_releases_of_another_device_or_another_finding_are_not_taken_over() -> None:
     known = {"bad_on": ("2.12.0",), "issue": "https://x/1"}
-    for old in (entry(backend="nccl", **known), entry(signature="divergence/fully_shard/loss", **known)):
+    for old in (
+        entry(backend="nccl", **known),
+        entry(signature="divergence/fully_shard/loss", **known),
+    ):
         new = replaced(old, entry())
         assert (new.bad_on, new.issue) == (("2.13.0",), "https://x/1")
 

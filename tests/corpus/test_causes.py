@@ -35,7 +35,9 @@ def entry(oracle: str, case: Case | None = None) -> CorpusEntry:
 def corpus(tmp_path: Path) -> Path:
     """Two findings of one cause, one of them without a script, and one that nothing explains."""
     save_shrunk(tmp_path / "first", replace(entry("gradient"), cause=LATE.slug), "import torch\n")
-    save_shrunk(tmp_path / "second", replace(entry("output"), cause=LATE.slug), f"{NO_SCRIPT}: why\n")
+    save_shrunk(
+        tmp_path / "second", replace(entry("output"), cause=LATE.slug), f"{NO_SCRIPT}: why\n"
+    )
     save_shrunk(tmp_path / "third", entry("loss"), "import torch\n")
     return tmp_path
 
@@ -47,15 +49,21 @@ def rows(*arguments: object, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_cause_is_one_row_for_all_its_entries(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    late, unknown = [line for line in rows("causes", corpus, capsys=capsys) if line.startswith("| ")][2:]
+def test_a_cause_is_one_row_for_all_its_entries(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late, unknown = [
+        line for line in rows("causes", corpus, capsys=capsys) if line.startswith("| ")
+    ][2:]
     assert late.startswith(
         f"| {LATE.title} (`{LATE.slug}`) | fully_shard | {LATE.torch.text()} | mend "
         "| `divergence/fully_shard/gradient`<br>`divergence/fully_shard/output` | 2 | 1 of 2 "
         f'| "{LATE.contract.quote}" ({LATE.contract.source}) | '
     )
     assert "[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)" in late
-    assert unknown == ("| not known: third |  |  |  | `divergence/fully_shard/loss` | 1 | 1 of 1 |  |  |")
+    assert unknown == (
+        "| not known: third |  |  |  | `divergence/fully_shard/loss` | 1 | 1 of 1 |  |  |"
+    )
 
 
 def test_releases_count_the_entries_of_a_cause_that_are_bad_and_good(
@@ -76,7 +84,9 @@ def test_releases_count_the_entries_of_a_cause_that_are_bad_and_good(
     assert late["releases"] == {"2.12.0": [1, 0], "2.13.0": [1, 1], "2.14.1": [0, 1]}
 
 
-def test_causes_as_json_name_their_entries(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_causes_as_json_name_their_entries(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     late, unknown = map(json.loads, rows("causes", corpus, "--json", capsys=capsys))
     assert (late["name"], late["entries"], late["verified"]) == (LATE.slug, ["first", "second"], 1)
     assert unknown["entries"] == ["third"]

@@ -1,4 +1,6 @@
-"""A file that something has changed is refused in one line, or says what it says: never a traceback."""
+"""A file that something has changed is refused in one line, or says what it says: never a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,13 @@ def sources() -> list[Path]:
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The way to every value inside a document."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, child in items:
         yield (*path, key)
         yield from paths(child, (*path, key))
@@ -116,7 +124,9 @@ def damage(count: int) -> None:
         entry = loaded(damaged)
         if entry is not None and entry != original:
             # whoever removes the checksum says that the change is meant
-            assert "checksum" not in json.loads(damaged), f"damage {index} of seed {SEED} went unseen"
+            assert "checksum" not in json.loads(damaged), (
+                f"damage {index} of seed {SEED} went unseen"
+            )
         for kept in filter(None, (entry, loaded(change(bare, rng)))):
             assert decode_entry(encode_entry(kept), PATH) == kept, f"damage {index} of seed {SEED}"
 

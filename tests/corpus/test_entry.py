@@ -29,9 +29,14 @@ FINDING = Finding(
     error=0.25,
     bound=0.0,
 )
-VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,), rung="bitwise", stacks={"rank 0": "x\ny"})
+VERDICT = Verdict(
+    status=Status.DIVERGENCE, findings=(FINDING,), rung="bitwise", stacks={"rank 0": "x\ny"}
+)
 ENTRY = make_entry(
-    CASE, VERDICT, {"torch": "2.13.0", "backend": "gloo"}, confirmed=Confirmation(runs=3, reproduced=3)
+    CASE,
+    VERDICT,
+    {"torch": "2.13.0", "backend": "gloo"},
+    confirmed=Confirmation(runs=3, reproduced=3),
 )
 PATH = Path("case.json")
 
@@ -95,7 +100,17 @@ def test_every_truncation_is_one_clear_line() -> None:
         b"[" * 100_000,
         b'{"format":1' + b"0" * 40,
     ],
-    ids=["empty", "null", "list", "number", "not UTF-8", "no fields", "text", "deep", "huge number"],
+    ids=[
+        "empty",
+        "null",
+        "list",
+        "number",
+        "not UTF-8",
+        "no fields",
+        "text",
+        "deep",
+        "huge number",
+    ],
 )
 def test_what_is_no_entry_is_one_clear_line(data: bytes) -> None:
     invalid(data)
@@ -137,7 +152,10 @@ def test_a_new_finding_is_open_and_bad_on_its_torch() -> None:
 
 def test_a_finding_that_some_runs_show_is_flaky() -> None:
     entry = make_entry(
-        CASE, VERDICT, {"torch": "2.13.0", "backend": "gloo"}, confirmed=Confirmation(runs=3, reproduced=1)
+        CASE,
+        VERDICT,
+        {"torch": "2.13.0", "backend": "gloo"},
+        confirmed=Confirmation(runs=3, reproduced=1),
     )
     assert entry.lifecycle is Lifecycle.FLAKY
 
@@ -179,7 +197,9 @@ def test_an_entry_written_by_hand_needs_no_checksum() -> None:
     assert decode_entry(edited(issue="https://github.com/x/y/issues/1"), PATH).issue.endswith("/1")
 
 
-@pytest.mark.parametrize("changes", [{"bad_on": ["two"]}, {"lifecycle": "gone"}, {"issue": "ask Jo"}])
+@pytest.mark.parametrize(
+    "changes", [{"bad_on": ["two"]}, {"lifecycle": "gone"}, {"issue": "ask Jo"}]
+)
 def test_a_lifecycle_that_means_nothing_is_one_clear_line(changes: dict[str, object]) -> None:
     invalid(edited(**changes))
 
@@ -232,7 +252,9 @@ from fuzzshard.corpus.entry import digest
 from fuzzshard.doctor import clean_case
 print(digest(clean_case(2)))
 """
-    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    other = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert other.stdout.strip() == digest(CASE)
 
 

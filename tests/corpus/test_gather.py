@@ -30,11 +30,16 @@ def linears(count: int) -> Case:
 SMALL, MEDIUM, LARGE = linears(2), linears(3), linears(4)
 
 
-def entry(case: Case, oracle: str = "gradient", *, device: str = "cpu", **changes: object) -> CorpusEntry:
+def entry(
+    case: Case, oracle: str = "gradient", *, device: str = "cpu", **changes: object
+) -> CorpusEntry:
     finding = Finding(oracle=oracle, engine="fully_shard", observed="1", expected="2")
     verdict = Verdict(status=Status.DIVERGENCE, findings=(finding,))
     made = make_entry(
-        case, verdict, {"torch": "2.13.0", "backend": "nccl" if device == "cuda" else "gloo"}, confirmed=WHOLE
+        case,
+        verdict,
+        {"torch": "2.13.0", "backend": "nccl" if device == "cuda" else "gloo"},
+        confirmed=WHOLE,
     )
     return replace(made, **changes)
 
@@ -60,14 +65,18 @@ def prune(corpus: Path) -> list[str]:
 def merge(corpus: Path, *sources: Path) -> list[str]:
     incoming = gather.load(sources)[0]
     target = gather.load([corpus])[0] if corpus.exists() else []
-    return [what for what, _ in gather.merge(incoming, target, corpus, lambda *_, **__: "print()\n")]
+    return [
+        what for what, _ in gather.merge(incoming, target, corpus, lambda *_, **__: "print()\n")
+    ]
 
 
 def in_corpus(corpus: Path) -> list[CorpusEntry]:
     return [item.entry for item in gather.load([corpus])[0]]
 
 
-def test_pruning_keeps_the_smallest_case_of_a_signature_and_a_set_of_features(tmp_path: Path) -> None:
+def test_pruning_keeps_the_smallest_case_of_a_signature_and_a_set_of_features(
+    tmp_path: Path,
+) -> None:
     save(tmp_path, "large", entry(LARGE))
     save(tmp_path, "small", entry(SMALL))
     save(tmp_path, "medium", entry(MEDIUM))
@@ -161,7 +170,11 @@ def test_equal_cases_of_two_nodes_know_the_torch_of_both(tmp_path: Path) -> None
     save(tmp_path / "node", "x", entry(SMALL, bad_on=("2.12.0",), good_on=("2.14.0",)))
     assert merge(tmp_path / "corpus", tmp_path / "node") == ["updated", "known"]
     (kept,) = in_corpus(tmp_path / "corpus")
-    assert (kept.lifecycle, kept.bad_on, kept.good_on) == (Lifecycle.FIXED, ("2.12.0", "2.13.0"), ("2.14.0",))
+    assert (kept.lifecycle, kept.bad_on, kept.good_on) == (
+        Lifecycle.FIXED,
+        ("2.12.0", "2.13.0"),
+        ("2.14.0",),
+    )
 
 
 @pytest.mark.parametrize(("torch", "kept"), [("2.14.0", 1), ("2.13.0+cu126", 2)])
@@ -174,14 +187,18 @@ def test_a_crash_that_another_release_has_in_another_function_is_merged_once(
         save(tmp_path / version, "one", saved)
     merge(tmp_path / "corpus", tmp_path / "2.13.0", tmp_path / torch)
     assert len(in_corpus(tmp_path / "corpus")) == kept
-    assert in_corpus(tmp_path / "corpus")[0].bad_on == (("2.13.0", "2.14.0") if kept == 1 else ("2.13.0",))
+    assert in_corpus(tmp_path / "corpus")[0].bad_on == (
+        ("2.13.0", "2.14.0") if kept == 1 else ("2.13.0",)
+    )
 
 
 def test_different_findings_of_one_name_get_different_folders(tmp_path: Path) -> None:
     for node, device in (("1", "cpu"), ("2", "cuda")):
         save(tmp_path / node, "x", entry(SMALL, device=device))
     save(tmp_path / "3", "x", entry(replace(SMALL, dtype="float64")))
-    assert merge(tmp_path / "corpus", tmp_path / "1", tmp_path / "2", tmp_path / "3") == ["added"] * 3
+    assert (
+        merge(tmp_path / "corpus", tmp_path / "1", tmp_path / "2", tmp_path / "3") == ["added"] * 3
+    )
     assert len(in_corpus(tmp_path / "corpus")) == 3
 
 

@@ -23,18 +23,32 @@ def test_under_one_release_the_signature_says_it() -> None:
 @pytest.mark.parametrize(
     ("now", "before"),
     [
-        (crash("AssertionError in inner_fn", "too few"), crash("IndexError in inner_fn", "out of range")),
-        (crash("RuntimeError in _chunk_cat", "empty"), crash("RuntimeError in chunk_cat", "no elements")),
         (
-            crash("RuntimeError in g", "size of tensor a (3) must match b (2) at 0x7f, see /a/b.py:12"),
-            crash("RuntimeError in f", "size of tensor a (16) must match b (4) at 0xFF, see /c/b.py:900"),
+            crash("AssertionError in inner_fn", "too few"),
+            crash("IndexError in inner_fn", "out of range"),
+        ),
+        (
+            crash("RuntimeError in _chunk_cat", "empty"),
+            crash("RuntimeError in chunk_cat", "no elements"),
+        ),
+        (
+            crash(
+                "RuntimeError in g",
+                "size of tensor a (3) must match b (2) at 0x7f, see /a/b.py:12",
+            ),
+            crash(
+                "RuntimeError in f",
+                "size of tensor a (16) must match b (4) at 0xFF, see /c/b.py:900",
+            ),
         ),
         (
             crash("KeyError in g", "no key \"block1.linear0.weight\" in 'alias3', have 'data'"),
             crash("KeyError in f", "no key \"linear2.weight\" in 'alias0', have 'data'"),
         ),
         (
-            crash("RuntimeError in g", "sizes [2, 2], strides (1,), torch.Size([])\nTip: new words"),
+            crash(
+                "RuntimeError in g", "sizes [2, 2], strides (1,), torch.Size([])\nTip: new words"
+            ),
             crash("RuntimeError in f", "sizes [4], strides (2, 1), torch.Size([2, 2])\nold words"),
         ),
     ],
@@ -49,7 +63,11 @@ def test_what_a_release_may_have_changed_of_a_crash(now: Verdict, before: Verdic
     [
         crash("IndexError in _reassemble_all_gather_outputs", "pop from empty list"),
         crash("KeyError in _reassemble_all_gather_outputs", "list index out of range"),
-        crash("IndexError in _reassemble_all_gather_outputs", "list index out of range", engine="fsdp1"),
+        crash(
+            "IndexError in _reassemble_all_gather_outputs",
+            "list index out of range",
+            engine="fsdp1",
+        ),
         crash("desync", "list index out of range"),
         divergence("registration"),
         Verdict(status=Status.PASS),
@@ -93,5 +111,8 @@ def test_a_lost_collective_is_the_same_however_it_shows() -> None:
 
 
 def test_a_message_keeps_what_says_what_is_wrong() -> None:
-    text = "RuntimeError: expected m1 and m2 to have the same dtype, but got: float != c10::Half\nmore"
+    text = (
+        "RuntimeError: expected m1 and m2 to have the same dtype, but got: float != "
+        "c10::Half\nmore"
+    )
     assert said(text) == text.splitlines()[0]

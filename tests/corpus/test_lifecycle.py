@@ -98,5 +98,9 @@ def test_what_is_not_to_be_fixed_can_be_gone_all_the_same() -> None:
 def test_another_finding_takes_the_place_of_the_recorded_one_which_a_note_keeps() -> None:
     after = with_finding(replace(OPEN, issue="https://x/1"), divergence("loss"), "2.14.0", "cpu")
     assert after.signature == "divergence/fully_shard/loss"
-    assert (after.lifecycle, after.bad_on, after.issue) == (Lifecycle.OPEN, ("2.14.0",), "https://x/1")
+    assert (after.lifecycle, after.bad_on, after.issue) == (
+        Lifecycle.OPEN,
+        ("2.14.0",),
+        "https://x/1",
+    )
     assert after.notes["was"] == "divergence/fully_shard/gradient with torch 2.13.0, open"

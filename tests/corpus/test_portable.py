@@ -55,8 +55,12 @@ def test_a_file_below_two_folders_of_the_path_is_named_from_the_inner_one(
 
 
 def test_no_way_to_an_entry_keeps_paths_of_this_machine() -> None:
-    crash = Finding(oracle="exception", engine="ddp", observed=frame(portable.__file__), expected="", op=0)
-    verdict = Verdict(status=Status.CRASH, findings=(crash,), stacks={"rank 0": frame(portable.__file__)})
+    crash = Finding(
+        oracle="exception", engine="ddp", observed=frame(portable.__file__), expected="", op=0
+    )
+    verdict = Verdict(
+        status=Status.CRASH, findings=(crash,), stacks={"rank 0": frame(portable.__file__)}
+    )
     entry = make_entry(clean_case(2), verdict, {"torch": "2.13.0", "backend": "gloo"})
     changed = with_finding(entry, verdict, "2.13.0", "cpu")
     portable_frame = frame("fuzzshard/corpus/portable.py")

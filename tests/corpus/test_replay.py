@@ -43,11 +43,16 @@ class FakeWorld:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.closed = True
 
-    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
         self.cases.append(case)
         self.deadlines.append(deadline)
         verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
@@ -108,7 +113,9 @@ def test_an_engine_that_was_not_run_has_not_lost_its_finding(tmp_path: Path) -> 
     (result,) = run(world, save(tmp_path / "a"))
     assert result.outcome is Outcome.SKIPPED
     assert result.message == "fully_shard is not applicable: parameters are modified"
-    (fixed,) = run(FakeWorld(replace(PASS, notes={"ddp": notes["fully_shard"]})), save(tmp_path / "a"))
+    (fixed,) = run(
+        FakeWorld(replace(PASS, notes={"ddp": notes["fully_shard"]})), save(tmp_path / "a")
+    )
     assert fixed.outcome is Outcome.FIXED
 
 
@@ -122,11 +129,15 @@ def test_a_finding_of_an_instrument_that_is_off_is_not_gone(tmp_path: Path) -> N
     assert outcomes(iter(run(world, save(tmp_path / "b", verdict=both)))) == [Outcome.FIXED]
 
 
-@pytest.mark.parametrize(("torch", "outcome"), [("2.14.0", Outcome.SAME), ("2.13.0+cu126", Outcome.CHANGED)])
+@pytest.mark.parametrize(
+    ("torch", "outcome"), [("2.14.0", Outcome.SAME), ("2.13.0+cu126", Outcome.CHANGED)]
+)
 def test_a_crash_in_another_function_is_the_same_in_another_release(
     tmp_path: Path, torch: str, outcome: Outcome
 ) -> None:
-    now, before = (crash(f"IndexError in {name}", "out of range") for name in ("_reassemble", "copy_out"))
+    now, before = (
+        crash(f"IndexError in {name}", "out of range") for name in ("_reassemble", "copy_out")
+    )
     world = FakeWorld(now)
     world.info["torch"] = torch
     (result,) = run(world, save(tmp_path / "a", verdict=before))
@@ -141,7 +152,9 @@ def test_a_crash_in_another_function_is_the_same_in_another_release(
         (divergence(), Outcome.CHANGED),
     ],
 )
-def test_a_bare_case_is_expected_to_pass(tmp_path: Path, verdict: Verdict, outcome: Outcome) -> None:
+def test_a_bare_case_is_expected_to_pass(
+    tmp_path: Path, verdict: Verdict, outcome: Outcome
+) -> None:
     (result,) = run(FakeWorld(verdict), bare(tmp_path / "mlp.json"))
     assert (result.path, result.outcome) == (tmp_path / "mlp.json", outcome)
 
@@ -154,7 +167,9 @@ def test_a_known_finding_is_no_news_where_nothing_is_expected(tmp_path: Path) ->
             world.start,
             device="cpu",
             num_ranks=4,
-            explain=lambda world, case, verdict: ["late", "early"] if verdict.signature == parameter else [],
+            explain=lambda world, case, verdict: (
+                ["late", "early"] if verdict.signature == parameter else []
+            ),
         )
     )
     assert outcomes(iter(results)) == [Outcome.KNOWN, Outcome.CHANGED]
@@ -164,7 +179,9 @@ def test_a_known_finding_is_no_news_where_nothing_is_expected(tmp_path: Path) ->
 
 HUNG = Verdict(
     status=Status.HANG,
-    findings=(Finding(oracle="deadline", engine="fully_shard", observed="300 s", expected="an end"),),
+    findings=(
+        Finding(oracle="deadline", engine="fully_shard", observed="300 s", expected="an end"),
+    ),
 )
 
 
@@ -217,7 +234,8 @@ def test_a_regression_says_when_it_was_fixed(tmp_path: Path) -> None:
     file = marked(tmp_path / "a", lifecycle=Lifecycle.FIXED, good_on=("2.13.1",))
     (result,) = run(FakeWorld(divergence()), file)
     assert (
-        result.message == "divergence/fully_shard/gradient is back in torch 2.14.0, and was fixed in 2.13.1"
+        result.message
+        == "divergence/fully_shard/gradient is back in torch 2.14.0, and was fixed in 2.13.1"
     )
 
 
@@ -258,7 +276,9 @@ def test_a_case_that_needs_cuda_is_skipped_on_a_cpu_with_the_reason(tmp_path: Pa
 
 def test_a_mesh_larger_than_the_machine_is_skipped_and_the_rest_runs(tmp_path: Path) -> None:
     world = FakeWorld(PASS)
-    results = run(world, save(tmp_path / "a", num_ranks=2), save(tmp_path / "b", num_ranks=1), num_ranks=1)
+    results = run(
+        world, save(tmp_path / "a", num_ranks=2), save(tmp_path / "b", num_ranks=1), num_ranks=1
+    )
     assert [r.outcome for r in results] == [Outcome.SKIPPED, Outcome.FIXED]
     assert world.sizes == [1]
 
@@ -275,7 +295,12 @@ def test_a_bad_entry_does_not_stop_the_others(tmp_path: Path) -> None:
     write_atomic(broken, b'{"format": 1')
     files = save(tmp_path / "a"), broken, tmp_path / "missing.json", save(tmp_path / "c")
     results = run(FakeWorld(InfraError("lost a rank"), PASS), *files)
-    assert [r.outcome for r in results] == [Outcome.INFRA, Outcome.INVALID, Outcome.INVALID, Outcome.FIXED]
+    assert [r.outcome for r in results] == [
+        Outcome.INFRA,
+        Outcome.INVALID,
+        Outcome.INVALID,
+        Outcome.FIXED,
+    ]
     assert str(broken) in results[1].message
 
 

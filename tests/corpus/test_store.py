@@ -68,13 +68,17 @@ def test_finding_the_same_case_again_repairs_a_corrupt_entry(tmp_path: Path) -> 
     assert read_entry(folder / "case.json").case == CASE
 
 
-def test_a_saved_entry_says_how_to_replay_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_entry_says_how_to_replay_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     folder = save_unshrunk(Path("my corpus"), ENTRY, "")
     assert read_entry(folder / "case.json").replay == f"fuzzshard replay '{folder}'"
 
 
-@pytest.mark.parametrize(("corpus", "said"), [("here/corpus", "corpus/findings"), ("elsewhere", "findings")])
+@pytest.mark.parametrize(
+    ("corpus", "said"), [("here/corpus", "corpus/findings"), ("elsewhere", "findings")]
+)
 def test_an_entry_says_how_to_replay_it_without_the_path_of_its_machine(
     corpus: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +110,9 @@ def test_a_file_named_twice_is_found_once(tmp_path: Path) -> None:
     assert entry_files([tmp_path, folder, folder / "case.json"]) == [folder / "case.json"]
 
 
-def test_hidden_files_below_a_folder_are_not_cases_but_the_folder_may_be_hidden(tmp_path: Path) -> None:
+def test_hidden_files_below_a_folder_are_not_cases_but_the_folder_may_be_hidden(
+    tmp_path: Path,
+) -> None:
     corpus = tmp_path / ".hidden"
     write_atomic(corpus / "a.json", codec.encode(CASE))
     write_atomic(corpus / ".trash" / "b.json", codec.encode(CASE))

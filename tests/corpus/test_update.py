@@ -52,7 +52,9 @@ def test_a_finding_that_is_the_same_on_a_new_torch_is_bad_there_too(folder: Path
 
 
 def test_a_crash_that_moved_keeps_what_was_recorded(tmp_path: Path) -> None:
-    now, before = (crash(f"IndexError in {name}", "out of range") for name in ("_reassemble", "copy_out"))
+    now, before = (
+        crash(f"IndexError in {name}", "out of range") for name in ("_reassemble", "copy_out")
+    )
     entry = make_entry(clean_case(2), before, {"torch": "2.13.0", "backend": "gloo"})
     folder = save_unshrunk(tmp_path, entry, "")
     entry = entry_in(folder)
@@ -109,4 +111,8 @@ def test_an_interrupted_update_leaves_the_entry_as_it_was(
         with pytest.raises(KeyboardInterrupt):
             seen(folder, outcome, verdict)
     assert (folder / "case.json").read_bytes() == before
-    assert sorted(path.name for path in folder.iterdir()) == ["case.json", "repro.py", "unshrunk.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "case.json",
+        "repro.py",
+        "unshrunk.json",
+    ]

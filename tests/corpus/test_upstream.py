@@ -23,13 +23,50 @@ from fuzzshard.world import World, WorldConfig
 CORPUS = Path(__file__).parents[2] / "corpus" / "upstream"
 
 CELLS_OF_ROW = {
-    **{"M1": 1, "I1": 1, "P1": 6, "P2": 6, "C1": 1, "A1": 2, "A2": 18, "A3": 12, "A4": 1, "A5": 3, "A6": 1},
-    **{"A7": 1, "K1": 9, "S1": 4, "G1": 42, "G2": 4, "D1": 12, "D2": 1, "D3": 8, "N1": 12, "H1": 24, "V1": 1},
-    **{"F1": 24, "F2": 24, "F3": 6, "F4": 32, "E1": 2, "E2": 4, "E3": 2, "Z1": 12, "Z2": 6, "Z3": 3},
+    **{
+        "M1": 1,
+        "I1": 1,
+        "P1": 6,
+        "P2": 6,
+        "C1": 1,
+        "A1": 2,
+        "A2": 18,
+        "A3": 12,
+        "A4": 1,
+        "A5": 3,
+        "A6": 1,
+    },
+    **{
+        "A7": 1,
+        "K1": 9,
+        "S1": 4,
+        "G1": 42,
+        "G2": 4,
+        "D1": 12,
+        "D2": 1,
+        "D3": 8,
+        "N1": 12,
+        "H1": 24,
+        "V1": 1,
+    },
+    **{
+        "F1": 24,
+        "F2": 24,
+        "F3": 6,
+        "F4": 32,
+        "E1": 2,
+        "E2": 4,
+        "E3": 2,
+        "Z1": 12,
+        "Z2": 6,
+        "Z3": 3,
+    },
 }
 """How many points of its grid each upstream test runs, after its own skips."""
 
-ALL_CELLS = [pytest.param(row, cell, id=str(case_path(row, cell))) for row in ROWS for cell in row.cells]
+ALL_CELLS = [
+    pytest.param(row, cell, id=str(case_path(row, cell))) for row in ROWS for cell in row.cells
+]
 
 
 def test_every_upstream_test_has_all_its_cells() -> None:
@@ -49,7 +86,9 @@ def test_a_cell_validates_and_survives_its_file(row: Row, cell: Cell) -> None:
 
 
 def test_the_files_on_disk_are_those_that_the_tables_make() -> None:
-    on_disk = {path.relative_to(CORPUS).as_posix(): path.read_bytes() for path in CORPUS.rglob("*.json")}
+    on_disk = {
+        path.relative_to(CORPUS).as_posix(): path.read_bytes() for path in CORPUS.rglob("*.json")
+    }
     assert on_disk == {str(path): data for path, data in case_files()}
     assert (CORPUS / "README.md").read_text() == readme(CORPUS)
 

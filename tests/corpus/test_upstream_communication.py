@@ -16,7 +16,9 @@ from fuzzshard.upstream.accumulation import MICROBATCHES, MLPS, ROWS
 from fuzzshard.upstream.cell import Cell
 
 N, M = len(MLPS), MICROBATCHES
-CELLS = {f"{cell.folder}/{cell.name}": cell for row in ROWS if row.id == "G1" for cell in row.cells}
+CELLS = {
+    f"{cell.folder}/{cell.name}": cell for row in ROWS if row.id == "G1" for cell in row.cells
+}
 
 
 @pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS.keys())
@@ -43,7 +45,11 @@ def upstream_counts(cell: Cell) -> Counter[str]:
     axes = dict(axis.split("=") for axis in cell.name.split(","))
     mode, only_scatters = axes["mode"], axes["reduce_scatter_only"] == "True"
     keeps_unsharded = axes["reshard_after_backward"] == "False"
-    complete = {"all": N + 1, "some_mlps": N + 1 + (N - 1) * (M - 1), "root_only": N + 1 + N * (M - 1)}[mode]
+    complete = {
+        "all": N + 1,
+        "some_mlps": N + 1 + (N - 1) * (M - 1),
+        "root_only": N + 1 + N * (M - 1),
+    }[mode]
     if axes["raf"] != "False":
         root = 1 if cell.folder == "today" else 0
         gathers = (2 * N + 1 + root) * M

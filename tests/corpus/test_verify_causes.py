@@ -1,4 +1,6 @@
-"""``corpus verify --causes``: on entries of our own with real ranks, and what it says of others."""
+"""``corpus verify --causes``: on entries of our own with real ranks, and what it says of
+others.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ PASS = Verdict(status=Status.PASS)
 
 @pytest.fixture
 def own_entry(tmp_path: Path) -> Path:
-    """A copy of the smallest entry of our own that names a mend of lists of modules as its cause."""
+    """A copy of the smallest entry of our own that names a mend of lists of modules as its
+    cause.
+    """
     entries = {file: read_entry(file) for file in entry_files([FINDINGS])}
     named = {file: e for file, e in entries.items() if e.cause == LATE and e.case.mesh.size == 2}
     assert named
@@ -61,7 +65,10 @@ def test_an_entry_fails_on_torch_as_it_is_and_passes_with_the_mend_that_it_names
     (line,) = capsys.readouterr().out.splitlines()
     said = json.loads(line)
     assert (said["condition"], said["cause"]) == ("UNSHOWN", ANOTHER)
-    assert said["message"] == f"with its mend, torch shows {read_entry(own_entry / 'case.json').signature}"
+    assert (
+        said["message"]
+        == f"with its mend, torch shows {read_entry(own_entry / 'case.json').signature}"
+    )
 
 
 class FakeWorld:
@@ -71,7 +78,9 @@ class FakeWorld:
         self.info = {"torch": TORCH, "backend": "gloo"}
         self._verdicts = {0: stock, 1: one, len(mends_for()): every}
 
-    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
         return self._verdicts[len(mends)]
 
     def restart(self) -> None:
@@ -93,10 +102,16 @@ def verified(world: FakeWorld, entry: CorpusEntry, *, num_ranks: int = 2) -> tup
     ("world", "message"),
     [
         (FakeWorld(PASS), "torch as it is shows PASS, not divergence/fully_shard/gradient"),
-        (FakeWorld(OTHER), "torch as it is shows divergence/fully_shard/output, not divergence/fully"),
+        (
+            FakeWorld(OTHER),
+            "torch as it is shows divergence/fully_shard/output, not divergence/fully",
+        ),
         (FakeWorld(SHOWN, SHOWN), "with its mend, torch shows divergence/fully_shard/gradient"),
         (FakeWorld(SHOWN, OTHER), "with its mend, torch shows divergence/fully_shard/output"),
-        (FakeWorld(SHOWN, PASS, OTHER), "with all mends, torch shows divergence/fully_shard/output"),
+        (
+            FakeWorld(SHOWN, PASS, OTHER),
+            "with all mends, torch shows divergence/fully_shard/output",
+        ),
         (FakeWorld(SHOWN, Verdict(status=Status.INFRA, message="fire")), "fire"),
     ],
 )
@@ -113,7 +128,9 @@ def test_an_entry_without_a_mend_is_not_shown(cause: str, message: str) -> None:
     assert verified(FakeWorld(SHOWN), entry(cause=cause)) == (Condition.UNSHOWN, message)
 
 
-@pytest.mark.parametrize("cured", [PASS, Verdict(status=Status.REJECTED), replace(SHOWN, tripped=(LATE,))])
+@pytest.mark.parametrize(
+    "cured", [PASS, Verdict(status=Status.REJECTED), replace(SHOWN, tripped=(LATE,))]
+)
 def test_a_mend_makes_it_pass_or_be_refused_or_is_tripped(cured: Verdict) -> None:
     assert verified(FakeWorld(SHOWN, cured, cured), entry()) == (Condition.OK, "")
 
@@ -132,8 +149,12 @@ def test_what_cannot_be_seen_here_is_not_run() -> None:
     assert verified(FakeWorld(PASS), elsewhere)[1] == f"not known to be in torch {TORCH}"
 
 
-def test_a_corpus_without_findings_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_atomic(tmp_path / "case.json", encode_entry(replace(entry(), signature="", status=Status.PASS)))
+def test_a_corpus_without_findings_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_atomic(
+        tmp_path / "case.json", encode_entry(replace(entry(), signature="", status=Status.PASS))
+    )
     assert fuzzshard("corpus", "verify", tmp_path, "--causes", "--device", "cpu") == 0
     assert capsys.readouterr().out == "verified 0: no findings found; 0 root causes\n"
 

@@ -11,5 +11,7 @@ def divergence(oracle: str = "gradient") -> Verdict:
 def crash(detail: str, message: str, engine: str = "fully_shard") -> Verdict:
     """A crash in the function that ``detail`` names: ``"IndexError in pre_backward"``."""
     observed = f"{detail.partition(' ')[0]}: {message}"
-    finding = Finding(oracle="exception", engine=engine, observed=observed, expected="", detail=detail)
+    finding = Finding(
+        oracle="exception", engine=engine, observed=observed, expected="", detail=detail
+    )
     return Verdict(status=Status.CRASH, findings=(finding,))

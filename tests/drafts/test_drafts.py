@@ -36,7 +36,10 @@ FINDING = Finding(
 )
 VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,), rung="bounded")
 INFO = {"torch": "2.13.0", "backend": "gloo"}
-SCRIPT = "# torchrun --standalone --nproc-per-node 2 repro.py\nimport torch\n\n\ndef train():\n    pass\n"
+SCRIPT = (
+    "# torchrun --standalone --nproc-per-node 2 repro.py\nimport torch\n\n\ndef train():\n   "
+    " pass\n"
+)
 ENTRY = msgspec.structs.replace(
     make_entry(clean_case(2), VERDICT, INFO, confirmed=Confirmation(runs=3, reproduced=3)),
     bad_on=("2.12.0",),
@@ -55,7 +58,9 @@ EVIDENCE = Evidence(
 )
 
 
-def text(entry: CorpusEntry = ENTRY, evidence: Evidence = EVIDENCE, script: str | None = SCRIPT) -> str:
+def text(
+    entry: CorpusEntry = ENTRY, evidence: Evidence = EVIDENCE, script: str | None = SCRIPT
+) -> str:
     return draft(Path("corpus/findings/one"), entry, script, evidence, {"reshard:int"}, [])
 
 
@@ -123,17 +128,22 @@ def test_output_is_that_of_the_first_rank_that_fails() -> None:
         "repro.py:3: FutureWarning\nrepro.py:3: FutureWarning\n"
         f"[rank1]: {trace}[rank1]: AssertionError: rank 1\n"
         f"[rank0]: {trace}[rank0]: AssertionError: rank 0\n"
-        "E1121 21:00:00.000000 77 site-packages/torch/distributed/elastic/api.py:1] failed (exitcode: 1)\n"
+        "E1121 21:00:00.000000 77 site-packages/torch/distributed/elastic/api.py:1] failed "
+        "(exitcode: 1)\n"
         f"{trace}  torch/distributed/run.py\nChildFailedError:\n  host : here\n"
     )
-    said = f"repro.py:3: FutureWarning\n[rank0]: {trace}[rank0]: AssertionError: rank 0\n(rank 1 likewise)"
+    said = (
+        f"repro.py:3: FutureWarning\n[rank0]: {trace}[rank0]: AssertionError: rank 0\n(rank 1 "
+        "likewise)"
+    )
     assert readable(printed, "/nowhere") == said
 
 
 def test_of_a_rank_that_died_torchrun_says_so_without_the_name_of_the_host() -> None:
     printed = (
         "Traceback (most recent call last):\n  torch/distributed/run.py\n"
-        "ChildFailedError:\n  host      : here\n  traceback : Signal 11 (SIGSEGV) received by PID 7\n"
+        "ChildFailedError:\n  host      : here\n  traceback : Signal 11 (SIGSEGV) received by PID "
+        "7\n"
     )
     said = "ChildFailedError:\n  traceback : Signal 11 (SIGSEGV) received by PID 7"
     assert readable(printed, "/nowhere") == said
@@ -162,14 +172,22 @@ def test_a_draft_of_a_known_cause_says_who_runs_into_it_and_not_what_the_case_is
 @pytest.mark.parametrize(("observed", "expected"), [("Tensor", "DTensor"), ("DTensor", "Tensor")])
 def test_a_parameter_that_stays_unsharded_has_a_consequence(observed: str, expected: str) -> None:
     finding = msgspec.structs.replace(
-        FINDING, oracle="registration", observed=f"{observed}[2]", expected=f"{expected}[2]", error=None
+        FINDING,
+        oracle="registration",
+        observed=f"{observed}[2]",
+        expected=f"{expected}[2]",
+        error=None,
     )
     entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
     assert ("does not see a step" in text(entry)) == (observed == "Tensor")
 
 
 def test_a_change_after_which_nothing_can_be_wrong_is_not_told() -> None:
-    changes = ("without backward", "without forward; without backward", "without forward of linear0")
+    changes = (
+        "without backward",
+        "without forward; without backward",
+        "without forward of linear0",
+    )
     culprits = tuple(Culprit(change=change, outcome="PASS") for change in changes)
     said = text(evidence=dataclasses.replace(EVIDENCE, culprits=culprits))
     assert "it works **without forward of linear0**" in said
@@ -185,7 +203,8 @@ def test_names_of_other_entries_are_for_the_sender_only() -> None:
 
 def test_the_processor_is_no_part_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = (
-        "OS: Linux\n\nCPU:\nModel name: one\nFlags: fpu\n\nVersions of relevant libraries:\n[pip3] torch"
+        "OS: Linux\n\nCPU:\nModel name: one\nFlags: fpu\n\nVersions of relevant "
+        "libraries:\n[pip3] torch"
     )
     result = subprocess.CompletedProcess([], 0, stdout=printed)
     monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: result)
@@ -228,7 +247,9 @@ def test_the_command_writes_the_draft_beside_the_entry_or_where_asked(
     assert (tmp_path / "draft.md").read_text() == (folder / "report.md").read_text()
 
 
-def test_what_is_no_finding_has_no_draft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_finding_has_no_draft(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = saved(tmp_path, 1)
     assert fuzzshard("report", folder / "unshrunk.json") == 2
     assert fuzzshard("report", folder, "--runs", "0") == 2
@@ -238,7 +259,9 @@ def test_what_is_no_finding_has_no_draft(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_the_contract_that_somebody_wrote_down_is_quoted(tmp_path: Path) -> None:
     folder = saved(tmp_path / "corpus", 1)
-    assert fuzzshard("corpus", "mark", folder, "--contract", '"resharding frees it" (`reshard`)') == 0
+    assert (
+        fuzzshard("corpus", "mark", folder, "--contract", '"resharding frees it" (`reshard`)') == 0
+    )
     assert fuzzshard("report", folder, "--no-run") == 0
     assert 'Documented: "resharding frees it" (`reshard`)' in (folder / "report.md").read_text()
     assert fuzzshard("corpus", "mark", folder, "--contract", "") == 0
@@ -261,7 +284,12 @@ def test_entries_that_share_a_signature_and_nothing_else_are_no_duplicates(tmp_p
 
 def test_what_is_missing_is_said_once_and_needs_no_bound() -> None:
     finding = msgspec.structs.replace(
-        FINDING, observed="None", expected="a tensor of shape [2]", detail=MISSING, error=None, bound=None
+        FINDING,
+        observed="None",
+        expected="a tensor of shape [2]",
+        detail=MISSING,
+        error=None,
+        bound=None,
     )
     entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
     said = text(entry, script=None)

@@ -1,9 +1,22 @@
-"""Where documented errors are announced, and where they are not: what needs no ranks to be seen."""
+"""Where documented errors are announced, and where they are not: what needs no ranks to be
+seen.
+"""
 
 from __future__ import annotations
 
 import pytest
-from cases import BACKWARD, FORWARD, ROOT, STEP, call, chain, children, groups, make_case, two_linears
+from cases import (
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    call,
+    chain,
+    children,
+    groups,
+    make_case,
+    two_linears,
+)
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Optimizer, WrapGroup
@@ -30,7 +43,8 @@ from fuzzshard.parts.ops import (
 NO_SYNC = SetFlag(flag="requires_gradient_sync", value=False)
 CONTAINS_ALIAS = Block(
     children=children(
-        block=Block(children=children(again=Alias(target="a")), nodes=(), outputs=("x",)), a=Linear(out=5)
+        block=Block(children=children(again=Alias(target="a")), nodes=(), outputs=("x",)),
+        a=Linear(out=5),
     ),
     nodes=(call("h0", "a", "x"), call("h1", "block", "h0")),
     outputs=("h1",),
@@ -52,12 +66,21 @@ def test_meshes_of_one_rank_overlap_with_nothing() -> None:
 def test_a_rebuilt_model_has_roots_that_have_not_run() -> None:
     whole_first = (FORWARD, BACKWARD, Forward(target="b"), BACKWARD)
     assert flaw(make_case(schedule=whole_first), ties=True) is None
-    rebuilt = (*whole_first, SaveState(), CorruptState(how="rebuild"), LoadState(), *whole_first[2:], FORWARD)
+    rebuilt = (
+        *whole_first,
+        SaveState(),
+        CorruptState(how="rebuild"),
+        LoadState(),
+        *whole_first[2:],
+        FORWARD,
+    )
     assert flaw(make_case(schedule=rebuilt), ties=True) == (Flaw.ROOT_RUNS_LATER, len(rebuilt) - 1)
 
 
 UNUSED = Block(
-    children=children(a=Linear(out=5), u=Linear(out=2)), nodes=(call("h0", "a", "x"),), outputs=("h0",)
+    children=children(a=Linear(out=5), u=Linear(out=2)),
+    nodes=(call("h0", "a", "x"),),
+    outputs=("h0",),
 )
 
 
@@ -79,7 +102,10 @@ RESUME = (SaveState(), CorruptState(how="rebuild"), LoadState())
         (make_case(UNUSED, (*TRAIN, *RESUME)), ()),
         (make_case(UNUSED, (*RESUME, *TRAIN), optimizer=ADAM), ()),
         (make_case(UNUSED, (*TRAIN, *RESUME), optimizer=ADAM, freezes=(Freeze(target="u"),)), ()),
-        (make_case(UNUSED, (*TRAIN, *RESUME), optimizer=Optimizer(kind="adam", exclude=("u",))), ()),
+        (
+            make_case(UNUSED, (*TRAIN, *RESUME), optimizer=Optimizer(kind="adam", exclude=("u",))),
+            (),
+        ),
     ],
     ids=["after a step", "without states", "before a step", "frozen", "excluded"],
 )
@@ -129,8 +155,13 @@ SYNC = SetFlag(flag="requires_gradient_sync", value=True)
 
 
 def test_ddp_covers_what_synchronises_nothing() -> None:
-    """Backwards one by one within ``no_sync()``, and a part of the model under ``torch.no_grad()``."""
-    for schedule in ((NO_SYNC, *ONE_BY_ONE, SYNC, *TRAIN), (Forward(target="b", grad=False), *TRAIN)):
+    """Backwards one by one within ``no_sync()``, and a part of the model under
+    ``torch.no_grad()``.
+    """
+    for schedule in (
+        (NO_SYNC, *ONE_BY_ONE, SYNC, *TRAIN),
+        (Forward(target="b", grad=False), *TRAIN),
+    ):
         assert not_applicable(make_case(schedule=schedule), "ddp") is None
     for schedule in (ONE_BY_ONE, (Forward(target="b"), BACKWARD)):
         assert not_applicable(make_case(schedule=schedule), "ddp") is not None

@@ -24,16 +24,32 @@ from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
 NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
-ACCUMULATING = (NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)
+ACCUMULATING = (
+    NO_SYNC,
+    FORWARD,
+    BACKWARD,
+    SYNC,
+    AGAIN,
+    BACKWARD,
+    STEP,
+    ZERO,
+    FORWARD,
+    BACKWARD,
+    STEP,
+)
 THREE_STEPS: tuple[Op, ...] = (*TWO_STEPS, ZeroGrad(set_to_none=False), FORWARD, BACKWARD, STEP)
 UNUSED = Block(
-    children=children(a=Linear(out=5), unused=Linear(out=5)), nodes=(call("h", "a", "x"),), outputs=("h",)
+    children=children(a=Linear(out=5), unused=Linear(out=5)),
+    nodes=(call("h", "a", "x"),),
+    outputs=("h",),
 )
 BUFFERS = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
 FREEZE = SetRequiresGrad(target="a", value=False)
 
 
-def ddp(schedule: Any = THREE_STEPS, model: Block | None = None, *, case: Any = None, **options: Any) -> Case:
+def ddp(
+    schedule: Any = THREE_STEPS, model: Block | None = None, *, case: Any = None, **options: Any
+) -> Case:
     """A case of DDP and ``replicate`` with these options."""
     engines = ("ddp", "replicate")
     more = {"engines": engines, "optimizer": Optimizer(momentum=0.5), **(case or {})}
@@ -74,7 +90,8 @@ def test_it_trains_as_the_plain_module_does(two_ranks: World, options: dict[str,
         verdict = two_ranks.run(ddp(schedule, **options))
         assert verdict.status is Status.PASS, (verdict.findings[:2], verdict.message)
         assert all(
-            note.removeprefix("not applicable: ").startswith(LACKED) for note in verdict.notes.values()
+            note.removeprefix("not applicable: ").startswith(LACKED)
+            for note in verdict.notes.values()
         )
 
 
@@ -95,19 +112,25 @@ def test_buffers_that_one_engine_broadcasts_have_no_common_reference() -> None:
 
 
 @pytest.mark.parametrize("initial", ["equal", "first_rank"])
-@pytest.mark.parametrize("model", [None, chain(a=MLP(hidden=4), b=Linear(out=3))], ids=["linear", "mlp"])
+@pytest.mark.parametrize(
+    "model", [None, chain(a=MLP(hidden=4), b=Linear(out=3))], ids=["linear", "mlp"]
+)
 def test_what_replicate_is_told_to_ignore_is_averaged_by_hand(
     two_ranks: World, model: Block | None, initial: str
 ) -> None:
     more = {"engines": ("replicate",), "ignored": ("a",)}
-    verdict = two_ranks.run(ddp(ACCUMULATING, model, case=more, ignored_modules=True, initial=initial))
+    verdict = two_ranks.run(
+        ddp(ACCUMULATING, model, case=more, ignored_modules=True, initial=initial)
+    )
     assert (verdict.status, verdict.notes) == (Status.PASS, {}), verdict.findings[:2]
 
 
 EXCLUDED = {
     "a backward misses a parameter": ddp(model=UNUSED, find_unused_parameters=False),
     "a graph that changes": ddp((*TWO_STEPS, FREEZE, FORWARD, BACKWARD), static_graph=True),
-    "a graph that": ddp((FORWARD, FREEZE, BACKWARD, STEP, ZERO, FORWARD, BACKWARD), static_graph=True),
+    "a graph that": ddp(
+        (FORWARD, FREEZE, BACKWARD, STEP, ZERO, FORWARD, BACKWARD), static_graph=True
+    ),
     "unused parameters change": ddp(
         (*TWO_STEPS, FREEZE, FORWARD, BACKWARD), skip_all_reduce_unused_params=True
     ),
@@ -124,7 +147,10 @@ def test_what_the_documentation_excludes_is_not_judged(why: str) -> None:
 
 ARGUMENTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     *(({name: True}, {name: True}) for name in ("static_graph", "gradient_as_bucket_view")),
-    *(({name: True}, {name: True}) for name in ("skip_all_reduce_unused_params", "batched_grad_copy")),
+    *(
+        ({name: True}, {name: True})
+        for name in ("skip_all_reduce_unused_params", "batched_grad_copy")
+    ),
     ({"lazy_bucket_allocation": True}, {"lazy_bucket_allocation": True}),
     ({"find_unused_parameters": False}, {"find_unused_parameters": False}),
     ({"buckets": "one_each"}, {"bucket_cap_mb": 1e-6}),

@@ -1,4 +1,6 @@
-"""FSDP1 trains as the plain module does; what its documentation excludes is not judged, with the reason."""
+"""FSDP1 trains as the plain module does; what its documentation excludes is not judged, with the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +46,33 @@ from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
 NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
-ACCUMULATING = (FORWARD, BACKWARD, NO_SYNC, AGAIN, BACKWARD, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP)
+ACCUMULATING = (
+    FORWARD,
+    BACKWARD,
+    NO_SYNC,
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    BACKWARD,
+    SYNC,
+    AGAIN,
+    BACKWARD,
+    STEP,
+)
 FROZEN = (Freeze(target="a"),)
 HALF_FROZEN = (Freeze(target="a.weight"),)
 EQUAL = chain(a=Linear(out=5), r=Activation(), b=Linear(out=5))
 TIE = (Tie(parameter="b.weight", source="a.weight"),)
-TWO_BLOCKS = chain(p=chain(a=Linear(out=5), r=Activation()), q=chain(b=Linear(out=5), r=Activation()))
-METHOD = Block(children=children(a=Linear(out=5)), nodes=(call("h", "a", "x"),), outputs=("h",), method="go")
+TWO_BLOCKS = chain(
+    p=chain(a=Linear(out=5), r=Activation()), q=chain(b=Linear(out=5), r=Activation())
+)
+METHOD = Block(
+    children=children(a=Linear(out=5)), nodes=(call("h", "a", "x"),), outputs=("h",), method="go"
+)
 UNUSED = Block(
-    children=children(a=Linear(out=5), unused=Linear(out=5)), nodes=(call("h", "a", "x"),), outputs=("h",)
+    children=children(a=Linear(out=5), unused=Linear(out=5)),
+    nodes=(call("h", "a", "x"),),
+    outputs=("h",),
 )
 EVERY_STRATEGY = ("full_shard", "shard_grad_op", "no_shard")
 
@@ -84,11 +104,16 @@ BUFFERS = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
 
 HELD = {
     "uneven shards on three ranks": fsdp1(mesh=3),
-    "more ranks than elements": fsdp1(chain(a=Linear(out=1, bias=False)), mesh=4, inputs=float_inputs(3)),
+    "more ranks than elements": fsdp1(
+        chain(a=Linear(out=1, bias=False)), mesh=4, inputs=float_inputs(3)
+    ),
     "a single rank": fsdp1(mesh=1),
-    "hybrid sharding": fsdp1(mesh=Mesh(replicate=2, shard=2), options=FSDP1(strategy="hybrid_shard")),
+    "hybrid sharding": fsdp1(
+        mesh=Mesh(replicate=2, shard=2), options=FSDP1(strategy="hybrid_shard")
+    ),
     "hybrid sharding of gradients": fsdp1(
-        mesh=Mesh(replicate=2, shard=2), options=FSDP1(strategy="hybrid_shard_zero2", use_orig_params=True)
+        mesh=Mesh(replicate=2, shard=2),
+        options=FSDP1(strategy="hybrid_shard_zero2", use_orig_params=True),
     ),
     "full sharding over both axes": fsdp1(mesh=Mesh(replicate=2, shard=2)),
     "prefetching both ways": fsdp1(
@@ -102,7 +127,15 @@ HELD = {
     "a unit frozen after wrapping": fsdp1(freezes=(Freeze(target="a", after_wrap=True),)),
     "a half frozen unit with original parameters": fsdp1(freezes=HALF_FROZEN, options=ORIGINALS),
     "a unit that is unfrozen": fsdp1(
-        schedule=(FORWARD, BACKWARD, ZERO, SetRequiresGrad(target="a", value=True), AGAIN, BACKWARD, STEP),
+        schedule=(
+            FORWARD,
+            BACKWARD,
+            ZERO,
+            SetRequiresGrad(target="a", value=True),
+            AGAIN,
+            BACKWARD,
+            STEP,
+        ),
         freezes=FROZEN,
     ),
     "momentum": fsdp1(optimizer=Optimizer(momentum=0.5)),
@@ -128,9 +161,13 @@ HELD = {
     "clipped gradients": fsdp1(schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.01), STEP)),
     "parameters without a gradient": fsdp1(UNUSED, wrap=groups(ROOT)),
     "a root that the case does not wrap": fsdp1(wrap=groups("a")),
-    **{f"{name} values": fsdp1(BUFFERS, options=FSDP1(initial=name)) for name in ("applied", "meta")},
+    **{
+        f"{name} values": fsdp1(BUFFERS, options=FSDP1(initial=name))
+        for name in ("applied", "meta")
+    },
     "values of a checkpointed unit on the meta device": fsdp1(
-        checkpoints=(Checkpoint(module="a", implementation="wrapper"),), options=FSDP1(initial="meta")
+        checkpoints=(Checkpoint(module="a", implementation="wrapper"),),
+        options=FSDP1(initial="meta"),
     ),
     **{
         f"the hook {name}, {strategy}": fsdp1(
@@ -140,10 +177,14 @@ HELD = {
         for strategy in ("full_shard", "shard_grad_op", "no_shard")
     },
     **{
-        f"full parameters, {name}": fsdp1(options=FSDP1(summon=name, use_orig_params=name == "gradients"))
+        f"full parameters, {name}": fsdp1(
+            options=FSDP1(summon=name, use_orig_params=name == "gradients")
+        )
         for name in ("written", "discarded", "first_rank", "gradients", "root")
     },
-    "full parameters of what is not sharded": fsdp1(options=FSDP1(summon="discarded", strategy="no_shard")),
+    "full parameters of what is not sharded": fsdp1(
+        options=FSDP1(summon="discarded", strategy="no_shard")
+    ),
     "a device mesh": fsdp1(options=FSDP1(device_mesh=True)),
     "debug level DETAIL": fsdp1(options=FSDP1(debug="detail")),
 }
@@ -156,7 +197,10 @@ def test_it_holds(four_ranks: World, case: Case) -> None:
 
 
 REFUSED = {
-    "a half frozen unit": (fsdp1(freezes=HALF_FROZEN), "Must flatten tensors with uniform `requires_grad`"),
+    "a half frozen unit": (
+        fsdp1(freezes=HALF_FROZEN),
+        "Must flatten tensors with uniform `requires_grad`",
+    ),
     "a half frozen unit under a policy": (
         fsdp1(freezes=HALF_FROZEN, options=FSDP1(wrapping="policy")),
         "both parameters with requires_grad=True and False",
@@ -208,8 +252,14 @@ EXCLUDED = {
         fsdp1(schedule=(FORWARD, NO_SYNC, BACKWARD)),
         "between a forward and its backward",
     ),
-    "a step without a sync": (fsdp1(schedule=(NO_SYNC, FORWARD, BACKWARD, STEP)), "not synchronised"),
-    "a step after a forward": (fsdp1(schedule=(FORWARD, BACKWARD, AGAIN, STEP)), "may not persist"),
+    "a step without a sync": (
+        fsdp1(schedule=(NO_SYNC, FORWARD, BACKWARD, STEP)),
+        "not synchronised",
+    ),
+    "a step after a forward": (
+        fsdp1(schedule=(FORWARD, BACKWARD, AGAIN, STEP)),
+        "may not persist",
+    ),
     "forwards whose backwards come one by one": (
         fsdp1(schedule=(FORWARD, AGAIN, Backward(which="oldest"), Backward(which="oldest"))),
         "removed the hooks",
@@ -222,14 +272,19 @@ EXCLUDED = {
     "a cast": (fsdp1(schedule=(Cast(dtype="float64"), FORWARD)), "a cast after wrapping"),
     "a model on the meta device": (fsdp1(init="meta"), "meta device"),
     "a hook of a hybrid strategy": (
-        fsdp1(mesh=Mesh(replicate=2, shard=2), options=FSDP1(strategy="hybrid_shard", hook="torch")),
+        fsdp1(
+            mesh=Mesh(replicate=2, shard=2), options=FSDP1(strategy="hybrid_shard", hook="torch")
+        ),
         "a communication hook of a hybrid strategy",
     ),
     "a mesh of two axes": (
         fsdp1(mesh=Mesh(replicate=2, shard=2), options=FSDP1(device_mesh=True)),
         "a mesh of two axes",
     ),
-    "gradients of flat parameters": (fsdp1(options=FSDP1(summon="gradients")), "of flat parameters"),
+    "gradients of flat parameters": (
+        fsdp1(options=FSDP1(summon="gradients")),
+        "of flat parameters",
+    ),
     "a tie on the meta device": (
         fsdp1(EQUAL, ties=TIE, wrap=groups(ROOT), options=FSDP1(initial="meta")),
         "a tie on the meta device",

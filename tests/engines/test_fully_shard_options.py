@@ -23,7 +23,17 @@ from cases import (
 )
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.case import (
+    Case,
+    Checkpoint,
+    Freeze,
+    Inputs,
+    Mesh,
+    Optimizer,
+    TensorSpec,
+    Tie,
+    WrapGroup,
+)
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import CommunicationOption, Delay, DelaySite, Precision
 from fuzzshard.case.validate import validate
@@ -73,6 +83,7 @@ def called_by(method: str) -> Block:
 
 
 TIED = {"ties": (Tie(parameter="b.weight", source="a.weight"),)}
+BEFORE_WAITS = ("after_forward", "before_all_gather", "before_reduce_scatter", "before_step")
 NORM = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
 
 EMBEDDED = chain(e=Embedding(vocab=8, dim=4), r=Activation(), b=Linear(out=3))
@@ -111,22 +122,25 @@ TOLD: dict[str, Case] = {
     ),
     "an embedding that is not unsharded in backward": make_case(
         EMBEDDED,
-        wrap=(WrapGroup(modules=("e",), communication=("no_backward_unshard",)), *groups("b", ROOT)),
+        wrap=(WrapGroup(("e",), communication=("no_backward_unshard",)), *groups("b", ROOT)),
         inputs=IDS,
     ),
     "an embedding sharded to a smaller mesh and not unsharded in backward": make_case(
         EMBEDDED,
         wrap=(
-            WrapGroup(modules=("e",), communication=("no_backward_unshard",), reshard_after_forward=2),
+            WrapGroup(("e",), communication=("no_backward_unshard",), reshard_after_forward=2),
             *groups("b", ROOT),
         ),
         inputs=IDS, mesh=4,
     ),
     "streams that two roots share": make_case(
-        wrap=configured("a", "b", communication=("share_streams",)), optimizer=Optimizer(kind="adam")
+        wrap=configured("a", "b", communication=("share_streams",)),
+        optimizer=Optimizer(kind="adam"),
     ),
     "zeros for parameters without a gradient": make_case(
-        PARTLY_USED, UNUSED, wrap=configured("a", "b", "c", ROOT, communication=("zeros_for_unused",)),
+        PARTLY_USED,
+        UNUSED,
+        wrap=configured("a", "b", "c", ROOT, communication=("zeros_for_unused",)),
         optimizer=DECAYING,
     ),
     "zeros for some parameters without a gradient": make_case(
@@ -156,7 +170,9 @@ WITHOUT_SYNC = (
     *(flag("requires_gradient_sync", True), AGAIN, BACKWARD, STEP),
 )
 FINALIZED: dict[str, Case] = {
-    f"backward finalized by hand, {how}, {where}": make_case(schedule=schedule, finalize=how, mesh=mesh)
+    f"backward finalized by hand, {how}, {where}": make_case(
+        schedule=schedule, finalize=how, mesh=mesh
+    )
     for how in ("wait", "async")
     for where, schedule, mesh in (
         ("every time", TWO_STEPS, 2),
@@ -165,7 +181,9 @@ FINALIZED: dict[str, Case] = {
     )
 }
 ABORTED: dict[str, Case] = {
-    f"an exception in the {during}, {when}": make_case(schedule=(*before, op, AGAIN, BACKWARD, STEP))
+    f"an exception in the {during}, {when}": make_case(
+        schedule=(*before, op, AGAIN, BACKWARD, STEP)
+    )
     for during, op in (
         ("forward", Abort(target="b")),
         ("backward", Abort(target="a", during="backward")),
@@ -175,7 +193,8 @@ ABORTED: dict[str, Case] = {
 KEPT = make_case(
     chain(a=Linear(out=5, bias=False), s=RawParameter(), b=Linear(out=3, bias=False)),
     wrap=configured(
-        *("a", "s", "b", ROOT), precision=Precision(param="bfloat16", keep="vectors", output="float32")
+        *("a", "s", "b", ROOT),
+        precision=Precision(param="bfloat16", keep="vectors", output="float32"),
     ),
 )
 """A scale stays in float32, and is multiplied with what is in bfloat16."""
@@ -190,7 +209,9 @@ OPTIONS: dict[str, Case] = {
     ),
     "offloaded parameters": make_case(wrap=configured("a", "b", ROOT, offload="unpinned")),
     "offloaded parameters on an hsdp mesh": make_case(
-        wrap=configured("a", "b", ROOT, offload="unpinned"), mesh=HSDP, optimizer=Optimizer(kind="adam")
+        wrap=configured("a", "b", ROOT, offload="unpinned"),
+        mesh=HSDP,
+        optimizer=Optimizer(kind="adam"),
     ),
     "prefetch in both directions": make_case(
         wrap=(
@@ -233,7 +254,9 @@ OPTIONS: dict[str, Case] = {
     "offloaded parameters built on the meta device": make_case(
         init="meta", wrap=configured("a", "b", ROOT, offload="unpinned")
     ),
-    "an event after every step": make_case(optimizer=Optimizer(kind="adam", post_optim_event=True)),
+    "an event after every step": make_case(
+        optimizer=Optimizer(kind="adam", post_optim_event=True)
+    ),
     "an event for several roots": make_case(
         optimizer=Optimizer(post_optim_event=True), wrap=groups("a", "b")
     ),
@@ -257,7 +280,9 @@ def test_stock_torch_passes_with(four_ranks: World, case: Case) -> None:
     verdict = four_ranks.run(case)
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
     if lacks(case):
-        assert verdict.notes["fully_shard"].startswith("not applicable: this version of torch has no")
+        assert verdict.notes["fully_shard"].startswith(
+            "not applicable: this version of torch has no"
+        )
         return
     assert "fully_shard" not in verdict.notes
     if case.mesh.size <= 2 and case is not KEPT:
@@ -319,7 +344,9 @@ SCHEDULES: dict[str, Case] = {
     "clipped gradients on an hsdp mesh": make_case(
         schedule=CLIPPED, mesh=HSDP, optimizer=Optimizer(kind="adam")
     ),
-    "clipped gradients of sharded and plain parameters": make_case(schedule=CLIPPED, wrap=groups("a")),
+    "clipped gradients of sharded and plain parameters": make_case(
+        schedule=CLIPPED, wrap=groups("a")
+    ),
     "gradients clipped by their sum": make_case(
         schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1, norm_type=1.0), STEP)
     ),
@@ -327,11 +354,15 @@ SCHEDULES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("wrap", [groups(ROOT), groups("a", "b", ROOT)], ids=["root", "every layer"])
+@pytest.mark.parametrize(
+    "wrap", [groups(ROOT), groups("a", "b", ROOT)], ids=["root", "every layer"]
+)
 def test_a_compiled_root_computes_the_same(
     two_ranks: World, wrap: tuple[WrapGroup, ...], backend: Any
 ) -> None:
-    verdict = two_ranks.run(make_case(compile=backend, wrap=wrap, optimizer=Optimizer(kind="adam")))
+    verdict = two_ranks.run(
+        make_case(compile=backend, wrap=wrap, optimizer=Optimizer(kind="adam"))
+    )
     assert verdict.status is Status.PASS, (verdict.findings[:3], verdict.message)
 
 
@@ -385,7 +416,7 @@ UPSTREAM: dict[str, Case] = {
         optimizer=ADAM,
         delays=tuple(
             Delay(site=site, milliseconds=5)
-            for site in ("after_forward", "before_all_gather", "before_reduce_scatter", "before_step")
+            for site in BEFORE_WAITS
         ),
     ),
     "test_non_root_forward_backward": make_case(
@@ -457,7 +488,10 @@ def test_stock_torch_passes(four_ranks: World, case: Case) -> None:
 @pytest.mark.parametrize("site", get_args(DelaySite))
 def test_a_delay_takes_its_time_and_changes_nothing(four_ranks: World, site: DelaySite) -> None:
     case = make_case(
-        schedule=ONCE, mesh=HSDP, engines=("fully_shard",), delays=(Delay(site=site, milliseconds=400),)
+        schedule=ONCE,
+        mesh=HSDP,
+        engines=("fully_shard",),
+        delays=(Delay(site=site, milliseconds=400),),
     )
     verdict = four_ranks.run(case)
     assert verdict.status is Status.PASS
@@ -478,30 +512,44 @@ def test_what_needs_cuda_is_told_in_one_line(four_ranks: World, reason: str, cas
 
 
 NO_EXPERIMENTS = {
-    "cannot be used together": make_case(wrap=configured(ROOT, communication=("custom_gather", "allocate"))),
+    "cannot be used together": make_case(
+        wrap=configured(ROOT, communication=("custom_gather", "allocate"))
+    ),
     "should only be set if not using native HSDP": make_case(
         wrap=configured(ROOT, communication=("hook_stream",)), mesh=HSDP
     ),
     "for parameters that backward does not need": make_case(
         wrap=configured("a", communication=("no_backward_unshard",))
     ),
-    "aborted while a forward is pending": make_case(schedule=(FORWARD, Abort(target="a"), BACKWARD)),
+    "aborted while a forward is pending": make_case(
+        schedule=(FORWARD, Abort(target="a"), BACKWARD)
+    ),
     "Do not call it between forward and backward": make_case(
         schedule=(FORWARD, AGAIN, Backward(which="oldest"), BACKWARD), finalize="wait"
     ),
     "Partial gradient reduction": make_case(
         schedule=(flag("requires_all_reduce", False), *TWO_STEPS), mesh=HSDP, finalize="async"
     ),
-    "param_dtype_override_fn names a dtype once": replace(KEPT, schedule=(Cast(dtype="float64"), *TWO_STEPS)),
-    "cannot be sharded evenly over 2 ranks on dim 1": make_case(wrap=configured(ROOT, shard_dim="last")),
+    "param_dtype_override_fn names a dtype once": replace(
+        KEPT, schedule=(Cast(dtype="float64"), *TWO_STEPS)
+    ),
+    "cannot be sharded evenly over 2 ranks on dim 1": make_case(
+        wrap=configured(ROOT, shard_dim="last")
+    ),
     "engines do not move tensors inside a dataclass": make_case(
-        replace(chain(a=Linear(out=4)), passing="dataclass"), inputs=replace(float_inputs(), on_host=True)
+        replace(chain(a=Linear(out=4)), passing="dataclass"),
+        inputs=replace(float_inputs(), on_host=True),
     ),
     "a checkpoint of 'm' would not see its 'features'": make_case(
         chain(m=called_by("features")), checkpoints=(Checkpoint(module="m"),)
     ),
     "a divide factor changes while gradients are reduced over one axis": make_case(
-        schedule=(flag("requires_all_reduce", False), FORWARD, BACKWARD, SetDivideFactor(factor=2.0)),
+        schedule=(
+            flag("requires_all_reduce", False),
+            FORWARD,
+            BACKWARD,
+            SetDivideFactor(factor=2.0),
+        ),
         mesh=HSDP,
     ),
 }
@@ -532,7 +580,9 @@ def apply():
 
     def allocated(self, *args, **kwargs):
         if self._group not in started:
-            raise dist.DistBackendError("communicator has not been initialized before mem pool creation")
+            raise dist.DistBackendError(
+                "communicator has not been initialized before mem pool creation"
+            )
         return allocate(self, *args, **kwargs)
 
     dist.barrier, collectives.ProcessGroupAllocMixin.allocate = first, allocated

@@ -1,4 +1,6 @@
-"""Mixed precision of stock torch is what the reference makes of it, bit for bit up to two ranks."""
+"""Mixed precision of stock torch is what the reference makes of it, bit for bit up to two
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,12 @@ POLICIES = {
     )
 }
 CHAIN = chain(
-    a=Linear(out=6), g=Activation(fn="gelu"), s=RawParameter(), n=RMSNorm(), m=MLP(hidden=7), l=LayerNorm()
+    a=Linear(out=6),
+    g=Activation(fn="gelu"),
+    s=RawParameter(),
+    n=RMSNorm(),
+    m=MLP(hidden=7),
+    l=LayerNorm(),
 )
 HSDP = Mesh(replicate=2, shard=1)
 OF_TORCH_2_13 = pytest.mark.skipif(
@@ -91,31 +98,47 @@ def variants() -> Iterator[tuple[str, Case]]:
     root_only = groups(ROOT, reshard=False)
     yield "accumulation", make_case(CHAIN, ACCUMULATED)
     yield "accumulation without resharding", make_case(CHAIN, ACCUMULATED, wrap=root_only)
-    yield "two forwards, one backward", make_case(CHAIN, (FORWARD, AGAIN, BACKWARD, STEP, FORWARD, BACKWARD))
+    yield (
+        "two forwards, one backward",
+        make_case(CHAIN, (FORWARD, AGAIN, BACKWARD, STEP, FORWARD, BACKWARD)),
+    )
     yield "hybrid sharding", make_case(CHAIN, mesh=HSDP)
     yield "hybrid accumulation", make_case(CHAIN, ACCUMULATED, mesh=HSDP)
     yield "one rank", make_case(CHAIN, mesh=1)
     yield "list groups", make_case(CHAIN, wrap=groups(("a", "m"), ROOT))
     yield "adam", make_case(CHAIN, optimizer=Optimizer(kind="adam", lr=0.01))
-    yield "attention", make_case(chain(a=Attention(heads=2), b=MLP(hidden=6)), inputs=float_inputs(4, seq=3))
+    yield (
+        "attention",
+        make_case(chain(a=Attention(heads=2), b=MLP(hidden=6)), inputs=float_inputs(4, seq=3)),
+    )
     yield (
         "checkpointing",
         make_case(
-            CHAIN, checkpoints=(Checkpoint(module="a"), Checkpoint(module="m", implementation="utils"))
+            CHAIN,
+            checkpoints=(Checkpoint(module="a"), Checkpoint(module="m", implementation="utils")),
         ),
     )
     yield (
         "freezing and unfreezing",
         make_case(
             CHAIN,
-            (*TWO_STEPS, SetRequiresGrad(target="m.up", value=True), ZERO, FORWARD, BACKWARD, STEP),
+            (
+                *TWO_STEPS,
+                SetRequiresGrad(target="m.up", value=True),
+                ZERO,
+                FORWARD,
+                BACKWARD,
+                STEP,
+            ),
             freezes=(Freeze(target="m.up"),),
         ),
     )
     yield (
         "a frozen module in half precision",
         make_case(
-            CHAIN, dtypes=(ParameterDtype(target="m", dtype="bfloat16"),), freezes=(Freeze(target="m"),)
+            CHAIN,
+            dtypes=(ParameterDtype(target="m", dtype="bfloat16"),),
+            freezes=(Freeze(target="m"),),
         ),
     )
 
@@ -124,15 +147,21 @@ VARIANTS = dict(variants())
 
 
 @pytest.mark.parametrize("case", VARIANTS.values(), ids=VARIANTS.keys())
-@pytest.mark.parametrize("policy", [BF16, Precision(param="float16"), Precision(reduce="bfloat16")], ids=str)
-def test_mixed_precision_meets_other_options(two_ranks: World, case: Case, policy: Precision) -> None:
+@pytest.mark.parametrize(
+    "policy", [BF16, Precision(param="float16"), Precision(reduce="bfloat16")], ids=str
+)
+def test_mixed_precision_meets_other_options(
+    two_ranks: World, case: Case, policy: Precision
+) -> None:
     if case.dtypes and policy.param is None:
         pytest.skip("nothing casts the inputs of the frozen module")
     case = in_precision(policy, case)
     assert_passes(two_ranks.run(case), "bitwise", "precision")
 
 
-@pytest.mark.parametrize("mesh", [Mesh(shard=3), Mesh(shard=4), Mesh(replicate=2, shard=2)], ids=str)
+@pytest.mark.parametrize(
+    "mesh", [Mesh(shard=3), Mesh(shard=4), Mesh(replicate=2, shard=2)], ids=str
+)
 @pytest.mark.parametrize("schedule", [TWO_STEPS, ACCUMULATED], ids=["two steps", "accumulation"])
 def test_larger_meshes_differ_by_rounding(four_ranks: World, mesh: Mesh, schedule: tuple) -> None:
     for policy in (BF16, Precision(param="float16"), Precision(reduce="bfloat16")):
@@ -172,9 +201,13 @@ def test_one_submodule_may_be_in_half_precision(two_ranks: World) -> None:
 
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 @pytest.mark.parametrize("policy", [None, BF16], ids=str)
-def test_a_model_may_be_cast_before_its_first_forward(two_ranks: World, kind: str, policy: Precision) -> None:
+def test_a_model_may_be_cast_before_its_first_forward(
+    two_ranks: World, kind: str, policy: Precision
+) -> None:
     optimizer = Optimizer(kind=kind, lr=0.01, foreach=True)  # type: ignore[arg-type]
-    case = make_case(chain(a=MLP(hidden=16)), (Cast(dtype="float64"), *TWO_STEPS), optimizer=optimizer)
+    case = make_case(
+        chain(a=MLP(hidden=16)), (Cast(dtype="float64"), *TWO_STEPS), optimizer=optimizer
+    )
     verdict = two_ranks.run(in_precision(policy, case))
     assert_passes(verdict)
     assert set(verdict.notes) == {"ddp"}
@@ -189,9 +222,15 @@ def test_a_cast_after_the_first_forward_is_outside_the_contract(two_ranks: World
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("use_orig_params", [False, True])
 @pytest.mark.parametrize("schedule", [TWO_STEPS, ACCUMULATED], ids=["two steps", "accumulation"])
-def test_fsdp1_has_one_policy(two_ranks: World, dtype: Dtype, use_orig_params: bool, schedule: tuple) -> None:
-    options = FSDP1(precision=Precision(param=dtype, reduce="float32"), use_orig_params=use_orig_params)
-    verdict = two_ranks.run(make_case(CHAIN, schedule, engines=("fsdp1", "fully_shard"), fsdp1=options))
+def test_fsdp1_has_one_policy(
+    two_ranks: World, dtype: Dtype, use_orig_params: bool, schedule: tuple
+) -> None:
+    options = FSDP1(
+        precision=Precision(param=dtype, reduce="float32"), use_orig_params=use_orig_params
+    )
+    verdict = two_ranks.run(
+        make_case(CHAIN, schedule, engines=("fsdp1", "fully_shard"), fsdp1=options)
+    )
     assert_passes(verdict, "bitwise", "precision")
     assert verdict.notes == {
         "fully_shard": "not applicable: the mixed precision of the case is that of FSDP1"
@@ -203,7 +242,9 @@ def test_fsdp1_has_one_policy(two_ranks: World, dtype: Dtype, use_orig_params: b
 def test_a_group_that_is_frozen_at_first_cannot_be_trained_in_half_precision(
     two_ranks: World, policy: Precision
 ) -> None:
-    """``_init_mp_dtypes`` of the first forward finds no trainable parameter to take the dtypes of."""
+    """``_init_mp_dtypes`` of the first forward finds no trainable parameter to take the dtypes
+    of.
+    """
     schedule = (*TWO_STEPS[:4], SetRequiresGrad(target="a", value=True), AGAIN, BACKWARD, STEP)
     case = make_case(schedule=schedule, freezes=(Freeze(target="a"),))
     verdict = two_ranks.run(in_precision(policy, case))
@@ -220,15 +261,27 @@ def test_reduce_dtype_is_ignored_by_a_group_that_is_frozen_at_first(two_ranks: W
 
 
 @OF_TORCH_2_13
-def test_gradients_that_begin_in_the_last_microbatch_do_not_meet_accumulated_ones(two_ranks: World) -> None:
-    """Those have ``reduce_dtype`` already, and ``foreach_reduce`` asserts one dtype for all of a group."""
+def test_gradients_that_begin_in_the_last_microbatch_do_not_meet_accumulated_ones(
+    two_ranks: World,
+) -> None:
+    """Those have ``reduce_dtype`` already, and ``foreach_reduce`` asserts one dtype for all of a
+    group.
+    """
     model = Block(
         children=children(a=Linear(out=4), b=Linear(out=3)),
         nodes=(call("h", "a", "x"), call("g", "b", "x")),
         outputs=("h", "g"),
         returns="tuple",
     )
-    schedule = (NO_SYNC, Forward(outputs=(0,)), BACKWARD, SYNC, Forward(outputs=(1,)), BACKWARD, STEP)
+    schedule = (
+        NO_SYNC,
+        Forward(outputs=(0,)),
+        BACKWARD,
+        SYNC,
+        Forward(outputs=(1,)),
+        BACKWARD,
+        STEP,
+    )
     case = make_case(model, schedule, wrap=groups(ROOT))
     verdict = two_ranks.run(in_precision(BF16, case))
     assert verdict.status is Status.CRASH
@@ -238,7 +291,9 @@ def test_gradients_that_begin_in_the_last_microbatch_do_not_meet_accumulated_one
 
 @OF_TORCH_2_13
 def test_a_list_group_that_runs_in_part_casts_the_output_of_the_root(two_ranks: World) -> None:
-    """``_force_complete_incomplete_states`` applies the group's ``output_dtype`` to what the root returns."""
+    """``_force_complete_incomplete_states`` applies the group's ``output_dtype`` to what the root
+    returns.
+    """
     model = Block(
         children=children(a=Linear(out=5), b=Linear(out=5), c=Linear(out=3)),
         nodes=(call("h", "a", "x"), call("g", "c", "h")),

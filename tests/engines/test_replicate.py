@@ -20,9 +20,13 @@ from fuzzshard.world import World
 NO_SYNC, SYNC = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
 UNFREEZE = SetRequiresGrad(target="a", value=True)
 UNUSED = Block(
-    children=children(a=Linear(out=5), unused=Linear(out=5)), nodes=(call("h", "a", "x"),), outputs=("h",)
+    children=children(a=Linear(out=5), unused=Linear(out=5)),
+    nodes=(call("h", "a", "x"),),
+    outputs=("h",),
 )
-METHOD = Block(children=children(a=Linear(out=5)), nodes=(call("h", "a", "x"),), outputs=("h",), method="go")
+METHOD = Block(
+    children=children(a=Linear(out=5)), nodes=(call("h", "a", "x"),), outputs=("h",), method="go"
+)
 
 
 def both(model: Block | None = None, schedule: Any = TWO_STEPS, **options: Any) -> Case:
@@ -64,7 +68,9 @@ BEFORE_CONSTRUCTION = {
 
 
 @pytest.mark.parametrize("case", BEFORE_CONSTRUCTION.values(), ids=BEFORE_CONSTRUCTION.keys())
-def test_what_comes_before_the_first_forward_comes_before_construction(four_ranks: World, case: Case) -> None:
+def test_what_comes_before_the_first_forward_comes_before_construction(
+    four_ranks: World, case: Case
+) -> None:
     assert not_applicable(case, "ddp")
     verdict = four_ranks.run(case)
     assert (verdict.status, verdict.notes) == (Status.PASS, {})

@@ -1,4 +1,6 @@
-"""Tensor parallelism under ``fully_shard`` trains as the plain module does, on meshes of several axes."""
+"""Tensor parallelism under ``fully_shard`` trains as the plain module does, on meshes of several
+axes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,17 @@ from cases import (
 )
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.case import (
+    Case,
+    Checkpoint,
+    Freeze,
+    Inputs,
+    Mesh,
+    Optimizer,
+    TensorSpec,
+    Tie,
+    WrapGroup,
+)
 from fuzzshard.case.graph import Block, TensorOp
 from fuzzshard.case.options import Precision, TensorParallel
 from fuzzshard.case.validate import validate
@@ -84,7 +96,9 @@ TRANSFORMER = chain(
 
 
 def plan(*, sequence: bool) -> tuple[TensorParallel, ...]:
-    """The plan of a transformer; with ``sequence`` norms and residuals are sharded along the sequence."""
+    """The plan of a transformer; with ``sequence`` norms and residuals are sharded along the
+    sequence.
+    """
     inside: Any = {"input": "sequence"} if sequence else {}
     outside: Any = {"output": "sequence"} if sequence else {}
     norms = ("layer.norm", "layer.rms", "norm") if sequence else ()
@@ -103,7 +117,11 @@ def transformer(*, sequence: bool = False, mesh: Mesh = SQUARE, **options: Any) 
     """Two steps of a tied transformer of one layer."""
     defaults: dict[str, Any] = {"ties": TIE, "wrap": groups("layer", ROOT), "optimizer": ADAM}
     return make_case(
-        TRANSFORMER, mesh=mesh, inputs=IDS, tensor_parallel=plan(sequence=sequence), **{**defaults, **options}
+        TRANSFORMER,
+        mesh=mesh,
+        inputs=IDS,
+        tensor_parallel=plan(sequence=sequence),
+        **{**defaults, **options},
     )
 
 
@@ -117,7 +135,12 @@ def joined(op: Any, *plans: TensorParallel, seq: int = 0) -> Case:
     """``op`` over the results of two linears."""
     model = Block(
         children=children(a=Linear(out=4), b=Linear(out=4), c=Linear(out=3)),
-        nodes=(call("h", "a", "x"), call("k", "b", "x"), tensor_op("y", op, "h", "k"), call("z", "c", "y")),
+        nodes=(
+            call("h", "a", "x"),
+            call("k", "b", "x"),
+            tensor_op("y", op, "h", "k"),
+            call("z", "c", "y"),
+        ),
         outputs=("z",),
     )
     return make_case(model, mesh=SQUARE, tensor_parallel=plans, inputs=float_inputs(seq=seq))
@@ -130,7 +153,8 @@ CASES = {
     "sequence parallel norms and dyadic values": transformer(sequence=True, values="dyadic"),
     "checkpointed layers": transformer(sequence=True, checkpoints=(Checkpoint(module="layer"),)),
     "frozen norms and projections": transformer(
-        sequence=True, freezes=(Freeze(target="layer.norm"), Freeze(target="layer.up", after_wrap=True))
+        sequence=True,
+        freezes=(Freeze(target="layer.norm"), Freeze(target="layer.up", after_wrap=True)),
     ),
     "parameters that no group manages": transformer(sequence=True, wrap=groups("layer.attention")),
     "HSDP": transformer(sequence=True, mesh=Mesh(replicate=2, shard=1, tensor=2)),
@@ -141,7 +165,9 @@ CASES = {
     "uneven shards": pair(),
     "uneven shards of an output": pair(colwise("a"), colwise("b")),
     "even plain shards": pair(colwise("a", local_output=True), rowwise("b"), width=6),
-    "a whole activation between": pair(colwise("a", output="replicate"), rowwise("b", input="replicate")),
+    "a whole activation between": pair(
+        colwise("a", output="replicate"), rowwise("b", input="replicate")
+    ),
     "modules outside the plan": pair(rowwise("a", input="replicate")),
     "an embedding in columns": make_case(
         chain(e=Embedding(vocab=7, dim=5), b=Linear(out=3)),
@@ -173,7 +199,9 @@ CASES = {
     "manual unshard and reshard": pair(schedule=(Unshard(), FORWARD, Reshard(), BACKWARD, STEP)),
     "offload": pair(wrap=(WrapGroup(modules=(ROOT,), offload="unpinned"),)),
     "mixed precision": pair(
-        wrap=(WrapGroup(modules=(ROOT,), precision=Precision(param="bfloat16", reduce="float32")),),
+        wrap=(
+            WrapGroup(modules=(ROOT,), precision=Precision(param="bfloat16", reduce="float32")),
+        ),
         engines=("fully_shard",),
     ),
     "a forward of one module": pair(
@@ -198,7 +226,9 @@ def test_rounding_raises_no_alarm(four_ranks: World, seed: int) -> None:
     assert four_ranks.run(case).status is Status.PASS
 
 
-@pytest.mark.parametrize("mesh", [Mesh(pipeline=2, shard=2), Mesh(pipeline=1, replicate=2, shard=2)])
+@pytest.mark.parametrize(
+    "mesh", [Mesh(pipeline=2, shard=2), Mesh(pipeline=1, replicate=2, shard=2)]
+)
 def test_slices_of_a_pipeline_train_side_by_side(four_ranks: World, mesh: Mesh) -> None:
     verdict = four_ranks.run(make_case(mesh=mesh))
     assert verdict.status is Status.PASS

@@ -19,7 +19,17 @@ Event = dict[str, Any]
 
 @contextlib.contextmanager
 def campaign(corpus: Path, *arguments: object) -> Iterator[Campaign]:
-    command = [sys.executable, "-m", "fuzzshard", "run", "--json", "--device", "cpu", "--world-size", 2]
+    command = [
+        sys.executable,
+        "-m",
+        "fuzzshard",
+        "run",
+        "--json",
+        "--device",
+        "cpu",
+        "--world-size",
+        2,
+    ]
     command += ["--corpus", corpus, "--seed", 1, *arguments]
     with subprocess.Popen(
         [str(word) for word in command],

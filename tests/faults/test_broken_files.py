@@ -1,4 +1,6 @@
-"""A file that holds no case, or one that is too large, costs one line and exit code 2, never a traceback."""
+"""A file that holds no case, or one that is too large, costs one line and exit code 2, never a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def assert_one_line(result: subprocess.CompletedProcess[str], *texts: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("command", "name"), [*(("show", name) for name in BROKEN), ("repro", "newer"), ("shrink", "truncated")]
+    ("command", "name"),
+    [*(("show", name) for name in BROKEN), ("repro", "newer"), ("shrink", "truncated")],
 )
 def test_a_broken_file_is_one_line_that_names_it(tmp_path: Path, command: str, name: str) -> None:
     data, problem = BROKEN[name]
@@ -58,7 +61,9 @@ def test_a_path_that_is_not_there_is_one_line(tmp_path: Path, command: str) -> N
 
 
 @pytest.mark.parametrize("size", [(), ("--world-size", 2)])
-def test_shrinking_starts_no_world_for_a_mesh_it_has_no_ranks_for(tmp_path: Path, size: tuple) -> None:
+def test_shrinking_starts_no_world_for_a_mesh_it_has_no_ranks_for(
+    tmp_path: Path, size: tuple
+) -> None:
     file = write(tmp_path, "large", LARGE)
     assert_one_line(fuzzshard("shrink", file, "--device", "cpu", *size), "the mesh needs 64 ranks")
 

@@ -120,8 +120,20 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replayed(corpus: Path, *arguments: object) -> tuple[int, str]:
-    command = [sys.executable, "-m", "fuzzshard", "replay", corpus, "--device", "cpu", "--json", *arguments]
-    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "fuzzshard",
+        "replay",
+        corpus,
+        "--device",
+        "cpu",
+        "--json",
+        *arguments,
+    ]
+    result = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=60, check=False
+    )
     return result.returncode, json.loads(result.stdout)["outcome"]
 
 

@@ -17,7 +17,9 @@ from fuzzshard.journal.schema import FORMAT, JOURNAL_FILE, connect
 WRONG_GRADIENT = Path(__file__).parents[1] / "planted" / "faults" / "wrong_gradient.py"
 
 
-def test_a_campaign_killed_with_all_its_ranks_goes_on_and_saves_its_finding_once(tmp_path: Path) -> None:
+def test_a_campaign_killed_with_all_its_ranks_goes_on_and_saves_its_finding_once(
+    tmp_path: Path,
+) -> None:
     corpus = tmp_path / "corpus"
     limits = ("--max-findings", 1, "--engine", "fully_shard", "--no-shrink", "--confirm", 1)
     options = (*limits, "--preload", WRONG_GRADIENT)
@@ -43,14 +45,28 @@ def test_a_campaign_killed_with_all_its_ranks_goes_on_and_saves_its_finding_once
     (file,) = entry_files([corpus])
     assert (str(file.parent), saved.script_fails) == (saved.path, True)
     assert read_entry(file).confirmed is not None
-    assert [(known["new"], known["path"]) for known in finished["findings"]] == [(True, saved.path)]
+    assert [(known["new"], known["path"]) for known in finished["findings"]] == [
+        (True, saved.path)
+    ]
     assert (finished["exit_code"], finished["reason"]) == (1, "1 distinct findings")
 
 
 def refused(capsys: pytest.CaptureFixture[str], corpus: Path) -> tuple[int | str | None, str]:
     """The exit code and the one line of a campaign that cannot begin."""
     with pytest.raises(SystemExit) as ended:
-        main(["run", "--device", "cpu", "--world-size", "2", "--max-cases", "1", "--corpus", str(corpus)])
+        main(
+            [
+                "run",
+                "--device",
+                "cpu",
+                "--world-size",
+                "2",
+                "--max-cases",
+                "1",
+                "--corpus",
+                str(corpus),
+            ]
+        )
     out, error = capsys.readouterr()
     assert out == ""
     (line,) = error.splitlines()
@@ -58,7 +74,9 @@ def refused(capsys: pytest.CaptureFixture[str], corpus: Path) -> tuple[int | str
 
 
 @pytest.mark.parametrize("damage", ["text", "newer", "cut"])
-def test_a_journal_that_cannot_be_read_is_one_line_and_stays_as_it_is(tmp_path, capsys, damage) -> None:
+def test_a_journal_that_cannot_be_read_is_one_line_and_stays_as_it_is(
+    tmp_path, capsys, damage
+) -> None:
     file = tmp_path / JOURNAL_FILE
     if damage == "text":
         file.write_text("these are notes")

@@ -1,4 +1,6 @@
-"""What becomes of CUDA ranks that hang, and of those that an error of a kernel has made useless."""
+"""What becomes of CUDA ranks that hang, and of those that an error of a kernel has made
+useless.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_a_hang_on_nccl_is_told_right_at_its_deadline_and_its_desync_is_named() 
     observed = verdict.findings[0].observed
     assert "rank 0 waits in all_gather" in observed
     assert "rank 1 has not joined it and is in no collective in op 0 (forward)" in observed
-    kinds = {entry["profiling_name"] for entry in json.loads(verdict.recordings["rank1"])["entries"]}
+    kinds = {
+        entry["profiling_name"] for entry in json.loads(verdict.recordings["rank1"])["entries"]
+    }
     assert kinds > {"nccl:_all_gather_base"}
 
 
@@ -71,7 +75,11 @@ def test_a_hang_on_nccl_is_told_right_at_its_deadline_and_its_desync_is_named() 
             "torch.zeros(2, device='cuda')[torch.tensor([5], device='cuda')].sum().item()",
             "device-side assert triggered",
         ),
-        ("torch.cuda._sleep(1); torch.zeros(2, device='cuda')[torch.tensor([5], device='cuda')]", ""),
+        (
+            "torch.cuda._sleep(1); torch.zeros(2, device='cuda')[torch.tensor([5], "
+            "device='cuda')]",
+            "",
+        ),
     ],
     ids=["at once", "noticed later"],
 )
@@ -90,14 +98,18 @@ def test_an_error_of_a_kernel_is_a_crash_that_costs_the_ranks(
 
 
 def test_a_device_without_memory_accuses_nobody(suffers: Callable[[str], World]) -> None:
-    scarce = "torch.cuda.set_per_process_memory_fraction(1e-5); torch.empty(1 << 28, device='cuda')"
+    scarce = (
+        "torch.cuda.set_per_process_memory_fraction(1e-5); torch.empty(1 << 28, device='cuda')"
+    )
     with suffers(scarce) as world:
         verdict = world.run(make_case(mesh=RANKS, engines=("fully_shard",)))
     assert (verdict.status, verdict.findings) == (Status.INFRA, ())
     assert "CUDA out of memory" in verdict.message
 
 
-def test_a_request_for_more_than_the_device_has_accuses_the_engine(suffers: Callable[[str], World]) -> None:
+def test_a_request_for_more_than_the_device_has_accuses_the_engine(
+    suffers: Callable[[str], World],
+) -> None:
     with suffers("torch.empty(1 << 50, device='cuda')") as world:
         verdict = world.run(make_case(mesh=RANKS, engines=("fully_shard",)))
     assert (verdict.status, verdict.findings[0].engine) == (Status.CRASH, "fully_shard")

@@ -28,7 +28,9 @@ CASES = {name: case for name, case in CASES.items() if case.mesh.size <= RANKS}
 
 
 def _passes_dataclass(case: Case) -> bool:
-    return any(isinstance(m, Block) and "dataclass" in (m.returns, m.passing) for _, m in walk(case.model))
+    return any(
+        isinstance(m, Block) and "dataclass" in (m.returns, m.passing) for _, m in walk(case.model)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,9 @@ def test_a_planted_divergence_is_found_on_cuda() -> None:
     "leaks",
     [
         False,
-        pytest.param(True, marks=pytest.mark.xfail(reason="not found with torch 2.11; why is unknown")),
+        pytest.param(
+            True, marks=pytest.mark.xfail(reason="not found with torch 2.11; why is unknown")
+        ),
     ],
 )
 def test_memory_that_every_run_keeps_on_the_device_is_found(*, leaks: bool) -> None:

@@ -32,7 +32,9 @@ def test_without_guidance_the_stream_is_the_plain_one():
 
 def test_a_guided_stream_depends_on_the_seed_and_on_what_it_is_told():
     def take(seed, passes=lambda case: True):
-        return run(guided("features", fresh(seed), seed, world_size=WORLD, worlds=16), 30, passes=passes)
+        return run(
+            guided("features", fresh(seed), seed, world_size=WORLD, worlds=16), 30, passes=passes
+        )
 
     assert take(SEED) == take(SEED)
     assert take(SEED) != take(SEED + 1)
@@ -82,7 +84,9 @@ def test_no_case_is_given_twice():
 
 def test_guidance_runs_more_of_what_is_seldom_drawn():
     plain = [features(case) for case in draw_cases(SEED + 1, 300, world_size=WORLD)]
-    seldom = {f for f in ALL_FEATURES if 0 < sum(f in present for present in plain) / len(plain) < 0.06}
+    seldom = {
+        f for f in ALL_FEATURES if 0 < sum(f in present for present in plain) / len(plain) < 0.06
+    }
 
     def per_case(cases):
         return sum(len(present & seldom) for present in cases) / len(cases)
@@ -119,7 +123,9 @@ def test_what_is_told_about_an_unknown_case_is_ignored():
 
 
 def test_a_share_of_the_cases_is_run_as_the_strategies_draw_it():
-    """Of these, plain draws and winners among drawn candidates; at least a quarter, in expectation."""
+    """Of these, plain draws and winners among drawn candidates; at least a quarter, in
+    expectation.
+    """
     stream = GuidedStream(fresh(), SEED, world_size=WORLD)
     drawn = set(draw_cases(SEED, 550, world_size=WORLD))
     run(stream, 20)
@@ -130,4 +136,6 @@ def test_a_share_of_the_cases_is_run_as_the_strategies_draw_it():
 
 def test_guidance_imports_no_torch():
     code = "import fuzzshard.guidance, sys; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=True
+    )

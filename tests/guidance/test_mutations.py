@@ -1,4 +1,6 @@
-"""Every mutation yields valid cases, most of the time; and the kinds reach what they are named after."""
+"""Every mutation yields valid cases, most of the time; and the kinds reach what they are named
+after.
+"""
 
 import dataclasses
 from random import Random
@@ -44,7 +46,13 @@ def outcomes():
     return found
 
 
-NEEDS_LUCK = {"partial_loss": 0.06, "splice_model": 0.1, "regroup": 0.1, "tie": 0.1, "prefetch": 0.1}
+NEEDS_LUCK = {
+    "partial_loss": 0.06,
+    "splice_model": 0.1,
+    "regroup": 0.1,
+    "tie": 0.1,
+    "prefetch": 0.1,
+}
 """Few parents have several outputs, two groups, equal shapes, or a block that fits elsewhere."""
 
 
@@ -79,7 +87,10 @@ SMALL = Case(
     seed=1,
     model=Block(
         children=(Child(name="a", module=Linear(out=4)), Child(name="b", module=Linear(out=4))),
-        nodes=(Call(name="h0", module="a", args=("x",)), Call(name="h1", module="b", args=("h0",))),
+        nodes=(
+            Call(name="h0", module="a", args=("x",)),
+            Call(name="h1", module="b", args=("h0",)),
+        ),
         outputs=("h1",),
     ),
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
@@ -133,7 +144,10 @@ def test_a_kind_of_mutation_reaches_what_it_is_for(kind, reaches):
     ("schedule", "why"),
     [
         ((Forward(), Step()), "nothing is differentiated"),
-        ((Forward(), Backward(), Forward(), Step()), "a step changes parameters under a pending loss"),
+        (
+            (Forward(), Backward(), Forward(), Step()),
+            "a step changes parameters under a pending loss",
+        ),
         (
             (SetRequiresGrad(target="", value=False), Forward(), Backward()),
             "the loss does not depend on anything trainable",
@@ -148,7 +162,14 @@ def test_a_mutant_does_not_outgrow_the_limits():
     mutant, rng = SMALL, Random(SEED)
     for _ in range(100):
         mutant = (
-            mutated(rng.choice(("duplicate", "add_module", "splice")), rng, mutant, SMALL, 2, cuda=False)
+            mutated(
+                rng.choice(("duplicate", "add_module", "splice")),
+                rng,
+                mutant,
+                SMALL,
+                2,
+                cuda=False,
+            )
             or mutant
         )
     assert len(mutant.schedule) <= MAX_OPS

@@ -38,7 +38,11 @@ def test_what_was_seen_often_is_less_rare():
     seen = Conjunctions()
     for _ in range(20):
         seen.add(present(0, 1, 2))
-    assert seen.rarity(present(0, 1, 2)) < seen.rarity(present(0, 1, 3)) < seen.rarity(present(3, 4, 5))
+    assert (
+        seen.rarity(present(0, 1, 2))
+        < seen.rarity(present(0, 1, 3))
+        < seen.rarity(present(3, 4, 5))
+    )
 
 
 def test_a_case_without_features_is_not_rare():

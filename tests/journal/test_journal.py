@@ -49,11 +49,27 @@ def test_a_journal_holds_what_was_recorded(tmp_path):
     path = tmp_path / JOURNAL_FILE
     journal = writer(path)
     journal.record(WorldStarted(info={"torch": "2.13.0"}, elapsed=1.0))
-    judge(journal, 0, new_features=(A, B), new_pairs=((A, B),), points=(("fsdp.py", 1, 2),), new_points=1)
+    judge(
+        journal,
+        0,
+        new_features=(A, B),
+        new_pairs=((A, B),),
+        points=(("fsdp.py", 1, 2),),
+        new_points=1,
+    )
     judge(journal, 1, status=Status.REJECTED, refused=("ddp: no",), idle=0.25)
-    judge(journal, 2, status=Status.REJECTED, refused=("ddp: no", "fsdp1: no"), world=1, features=(A, C))
+    judge(
+        journal,
+        2,
+        status=Status.REJECTED,
+        refused=("ddp: no", "fsdp1: no"),
+        world=1,
+        features=(A, C),
+    )
     journal.record(CaseStarted(index=3, elapsed=20.0))
-    journal.record(FindingHit(index=2, signature="s", path="x/findings/slug", hits=2, elapsed=21.0))
+    journal.record(
+        FindingHit(index=2, signature="s", path="x/findings/slug", hits=2, elapsed=21.0)
+    )
     journal.record(FindingHit(index=2, signature="s", path="findings/slug", hits=3, elapsed=21.0))
     journal.record(PhaseChanged(phase="running", elapsed=22.0))
     with History(path) as history:  # while it is being written
@@ -109,10 +125,23 @@ def test_the_end_of_a_session_is_in_its_row(tmp_path):
     path = tmp_path / JOURNAL_FILE
     connection = connect(path)
     journal = JournalWriter(path, connection, start())
-    counts: dict = {"cases": 0, "cases_per_second": 0.0, "overhead": 0.0, "counts": {}, "findings": ()}
+    counts: dict = {
+        "cases": 0,
+        "cases_per_second": 0.0,
+        "overhead": 0.0,
+        "counts": {},
+        "findings": (),
+    }
     seen: dict = {"features_seen": 0, "features_total": 0, "features_unseen": (), "pairs_seen": 0}
     finished = CampaignFinished(
-        reason="time is up", exit_code=0, seed=7, unresolved=(), refusals=(), complete=True, **counts, **seen
+        reason="time is up",
+        exit_code=0,
+        seed=7,
+        unresolved=(),
+        refusals=(),
+        complete=True,
+        **counts,
+        **seen,
     )
     journal.record(finished)
     connection.close()
@@ -120,11 +149,19 @@ def test_the_end_of_a_session_is_in_its_row(tmp_path):
     with History(path) as history:
         (session,) = history.sessions()
         assert (session.reason, session.exit_code, session.complete) == ("time is up", 0, True)
-        assert [told.event for told in history.events(session.id, "campaign_finished")] == [finished]
+        assert [told.event for told in history.events(session.id, "campaign_finished")] == [
+            finished
+        ]
 
 
 def test_a_new_finding_is_something_new_and_a_duplicate_is_not(tmp_path):
-    saved: dict = {"signature": "s", "path": "p", "replay_command": "", "script": "", "script_fails": True}
+    saved: dict = {
+        "signature": "s",
+        "path": "p",
+        "replay_command": "",
+        "script": "",
+        "script_fails": True,
+    }
     saved |= {"leaves_before": 1, "leaves_after": 1, "runs": 3, "reproduced": 3}
     saved |= {"shrink_evaluations": 0, "shrink_finished": True}
     path = tmp_path / JOURNAL_FILE
@@ -135,7 +172,9 @@ def test_a_new_finding_is_something_new_and_a_duplicate_is_not(tmp_path):
         assert history.sessions()[0].last_new == 5.0
 
 
-@pytest.mark.parametrize("content", [b"not a database at all", b"SQLite format 3\0" + b"\xff" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"not a database at all", b"SQLite format 3\0" + b"\xff" * 5000]
+)
 def test_a_damaged_journal_is_refused_in_one_line_and_left_as_it_is(tmp_path, content):
     path = tmp_path / JOURNAL_FILE
     path.write_bytes(content)
@@ -160,7 +199,9 @@ def test_a_journal_cut_short_is_refused_by_whoever_reads_it(tmp_path):
 def test_a_newer_journal_and_a_foreign_database_are_refused(tmp_path):
     path = tmp_path / JOURNAL_FILE
     connect(path).execute(f"PRAGMA user_version = {FORMAT + 1}").connection.close()
-    with pytest.raises(InvalidJournal, match=f"format {FORMAT + 1} and this fuzzshard knows {FORMAT}"):
+    with pytest.raises(
+        InvalidJournal, match=f"format {FORMAT + 1} and this fuzzshard knows {FORMAT}"
+    ):
         connect(path)
     foreign = tmp_path / "foreign.sqlite"
     sqlite3.connect(foreign).execute("CREATE TABLE t (x)").connection.close()

@@ -24,7 +24,9 @@ def torch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 
 @pytest.fixture
-def torch_module(torch_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+def torch_module(
+    torch_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], ModuleType]:
     """Adds a module of its own to torch: ``torch.made_up``."""
 
     def add(text: str) -> ModuleType:

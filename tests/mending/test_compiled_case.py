@@ -7,13 +7,17 @@ from pathlib import Path
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.world import World, WorldConfig
 
-ENTRY = Path(__file__).parents[2] / "corpus/findings/crash-fully_shard-RuntimeError-in-run-0aa04f81/case.json"
+ENTRY = (
+    Path(__file__).parents[2]
+    / "corpus/findings/crash-fully_shard-RuntimeError-in-run-0aa04f81/case.json"
+)
 
 
 def test_a_compiled_case_is_traced_anew_where_mends_come_and_go() -> None:
     case = read_entry(ENTRY).case
     with World(WorldConfig(size=2)) as world:
         found = [
-            world.run(case, mends=mends).status for mends in ((), ("traced_dropout_gradient_strides",), ())
+            world.run(case, mends=mends).status
+            for mends in ((), ("traced_dropout_gradient_strides",), ())
         ]
     assert found == ["CRASH", "PASS", "CRASH"]

@@ -99,6 +99,7 @@ def test_ranks_go_on_after_a_mend_was_taken_off_and_the_fault_is_back(tmp_path: 
     cures = mend_file(tmp_path, "cures", CURES)
     with World(WorldConfig(size=2, preload=(str(FAULTS / "wrong_gradient.py"),))) as world:
         statuses = [
-            world.run(clean_case(2), mends=on).status for on in ((), (str(cures),), (), (str(cures),))
+            world.run(clean_case(2), mends=on).status
+            for on in ((), (str(cures),), (), (str(cures),))
         ]
     assert statuses == [Status.DIVERGENCE, Status.PASS, Status.DIVERGENCE, Status.PASS]

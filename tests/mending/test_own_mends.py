@@ -108,7 +108,10 @@ def test_mends_of_ones_own_come_beside_those_that_fuzzshard_has(tmp_path: Path) 
 
 
 def test_mends_of_ones_own_that_change_what_others_change_are_said(tmp_path: Path) -> None:
-    target, old = "torch.nn.modules.linear:Linear.forward", "return F.linear(input, self.weight, self.bias)"
+    target, old = (
+        "torch.nn.modules.linear:Linear.forward",
+        "return F.linear(input, self.weight, self.bias)",
+    )
     for slug in ("one", "two"):
         mend_file(tmp_path / slug, slug, f"EDITS = (Edit({target!r}, {old!r}, 'return 0'),)")
     mend_file(tmp_path / "two", "unfit", f"EDITS = (Edit({target!r}, 'gone', 'return 0'),)")
@@ -162,9 +165,15 @@ def letters(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def said_by_torch() -> str:
-    """The letters of all of torch's Python: what lines and markup are between words does not count."""
-    folder = Path(find_function("torch.utils.checkpoint:set_checkpoint_early_stop").file).parents[1]
-    return "".join(letters(file.read_text(errors="replace")) for file in sorted(folder.rglob("*.py")))
+    """The letters of all of torch's Python: what lines and markup are between words does not
+    count.
+    """
+    folder = Path(find_function("torch.utils.checkpoint:set_checkpoint_early_stop").file).parents[
+        1
+    ]
+    return "".join(
+        letters(file.read_text(errors="replace")) for file in sorted(folder.rglob("*.py"))
+    )
 
 
 @each_mend

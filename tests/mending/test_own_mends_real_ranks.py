@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, ZERO, call, children, groups, make_case, tensor_op
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    ZERO,
+    call,
+    children,
+    groups,
+    make_case,
+    tensor_op,
+)
 
 from fuzzshard.case.case import Checkpoint, Mesh, WrapGroup
 from fuzzshard.case.graph import Block
@@ -28,7 +40,9 @@ def test_a_list_group_reduces_once_in_a_backward_without_all_reduce(two_ranks: W
         assert verdict.status is Status.PASS, verdict.findings
 
 
-def test_a_recomputation_casts_the_outputs_of_a_module_whose_backward_has_begun(two_ranks: World) -> None:
+def test_a_recomputation_casts_the_outputs_of_a_module_whose_backward_has_begun(
+    two_ranks: World,
+) -> None:
     model = Block(
         children=children(a=Linear(out=5), act=Activation()),
         nodes=(call("h0", "a", "x"), call("h1", "act", "h0"), call("h2", "a", "h1")),
@@ -55,7 +69,11 @@ def test_a_compiled_model_trains_a_parameter_that_is_thawed(two_ranks: World) ->
 def test_a_compiled_dropout_in_eval_mode_passes_gradients_under_no_grad(two_ranks: World) -> None:
     model = Block(
         children=children(a=Linear(out=5), d=Dropout()),
-        nodes=(call("h", "a", "x"), call("k", "d", "h", grad=False), tensor_op("s", "add", "h", "k")),
+        nodes=(
+            call("h", "a", "x"),
+            call("k", "d", "h", grad=False),
+            tensor_op("s", "add", "h", "k"),
+        ),
         outputs=("s",),
     )
     schedule = (SetMode(train=False), FORWARD, BACKWARD)

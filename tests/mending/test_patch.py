@@ -1,4 +1,6 @@
-"""Mends on this process's torch: on a module of torch that a test has made up, and on torch itself."""
+"""Mends on this process's torch: on a module of torch that a test has made up, and on torch
+itself.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ class Switch:
         """The names of mends with these bodies."""
         self._written += len(bodies)
         return tuple(
-            str(mend_file(self._folder, f"mend_{self._written}_{number}", body, component=component))
+            str(
+                mend_file(
+                    self._folder, f"mend_{self._written}_{number}", body, component=component
+                )
+            )
             for number, body in enumerate(bodies)
         )
 
@@ -41,7 +47,9 @@ class Switch:
 
     def edit(self, *edits: tuple[str, str, str]) -> None:
         """Puts one mend on with edits of ``torch.made_up``: function, old lines, new lines."""
-        made = ", ".join(f"Edit('torch.made_up:{name}', {old!r}, {new!r})" for name, old, new in edits)
+        made = ", ".join(
+            f"Edit('torch.made_up:{name}', {old!r}, {new!r})" for name, old, new in edits
+        )
         self.on(*self.write(f"EDITS = ({made},)"))
 
     def off(self) -> None:
@@ -55,7 +63,9 @@ def switch(tmp_path: Path) -> Iterator[Switch]:
     switch.off()
 
 
-def test_whoever_holds_a_function_runs_the_edited_lines(torch_module: AddModule, switch: Switch) -> None:
+def test_whoever_holds_a_function_runs_the_edited_lines(
+    torch_module: AddModule, switch: Switch
+) -> None:
     made_up = torch_module(
         """
         def f():
@@ -71,7 +81,11 @@ def test_whoever_holds_a_function_runs_the_edited_lines(torch_module: AddModule,
     module.register_forward_hook(lambda *_: hook())
     switch.edit(("f", "return 'wrong'", "return 1"))
     assert made_up.f is f
-    assert (f(), hook(), module(0)) == ("wrong", "wrong", "wrong")  # the quotes are not those of torch
+    assert (f(), hook(), module(0)) == (
+        "wrong",
+        "wrong",
+        "wrong",
+    )  # the quotes are not those of torch
     switch.edit(("f", 'return "wrong"', "return 1"), ("Owner.g", 'return "wrong"', "return 2"))
     assert made_up.f is f
     assert (f(), hook(), module(0), bound()) == (1, 1, 1, 2)
@@ -211,7 +225,11 @@ def test_lines_before_an_edit_keep_their_numbers(torch_module: AddModule, switch
     before = frame()
     assert before.line == "before = 1 / self.x"
     switch.edit(("Owner.f", "return before", "after = before\nreturn after"))
-    assert (frame().filename, frame().lineno, frame().line) == (before.filename, before.lineno, before.line)
+    assert (frame().filename, frame().lineno, frame().line) == (
+        before.filename,
+        before.lineno,
+        before.line,
+    )
 
 
 def test_annotations_that_the_file_postpones_are_not_evaluated(
@@ -251,7 +269,8 @@ def test_a_mend_that_does_not_fit_is_left_out_and_the_others_are_on(
     made_up = torch_module("def f():\n    x = 1\n    return x\n")
     switch.on(
         *switch.write(
-            "EDITS = (Edit('torch.made_up:f', 'x = 1', 'x = 2'), Edit('torch.made_up:g', 'x', 'y'))\n"
+            "EDITS = (Edit('torch.made_up:f', 'x = 1', 'x = 2'), Edit('torch.made_up:g', 'x', "
+            "'y'))\n"
             "def apply(patch):\n    raise AssertionError('it does not fit')",
             "EDITS = (Edit('torch.made_up:f', 'return x', 'return -x'),)",
         )
@@ -318,7 +337,9 @@ def test_what_apply_sets_is_taken_off(torch_module: AddModule, switch: Switch) -
     owner, static = made_up.Owner, vars(made_up.Owner)["called"]
     names = set(vars(owner))
     switch.on(*switch.write(PATCHES))
-    assert (owner.kept, owner.inherited, owner.added, owner.called(), made_up.value.field) == (2,) * 5
+    assert (owner.kept, owner.inherited, owner.added, owner.called(), made_up.value.field) == (
+        2,
+    ) * 5
     switch.off()
     assert (owner.kept, owner.inherited, owner.called(), made_up.value.field) == (1,) * 4
     assert set(vars(owner)) == names
@@ -347,7 +368,10 @@ def test_functions_of_torch_itself_are_edited_and_come_back(switch: Switch) -> N
             torch.nn.Linear.forward,
             "return F.linear(input, self.weight, self.bias)",
         ),
-        "torch.optim.sgd:SGD.__setstate__": (torch.optim.SGD.__setstate__, "super().__setstate__(state)"),
+        "torch.optim.sgd:SGD.__setstate__": (
+            torch.optim.SGD.__setstate__,
+            "super().__setstate__(state)",
+        ),
         "torch.optim.sgd:SGD.step": (
             inspect.unwrap(torch.optim.SGD.step),
             "loss = None",

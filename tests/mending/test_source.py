@@ -93,7 +93,9 @@ def test_a_function_begins_below_its_decorators(torch_folder: Path) -> None:
 
 def test_lines_may_be_removed(torch_folder: Path) -> None:
     write(torch_folder, PLAIN)
-    assert after(edit("y = 1", "")) == [line for line in find_function(HERE).lines if "y = 1" not in line]
+    assert after(edit("y = 1", "")) == [
+        line for line in find_function(HERE).lines if "y = 1" not in line
+    ]
 
 
 def test_two_edits_of_one_function_are_both_made(torch_folder: Path) -> None:
@@ -157,7 +159,9 @@ def test_functions_that_are_gone_or_not_one_are_not_as_known(
         after(edit("pass", "", target))
 
 
-def test_functions_are_found_in_classes_below_conditions_and_in_packages(torch_folder: Path) -> None:
+def test_functions_are_found_in_classes_below_conditions_and_in_packages(
+    torch_folder: Path,
+) -> None:
     write(
         torch_folder,
         """\
@@ -210,13 +214,20 @@ def test_a_diff_turns_the_source_of_torch_into_what_is_mended(torch_folder: Path
     )
     assert diff.startswith("--- a/torch/nested/second.py\n+++ b/torch/nested/second.py\n@@ ")
     applied = subprocess.run(
-        [patch, "-p1"], input=diff, cwd=torch_folder.parent, text=True, capture_output=True, check=False
+        [patch, "-p1"],
+        input=diff,
+        cwd=torch_folder.parent,
+        text=True,
+        capture_output=True,
+        check=False,
     )
     assert applied.returncode == 0, applied.stdout
-    assert second.read_text() == textwrap.dedent(SECOND).replace("a = 1\n        b = 2", "a = 4").replace(
-        "return 0", "a = 0\n        return a"
+    assert second.read_text() == textwrap.dedent(SECOND).replace(
+        "a = 1\n        b = 2", "a = 4"
+    ).replace("return 0", "a = 0\n        return a")
+    assert (torch_folder / "made_up.py").read_text() == textwrap.dedent(PLAIN).replace(
+        "y = 1", "y = 3"
     )
-    assert (torch_folder / "made_up.py").read_text() == textwrap.dedent(PLAIN).replace("y = 1", "y = 3")
 
 
 def test_a_diff_of_what_does_not_fit_is_not_as_known(torch_folder: Path) -> None:

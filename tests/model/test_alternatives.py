@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, ZERO, call, chain, children, groups, make_case
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    ZERO,
+    call,
+    chain,
+    children,
+    groups,
+    make_case,
+)
 
 from fuzzshard.case.case import Case, Checkpoint, Mesh
 from fuzzshard.case.graph import Block, Call
@@ -23,12 +35,16 @@ from fuzzshard.world import World
 
 CHOICE = Call(name="h1", module="b", args=("h0",), alternatives=("c", "d"))
 SWITCHED = Block(
-    children=children(a=Linear(out=4), b=Linear(out=3), c=MLP(hidden=6), d=Linear(out=3), e=Linear(out=2)),
+    children=children(
+        a=Linear(out=4), b=Linear(out=3), c=MLP(hidden=6), d=Linear(out=3), e=Linear(out=2)
+    ),
     nodes=(call("h0", "a", "x"), CHOICE, call("h2", "e", "h1")),
     outputs=("h2",),
 )
 BRANCHES = Block(
-    children=children(a=Linear(out=4), b=Linear(out=4), c=MLP(hidden=6), d=Linear(out=4), e=Linear(out=2)),
+    children=children(
+        a=Linear(out=4), b=Linear(out=4), c=MLP(hidden=6), d=Linear(out=4), e=Linear(out=2)
+    ),
     nodes=SWITCHED.nodes,
     outputs=("h2",),
 )
@@ -41,7 +57,9 @@ def to(path: int, target: str = "") -> SetPath:
 
 
 def alternating(target: str = "") -> tuple[Op, ...]:
-    """Every path once, and the first one again: each leaves the others' parameters without gradients."""
+    """Every path once, and the first one again: each leaves the others' parameters without
+    gradients.
+    """
     ops = [(to(path, target), *TRAIN) for path in (0, 1, 2, 0)]
     return tuple(op for step in ops for op in step)
 
@@ -79,7 +97,12 @@ def test_a_path_that_no_call_has_is_no_case() -> None:
 
 @pytest.mark.parametrize(
     "wrap",
-    [groups("a", "b", "c", "d", "e", ROOT), groups(ROOT), groups(("b", "c", "d"), ROOT), groups("a", "c")],
+    [
+        groups("a", "b", "c", "d", "e", ROOT),
+        groups(ROOT),
+        groups(("b", "c", "d"), ROOT),
+        groups("a", "c"),
+    ],
     ids=["every module", "root", "list", "no root"],
 )
 def test_engines_follow_a_path_that_changes_between_steps(two_ranks: World, wrap: Any) -> None:

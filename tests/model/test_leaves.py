@@ -35,7 +35,9 @@ def test_the_module_has_the_parameters_and_returns_what_the_leaf_says(kind: Kind
     leaf = drawn(kind)
     module = built(leaf)
     assert leaf.kind == kind
-    assert {n: tuple(p.shape) for n, p in module.named_parameters()} == dict(leaf.parameters(WIDTH))
+    assert {n: tuple(p.shape) for n, p in module.named_parameters()} == dict(
+        leaf.parameters(WIDTH)
+    )
     assert leaf.has_parameters == bool(leaf.parameters(WIDTH))
     assert leaf.is_batch_norm == any(True for _ in module.buffers())
     value = leaf.example(WIDTH)

@@ -38,7 +38,9 @@ def test_a_model_has_the_parameters_and_outputs_that_were_inferred(stock: Stock)
     assert [fqn for fqn, _ in model.named_parameters()] == list(found.parameters)
     leading = (case.inputs.batch, case.inputs.seq) if case.inputs.seq else (case.inputs.batch,)
     args = [
-        torch.zeros(leading, dtype=torch.long) if t.kind == "ids" else torch.zeros(*leading, t.size)
+        torch.zeros(leading, dtype=torch.long)
+        if t.kind == "ids"
+        else torch.zeros(*leading, t.size)
         for t in case.inputs.tensors
     ]
     outputs = flatten(model(*args))
@@ -100,7 +102,8 @@ def test_an_alias_is_the_same_module_and_a_tie_the_same_parameter() -> None:
     model = build(make_case(chain(a=Linear(out=5), b=Alias(target="a"))))
     assert model.get_submodule("a") is model.get_submodule("b")
     tied = make_case(
-        chain(a=Linear(out=5), b=Linear(out=5)), ties=(Tie(parameter="b.weight", source="a.weight"),)
+        chain(a=Linear(out=5), b=Linear(out=5)),
+        ties=(Tie(parameter="b.weight", source="a.weight"),),
     )
     model = build(tied)
     assert model.get_parameter("a.weight") is model.get_parameter("b.weight")
@@ -157,4 +160,6 @@ def test_ids_cover_their_range() -> None:
 
 def test_a_name_gives_the_same_seed_in_every_process() -> None:
     assert seed_of(3, "a.weight") == int.from_bytes(b"3/a.weight", "big") % MODULUS == 734340092
-    assert len({seed_of(3, f"layer{i}.weight", rank) for i in range(100) for rank in range(8)}) == 800
+    assert (
+        len({seed_of(3, f"layer{i}.weight", rank) for i in range(100) for rank in range(8)}) == 800
+    )

@@ -46,7 +46,9 @@ def test_every_op_is_drawn_valid_and_goes_through_json(kind: type[Op]) -> None:
 @each_op
 def test_features_that_an_op_makes_are_those_that_it_explains(kind: type[Op]) -> None:
     assert kind.meanings.items() <= FEATURES.items()
-    assert kind.meanings.keys() - {"op:set_path_on_some_ranks"} <= MADE  # FSDP1's at world size 2 is rare
+    assert (
+        kind.meanings.keys() - {"op:set_path_on_some_ranks"} <= MADE
+    )  # FSDP1's at world size 2 is rare
 
 
 def test_no_two_ops_make_one_feature_or_one_choice() -> None:
@@ -67,15 +69,25 @@ def test_every_op_has_a_line_in_a_program_and_words_for_a_sentence(kind: type[Op
 
 @each_op
 def test_every_op_is_printed_in_a_script(kind: type[Op]) -> None:
-    cases = [c for c in CASES if any(type(op) is kind for op in c.schedule) and "fully_shard" in c.engines]
+    cases = [
+        c
+        for c in CASES
+        if any(type(op) is kind for op in c.schedule) and "fully_shard" in c.engines
+    ]
     differing = 0
     for case in cases[:8]:
         others = tuple(op for op in case.schedule if type(op) is not kind)
         without = repaired(replace(case, schedule=others, expect=()))
-        texts = [script(c, signature=CRASH, torch_version="2.15.0") for c in (case, without) if c is not None]
+        texts = [
+            script(c, signature=CRASH, torch_version="2.15.0")
+            for c in (case, without)
+            if c is not None
+        ]
         compile(texts[0], "repro.py", "exec")
         differing += len(set(texts)) == 2
-    assert differing or all(type(op) is not kind or op.call for case in cases for op in case.schedule)
+    assert differing or all(
+        type(op) is not kind or op.call for case in cases for op in case.schedule
+    )
 
 
 @each_op
@@ -86,7 +98,8 @@ def test_every_op_can_be_left_out_and_made_simpler(kind: type[Op]) -> None:
     passes = {each.name: each for tier in TIERS for each in tier}
     cases = [case for case in CASES if any(type(op) is kind for op in case.schedule)]
     assert any(
-        sum(type(op) is kind for op in smaller.schedule) < sum(type(op) is kind for op in case.schedule)
+        sum(type(op) is kind for op in smaller.schedule)
+        < sum(type(op) is kind for op in case.schedule)
         for case in cases[:5]
         for smaller in offered(passes["ops"], case)
     )

@@ -97,7 +97,9 @@ def test_a_forward_without_gradients_leaves_nothing_pending() -> None:
 
 
 def test_gradients_accumulate_until_they_are_zeroed() -> None:
-    trace, _ = train(one_rank(schedule=(FORWARD, BACKWARD, FORWARD, BACKWARD, ZERO, FORWARD, BACKWARD)))
+    trace, _ = train(
+        one_rank(schedule=(FORWARD, BACKWARD, FORWARD, BACKWARD, ZERO, FORWARD, BACKWARD))
+    )
     assert torch.equal(gradient(trace, 3), 2 * gradient(trace, 1))
     assert torch.equal(gradient(trace, 6), gradient(trace, 1))
 
@@ -176,7 +178,9 @@ def test_a_step_moves_what_has_a_gradient_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
 def test_the_optimizer_holds_every_parameter_and_the_hyperparameters(kind: Any) -> None:
-    case = one_rank(optimizer=Optimizer(kind=kind, lr=0.5, weight_decay=0.25), freezes=(Freeze(target="a"),))
+    case = one_rank(
+        optimizer=Optimizer(kind=kind, lr=0.5, weight_decay=0.25), freezes=(Freeze(target="a"),)
+    )
     engine = Reference(case, ONE_RANK, torch.float32)
     optimizer = make_optimizer(case, engine.trained)
     assert type(optimizer).__name__.lower() == kind

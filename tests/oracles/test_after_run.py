@@ -22,7 +22,9 @@ ALONE = make_case(schedule=ONE_STEP, wrap=groups(ROOT))
 def left(case: Case, *, pending: bool = False, **state: object) -> list[str]:
     """The kinds of leaks where the only group of a case is left in a state."""
     remains = Remains({}, {}, {0: CLEAN._replace(**state)}, pending)
-    return [f.detail for f in leak_findings(case, "fully_shard", Trace(remains=remains), Trace(), 0)]
+    return [
+        f.detail for f in leak_findings(case, "fully_shard", Trace(remains=remains), Trace(), 0)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -36,18 +38,24 @@ def left(case: Case, *, pending: bool = False, **state: object) -> list[str]:
         ({"idle": False}, "state"),
     ],
 )
-def test_what_nothing_in_the_schedule_asks_for_is_a_leak(state: dict[str, object], kind: str) -> None:
+def test_what_nothing_in_the_schedule_asks_for_is_a_leak(
+    state: dict[str, object], kind: str
+) -> None:
     assert left(ALONE, **state) == [kind]
     assert left(ALONE) == []
 
 
 def test_what_the_schedule_asks_for_may_be_left() -> None:
     def after(*ops: object) -> Case:
-        return make_case(schedule=(*ops, *ONE_STEP), wrap=groups(ROOT), mesh=Mesh(replicate=2, shard=2))
+        return make_case(
+            schedule=(*ops, *ONE_STEP), wrap=groups(ROOT), mesh=Mesh(replicate=2, shard=2)
+        )
 
     whole = {"unsharded": {"a.weight": 25}}
     assert left(make_case(schedule=(FORWARD,), wrap=groups(ROOT)), **whole) == []
-    kept = make_case(schedule=(SetFlag(flag="reshard_after_backward", value=False), FORWARD, BACKWARD))
+    kept = make_case(
+        schedule=(SetFlag(flag="reshard_after_backward", value=False), FORWARD, BACKWARD)
+    )
     assert left(kept, **whole) == []
     assert left(after(SetFlag(flag="is_last_backward", value=False)), reduces=True) == []
     assert left(after(SetFlag(flag="requires_all_reduce", value=False)), partial=True) == []

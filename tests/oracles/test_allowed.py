@@ -24,7 +24,9 @@ def test_a_zero_gradient_of_an_unused_input_is_allowed_for_fully_shard_only() ->
     assert not is_allowed("fully_shard", case, difference(KEY, floats(0.0), None))
 
 
-def test_statistics_that_a_graph_recomputes_are_allowed_in_buffers_and_in_kept_state_dicts() -> None:
+def test_statistics_that_a_graph_recomputes_are_allowed_in_buffers_and_in_kept_state_dicts() -> (
+    None
+):
     model = Block(
         children=children(a=Linear(out=4), n=BatchNorm()),
         nodes=(call("h", "a", "x"), call("y", "n", "h")),

@@ -92,7 +92,9 @@ def test_an_engine_may_be_off_by_a_part_of_what_another_precision_changes() -> N
 def test_what_another_precision_changes_beyond_the_tolerance_has_lost_its_digits() -> None:
     reference, changed = trace({KEY: doubles(1.0)}), difference(KEY, doubles(3.0), doubles(1.0))
     assert Bound(CASE, reference, trace({KEY: doubles(1.0 + DOUBLE)})).excess(changed)[0]
-    assert not Bound(CASE, reference, trace({KEY: doubles(1.0 + DOUBLE / MARGIN / 2)})).excess(changed)[0]
+    assert not Bound(CASE, reference, trace({KEY: doubles(1.0 + DOUBLE / MARGIN / 2)})).excess(
+        changed
+    )[0]
 
 
 @pytest.mark.parametrize("value", [NAN, INF])

@@ -34,7 +34,9 @@ def counts(case: Case) -> list[tuple[int, int, int]]:
         assert expected.gathers is not None
         assert expected.gathers[0] == expected.gathers[1]
         kinds = [i.kind for i in expected.reductions]
-        found.append((expected.gathers[0], kinds.count("reduce_scatter"), kinds.count("all_reduce")))
+        found.append(
+            (expected.gathers[0], kinds.count("reduce_scatter"), kinds.count("all_reduce"))
+        )
     return found
 
 
@@ -47,7 +49,9 @@ def sizes(case: Case, op: int) -> list[int | None]:
 @pytest.mark.parametrize(
     ("reshard", "again"), [(None, 1), (True, 2), (False, 0), (1, 0), (2, 2), (4, 2)], ids=str
 )
-def test_backward_gathers_again_what_forward_did_not_keep(reshard: bool | int | None, again: int) -> None:
+def test_backward_gathers_again_what_forward_did_not_keep(
+    reshard: bool | int | None, again: int
+) -> None:
     case = make_case(schedule=ONCE, mesh=4, wrap=groups("a", ROOT, reshard=reshard))
     assert counts(case) == [(2, 0, 0), (again, 2, 0)]
 
@@ -62,7 +66,11 @@ def test_what_backward_does_not_need_is_not_gathered_again() -> None:
 
 def test_zeros_are_reduced_for_parameters_without_a_gradient() -> None:
     model = chain(a=Linear(out=5), b=Linear(out=3))
-    wrap = (*groups("a"), WrapGroup(modules=("b",), communication=("zeros_for_unused",)), *groups(ROOT))
+    wrap = (
+        *groups("a"),
+        WrapGroup(modules=("b",), communication=("zeros_for_unused",)),
+        *groups(ROOT),
+    )
     ran = make_case(model, (FORWARD, BACKWARD, Forward(target="a"), BACKWARD), wrap=wrap)
     assert [c[1] for c in counts(ran)] == [0, 2, 0, 2]
 
@@ -125,24 +133,33 @@ def test_shards_are_padded_to_equal_sizes() -> None:
 
 
 def test_an_explicit_unshard_gathers_in_place_of_the_forward() -> None:
-    case = make_case(schedule=(Unshard(async_op=True), FORWARD, Reshard(), BACKWARD), wrap=groups("a", ROOT))
+    case = make_case(
+        schedule=(Unshard(async_op=True), FORWARD, Reshard(), BACKWARD), wrap=groups("a", ROOT)
+    )
     assert counts(case) == [(2, 0, 0), (0, 0, 0), (0, 0, 0), (2, 2, 0)]
 
 
 def test_tied_weights_are_reduced_once() -> None:
     tied = chain(a=Linear(out=5), b=Linear(out=5))
     case = make_case(
-        tied, ONCE, wrap=groups(("a", "b"), ROOT), ties=(Tie(parameter="b.weight", source="a.weight"),)
+        tied,
+        ONCE,
+        wrap=groups(("a", "b"), ROOT),
+        ties=(Tie(parameter="b.weight", source="a.weight"),),
     )
     assert counts(case) == [(1, 0, 0), (1, 1, 0)]
 
 
 def test_recomputation_gathers_nothing_that_backward_would_not() -> None:
-    case = make_case(schedule=ONCE, wrap=groups("a", "b", ROOT), checkpoints=(Checkpoint(module="a"),))
+    case = make_case(
+        schedule=ONCE, wrap=groups("a", "b", ROOT), checkpoints=(Checkpoint(module="a"),)
+    )
     assert counts(case) == [(2, 0, 0), (2, 2, 0)]
 
 
-def test_a_recomputation_that_stops_before_an_inner_checkpoint_may_gather_nothing(two_ranks: World) -> None:
+def test_a_recomputation_that_stops_before_an_inner_checkpoint_may_gather_nothing(
+    two_ranks: World,
+) -> None:
     model = Block(
         children=children(a=Linear(out=3)),
         nodes=(TensorOp(name="h", op="mul", args=("x", "x")), call("k", "a", "x")),
@@ -157,7 +174,9 @@ def test_a_recomputation_that_stops_before_an_inner_checkpoint_may_gather_nothin
     assert two_ranks.run(case).status is Status.PASS
 
 
-def test_what_a_recomputation_may_have_unsharded_was_maybe_not_prefetched(two_ranks: World) -> None:
+def test_what_a_recomputation_may_have_unsharded_was_maybe_not_prefetched(
+    two_ranks: World,
+) -> None:
     model = Block(
         children=children(a=Linear(out=4), b=Linear(out=4)),
         nodes=(
@@ -177,7 +196,9 @@ def test_what_a_recomputation_may_have_unsharded_was_maybe_not_prefetched(two_ra
     assert two_ranks.run(case).status is Status.PASS
 
 
-def test_what_a_recomputation_may_not_have_come_to_maybe_is_prefetched_still(two_ranks: World) -> None:
+def test_what_a_recomputation_may_not_have_come_to_maybe_is_prefetched_still(
+    two_ranks: World,
+) -> None:
     model = Block(
         children=children(a=Linear(out=4), b=Linear(out=4)),
         nodes=(call("h", "a", "x"), call("k", "b", "x")),
@@ -185,7 +206,12 @@ def test_what_a_recomputation_may_not_have_come_to_maybe_is_prefetched_still(two
         returns="tuple",
     )
     checkpoints = (Checkpoint(module=""), Checkpoint(module="b", implementation="utils"))
-    schedule = (SetFlag(flag="is_last_backward", value=False), Forward(outputs=(1,)), BACKWARD, FORWARD)
+    schedule = (
+        SetFlag(flag="is_last_backward", value=False),
+        Forward(outputs=(1,)),
+        BACKWARD,
+        FORWARD,
+    )
     case = make_case(model, schedule, wrap=groups("b", ROOT), checkpoints=checkpoints)
     gathers = [expected and expected.gathers for expected in expected_communication(case, 0)]
     assert gathers == [(0, 0), (2, 2), None, (1, 2)]
@@ -213,17 +239,29 @@ def test_an_input_that_the_loss_does_not_depend_on_brings_no_gradient(two_ranks:
 
 
 @pytest.mark.parametrize(("outer", "known"), [(ROOT, True), ("q", False)])
-def test_nothing_is_known_of_a_list_group_with_a_module_outside_its_root(outer: str, known: bool) -> None:
-    case = make_case(chain(q=chain(a=MLP(hidden=3)), b=Linear(out=4)), ONCE, wrap=groups(("q.a", "b"), outer))
+def test_nothing_is_known_of_a_list_group_with_a_module_outside_its_root(
+    outer: str, known: bool
+) -> None:
+    case = make_case(
+        chain(q=chain(a=MLP(hidden=3)), b=Linear(out=4)), ONCE, wrap=groups(("q.a", "b"), outer)
+    )
     assert [expected is not None for expected in expected_communication(case, 0)] == [known, known]
 
 
-def test_finalizing_reduces_what_an_earlier_backward_of_a_list_group_did_not(two_ranks: World) -> None:
+def test_finalizing_reduces_what_an_earlier_backward_of_a_list_group_did_not(
+    two_ranks: World,
+) -> None:
     model = chain(a=Linear(out=5, bias=False), r=Activation())
-    without, again = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
+    without, again = (
+        SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True)
+    )
     schedule = (without, FORWARD, BACKWARD, again, Forward(target="a"), BACKWARD, STEP)
     case = make_case(
-        model, schedule, wrap=groups(("a", "r"), ROOT), mesh=Mesh(replicate=2, shard=1), finalize="wait"
+        model,
+        schedule,
+        wrap=groups(("a", "r"), ROOT),
+        mesh=Mesh(replicate=2, shard=1),
+        finalize="wait",
     )
     assert [reductions for *_, reductions in counts(case)] == [0, 0, 0, 0, 0, 1, 0]
     assert two_ranks.run(case).status is Status.PASS
@@ -248,7 +286,10 @@ def accumulating(
     for i in range(MICROBATCHES):
         for f in flags:
             value = i == MICROBATCHES - 1
-            ops += [SetFlag(flag=f, value=value, target=t, recurse=recurse) for t in dict.fromkeys(targets)]
+            ops += [
+                SetFlag(flag=f, value=value, target=t, recurse=recurse)
+                for t in dict.fromkeys(targets)
+            ]
         ops += [Forward(batch=i), BACKWARD]
     wrap = groups("m0", "m1", "m2", ROOT, reshard=reshard)
     return make_case(STACK, (*ops, STEP), mesh=mesh, wrap=wrap)
@@ -271,11 +312,15 @@ ALL, SOME, ROOT_ONLY = (ROOT,), ("m0", "m1"), (ROOT, ROOT)
 def test_gradient_accumulation_reduces_as_often_as_upstream_says(
     targets: tuple[str, ...], reduced: int, mesh: Mesh
 ) -> None:
-    sync = counts(accumulating("requires_gradient_sync", targets, reshard=True, mesh=mesh, rab=True))
+    sync = counts(
+        accumulating("requires_gradient_sync", targets, reshard=True, mesh=mesh, rab=True)
+    )
     assert sum(c[1] for c in sync) == reduced
     assert sum(c[2] for c in sync) == (reduced if mesh == HSDP else 0)
     if mesh == HSDP:
-        partial = counts(accumulating("requires_all_reduce", targets, reshard=True, mesh=mesh, rab=True))
+        partial = counts(
+            accumulating("requires_all_reduce", targets, reshard=True, mesh=mesh, rab=True)
+        )
         assert sum(c[1] for c in partial) == (MLPS + 1) * MICROBATCHES
         assert sum(c[2] for c in partial) == reduced
 
@@ -382,4 +427,7 @@ def test_another_size_is_a_finding() -> None:
 
 def test_what_is_left_to_the_user_is_not_the_engines() -> None:
     explicit = Collective(0, "all_reduce", "all_reduce", (3,), "float32", explicit=True)
-    assert communication_findings(make_case(schedule=(FORWARD,), wrap=()), recorded(explicit), 0) == []
+    assert (
+        communication_findings(make_case(schedule=(FORWARD,), wrap=()), recorded(explicit), 0)
+        == []
+    )

@@ -13,7 +13,9 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize(("rows", "parts"), list(itertools.product(range(1, 8), range(1, 5))))
-def test_a_cut_is_what_torch_chunk_cuts_and_empty_past_the_last_chunk(rows: int, parts: int) -> None:
+def test_a_cut_is_what_torch_chunk_cuts_and_empty_past_the_last_chunk(
+    rows: int, parts: int
+) -> None:
     whole = torch.arange(rows * 3).view(rows, 3)
     chunks = torch.chunk(whole, parts)
     for part in range(parts):
@@ -120,7 +122,14 @@ def test_what_an_engine_did_not_record_is_no_difference() -> None:
 
 
 def test_differences_come_in_the_order_in_which_they_arose() -> None:
-    keys = [Key(3, "output", "y"), gradient(1, "b"), gradient(1, "a"), Key(1, "input_gradient", "x")]
-    found = differences(trace(dict.fromkeys(keys, floats(1.0))), trace(dict.fromkeys(keys, floats(2.0))))
+    keys = [
+        Key(3, "output", "y"),
+        gradient(1, "b"),
+        gradient(1, "a"),
+        Key(1, "input_gradient", "x"),
+    ]
+    found = differences(
+        trace(dict.fromkeys(keys, floats(1.0))), trace(dict.fromkeys(keys, floats(2.0)))
+    )
     assert [d.key for d in found] == [keys[3], keys[2], keys[1], keys[0]]
     assert sorted(keys, key=rank_of) == [d.key for d in found]

@@ -50,14 +50,18 @@ def test_after_frozen_layers_only_a_group_has_no_inputs_to_wait_for() -> None:
 
 def test_every_call_of_a_group_has_a_post_backward() -> None:
     model = Block(
-        children=children(a=Linear(out=5)), nodes=(call("h", "a", "x"), call("y", "a", "h")), outputs=("y",)
+        children=children(a=Linear(out=5)),
+        nodes=(call("h", "a", "x"), call("y", "a", "h")),
+        outputs=("y",),
     )
     assert in_backward(make_case(model, ONCE, wrap=groups("a", ROOT))) == {"a": 2}
 
 
 def test_a_late_post_backward_is_a_finding() -> None:
     case = make_case(schedule=ONCE, wrap=groups(ROOT))
-    timely, late = (Trace(post_backwards=[PostBackward(1, 0, deferred)]) for deferred in (False, True))
+    timely, late = (
+        Trace(post_backwards=[PostBackward(1, 0, deferred)]) for deferred in (False, True)
+    )
     assert fully_shard_hook_findings(case, timely, 0) == []
     (finding,) = fully_shard_hook_findings(case, late, 0)
     assert (finding.oracle, finding.op, finding.name) == ("hooks", 1, "the root")
@@ -65,7 +69,9 @@ def test_a_late_post_backward_is_a_finding() -> None:
 
 
 LAYERS = {f"l{i}": Linear(out=5) for i in range(6)}
-SEQUENCE = chain(**{k: v for i in range(6) for k, v in ((f"l{i}", LAYERS[f"l{i}"]), (f"r{i}", Activation()))})
+SEQUENCE = chain(
+    **{k: v for i in range(6) for k, v in ((f"l{i}", LAYERS[f"l{i}"]), (f"r{i}", Activation()))}
+)
 
 
 def fine_tuned(*, input_grad: bool, unfreeze: bool) -> Case:
@@ -96,14 +102,18 @@ def test_fsdp1_reshards_as_many_units_as_upstream_counts(
 
 def test_another_number_of_units_is_a_finding() -> None:
     case = fine_tuned(input_grad=True, unfreeze=False)
-    trace = Trace(post_backwards=[PostBackward(1, -1, False)] * 5 + [PostBackward(4, -1, False)] * 6)
+    trace = Trace(
+        post_backwards=[PostBackward(1, -1, False)] * 5 + [PostBackward(4, -1, False)] * 6
+    )
     findings = fsdp1_hook_findings(case, trace, 0)
     assert [(f.op, f.observed) for f in findings] == [(1, "5 units in backward")]
 
 
 def test_a_unit_that_reshards_at_the_end_of_a_backward_does_not_within_it() -> None:
     case = make_case(schedule=ONCE, wrap=groups(ROOT), engines=("fsdp1",))
-    timely, late = (Trace(post_backwards=[PostBackward(1, -1, deferred)]) for deferred in (False, True))
+    timely, late = (
+        Trace(post_backwards=[PostBackward(1, -1, deferred)]) for deferred in (False, True)
+    )
     assert fsdp1_hook_findings(case, timely, 0) == []
     assert [f.observed for f in fsdp1_hook_findings(case, late, 0)] == ["0 units in backward"]
 
@@ -117,7 +127,10 @@ def test_nothing_is_predicted_for_fsdp1_where_a_unit_takes_a_dataclass(
     two_ranks: World,
 ) -> None:
     model = Block(
-        children=children(a=Linear(out=5)), nodes=(call("h", "a", "x"),), outputs=("h",), passing="dataclass"
+        children=children(a=Linear(out=5)),
+        nodes=(call("h", "a", "x"),),
+        outputs=("h",),
+        passing="dataclass",
     )
     case = make_case(model, ONCE, wrap=(), freezes=(Freeze(target=""),), engines=("fsdp1",))
     assert [count for _, count in resharded_units(case, 0)] == [None]

@@ -28,11 +28,18 @@ def test_a_finding_says_where_both_sides_differ_most() -> None:
     assert finding.observed == "3 at [2] of [3]"
     assert finding.expected == "8 at [2] of [3]"
     assert (finding.error, finding.bound, finding.detail) == (5.0, 0.0, "")
-    assert (finding.op, finding.oracle, finding.name, finding.rank) == (1, "gradient", "a.weight", 2)
+    assert (finding.op, finding.oracle, finding.name, finding.rank) == (
+        1,
+        "gradient",
+        "a.weight",
+        2,
+    )
 
 
 def test_a_missing_and_an_unexpected_tensor_say_so() -> None:
-    missing, unexpected = findings([difference(KEY, None, floats(1.0)), difference(KEY, floats(1.0), None)])
+    missing, unexpected = findings(
+        [difference(KEY, None, floats(1.0)), difference(KEY, floats(1.0), None)]
+    )
     assert (missing.detail, missing.observed) == (MISSING, "None")
     assert (unexpected.detail, unexpected.expected) == (UNEXPECTED, "None")
     assert missing.error == unexpected.error == float("inf")
@@ -51,8 +58,12 @@ def test_only_the_first_findings_are_kept() -> None:
 def test_explained_differences_are_no_findings() -> None:
     bound = Bound(make_case(mesh=4), trace({KEY: floats(1.0)}))
     limit = bound.excess(difference(KEY, floats(2.0), floats(1.0)))[2]
-    assert findings([difference(KEY, floats(1.0 + limit / 2), floats(1.0))], bound, "bounded") == []
-    (finding,) = findings([difference(KEY, floats(1.0 + limit * 2), floats(1.0))], bound, "bounded")
+    assert (
+        findings([difference(KEY, floats(1.0 + limit / 2), floats(1.0))], bound, "bounded") == []
+    )
+    (finding,) = findings(
+        [difference(KEY, floats(1.0 + limit * 2), floats(1.0))], bound, "bounded"
+    )
     assert (finding.rung, finding.bound, finding.detail) == ("bounded", limit, "")
 
 
@@ -81,7 +92,10 @@ def test_engines_that_differ_in_different_ways_are_both_culprits() -> None:
 @pytest.mark.parametrize("value", [floats(2.0, 3.0, 4.0), None])
 def test_engines_that_agree_against_the_reference_accuse_it(value: torch.Tensor | None) -> None:
     engines = {"ddp": trace({KEY: value}), "fully_shard": trace({KEY: value})}
-    assert voted(engines, floats(1.0, 1.0, 1.0)) == {"ddp": "reference", "fully_shard": "reference"}
+    assert voted(engines, floats(1.0, 1.0, 1.0)) == {
+        "ddp": "reference",
+        "fully_shard": "reference",
+    }
 
 
 def test_engines_with_one_reducer_are_no_witnesses_for_one_another() -> None:
@@ -93,7 +107,10 @@ def test_engines_with_one_reducer_are_no_witnesses_for_one_another() -> None:
 
 def test_engines_that_have_used_the_same_checkpoint_are_no_witnesses() -> None:
     engines = {"ddp": trace({KEY: floats(2.0)}), "fully_shard": trace({KEY: floats(2.0)})}
-    for via, culprits in (("dcp", ["ddp", "fully_shard"]), ("state_dict", ["reference", "reference"])):
+    for via, culprits in (
+        ("dcp", ["ddp", "fully_shard"]),
+        ("state_dict", ["reference", "reference"]),
+    ):
         case = make_case(schedule=(SaveState(via=via), FORWARD, BACKWARD))
         assert list(voted(engines, floats(1.0), case).values()) == culprits
 

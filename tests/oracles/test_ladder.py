@@ -29,10 +29,14 @@ HALF = make_case(fsdp1=FSDP1(precision=Precision(param="bfloat16")), engines=("f
 
 
 class FakeLadder(Ladder):
-    """On one rank, where all values are one, and the engine is off by ``errors`` at ``key`` in each dtype."""
+    """On one rank, where all values are one, and the engine is off by ``errors`` at ``key`` in
+    each dtype.
+    """
 
     def __init__(self, case: Case, key: Key, errors: dict[str, float]) -> None:
-        mesh = cast(RankMesh, SimpleNamespace(device=torch.device("cpu"), rank=0, size=4, global_rank=0))
+        mesh = cast(
+            RankMesh, SimpleNamespace(device=torch.device("cpu"), rank=0, size=4, global_rank=0)
+        )
         self.key, self.errors, self.trained = key, errors, list[str]()
         super().__init__(case, mesh, {"reference": self._ones(case)}, self.off)
 
@@ -44,7 +48,9 @@ class FakeLadder(Ladder):
 
     def off(self, case: Case, engine: str) -> Trace:
         self.trained.append(case.dtype)
-        return trace({self.key: self._ones(case).tensors[self.key].tensor + self.errors[case.dtype]})
+        return trace(
+            {self.key: self._ones(case).tensors[self.key].tensor + self.errors[case.dtype]}
+        )
 
     def anywhere(self, here: bool) -> bool:
         return here
@@ -64,7 +70,9 @@ class FakeLadder(Ladder):
         ({"float32": 1e-5, "float64": 1e-5}, True),
     ],
 )
-def test_what_float64_takes_away_was_rounding(op: int, errors: dict[str, float], found: bool) -> None:
+def test_what_float64_takes_away_was_rounding(
+    op: int, errors: dict[str, float], found: bool
+) -> None:
     ladder = FakeLadder(make_case(), gradient(op), errors)
     findings = ladder.findings()
     assert [f.error for f in findings] == [pytest.approx(1e-5)] * found
@@ -83,7 +91,9 @@ def test_what_float64_takes_away_was_rounding(op: int, errors: dict[str, float],
 def test_an_error_of_one_precision_counts_in_half_precision_before_a_step_only(
     case: Case, op: int, found: bool
 ) -> None:
-    assert bool(FakeLadder(case, gradient(op), {"float32": 2.0, "float64": 0.0}).findings()) is found
+    assert (
+        bool(FakeLadder(case, gradient(op), {"float32": 2.0, "float64": 0.0}).findings()) is found
+    )
 
 
 @pytest.mark.parametrize(("error", "found"), [(1e-7, False), (1e-5, True)])

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cases import AGAIN, BACKWARD, FORWARD, ROOT, STEP, TWO_STEPS, chain, children, groups, make_case
+from cases import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    ROOT,
+    STEP,
+    TWO_STEPS,
+    chain,
+    children,
+    groups,
+    make_case,
+)
 
 from fuzzshard.case.case import Case, Freeze, Mesh, WrapGroup
 from fuzzshard.case.graph import Block, Call
@@ -29,7 +40,9 @@ FORWARD_AT, BACKWARD_AT, STEP_AT = 0, 1, 2
 
 
 def predictions(case: Case, fqn: str = "a.weight", skipped: tuple[int, ...] = ()) -> list[str]:
-    """What is registered before the first op and after each: sharded, whole, sharded over k, or unknown."""
+    """What is registered before the first op and after each: sharded, whole, sharded over k, or
+    unknown.
+    """
     model = RegistrationModel(case)
     names = [name(model.expected(fqn), case)]
     for index in range(len(case.schedule)):
@@ -49,7 +62,9 @@ def name(registration: Registration | None, case: Case) -> str:
     assert size == case.mesh.size
     whole_mesh = case.mesh.replicate or 1, case.mesh.shard
     return (
-        "sharded" if (1, *registration.mesh)[-2:] == whole_mesh else f"sharded over {registration.mesh[-1]}"
+        "sharded"
+        if (1, *registration.mesh)[-2:] == whole_mesh
+        else f"sharded over {registration.mesh[-1]}"
     )
 
 
@@ -133,7 +148,9 @@ def test_a_skipped_backward_reshards_nothing() -> None:
 
 def test_with_reshard_after_backward_off_nothing_is_promised_after_backward() -> None:
     off, on = (SetFlag(flag="reshard_after_backward", value=value) for value in (False, True))
-    case = make_case(schedule=(off, FORWARD, BACKWARD, on, AGAIN, BACKWARD, STEP), wrap=groups(ROOT))
+    case = make_case(
+        schedule=(off, FORWARD, BACKWARD, on, AGAIN, BACKWARD, STEP), wrap=groups(ROOT)
+    )
     assert predictions(case)[3] == "unknown"
     assert predictions(case)[6:] == ["sharded", "sharded"]
 
@@ -199,8 +216,14 @@ def test_what_is_not_promised_is_not_judged() -> None:
 def test_nested_groups_belong_to_the_root_that_ran_first() -> None:
     deep = chain(inner=chain(a=Linear(out=4), b=Linear(out=4)), c=Linear(out=3))
     case = make_case(deep, ONCE, wrap=groups("inner.a", "inner", ROOT))
-    after_forward = {fqn: predictions(case, fqn)[1] for fqn in ("inner.a.bias", "inner.b.bias", "c.bias")}
-    assert after_forward == {"inner.a.bias": "sharded", "inner.b.bias": "sharded", "c.bias": "whole"}
+    after_forward = {
+        fqn: predictions(case, fqn)[1] for fqn in ("inner.a.bias", "inner.b.bias", "c.bias")
+    }
+    assert after_forward == {
+        "inner.a.bias": "sharded",
+        "inner.b.bias": "sharded",
+        "c.bias": "whole",
+    }
 
 
 def run_time(*ops: Op, **options: Any) -> list[str]:
@@ -212,12 +235,18 @@ def test_unshard_registers_whole_parameters_until_reshard() -> None:
 
 
 def test_unshard_without_waiting_registers_nothing_before_the_forward() -> None:
-    assert run_time(Unshard(async_op=True), FORWARD, wrap=groups(ROOT)) == ["sharded", "sharded", "whole"]
+    assert run_time(Unshard(async_op=True), FORWARD, wrap=groups(ROOT)) == [
+        "sharded",
+        "sharded",
+        "whole",
+    ]
 
 
 def test_unshard_and_reshard_concern_the_modules_they_name() -> None:
     only_root = Unshard(recurse=False)
-    case = make_case(schedule=(only_root, Unshard(target="a"), Reshard(target="b")), wrap=groups("a", ROOT))
+    case = make_case(
+        schedule=(only_root, Unshard(target="a"), Reshard(target="b")), wrap=groups("a", ROOT)
+    )
     assert predictions(case, "a.bias") == ["sharded", "sharded", "whole", "whole"]
     assert predictions(case, "b.bias") == ["sharded", "whole", "whole", "whole"]
 

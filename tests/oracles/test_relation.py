@@ -38,7 +38,17 @@ from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
 NOISY = chain(a=Linear(out=4), d=Dropout(), b=Linear(out=3))
-UNSHARDING: tuple[Op, ...] = (Unshard(), FORWARD, Reshard(), BACKWARD, STEP, ZERO, AGAIN, BACKWARD, STEP)
+UNSHARDING: tuple[Op, ...] = (
+    Unshard(),
+    FORWARD,
+    Reshard(),
+    BACKWARD,
+    STEP,
+    ZERO,
+    AGAIN,
+    BACKWARD,
+    STEP,
+)
 MICROBATCHED: tuple[Op, ...] = (FORWARD, BACKWARD, AGAIN, BACKWARD, STEP)
 
 RELATED: dict[str, Case] = {
@@ -55,9 +65,13 @@ RELATED: dict[str, Case] = {
         wrap=(WrapGroup(modules=("a",), forward_prefetch=("b",)), *groups("b", ROOT)),
         relation="prefetch",
     ),
-    "checkpoint": make_case(NOISY, mesh=4, checkpoints=(Checkpoint(module="d"),), relation="checkpoint"),
+    "checkpoint": make_case(
+        NOISY, mesh=4, checkpoints=(Checkpoint(module="d"),), relation="checkpoint"
+    ),
     "delay": make_case(
-        mesh=2, delays=(Delay(site="before_all_gather", milliseconds=1, ranks="others"),), relation="delay"
+        mesh=2,
+        delays=(Delay(site="before_all_gather", milliseconds=1, ranks="others"),),
+        relation="delay",
     ),
     "unshard": make_case(NOISY, UNSHARDING, mesh=4, relation="unshard"),
     "plan": make_case(mesh=2, relation="plan"),
@@ -98,7 +112,9 @@ ONLY_HSDP = SetFlag(flag="requires_all_reduce", value=False)
 
 def _casting(output: Dtype) -> Case:
     precision = Precision(reduce="bfloat16", output=output, cast_inputs=False)
-    wrap = tuple(msgspec.structs.replace(group, precision=precision) for group in groups("a", ROOT))
+    wrap = tuple(
+        msgspec.structs.replace(group, precision=precision) for group in groups("a", ROOT)
+    )
     return make_case(chain(a=Linear(out=4), r=RawParameter()), wrap=wrap, relation="plan")
 
 
@@ -119,7 +135,8 @@ NO_VARIANT: dict[str, tuple[Relation, Case]] = {
     "groups that get zeros once they are unsharded": (
         "unshard",
         make_case(
-            schedule=UNSHARDING, wrap=(WrapGroup(modules=("a",), communication=("zeros_for_unused",)),)
+            schedule=UNSHARDING,
+            wrap=(WrapGroup(modules=("a",), communication=("zeros_for_unused",)),),
         ),
     ),
     "no root to wrap alone": ("plan", make_case(wrap=groups("a", "b"))),
@@ -129,7 +146,9 @@ NO_VARIANT: dict[str, tuple[Relation, Case]] = {
 
 
 @pytest.mark.parametrize(("relation", "case"), NO_VARIANT.values(), ids=NO_VARIANT.keys())
-def test_a_case_has_no_variant_where_it_would_be_another_experiment(relation: Relation, case: Case) -> None:
+def test_a_case_has_no_variant_where_it_would_be_another_experiment(
+    relation: Relation, case: Case
+) -> None:
     assert variant(msgspec.structs.replace(case, relation=relation)) is None
 
 

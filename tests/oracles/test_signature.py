@@ -32,7 +32,9 @@ def test_a_finding_has_a_signature(oracle: str, detail: str, expected: str) -> N
 
 
 def test_the_signature_has_no_op_no_name_no_rank_and_no_number() -> None:
-    assert signature("gradient") == signature("gradient", op=3, name="a.weight", rank=1, error=2.0, bound=1.0)
+    assert signature("gradient") == signature(
+        "gradient", op=3, name="a.weight", rank=1, error=2.0, bound=1.0
+    )
 
 
 def test_a_lost_collective_has_one_signature_however_it_shows() -> None:
@@ -42,7 +44,8 @@ def test_a_lost_collective_has_one_signature_however_it_shows() -> None:
 
 def test_the_first_finding_names_the_verdict() -> None:
     first, second = (
-        Finding(oracle=oracle, engine="ddp", observed="", expected="") for oracle in ("output", "gradient")
+        Finding(oracle=oracle, engine="ddp", observed="", expected="")
+        for oracle in ("output", "gradient")
     )
     verdict = Verdict(status=Status.DIVERGENCE, findings=(first, second))
     assert verdict.signature == "divergence/ddp/output"

@@ -1,4 +1,6 @@
-"""Memory that grows with every run of an engine is found, and what stays after the first one is not."""
+"""Memory that grows with every run of an engine is found, and what stays after the first one is
+not.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ CASE = make_case(observe="memory")
     ("preload", "signature"),
     [((COUNTER,), ""), ((COUNTER, LEAK), "divergence/fully_shard/leak/device_memory")],
 )
-def test_copies_that_are_kept_are_a_leak_of_their_engine(preload: tuple[Path, ...], signature: str) -> None:
+def test_copies_that_are_kept_are_a_leak_of_their_engine(
+    preload: tuple[Path, ...], signature: str
+) -> None:
     with World(WorldConfig(size=2, preload=tuple(map(str, preload)))) as world:
         verdict = world.run(CASE)
     assert verdict.signature == signature, verdict.findings[:2]

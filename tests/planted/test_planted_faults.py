@@ -1,4 +1,6 @@
-"""Every oracle finds the fault that was planted for it, and names the culprit and the op where it began."""
+"""Every oracle finds the fault that was planted for it, and names the culprit and the op where it
+began.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ class Planted:
 
 WITH_BUFFERS = chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3))
 FROZEN = (Freeze(target="a"),)
-SHORT_ON_ONE_RANK = msgspec.structs.replace(float_inputs(), rank_batches=(RankBatch(rank=1, rows=1),))
+SHORT_ON_ONE_RANK = msgspec.structs.replace(
+    float_inputs(), rank_batches=(RankBatch(rank=1, rows=1),)
+)
 EXACT = make_case(
     chain(a=Linear(out=4), b=Linear(out=2)),
     (FORWARD, BACKWARD, STEP),
@@ -106,7 +110,9 @@ BY_FSDP1 = make_case(engines=("fsdp1",))
 
 def in_precision(precision: Precision, **options: Any) -> Case:
     """Two wrapped linears under one policy of mixed precision."""
-    wrap = tuple(msgspec.structs.replace(group, precision=precision) for group in groups("a", "b", ROOT))
+    wrap = tuple(
+        msgspec.structs.replace(group, precision=precision) for group in groups("a", "b", ROOT)
+    )
     return make_case(wrap=wrap, **options)
 
 
@@ -125,7 +131,10 @@ SEQUENCE_PARALLEL = make_case(
 DIVERGENCES = {
     "wrong_output": Planted(make_case(), f"{DIVERGED}/output", FORWARD_AT, "output 0 of the root"),
     "wrong_input_gradient": Planted(
-        make_case(wrap=groups(ROOT)), f"{DIVERGED}/input_gradient", BACKWARD_AT, "input 0 of batch 0"
+        make_case(wrap=groups(ROOT)),
+        f"{DIVERGED}/input_gradient",
+        BACKWARD_AT,
+        "input 0 of batch 0",
     ),
     "wrong_gradient": Planted(make_case(), f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias"),
     "weights_by_rows": Planted(
@@ -138,7 +147,9 @@ DIVERGENCES = {
         "a.bias",
     ),
     "doubles_what_a_custom_collective_scatters": Planted(
-        make_case(wrap=(WrapGroup(modules=("a",), communication=("custom_scatter",)), *groups("b", ROOT))),
+        make_case(
+            wrap=(WrapGroup(modules=("a",), communication=("custom_scatter",)), *groups("b", ROOT))
+        ),
         f"{DIVERGED}/gradient",
         BACKWARD_AT,
         "a.bias",
@@ -159,7 +170,16 @@ DIVERGENCES = {
     ),
     "resets_nothing": Planted(
         make_case(
-            schedule=(KEEP, FORWARD, BACKWARD, Abort(target="a"), ALL_REDUCE, AGAIN, BACKWARD, STEP),
+            schedule=(
+                KEEP,
+                FORWARD,
+                BACKWARD,
+                Abort(target="a"),
+                ALL_REDUCE,
+                AGAIN,
+                BACKWARD,
+                STEP,
+            ),
             mesh=Mesh(replicate=2, shard=1),
         ),
         f"{DIVERGED}/gradient",
@@ -167,13 +187,19 @@ DIVERGENCES = {
         "a.bias",
         "bounded",
     ),
-    "one_unit_wrong_gradient": Planted(EXACT, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias", "exact"),
-    "missing_gradient": Planted(make_case(), f"{DIVERGED}/gradient/missing", BACKWARD_AT, "a.weight"),
+    "one_unit_wrong_gradient": Planted(
+        EXACT, f"{DIVERGED}/gradient", BACKWARD_AT, "a.bias", "exact"
+    ),
+    "missing_gradient": Planted(
+        make_case(), f"{DIVERGED}/gradient/missing", BACKWARD_AT, "a.weight"
+    ),
     "unexpected_gradient": Planted(
         make_case(freezes=FROZEN), f"{DIVERGED}/gradient/unexpected", BACKWARD_AT, "a.bias"
     ),
     "wrong_step": Planted(make_case(), f"{DIVERGED}/parameter", STEP_AT, "a.bias"),
-    "moved_frozen_parameter": Planted(make_case(freezes=FROZEN), f"{DIVERGED}/parameter", STEP_AT, "a.bias"),
+    "moved_frozen_parameter": Planted(
+        make_case(freezes=FROZEN), f"{DIVERGED}/parameter", STEP_AT, "a.bias"
+    ),
     "wrong_registered_parameter": Planted(
         make_case(wrap=groups("a", ROOT, reshard=False)),
         f"{DIVERGED}/registered_parameter",
@@ -181,9 +207,14 @@ DIVERGENCES = {
         "a.bias",
     ),
     "wrong_buffer": Planted(
-        make_case(WITH_BUFFERS, wrap=groups("n", ROOT)), f"{DIVERGED}/buffer", FORWARD_AT, "n.running_mean"
+        make_case(WITH_BUFFERS, wrap=groups("n", ROOT)),
+        f"{DIVERGED}/buffer",
+        FORWARD_AT,
+        "n.running_mean",
     ),
-    "not_resharded": Planted(make_case(), f"{DIVERGED}/registration", FORWARD_AT, "a.bias", "invariant"),
+    "not_resharded": Planted(
+        make_case(), f"{DIVERGED}/registration", FORWARD_AT, "a.bias", "invariant"
+    ),
     "lost_requires_grad": Planted(
         make_case(), f"{DIVERGED}/registration", BEFORE_THE_FIRST_OP, "a.bias", "invariant"
     ),
@@ -210,13 +241,17 @@ DIVERGENCES = {
         "invariant",
     ),
     "unsharded_wrong_gradient": Planted(
-        make_case(schedule=(FORWARD, BACKWARD, STEP), mesh=4, wrap=groups(ROOT), relation="reshard"),
+        make_case(
+            schedule=(FORWARD, BACKWARD, STEP), mesh=4, wrap=groups(ROOT), relation="reshard"
+        ),
         f"{DIVERGED}/gradient",
         BACKWARD_AT,
         "a.bias",
         "relation",
     ),
-    "extra_collective": Planted(make_case(), f"{DIVERGED}/collectives", len(TWO_STEPS) - 1, "", "invariant"),
+    "extra_collective": Planted(
+        make_case(), f"{DIVERGED}/collectives", len(TWO_STEPS) - 1, "", "invariant"
+    ),
     "diverging_replicas": Planted(
         make_case(schedule=(FORWARD, BACKWARD, STEP), mesh=Mesh(replicate=2, shard=2)),
         f"{DIVERGED}/replicas",
@@ -225,7 +260,10 @@ DIVERGENCES = {
         "invariant",
     ),
     "stale_state_dict": Planted(
-        make_case(schedule=(TakeStateDict(), *TWO_STEPS)), f"{DIVERGED}/state_dict", STEP_AT + 1, "a.bias"
+        make_case(schedule=(TakeStateDict(), *TWO_STEPS)),
+        f"{DIVERGED}/state_dict",
+        STEP_AT + 1,
+        "a.bias",
     ),
     "optimizer_not_loaded": Planted(
         make_case(schedule=resuming("dcp", "zero"), optimizer=ADAM),
@@ -240,7 +278,10 @@ DIVERGENCES = {
         "exp_avg of a.bias",
     ),
     "not_corrupted": Planted(
-        make_case(schedule=resuming("state_dict", "zero")), f"{DIVERGED}/resume", LOAD_AT - 1, "a.bias"
+        make_case(schedule=resuming("state_dict", "zero")),
+        f"{DIVERGED}/resume",
+        LOAD_AT - 1,
+        "a.bias",
     ),
     "ddp_wrong_gradient": Planted(make_case(), "divergence/ddp/gradient", BACKWARD_AT, "a.bias"),
     "ddp_no_sync_syncs": Planted(
@@ -253,7 +294,10 @@ DIVERGENCES = {
         make_case(ddp=DDP(buckets="one_each")), "divergence/ddp/gradient", BACKWARD_AT, "a.bias"
     ),
     "ddp_keeps_initial_values": Planted(
-        make_case(ddp=DDP(initial="first_rank")), "divergence/ddp/output", 0, "output 0 of the root"
+        make_case(ddp=DDP(initial="first_rank")),
+        "divergence/ddp/output",
+        0,
+        "output 0 of the root",
     ),
     "ddp_keeps_buffers": Planted(
         make_case(
@@ -278,13 +322,24 @@ DIVERGENCES = {
         "precision",
     ),
     "keeps_unsharded_gradient": Planted(
-        make_case(schedule=ONE_STEP), f"{DIVERGED}/unreduced_gradient/unexpected", BACKWARD_AT, "a.weight"
+        make_case(schedule=ONE_STEP),
+        f"{DIVERGED}/unreduced_gradient/unexpected",
+        BACKWARD_AT,
+        "a.weight",
     ),
     "keeps_unsharded_memory": Planted(
-        make_case(schedule=ONE_STEP), f"{DIVERGED}/leak/memory", STEP_AT, "unsharded a.bias", "invariant"
+        make_case(schedule=ONE_STEP),
+        f"{DIVERGED}/leak/memory",
+        STEP_AT,
+        "unsharded a.bias",
+        "invariant",
     ),
     "keeps_reduction_inputs": Planted(
-        make_case(schedule=ONE_STEP), f"{DIVERGED}/leak/reduction", STEP_AT, "reduction of a", "invariant"
+        make_case(schedule=ONE_STEP),
+        f"{DIVERGED}/leak/reduction",
+        STEP_AT,
+        "reduction of a",
+        "invariant",
     ),
     "leaves_a_hook": Planted(
         make_case(schedule=ONE_STEP),
@@ -294,7 +349,11 @@ DIVERGENCES = {
         "invariant",
     ),
     "keeps_every_model": Planted(
-        make_case(schedule=ONE_STEP), f"{DIVERGED}/leak/survivor", STEP_AT, "the model", "invariant"
+        make_case(schedule=ONE_STEP),
+        f"{DIVERGED}/leak/survivor",
+        STEP_AT,
+        "the model",
+        "invariant",
     ),
     "misplaced_optimizer_state": Planted(
         make_case(schedule=ONE_STEP, optimizer=ADAM),
@@ -407,11 +466,17 @@ DIVERGENCES = {
         make_case(engines=("replicate",)), "divergence/replicate/gradient", BACKWARD_AT, "a.bias"
     ),
     "fsdp1_wrong_gradient": Planted(BY_FSDP1, "divergence/fsdp1/gradient", BACKWARD_AT, "a.bias"),
-    "fsdp1_missing_gradient": Planted(BY_FSDP1, "divergence/fsdp1/gradient/missing", BACKWARD_AT, "a.bias"),
-    "fsdp1_wrong_output": Planted(BY_FSDP1, "divergence/fsdp1/output", FORWARD_AT, "output 0 of the root"),
+    "fsdp1_missing_gradient": Planted(
+        BY_FSDP1, "divergence/fsdp1/gradient/missing", BACKWARD_AT, "a.bias"
+    ),
+    "fsdp1_wrong_output": Planted(
+        BY_FSDP1, "divergence/fsdp1/output", FORWARD_AT, "output 0 of the root"
+    ),
     "fsdp1_stale_shard": Planted(BY_FSDP1, "divergence/fsdp1/parameter", STEP_AT, "a.bias"),
     "fsdp1_no_sync_syncs": Planted(
-        make_case(schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP), engines=("fsdp1",)),
+        make_case(
+            schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP), engines=("fsdp1",)
+        ),
         "divergence/fsdp1/local_gradient",
         2,
         "a.bias",
@@ -433,9 +498,13 @@ CRASHES = {
     "raises_on_one_rank": Planted(
         make_case(), f"{RAISED}/ValueError in _pre_forward", FORWARD_AT, status=Status.CRASH
     ),
-    "ddp_raises": Planted(make_case(), "crash/ddp/KeyError in wrong", FORWARD_AT, status=Status.CRASH),
+    "ddp_raises": Planted(
+        make_case(), "crash/ddp/KeyError in wrong", FORWARD_AT, status=Status.CRASH
+    ),
     "aborts_on_one_rank": Planted(make_case(), "desync/fully_shard", -1, status=Status.CRASH),
-    "segfaults_on_one_rank": Planted(make_case(), "death/fully_shard/SIGSEGV", -1, status=Status.CRASH),
+    "segfaults_on_one_rank": Planted(
+        make_case(), "death/fully_shard/SIGSEGV", -1, status=Status.CRASH
+    ),
 }
 
 
@@ -453,7 +522,9 @@ def healthy(case: Case, culprit: str) -> Case:
 
 
 def assert_found(verdict: Verdict, planted: Planted) -> None:
-    assert (verdict.status, verdict.signature) == (planted.status, planted.signature), verdict.findings[:3]
+    assert (verdict.status, verdict.signature) == (planted.status, planted.signature), (
+        verdict.findings[:3]
+    )
     first = verdict.findings[0]
     assert first.engine == planted.signature.split("/")[1]
     assert (first.op, first.name) == (planted.op, planted.name)
@@ -485,7 +556,9 @@ def test_a_planted_crash_is_found_and_the_world_works_again(
     assert four_ranks.run(planted.case).status is Status.PASS
 
 
-@pytest.mark.parametrize("fault", ["ddp_one_bucket_reduced", "ddp_keeps_initial_values", "ddp_keeps_buffers"])
+@pytest.mark.parametrize(
+    "fault", ["ddp_one_bucket_reduced", "ddp_keeps_initial_values", "ddp_keeps_buffers"]
+)
 def test_a_fault_of_an_option_shows_where_a_case_has_that_option_only(fault: str) -> None:
     case = DIVERGENCES[fault].case
     with faulty_world(fault, case) as world:
@@ -509,7 +582,9 @@ def test_a_rank_that_dies_leaves_the_stack_it_died_with(fault: str) -> None:
     assert f"{fault}.py" in verdict.stacks["rank 1"]
 
 
-def test_a_hang_is_recognised_at_its_deadline_with_the_stack_of_every_rank(four_ranks: World) -> None:
+def test_a_hang_is_recognised_at_its_deadline_with_the_stack_of_every_rank(
+    four_ranks: World,
+) -> None:
     case = make_case()
     with faulty_world("sleeps_on_one_rank", case) as world:
         world.run(healthy(case, "fully_shard"))
@@ -587,7 +662,10 @@ def test_an_order_that_fsdp1_does_not_check_breaks_what_a_case_expects() -> None
     with faulty_world("fsdp1_checks_no_order", cases[0]) as world:
         for case in cases:
             verdict = world.run(case)
-            assert (verdict.status, verdict.signature) == (Status.DIVERGENCE, "divergence/fsdp1/expectation")
+            assert (verdict.status, verdict.signature) == (
+                Status.DIVERGENCE,
+                "divergence/fsdp1/expectation",
+            )
             assert verdict.findings[0].op == case.expect[0].op
             assert verdict.findings[0].observed in ("no error", "no warning")
 

@@ -1,4 +1,6 @@
-"""A fault that batches of one size hide is found among drawn cases, and shrunk to one rank's batch."""
+"""A fault that batches of one size hide is found among drawn cases, and shrunk to one rank's
+batch.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def test_a_reduction_that_weights_by_rows_is_found_and_shrunk_to_one_batch_of_an
         def shows_it(case: Case) -> bool:
             return world.run(case).signature == SIGNATURE
 
-        found = next((c for c in drawn if shows_it(c) and two_ranks.run(c).status is Status.PASS), None)
+        found = next(
+            (c for c in drawn if shows_it(c) and two_ranks.run(c).status is Status.PASS), None
+        )
         assert found is not None, f"seed {SEED}: none of {ENOUGH} cases shows it"
         smallest = shrink(found, shows_it, budget=Budget(max_evaluations=400)).case
     assert smallest.inputs.rank_batches == (RankBatch(rank=0, rows=1),)

@@ -1,4 +1,6 @@
-"""Every row of upstream's tests can fail: a fault that breaks what the row asserts turns a cell of it red."""
+"""Every row of upstream's tests can fail: a fault that breaks what the row asserts turns a cell of
+it red.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ DIVERGED, BY_FSDP1, CRASHED = "divergence/fully_shard", "divergence/fsdp1", "cra
 
 @dataclasses.dataclass(frozen=True)
 class Broken:
-    """A fault breaks what a row asserts in this ``cell`` of it; ``signature`` is how that must be told.
+    """A fault breaks what a row asserts in this ``cell`` of it; ``signature`` is how that must be
+    told.
 
-    Where ``ops`` is given the cell runs that far: what is found by then is found in the whole cell too.
+    Where ``ops`` is given the cell runs that far: what is found by then is found in the whole cell
+    too.
     """
 
     row: str
@@ -43,20 +47,41 @@ BROKEN = (
     Broken("I1", "device/test", "inputs_elsewhere", f"{DIVERGED}/output"),
     Broken("P1", "raf=True,plan=multi", "not_resharded", f"{DIVERGED}/registration"),
     Broken("P1", "raf=False,plan=multi", "reshard_does_nothing", f"{DIVERGED}/registration"),
-    Broken("P1", "raf=False,plan=multi", "wrong_registered_parameter", f"{DIVERGED}/registered_parameter"),
+    Broken(
+        "P1",
+        "raf=False,plan=multi",
+        "wrong_registered_parameter",
+        f"{DIVERGED}/registered_parameter",
+    ),
     Broken("P2", "raf=False,plan=multi", "unsharded_after_backward", f"{DIVERGED}/registration"),
     Broken("C1", "test", "reduces_in_the_first_dtype", f"{DIVERGED}/communication", ops=3),
     Broken("A1", "shapes=7-15-3", "short_shard_shifted", f"{DIVERGED}/gradient", ops=3),
     Broken("A2", "raf=True,delays=all_gather", "gathers_too_early", f"{DIVERGED}/output", ops=6),
-    Broken("A3", "pin_memory=False,delays=none", "offloaded_gradient_lost", f"{DIVERGED}/gradient", ops=3),
+    Broken(
+        "A3",
+        "pin_memory=False,delays=none",
+        "offloaded_gradient_lost",
+        f"{DIVERGED}/gradient",
+        ops=3,
+    ),
     Broken("A4", "test", "inner_root_unsynchronised", f"{DIVERGED}/gradient/missing"),
     Broken("A5", "raf=True", "second_call_lost", f"{DIVERGED}/gradient", ops=3),
     Broken("A6", "test", "prefetch_gathers_zeros", f"{DIVERGED}/output", ops=2),
     Broken("A7", "test", "gathers_before_the_event", f"{DIVERGED}/output", ops=6),
-    Broken("K1", "raf=True,implementation=utils", "recomputes_with_zeros", f"{DIVERGED}/gradient", ops=2),
+    Broken(
+        "K1",
+        "raf=True,implementation=utils",
+        "recomputes_with_zeros",
+        f"{DIVERGED}/gradient",
+        ops=2,
+    ),
     Broken("S1", "raf=True,checkpoint=False", "second_name_lost", f"{DIVERGED}/gradient", ops=3),
     Broken(
-        "G1", f"{G1_ON_HSDP},reduce_scatter_only=False", "reduces_twice", f"{DIVERGED}/communication", ops=9
+        "G1",
+        f"{G1_ON_HSDP},reduce_scatter_only=False",
+        "reduces_twice",
+        f"{DIVERGED}/communication",
+        ops=9,
     ),
     Broken(
         "G1",
@@ -77,7 +102,13 @@ BROKEN = (
         "microbatch_lost",
         f"{DIVERGED}/unreduced_gradient/missing",
     ),
-    Broken("D1", "raf=True,checkpoint=False,dim=16", "tp_output_not_summed", f"{DIVERGED}/output", ops=2),
+    Broken(
+        "D1",
+        "raf=True,checkpoint=False,dim=16",
+        "tp_output_not_summed",
+        f"{DIVERGED}/output",
+        ops=2,
+    ),
     Broken("D2", "unpinned/test", "offloaded_gradient_lost", f"{DIVERGED}/gradient", ops=3),
     Broken(
         "D3",
@@ -85,7 +116,13 @@ BROKEN = (
         "optimizer_not_loaded",
         f"{DIVERGED}/resume",
     ),
-    Broken("N1", "raf=True,checkpoint=False,dim=17", "divides_by_world_size", f"{DIVERGED}/gradient", ops=3),
+    Broken(
+        "N1",
+        "raf=True,checkpoint=False,dim=17",
+        "divides_by_world_size",
+        f"{DIVERGED}/gradient",
+        ops=3,
+    ),
     Broken(
         "H1",
         "raf=True,checkpoint=False,dim=17,sync_at_last=True",
@@ -100,8 +137,15 @@ BROKEN = (
         f"{CRASHED}/RuntimeError in _try_replicate_spec_for_scalar_tensor",
     ),
     Broken("F1", f"{F1_UNIT},unfreeze=True", "fsdp1_late_reshard", f"{BY_FSDP1}/hooks"),
-    Broken("F2", f"{F1_UNIT},forward_prefetch=False", "fsdp1_second_call_lost", f"{BY_FSDP1}/gradient"),
-    Broken("F3", "strategy=full_shard,use_orig_params=False", "fsdp1_wrong_gradient", f"{BY_FSDP1}/gradient"),
+    Broken(
+        "F2", f"{F1_UNIT},forward_prefetch=False", "fsdp1_second_call_lost", f"{BY_FSDP1}/gradient"
+    ),
+    Broken(
+        "F3",
+        "strategy=full_shard,use_orig_params=False",
+        "fsdp1_wrong_gradient",
+        f"{BY_FSDP1}/gradient",
+    ),
     Broken(
         "F4",
         "strategy=full_shard,use_orig_params=False,offload=False,fp16=False,prefetch=pre",
@@ -109,7 +153,12 @@ BROKEN = (
         f"{BY_FSDP1}/parameter",
     ),
     Broken("E1", "strategy=full_shard", "fsdp1_checks_no_order", f"{BY_FSDP1}/expectation"),
-    Broken("E2", "strategy=full_shard,iterations=1", "fsdp1_checks_no_order", f"{BY_FSDP1}/expectation"),
+    Broken(
+        "E2",
+        "strategy=full_shard,iterations=1",
+        "fsdp1_checks_no_order",
+        f"{BY_FSDP1}/expectation",
+    ),
     Broken("E3", "strategy=full_shard", "fsdp1_checks_order_in_evaluation", f"{BY_FSDP1}/warning"),
     Broken(
         "Z1",
@@ -119,13 +168,22 @@ BROKEN = (
         ops=3,
     ),
     Broken("Z2", "raf=True,unfreeze=False", "late_post_backward", f"{DIVERGED}/hooks"),
-    Broken("Z2", "intended/raf=True,unfreeze=True", "unfrozen_not_reduced", f"{DIVERGED}/gradient/missing"),
+    Broken(
+        "Z2",
+        "intended/raf=True,unfreeze=True",
+        "unfrozen_not_reduced",
+        f"{DIVERGED}/gradient/missing",
+    ),
     Broken("Z3", "raf=True", "second_call_lost", f"{DIVERGED}/gradient", ops=3),
 )
 
 
-def run(cell: str, fault: str, device: Literal["cpu", "cuda"] = "cpu", ops: int | None = None) -> Verdict:
-    """A cell with a fault: one that breaks what a row asserts, or one that breaks an oracle's rule."""
+def run(
+    cell: str, fault: str, device: Literal["cpu", "cuda"] = "cpu", ops: int | None = None
+) -> Verdict:
+    """A cell with a fault: one that breaks what a row asserts, or one that breaks an oracle's
+    rule.
+    """
     case = codec.decode((CORPUS / f"{cell}.json").read_bytes())
     own = HERE / "row_faults" / f"{fault}.py"
     file = own if own.exists() else HERE / "faults" / f"{fault}.py"
@@ -136,7 +194,11 @@ def run(cell: str, fault: str, device: Literal["cpu", "cuda"] = "cpu", ops: int 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: f"{broken.row}-{broken.fault}")
 def test_a_fault_in_what_a_row_asserts_turns_it_red(broken: Broken) -> None:
     verdict = run(f"{broken.row}/{broken.cell}", broken.fault, ops=broken.ops)
-    assert verdict.signature == broken.signature, (verdict.status, verdict.findings[:3], verdict.message)
+    assert verdict.signature == broken.signature, (
+        verdict.status,
+        verdict.findings[:3],
+        verdict.message,
+    )
     assert verdict.status.is_finding
 
 
@@ -159,4 +221,6 @@ def test_every_row_can_fail() -> None:
 
 def test_every_fault_breaks_a_row() -> None:
     source = Path(__file__).read_text()
-    assert [f.stem for f in (HERE / "row_faults").glob("*.py") if f'"{f.stem}"' not in source] == []
+    assert [
+        f.stem for f in (HERE / "row_faults").glob("*.py") if f'"{f.stem}"' not in source
+    ] == []

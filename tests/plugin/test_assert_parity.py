@@ -51,7 +51,9 @@ class FakeWorld:
     def check(self, case: Case) -> None:
         pass
 
-    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
         if self.cured_by in mends:
             return PASS
         verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
@@ -74,7 +76,9 @@ def judged_by(monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict | BaseExceptio
 
 @settings(max_examples=3, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(case=cases(world_size=2, engines=("fully_shard",)))
-def test_a_drawn_case_fails_if_and_only_if_a_world_finds_something(two_ranks: World, case: Case) -> None:
+def test_a_drawn_case_fails_if_and_only_if_a_world_finds_something(
+    two_ranks: World, case: Case
+) -> None:
     if two_ranks.run(case).status.is_finding:
         with pytest.raises(AssertionError):
             assert_parity(case, device="cpu")
@@ -94,14 +98,18 @@ def test_a_fault_raises_with_the_values_the_drawing_and_the_case(tmp_path: Path)
     assert codec.decode(last) == clean_case(2)
 
 
-def test_a_finding_that_does_not_come_back_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finding_that_does_not_come_back_is_inconclusive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = judged_by(monkeypatch, DIVERGENCE, PASS)
     verdict = assert_parity(clean_case(2), device="cpu")
     assert (verdict.status, world.restarts) == (Status.INCONCLUSIVE, 1)
 
 
 @pytest.mark.parametrize("status", [Status.PASS, Status.REJECTED, Status.INCONCLUSIVE])
-def test_what_accuses_no_engine_is_returned(monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
+def test_what_accuses_no_engine_is_returned(
+    monkeypatch: pytest.MonkeyPatch, status: Status
+) -> None:
     case = replace(clean_case(2), dtype="float64")
     judged_by(monkeypatch, Verdict(status=status))
     assert assert_parity(case, device="cpu").status is status
@@ -150,12 +158,16 @@ def test_what_cannot_run_here_is_said_before_anything_starts() -> None:
     with pytest.raises(InvalidCase, match="64 ranks"):
         assert_parity(make_case(mesh=64), device="cpu")
     with pytest.raises(InvalidCase, match="batch must be at least 1"):
-        assert_parity(replace(clean_case(2), inputs=replace(clean_case(2).inputs, batch=0)), device="cpu")
+        assert_parity(
+            replace(clean_case(2), inputs=replace(clean_case(2).inputs, batch=0)), device="cpu"
+        )
     on_host = replace(clean_case(2), inputs=replace(clean_case(2).inputs, on_host=True))
     with pytest.raises(UsageError, match="need CUDA"):
         assert_parity(on_host, device="cpu")
 
 
 def test_importing_it_imports_no_torch() -> None:
-    program = "import sys, fuzzshard.testing, fuzzshard.strategies; sys.exit('torch' in sys.modules)"
+    program = (
+        "import sys, fuzzshard.testing, fuzzshard.strategies; sys.exit('torch' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", program], check=True)

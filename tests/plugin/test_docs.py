@@ -17,10 +17,14 @@ from fuzzshard.corpus.atomic import write_atomic
 pytest_plugins = ("pytester",)
 
 DOCS = Path(__file__).parents[2] / "docs"
-INSTALLED = any(point.name == "fuzzshard" for point in importlib.metadata.entry_points(group="pytest11"))
+INSTALLED = any(
+    point.name == "fuzzshard" for point in importlib.metadata.entry_points(group="pytest11")
+)
 PLUGIN = () if INSTALLED else ("-p", "fuzzshard.pytest_plugin")
 LOADED = (pytest_entries, strategies, testing)
-"""A run in this process forgets what it imports; loaded before it, that is not imported again and again."""
+"""A run in this process forgets what it imports; loaded before it, that is not imported again and
+again.
+"""
 
 
 def commands(text: str) -> list[str]:

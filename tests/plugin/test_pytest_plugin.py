@@ -105,7 +105,9 @@ class FakeWorld:
         self.info = {"torch": TORCH, "device": "cpu", "backend": "gloo"}
         self.started.append(config.size)
 
-    def run(self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()) -> Verdict:
+    def run(
+        self, case: Case, *, deadline: float | None = None, mends: tuple[str, ...] = ()
+    ) -> Verdict:
         if self.cured_by in mends:
             return PASS
         verdict = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
@@ -141,7 +143,9 @@ def run_corpus(pytester: pytest.Pytester, *words: object) -> pytest.RunResult:
     return run(pytester, "--fuzzshard-corpus", "corpus", *words)
 
 
-def test_nothing_happens_unless_a_corpus_is_asked_for(pytester: pytest.Pytester, corpus: Path) -> None:
+def test_nothing_happens_unless_a_corpus_is_asked_for(
+    pytester: pytest.Pytester, corpus: Path
+) -> None:
     pytester.makepyfile("def test_it(): pass")
     result = run(pytester)
     result.assert_outcomes(passed=1)
@@ -171,13 +175,17 @@ def test_an_open_finding_is_an_expected_failure_with_its_issue(
     result = run_corpus(pytester, "-rx")
     result.assert_outcomes(xfailed=1, passed=2)
     result.stdout.fnmatch_lines(
-        ["XFAIL*open: divergence/fully_shard/gradient, bad on torch *, https://github.com/x/y/issues/7"]
+        [
+            "XFAIL*open: divergence/fully_shard/gradient, bad on torch *, https://github.com/x/y/issues/7"
+        ]
     )
     assert result.ret == 0
 
 
 @pytest.mark.usefixtures("corpus", "world")
-def test_an_open_finding_that_is_gone_is_red_until_its_entry_is_updated(pytester: pytest.Pytester) -> None:
+def test_an_open_finding_that_is_gone_is_red_until_its_entry_is_updated(
+    pytester: pytest.Pytester,
+) -> None:
     result = run_corpus(pytester)
     result.assert_outcomes(failed=1, passed=2)
     result.stdout.fnmatch_lines(
@@ -201,7 +209,11 @@ def test_an_open_finding_that_is_gone_is_red_until_its_entry_is_updated(pytester
     ],
 )
 def test_the_lifecycle_says_what_is_red(
-    pytester: pytest.Pytester, world: type[FakeWorld], lifecycle: Lifecycle, verdict: Verdict, outcome: str
+    pytester: pytest.Pytester,
+    world: type[FakeWorld],
+    lifecycle: Lifecycle,
+    verdict: Verdict,
+    outcome: str,
 ) -> None:
     save(pytester.path / "corpus", "x", entry(lifecycle=lifecycle, bad_on=(), good_on=()))
     world.verdicts = [verdict]
@@ -234,7 +246,11 @@ def test_a_finding_where_none_is_expected_is_drawn_without_a_traceback(
 @pytest.mark.parametrize(
     ("verdict", "outcome", "text"),
     [
-        (Verdict(status=Status.INFRA, message="rank 1 was killed"), "failed", "*INFRA: rank 1 was killed*"),
+        (
+            Verdict(status=Status.INFRA, message="rank 1 was killed"),
+            "failed",
+            "*INFRA: rank 1 was killed*",
+        ),
         (Verdict(status=Status.INCONCLUSIVE, message="noise"), "skipped", "*inconclusive: noise*"),
         (Verdict(status=Status.REJECTED), "passed", "*1 passed*"),
     ],
@@ -281,7 +297,9 @@ def test_one_world_serves_all_and_grows_with_the_mesh(
 
 
 @pytest.mark.usefixtures("corpus")
-def test_an_interrupted_run_ends_its_world(pytester: pytest.Pytester, world: type[FakeWorld]) -> None:
+def test_an_interrupted_run_ends_its_world(
+    pytester: pytest.Pytester, world: type[FakeWorld]
+) -> None:
     world.verdicts = [KeyboardInterrupt()]
     assert run_corpus(pytester).ret == pytest.ExitCode.INTERRUPTED
     assert world.closed == 1
@@ -300,7 +318,10 @@ def test_an_interrupted_run_ends_its_world(pytester: pytest.Pytester, world: typ
     ],
 )
 def test_entries_are_selected_as_tests_are(
-    pytester: pytest.Pytester, world: type[FakeWorld], words: tuple[str, ...], outcomes: dict[str, int]
+    pytester: pytest.Pytester,
+    world: type[FakeWorld],
+    words: tuple[str, ...],
+    outcomes: dict[str, int],
 ) -> None:
     world.verdicts = [DIVERGENCE]
     run_corpus(pytester, *words).assert_outcomes(**outcomes)
@@ -314,7 +335,9 @@ def test_the_last_failures_run_again(pytester: pytest.Pytester, world: type[Fake
 
 
 @pytest.mark.usefixtures("corpus")
-def test_junit_has_a_test_case_for_each_entry(pytester: pytest.Pytester, world: type[FakeWorld]) -> None:
+def test_junit_has_a_test_case_for_each_entry(
+    pytester: pytest.Pytester, world: type[FakeWorld]
+) -> None:
     world.verdicts = [DIVERGENCE, PASS]
     run_corpus(pytester, "--junit-xml", "junit.xml")
     names = [case.get("name") for case in ET.parse(pytester.path / "junit.xml").iter("testcase")]
@@ -334,7 +357,9 @@ def test_a_node_id_runs_that_entry_alone(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.usefixtures("corpus", "world")
-@pytest.mark.parametrize("line", ["fuzzshard_corpus = corpus", "addopts = --fuzzshard-corpus corpus"])
+@pytest.mark.parametrize(
+    "line", ["fuzzshard_corpus = corpus", "addopts = --fuzzshard-corpus corpus"]
+)
 def test_a_corpus_in_the_configuration_comes_along_with_all_tests(
     pytester: pytest.Pytester, line: str
 ) -> None:
@@ -388,15 +413,23 @@ def test_a_mesh_larger_than_the_node_runs_where_ranks_may_share_devices(
     ("words", "text"),
     [
         (("--fuzzshard-corpus", "nowhere"), "*nowhere does not exist*"),
-        (("--fuzzshard-corpus", ".", "--fuzzshard-preload", "missing.py"), "*missing.py*is not a file*"),
-        (("--fuzzshard-corpus", ".", "--fuzzshard-deadline", "soon"), "*'soon' is not a duration*"),
+        (
+            ("--fuzzshard-corpus", ".", "--fuzzshard-preload", "missing.py"),
+            "*missing.py*is not a file*",
+        ),
+        (
+            ("--fuzzshard-corpus", ".", "--fuzzshard-deadline", "soon"),
+            "*'soon' is not a duration*",
+        ),
         (
             ("--fuzzshard-corpus", ".", "--fuzzshard-ranks-per-device", "0"),
             "*0 ranks per device*1 or more*",
         ),
     ],
 )
-def test_a_mistake_is_one_line(pytester: pytest.Pytester, words: tuple[str, ...], text: str) -> None:
+def test_a_mistake_is_one_line(
+    pytester: pytest.Pytester, words: tuple[str, ...], text: str
+) -> None:
     result = run(pytester, *words)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: fuzzshard: {text}"])
@@ -413,7 +446,13 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(TREE)}
 def outside(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
     """pytest in a process of its own, with real ranks where it needs any."""
     return subprocess.run(
-        command(*words), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=180, check=False
+        command(*words),
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
     )
 
 
@@ -450,7 +489,9 @@ def test_stock_torch_is_green(real_corpus: Path) -> None:
 
 def test_a_planted_fault_turns_what_passed_red(real_corpus: Path) -> None:
     (real_corpus / "fault.py").write_text(PLANTED_FAULT)
-    result = outside(real_corpus, "--fuzzshard-corpus", "corpus", "--fuzzshard-preload", "fault.py")
+    result = outside(
+        real_corpus, "--fuzzshard-corpus", "corpus", "--fuzzshard-preload", "fault.py"
+    )
     assert "1 failed, 1 xfailed" in result.stdout
     assert "CHANGED: divergence/fully_shard/gradient, was no finding" in result.stdout
     assert result.returncode == 1
@@ -467,7 +508,12 @@ def test_ctrl_c_leaves_no_rank_behind(real_corpus: Path) -> None:
     (real_corpus / "stuck.py").write_text(STUCK)
     words = command("--fuzzshard-corpus", "corpus/regressions", "--fuzzshard-preload", "stuck.py")
     process = subprocess.Popen(
-        words, cwd=real_corpus, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True
+        words,
+        cwd=real_corpus,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert process.stdout is not None
     me = psutil.Process(process.pid)

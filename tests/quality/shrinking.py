@@ -1,4 +1,6 @@
-"""Predicates over Cases that stand in for bugs, and ``minimal``: what the reducer makes of them."""
+"""Predicates over Cases that stand in for bugs, and ``minimal``: what the reducer makes of
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Predicate = Callable[[Case], bool]
 def drawn_cases(seed: int = 0, count: int = 400) -> tuple[Case, ...]:
     """Random cases, the largest models first."""
     drawn = draw_cases(seed, count, world_size=4)
-    return tuple(sorted(drawn, key=lambda c: len(facts(c).modules) + len(c.schedule), reverse=True))
+    return tuple(
+        sorted(drawn, key=lambda c: len(facts(c).modules) + len(c.schedule), reverse=True)
+    )
 
 
 def failing(predicate: Predicate) -> list[Case]:
@@ -98,7 +102,9 @@ def int_reshard_on_four(case: Case) -> bool:
 
 
 def two_forwards_of_checkpoint(case: Case) -> bool:
-    """Two forwards before a backward, and a checkpoint on a wrapped module below another wrapped one."""
+    """Two forwards before a backward, and a checkpoint on a wrapped module below another wrapped
+    one.
+    """
     wrapped = [m for group in case.wrap for m in group.modules]
     nested = {m for m in wrapped if any(is_within(m, w) and m != w for w in wrapped)}
     pending = 0
@@ -125,4 +131,6 @@ def three_batches(case: Case) -> bool:
 def unused_module(case: Case) -> bool:
     """A module with parameters that no forward of the root calls."""
     found = facts(case)
-    return any(is_within(f, m) for m in set(found.modules) - found.called for f in found.parameters)
+    return any(
+        is_within(f, m) for m in set(found.modules) - found.called for f in found.parameters
+    )

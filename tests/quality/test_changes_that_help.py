@@ -42,7 +42,10 @@ def test_a_list_group_may_be_the_cause() -> None:
 def test_what_shrinking_has_seen_is_not_run_again_and_stays_in_the_table() -> None:
     changed = dict(changes(CASE))
     (dropped,) = (phrase for phrase in changed if phrase == "without backward")
-    seen = (Culprit(change=dropped, outcome="PASS"), Culprit(change="without b", outcome="REJECTED"))
+    seen = (
+        Culprit(change=dropped, outcome="PASS"),
+        Culprit(change="without b", outcome="REJECTED"),
+    )
     ran: list[Case] = []
 
     def judge(case: Case) -> Status:

@@ -1,4 +1,6 @@
-"""Stand-ins for real bugs shrink to their one exact minimum, whatever drawn case they start from."""
+"""Stand-ins for real bugs shrink to their one exact minimum, whatever drawn case they start
+from.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,12 @@ def linears(count: int = 1, *, out: int = 2, bias: bool = False) -> Block:
     """``count`` Linears in sequence."""
     values = ["x", *(f"h{i}" for i in range(count))]
     return Block(
-        children=tuple(Child(name=f"linear{i}", module=Linear(out=out, bias=bias)) for i in range(count)),
-        nodes=tuple(Call(name=f"h{i}", module=f"linear{i}", args=(values[i],)) for i in range(count)),
+        children=tuple(
+            Child(name=f"linear{i}", module=Linear(out=out, bias=bias)) for i in range(count)
+        ),
+        nodes=tuple(
+            Call(name=f"h{i}", module=f"linear{i}", args=(values[i],)) for i in range(count)
+        ),
         outputs=(values[-1],),
     )
 
@@ -49,7 +55,9 @@ PLAIN = Case(
     schedule=(Forward(),),
     engines=("ddp",),
 )
-"""What is left of any case when nothing matters: a square Linear, called, sharded evenly over two ranks."""
+"""What is left of any case when nothing matters: a square Linear, called, sharded evenly over two
+ranks.
+"""
 
 ROOT = WrapGroup(modules=("",))
 
@@ -109,7 +117,9 @@ MINIMA: dict[Callable[[Case], bool], Case] = {
 
 
 def with_ddp(case: Case) -> Case:
-    """``case`` for the one engine of the minima: which engine is left depends on those it was drawn with."""
+    """``case`` for the one engine of the minima: which engine is left depends on those it was
+    drawn with.
+    """
     return replace(case, engines=PLAIN.engines)
 
 
@@ -119,15 +129,21 @@ def test_the_largest_drawn_case_shrinks_to_the_minimum(
 ) -> None:
     result = minimal(predicate)
     assert structure(result.case) == structure(expected)
-    if predicate is not mixed_group:  # which of a Linear's two parameters is frozen is a matter of luck
-        luck = expected.engines == PLAIN.engines  # of the engines that the largest case was drawn with
+    if (
+        predicate is not mixed_group
+    ):  # which of a Linear's two parameters is frozen is a matter of luck
+        luck = (
+            expected.engines == PLAIN.engines
+        )  # of the engines that the largest case was drawn with
         assert (with_ddp(result.case) if luck else result.case) == expected
 
 
 @pytest.mark.parametrize(
     "predicate", [uneven_before_another, unsynced_then_synced, two_forwards_of_checkpoint]
 )
-def test_eight_starting_cases_on_several_ranks_shrink_to_one_case(predicate: Callable[[Case], bool]) -> None:
+def test_eight_starting_cases_on_several_ranks_shrink_to_one_case(
+    predicate: Callable[[Case], bool],
+) -> None:
     starts = [case for case in failing(predicate) if case.mesh.size > 1][:8]
     assert {with_ddp(minimal(predicate, case).case) for case in starts} == {MINIMA[predicate]}
 

@@ -8,7 +8,16 @@ import pytest
 from cases import BACKWARD, STEP, ZERO, call, chain, children, make_case
 from shrinking import minimal
 
-from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
+from fuzzshard.case.case import (
+    Case,
+    Checkpoint,
+    Freeze,
+    Inputs,
+    Mesh,
+    Optimizer,
+    TensorSpec,
+    WrapGroup,
+)
 from fuzzshard.case.graph import Block, Call, walk
 from fuzzshard.case.options import FSDP1, Delay, ParameterDtype, Precision, TensorParallel
 from fuzzshard.case.order import off_default
@@ -38,7 +47,9 @@ INNER = Block(
     method="features",
 )
 MODEL = Block(
-    children=children(inner=INNER, left=Linear(out=4), right=Linear(out=4), last=chain(deep=Linear(out=4))),
+    children=children(
+        inner=INNER, left=Linear(out=4), right=Linear(out=4), last=chain(deep=Linear(out=4))
+    ),
     nodes=(
         call("a", "inner", "x", "x"),
         Call(name="b", module="left", args=("a.0",), alternatives=("right",)),
@@ -71,7 +82,8 @@ RICH = make_case(
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),), same_on_ranks=True),
     wrap=(
         WrapGroup(
-            modules=("inner",), precision=Precision(param="bfloat16", reduce="float32", output="float32")
+            modules=("inner",),
+            precision=Precision(param="bfloat16", reduce="float32", output="float32"),
         ),
         WrapGroup(modules=("left",), forward_prefetch=("inner",), shard_dim="last"),
         WrapGroup(modules=("",), offload="unpinned"),
@@ -100,8 +112,12 @@ NEEDS: dict[str, Callable[[Case], bool]] = {
     "compile": lambda case: case.compile is not None,
     "a delay": lambda case: bool(case.delays),
     "a relation": lambda case: case.relation is not None,
-    "a dataclass": lambda case: any(getattr(m, "passing", "") == "dataclass" for _, m in walk(case.model)),
-    "a method": lambda case: any(getattr(m, "method", "") == "features" for _, m in walk(case.model)),
+    "a dataclass": lambda case: any(
+        getattr(m, "passing", "") == "dataclass" for _, m in walk(case.model)
+    ),
+    "a method": lambda case: any(
+        getattr(m, "method", "") == "features" for _, m in walk(case.model)
+    ),
     "another path": lambda case: any(isinstance(op, SetPath) for op in case.schedule),
     "a loaded state": lambda case: any(isinstance(op, LoadState) for op in case.schedule),
     "a cast": lambda case: any(isinstance(op, Cast) for op in case.schedule),
@@ -131,7 +147,9 @@ def test_only_the_option_that_is_needed_is_left(need: str) -> None:
 ONE_OF: dict[str, tuple[Case, Callable[[Case], object]]] = {
     "a strategy of FSDP1": (
         make_case(
-            mesh=Mesh(replicate=2, shard=1), fsdp1=FSDP1(strategy="hybrid_shard_zero2"), engines=("fsdp1",)
+            mesh=Mesh(replicate=2, shard=1),
+            fsdp1=FSDP1(strategy="hybrid_shard_zero2"),
+            engines=("fsdp1",),
         ),
         lambda case: case.fsdp1.strategy if case.fsdp1.strategy.startswith("hybrid") else None,
     ),
@@ -148,7 +166,9 @@ ONE_OF: dict[str, tuple[Case, Callable[[Case], object]]] = {
         lambda case: next((c.implementation for c in case.checkpoints), None),
     ),
     "an option of collectives": (
-        make_case(wrap=(WrapGroup(modules=("",), communication=("two_buffers", "allocate", "hook")),)),
+        make_case(
+            wrap=(WrapGroup(modules=("",), communication=("two_buffers", "allocate", "hook")),)
+        ),
         lambda case: next((g.communication for g in case.wrap if g.communication), None),
     ),
     "an optimizer": (
@@ -169,4 +189,7 @@ SMALLEST = {
 @pytest.mark.parametrize("choice", ONE_OF)
 def test_of_several_values_that_would_do_the_smallest_case_has_the_same(choice: str) -> None:
     case, value = ONE_OF[choice]
-    assert value(minimal(lambda candidate: value(candidate) is not None, case).case) == SMALLEST[choice]
+    assert (
+        value(minimal(lambda candidate: value(candidate) is not None, case).case)
+        == SMALLEST[choice]
+    )

@@ -44,11 +44,14 @@ def test_two_starting_cases_mostly_shrink_to_the_same_structure() -> None:
     same = tried = 0
     for seed in range(30):
         want, cases = wanted(seed)
-        cases = [case for case in cases if case.mesh.size > 1]  # shrinking never takes more ranks than it has
+        cases = [
+            case for case in cases if case.mesh.size > 1
+        ]  # shrinking never takes more ranks than it has
         if len(cases) < 2:
             continue
         one, other = (
-            minimal(lambda case, w=want: w <= features(case), c).case for c in (cases[0], cases[-1])
+            minimal(lambda case, w=want: w <= features(case), c).case
+            for c in (cases[0], cases[-1])
         )
         tried += 1
         same += structure(one) == structure(other)

@@ -20,13 +20,24 @@ def node1(tmp_path: Path) -> Path:
         directory,
         [
             *judged(features=["reshard:int", "leaf:linear"], seconds=0.5, at=0.0),
-            *judged(Status.DIVERGENCE, features=["reshard:int", "schedule:no_sync"], seconds=0.5, at=1.0),
+            *judged(
+                Status.DIVERGENCE,
+                features=["reshard:int", "schedule:no_sync"],
+                seconds=0.5,
+                at=1.0,
+            ),
             *one_finding(directory, RESHARD, signature, at=2.0),
             *judged(Status.CRASH, features=["reshard:int"], at=4.0),
-            *one_finding(directory, LIST_GROUP, "crash/fully_shard/RuntimeError", at=5.0, rate=flaky),
+            *one_finding(
+                directory, LIST_GROUP, "crash/fully_shard/RuntimeError", at=5.0, rate=flaky
+            ),
             *judged(Status.DIVERGENCE, features=["reshard:int"], at=7.0),
             FindingHit(
-                index=3, signature=signature, path=f"elsewhere/findings/{RESHARD}", hits=2, elapsed=7.1
+                index=3,
+                signature=signature,
+                path=f"elsewhere/findings/{RESHARD}",
+                hits=2,
+                elapsed=7.1,
             ),
             *judged(Status.HANG, features=["reshard:int"], at=8.0),
             *judged(Status.REJECTED, features=["reshard:int"], seconds=2.0, at=8.0),
@@ -45,7 +56,9 @@ def node2(tmp_path: Path) -> Path:
         [
             *judged(features=["reshard:int", "leaf:mlp"], seconds=0.1, at=0.0),
             *judged(Status.DIVERGENCE, features=["reshard:int"], seconds=0.1, at=1.0),
-            *one_finding(directory, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0),
+            *one_finding(
+                directory, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0
+            ),
             finished(5.0, exit_code=1),
         ],
     )

@@ -1,4 +1,6 @@
-"""Directories of campaigns, written by the journal's own writer from events that a test makes up."""
+"""Directories of campaigns, written by the journal's own writer from events that a test makes
+up.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,21 @@ ALWAYS = Confirmation(runs=3, reproduced=3)
 FINDINGS = Path(__file__).parents[2] / "corpus" / "findings"
 RESHARD = "divergence-fully_shard-registered_parameter-78029374"
 LIST_GROUP = "crash-fully_shard-RuntimeError-in-_engine_run_backward-dbc5449b"
-INFO = {"torch": "2.13.0", "python": "3.11", "device": "cpu", "backend": "gloo", "platform": "test"}
+INFO = {
+    "torch": "2.13.0",
+    "python": "3.11",
+    "device": "cpu",
+    "backend": "gloo",
+    "platform": "test",
+}
 
 
 def judged(
     status: Status = Status.PASS, *, seconds: float = 0.1, features: Sequence[str] = (), at: float
 ) -> list[Event]:
-    """The events of one case, which began at ``at``; its features are new if no earlier case had them."""
+    """The events of one case, which began at ``at``; its features are new if no earlier case had
+    them.
+    """
     return [
         CaseStarted(index=0, elapsed=at),
         CaseDetail(features=tuple(sorted(features)), elapsed=at + seconds),
@@ -45,7 +55,9 @@ def judged(
     ]
 
 
-def finished(at: float, *, reason: str = "all cases were run", exit_code: int = 0) -> CampaignFinished:
+def finished(
+    at: float, *, reason: str = "all cases were run", exit_code: int = 0
+) -> CampaignFinished:
     """The end of a session."""
     return CampaignFinished(
         elapsed=at,
@@ -68,14 +80,27 @@ def finished(at: float, *, reason: str = "all cases were run", exit_code: int = 
 
 
 def record(
-    directory: Path, events: Iterable[Event], *, device: str = "cpu", world_size: int = 2, worlds: int = 1
+    directory: Path,
+    events: Iterable[Event],
+    *,
+    device: str = "cpu",
+    world_size: int = 2,
+    worlds: int = 1,
 ) -> Path:
-    """Writes one session into the journal of ``directory``; what is new is what no case of it had before."""
+    """Writes one session into the journal of ``directory``; what is new is what no case of it had
+    before.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / JOURNAL_FILE
     connection = connect(path)
     start = SessionStart(
-        stream={}, limits={}, seed=7, stream_seed=7, world_size=world_size, worlds=worlds, device=device
+        stream={},
+        limits={},
+        seed=7,
+        stream_seed=7,
+        world_size=world_size,
+        worlds=worlds,
+        device=device,
     )
     writer = JournalWriter(path, connection, start)
     writer.record(WorldStarted(info=INFO))
@@ -103,18 +128,29 @@ def record(
 def one_finding(
     directory: Path, name: str, signature: str, *, at: float, rate: Confirmation = ALWAYS
 ) -> list[Event]:
-    """An entry of the corpus in ``directory``, and the events with which a campaign comes to it."""
+    """An entry of the corpus in ``directory``, and the events with which a campaign comes to
+    it.
+    """
     folder = directory / "findings" / name
     shutil.copytree(FINDINGS / name, folder)
     lifecycle = Lifecycle.FLAKY if rate.flaky else Lifecycle.OPEN
-    entry = replace(read_entry(folder / "case.json"), confirmed=rate, lifecycle=lifecycle, issue="")
+    entry = replace(
+        read_entry(folder / "case.json"), confirmed=rate, lifecycle=lifecycle, issue=""
+    )
     (folder / "case.json").write_bytes(encode_entry(entry))
     path = str(folder)
     return [
         FindingFound(
-            index=0, status=Status.DIVERGENCE, signature=signature, summary="wrong", path=path, elapsed=at
+            index=0,
+            status=Status.DIVERGENCE,
+            signature=signature,
+            summary="wrong",
+            path=path,
+            elapsed=at,
         ),
-        FindingConfirmed(signature=signature, runs=rate.runs, reproduced=rate.reproduced, elapsed=at),
+        FindingConfirmed(
+            signature=signature, runs=rate.runs, reproduced=rate.reproduced, elapsed=at
+        ),
         FindingSaved(
             signature=signature,
             path=path,

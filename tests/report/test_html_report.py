@@ -55,7 +55,9 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
     def classes(self) -> list[str]:
-        return [name for _, attributes in self.tags for name in (attributes.get("class") or "").split()]
+        return [
+            name for _, attributes in self.tags for name in (attributes.get("class") or "").split()
+        ]
 
 
 def page_of(*directories: Path) -> Page:
@@ -75,7 +77,13 @@ def test_the_figures_are_those_of_the_journal(node1: Path) -> None:
     drawn = page_of(node1)
     assert drawn.text("h1") == "2 distinct findings in 6 cases"
     text = re.sub(r"\s+", " ", drawn.text("dl"))
-    for figure in ("cases 6 in 10 s", "cases per second 0.6", "hangs 1", "crashes 1", "stability 53.8 %"):
+    for figure in (
+        "cases 6 in 10 s",
+        "cases per second 0.6",
+        "hangs 1",
+        "crashes 1",
+        "stability 53.8 %",
+    ):
         assert figure in text
     assert "flake rate 50 %" in text
 
@@ -83,7 +91,9 @@ def test_the_figures_are_those_of_the_journal(node1: Path) -> None:
 def test_several_directories_are_added_and_each_has_its_line(node1: Path, node2: Path) -> None:
     drawn = page_of(node1, node2)
     assert drawn.text("h1") == "2 distinct findings in 8 cases"
-    assert drawn.classes().count("node") == 2 * 2 + 1  # in the wide and the narrow plot, and in the key
+    assert (
+        drawn.classes().count("node") == 2 * 2 + 1
+    )  # in the wide and the narrow plot, and in the key
     assert str(node1) in drawn.text("table", "code")
     assert str(node2) in drawn.text("table", "code")
 
@@ -120,7 +130,9 @@ def test_every_picture_has_a_name_and_a_description(node1: Path) -> None:
     drawn = page_of(node1)
     pictures = drawn.all("svg")
     assert len(pictures) == 5 + 2 * 3
-    assert all(picture["role"] in ("img", "group") and picture["aria-label"] for picture in pictures)
+    assert all(
+        picture["role"] in ("img", "group") and picture["aria-label"] for picture in pictures
+    )
 
 
 def test_headings_leave_out_no_level(node1: Path) -> None:
@@ -129,7 +141,9 @@ def test_headings_leave_out_no_level(node1: Path) -> None:
     assert all(level - before <= 1 for before, level in itertools.pairwise(levels))
 
 
-HOSTILE = "</code></pre><script>alert(1)</script><img src=x onerror=alert(1)> {{ 70007 * 3 }} & \"'"
+HOSTILE = (
+    "</code></pre><script>alert(1)</script><img src=x onerror=alert(1)> {{ 70007 * 3 }} & \"'"
+)
 
 
 def test_what_a_finding_says_is_text_and_never_markup(tmp_path: Path) -> None:
@@ -176,7 +190,9 @@ def test_known_findings_that_no_case_showed_are_listed_apart(tmp_path: Path) -> 
 
 def test_the_cards_of_findings_that_the_corpus_had_are_folded(tmp_path: Path) -> None:
     found = one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
-    one_finding(tmp_path, LIST_GROUP, "crash/fully_shard/RuntimeError in _engine_run_backward", at=2.0)
+    one_finding(
+        tmp_path, LIST_GROUP, "crash/fully_shard/RuntimeError in _engine_run_backward", at=2.0
+    )
     path = str(tmp_path / "findings" / LIST_GROUP)
     hit = FindingHit(index=1, signature="crash", path=path, hits=1, elapsed=2.0)
     cases = [*judged(Status.DIVERGENCE, at=0.0), *found, *judged(Status.CRASH, at=1.5), hit]

@@ -102,7 +102,9 @@ def test_pairs_of_several_nodes_are_counted_once_at_their_first_time(tmp_path: P
 
 def test_the_histogram_holds_every_case_in_the_bar_of_its_time(tmp_path: Path) -> None:
     times = [0.011, 0.012, 0.9, 1.1, 30.0]
-    events = [event for i, seconds in enumerate(times) for event in judged(seconds=seconds, at=100.0 * i)]
+    events = [
+        event for i, seconds in enumerate(times) for event in judged(seconds=seconds, at=100.0 * i)
+    ]
     histogram = timeline_of(record(tmp_path, [*events, finished(500.0)])).durations
     assert histogram is not None
     for seconds in times:
@@ -128,7 +130,11 @@ def test_verdicts_are_stacked_without_the_cases_that_passed(tmp_path: Path) -> N
     events = [event for i, status in enumerate(statuses) for event in judged(status, at=i * 0.1)]
     svg = verdicts_plot(timeline_of(record(tmp_path, [*events, finished(1.0)])))
     stack = bars(svg)
-    assert [bar.get("class") for bar in stack] == ["verdict-hang", "verdict-crash", "verdict-rejected"]
+    assert [bar.get("class") for bar in stack] == [
+        "verdict-hang",
+        "verdict-crash",
+        "verdict-rejected",
+    ]
     tops = [float(bar.get("y", "")) for bar in stack]
     heights = [float(bar.get("height", "")) for bar in stack]
     assert tops[0] == pytest.approx(tops[1] + heights[1], abs=0.2)
@@ -154,7 +160,12 @@ def test_a_layout_has_no_overlap_and_every_edge_goes_down(
     sizes = {node: (random.uniform(10, 200), random.uniform(20, 60)) for node in graph}
     placed = place(graph, sizes)
     boxes = {
-        node: (x - sizes[node][0] / 2, y - sizes[node][1] / 2, x + sizes[node][0] / 2, y + sizes[node][1] / 2)
+        node: (
+            x - sizes[node][0] / 2,
+            y - sizes[node][1] / 2,
+            x + sizes[node][0] / 2,
+            y + sizes[node][1] / 2,
+        )
         for node, (x, y) in placed.centres.items()
     }
     for a, (left, top, right, bottom) in boxes.items():
@@ -162,7 +173,9 @@ def test_a_layout_has_no_overlap_and_every_edge_goes_down(
         assert right <= placed.width + 1e-6
         assert bottom <= placed.height + 1e-6
         for b, (other_left, other_top, other_right, other_bottom) in boxes.items():
-            apart = right + GAP_ACROSS <= other_left + 1e-6 or other_right + GAP_ACROSS <= left + 1e-6
+            apart = (
+                right + GAP_ACROSS <= other_left + 1e-6 or other_right + GAP_ACROSS <= left + 1e-6
+            )
             assert a == b or apart or bottom <= other_top or other_bottom <= top
     for route in placed.routes.values():
         heights = [y for _, y in route]
@@ -181,16 +194,22 @@ def test_every_node_and_op_of_a_real_case_is_drawn(file: Path) -> None:
     case = read_entry(file).case
     drawn = parsed(draw_forward(case))
     names = {text.text for text in drawn.iter("text")}
-    assert {node.module for node in case.model.nodes if isinstance(node, Call) and not node.alternatives} <= {
-        (name or "").removesuffix(": Block") for name in names
-    }
-    ops = [rect for rect in parsed(draw_schedule(case, {})).iter("rect") if rect.get("class") == "op"]
+    assert {
+        node.module
+        for node in case.model.nodes
+        if isinstance(node, Call) and not node.alternatives
+    } <= {(name or "").removesuffix(": Block") for name in names}
+    ops = [
+        rect for rect in parsed(draw_schedule(case, {})).iter("rect") if rect.get("class") == "op"
+    ]
     assert len(ops) == len(case.schedule)
 
 
 def test_a_module_that_is_called_twice_is_drawn_whole_once() -> None:
     cases = (read_entry(file).case for file in UNSHRUNK)
-    case = next(case for case in cases if any(isinstance(module, Alias) for _, module in walk(case.model)))
+    case = next(
+        case for case in cases if any(isinstance(module, Alias) for _, module in walk(case.model))
+    )
     tags = [text.text or "" for text in parsed(draw_forward(case)).iter("text")]
     assert "call 1" in tags
     assert "call 2" in tags
@@ -211,4 +230,6 @@ def test_every_rank_of_a_mesh_is_drawn_once(mesh: Mesh) -> None:
     ranks = [g for g in drawn.iter("g") if (g.get("class") or "").startswith("rank")]
     assert [int(g.findtext("text") or "") for g in ranks] == list(range(mesh.size))
     assert [g.get("class") for g in ranks].count("rank accused") == 1
-    assert re.search("rank accused.*rank 0", ElementTree.tostring(drawn, encoding="unicode"), re.DOTALL)
+    assert re.search(
+        "rank accused.*rank 0", ElementTree.tostring(drawn, encoding="unicode"), re.DOTALL
+    )

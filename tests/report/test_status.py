@@ -40,7 +40,13 @@ def test_figures_of_one_directory_are_those_of_its_journal(node1: Path) -> None:
     stats = stats_in(node1)
     assert (stats.cases, stats.seconds, stats.cases_per_second) == (6, 10.0, 0.6)
     assert stats.verdicts == {"PASS": 1, "DIVERGENCE": 2, "CRASH": 1, "HANG": 1, "REJECTED": 1}
-    assert (stats.findings, stats.hits, stats.hangs, stats.crashes, stats.inconclusive) == (2, 3, 1, 1, 0)
+    assert (stats.findings, stats.hits, stats.hangs, stats.crashes, stats.inconclusive) == (
+        2,
+        3,
+        1,
+        1,
+        0,
+    )
     assert (stats.state, stats.reason, stats.exit_code) == ("ended", "2 distinct findings", 1)
     assert (stats.features_seen, stats.pairs_seen) == (3, 2)
     assert (stats.seconds_since_new_feature, stats.seconds_since_new_pair) == (9.0, 9.0)
@@ -67,7 +73,9 @@ def test_status_sums_directories_and_counts_one_finding_once(node1: Path, node2:
     assert (stats.features_seen, stats.pairs_seen) == (4, 3)
 
 
-def test_a_finding_of_two_nodes_has_the_hits_of_both_and_its_first_time(node1: Path, node2: Path) -> None:
+def test_a_finding_of_two_nodes_has_the_hits_of_both_and_its_first_time(
+    node1: Path, node2: Path
+) -> None:
     found = {f.folder.name: f for f in seen_findings([read_node(node1), read_node(node2)])}
     assert found[RESHARD].hits == 3
     assert found[RESHARD].at == 1.0
@@ -85,8 +93,13 @@ def test_a_finding_that_no_user_can_see_comes_last_and_says_so(tmp_path: Path) -
     events += one_finding(tmp_path, RESHARD, wrong, at=3.0)
     directory = record(tmp_path, [*judged(at=0.0), *events, finished(9.0)])
     seen = seen_findings([read_node(directory)])
-    assert [(finding.signature, finding.internal) for finding in seen] == [(wrong, False), (within, True)]
-    assert ", internal: " in list(status_lines([read_node(directory)], stats_in(directory), seen))[-1]
+    assert [(finding.signature, finding.internal) for finding in seen] == [
+        (wrong, False),
+        (within, True),
+    ]
+    assert (
+        ", internal: " in list(status_lines([read_node(directory)], stats_in(directory), seen))[-1]
+    )
 
 
 def test_what_did_not_come_back_is_inconclusive_and_no_finding(tmp_path: Path) -> None:
@@ -102,9 +115,16 @@ def test_what_did_not_come_back_is_inconclusive_and_no_finding(tmp_path: Path) -
     flaky = FindingFlaky(
         signature=signature, runs=10, observed=("PASS",), path="c/inconclusive/a", elapsed=2.0
     )
-    record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), found, flaky, finished(3.0, exit_code=3)])
+    record(
+        tmp_path, [*judged(Status.DIVERGENCE, at=0.0), found, flaky, finished(3.0, exit_code=3)]
+    )
     stats = stats_in(tmp_path)
-    assert (stats.findings, stats.inconclusive, stats.stability, stats.flake_rate) == (0, 1, 0.0, 1.0)
+    assert (stats.findings, stats.inconclusive, stats.stability, stats.flake_rate) == (
+        0,
+        1,
+        0.0,
+        1.0,
+    )
 
 
 def test_a_finding_that_is_reduced_to_a_known_entry_is_a_hit_of_that(tmp_path: Path) -> None:
@@ -112,14 +132,23 @@ def test_a_finding_that_is_reduced_to_a_known_entry_is_a_hit_of_that(tmp_path: P
     found, _, saved = one_finding(tmp_path, RESHARD, signature, at=1.0)
     removed = replace(found, path=str(tmp_path / "findings" / "as-it-was-found"))
     record(
-        tmp_path, [*judged(Status.DIVERGENCE, at=0.0), found, saved, removed, replace(saved, duplicate=True)]
+        tmp_path,
+        [
+            *judged(Status.DIVERGENCE, at=0.0),
+            found,
+            saved,
+            removed,
+            replace(saved, duplicate=True),
+        ],
     )
     (finding,) = seen_findings([read_node(tmp_path)])
     assert (finding.folder.name, finding.hits) == (RESHARD, 2)
 
 
 def test_a_finding_that_is_still_being_worked_on_is_unconfirmed(tmp_path: Path) -> None:
-    found, *_ = one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
+    found, *_ = one_finding(
+        tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0
+    )
     file = tmp_path / "findings" / RESHARD / "case.json"
     file.write_bytes(encode_entry(replace(read_entry(file), confirmed=None)))
     record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), found])
@@ -132,7 +161,11 @@ def test_a_known_finding_that_was_hit_is_not_new_and_no_failure_in_junit(tmp_pat
     one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=0.0)
     path = str(tmp_path / "findings" / RESHARD)
     hit = FindingHit(
-        index=0, signature="divergence/fully_shard/registered_parameter", path=path, hits=1, elapsed=1.5
+        index=0,
+        signature="divergence/fully_shard/registered_parameter",
+        path=path,
+        hits=1,
+        elapsed=1.5,
     )
     record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), hit, finished(2.0, exit_code=0)])
     node = read_node(tmp_path)
@@ -152,7 +185,9 @@ def test_times_of_later_sessions_follow_those_before(tmp_path: Path) -> None:
     assert node.first_seen == {("reshard:int",): 1.0, ("mesh:hsdp",): 12.0}
 
 
-def test_a_session_of_a_live_process_runs_and_one_of_a_dead_process_was_killed(tmp_path: Path) -> None:
+def test_a_session_of_a_live_process_runs_and_one_of_a_dead_process_was_killed(
+    tmp_path: Path,
+) -> None:
     record(tmp_path, judged(at=0.0))
     assert is_running(read_node(tmp_path).last)
     assert stats_in(tmp_path).state == "running"
@@ -177,10 +212,15 @@ def test_the_command_prints_each_directory_the_sum_and_each_finding(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{node1}: ended after 0:10: 2 distinct findings (exit code 1)"
     assert "8 in 0:10 (2 directories, 2 sessions), 1.00 per second" in lines[2]
-    assert any(line.split()[:2] == ["open", "divergence/fully_shard/registered_parameter,"] for line in lines)
+    assert any(
+        line.split()[:2] == ["open", "divergence/fully_shard/registered_parameter,"]
+        for line in lines
+    )
 
 
-def test_a_directory_that_is_given_twice_counts_once(node1: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_is_given_twice_counts_once(
+    node1: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("status", node1, f"{node1}/../{node1.name}", "--json") == 0
     assert json.loads(capsys.readouterr().out)["total"]["cases"] == 6
 
@@ -190,7 +230,11 @@ def test_json_has_the_sum_each_directory_and_each_finding(
 ) -> None:
     assert run("status", node1, node2, "--json") == 0
     status = json.loads(capsys.readouterr().out)
-    assert status["total"]["cases"] == sum(each["stats"]["cases"] for each in status["directories"]) == 8
+    assert (
+        status["total"]["cases"]
+        == sum(each["stats"]["cases"] for each in status["directories"])
+        == 8
+    )
     assert [finding["hits"] for finding in status["findings"]] == [3, 1]
 
 
@@ -236,9 +280,13 @@ def test_junit_has_a_test_that_fails_for_each_finding_and_one_for_the_campaign(
     assert "0 at [0, 1] of [1, 4]" in (cases[1].findtext("failure") or "")
 
 
-def test_junit_skips_what_did_not_come_back_and_errs_where_nothing_was_judged(tmp_path: Path) -> None:
+def test_junit_skips_what_did_not_come_back_and_errs_where_nothing_was_judged(
+    tmp_path: Path,
+) -> None:
     path = "c/inconclusive/a"
-    flaky = FindingFlaky(signature="divergence/ddp/loss", runs=10, observed=("PASS",), path=path, elapsed=2.0)
+    flaky = FindingFlaky(
+        signature="divergence/ddp/loss", runs=10, observed=("PASS",), path=path, elapsed=2.0
+    )
     record(tmp_path, [flaky, finished(3.0, reason="no rank starts", exit_code=4)])
     node = read_node(tmp_path)
     findings = seen_findings([node])

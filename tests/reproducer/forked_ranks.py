@@ -1,8 +1,9 @@
-"""Runs scripts on ranks forked from one process that has torch already: a second, where torchrun takes five.
+"""Runs scripts on ranks forked from one process that has torch already: a second, where torchrun
+takes five.
 
-Reads lines of JSON ``{"script": ..., "ranks": ..., "preload": [...], "seconds": ...}`` and answers with
-``{"codes": [...], "output": ...}``; a code is None for a rank that was killed since another one failed
-or time was up. Ranks end as interpreters do, so a crash at exit shows.
+Reads lines of JSON ``{"script": ..., "ranks": ..., "preload": [...], "seconds": ...}`` and answers
+with ``{"codes": [...], "output": ...}``; a code is None for a rank that was killed since another
+one failed or time was up. Ranks end as interpreters do, so a crash at exit shows.
 """
 
 from __future__ import annotations

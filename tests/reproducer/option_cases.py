@@ -16,7 +16,15 @@ from fuzzshard.case.case import (
     WrapGroup,
 )
 from fuzzshard.case.graph import Block, Call, Child
-from fuzzshard.case.options import DDP, FSDP1, Delay, Expect, ParameterDtype, Precision, TensorParallel
+from fuzzshard.case.options import (
+    DDP,
+    FSDP1,
+    Delay,
+    Expect,
+    ParameterDtype,
+    Precision,
+    TensorParallel,
+)
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import (
     Abort,
@@ -56,7 +64,10 @@ STRUCTURED = Block(
         ),
         Child(name="head", module=Linear(out=4)),
     ),
-    nodes=(Call(name="p", module="inner", args=("x",)), Call(name="y", module="head", args=("p.0",))),
+    nodes=(
+        Call(name="p", module="inner", args=("x",)),
+        Call(name="y", module="head", args=("p.0",)),
+    ),
     outputs=("y", "p.1"),
     returns="namedtuple",
     passing="keyword",
@@ -70,7 +81,9 @@ OPTIONS = replace(
     model=STRUCTURED,
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),), same_on_ranks=True, on_host=True),
     wrap=(
-        WrapGroup(modules=("inner",), offload="unpinned", shard_dim="last", forward_prefetch=("head",)),
+        WrapGroup(
+            modules=("inner",), offload="unpinned", shard_dim="last", forward_prefetch=("head",)
+        ),
         WrapGroup(
             modules=("head",),
             backward_prefetch=("inner",),
@@ -96,8 +109,13 @@ OPTIONS = replace(
         Step(),
     ),
     checkpoints=(Checkpoint(module="head", implementation="utils"),),
-    optimizer=Optimizer(kind="adam", lr=0.01, foreach=False, exclude=("head",), post_optim_event=True),
-    delays=(Delay(site="before_all_gather", milliseconds=1), Delay(site="after_step", milliseconds=1)),
+    optimizer=Optimizer(
+        kind="adam", lr=0.01, foreach=False, exclude=("head",), post_optim_event=True
+    ),
+    delays=(
+        Delay(site="before_all_gather", milliseconds=1),
+        Delay(site="after_step", milliseconds=1),
+    ),
 )
 """Divides by a factor that no other case has, and clips what it mixes of devices and meshes."""
 
@@ -197,7 +215,9 @@ STATIC = replace(
 HOOKED = replace(
     FSDP1_CASE,
     freezes=(),
-    fsdp1=FSDP1(initial="meta", hook="average", summon="written", device_mesh=True, use_orig_params=True),
+    fsdp1=FSDP1(
+        initial="meta", hook="average", summon="written", device_mesh=True, use_orig_params=True
+    ),
 )
 APPLIED = replace(
     FSDP1_CASE,
@@ -213,7 +233,9 @@ TOLD = replace(
     SMALL,
     model=chain("linear0", "linear1"),
     wrap=(
-        WrapGroup(modules=("linear0",), communication=("hook_stream", "custom_gather", "custom_scatter")),
+        WrapGroup(
+            modules=("linear0",), communication=("hook_stream", "custom_gather", "custom_scatter")
+        ),
         WrapGroup(modules=("linear1",), communication=("separate_group", "zeros_for_unused")),
     ),
     schedule=STEP,
@@ -221,12 +243,20 @@ TOLD = replace(
 )
 SHARED = replace(
     TOLD,
-    wrap=tuple(WrapGroup(modules=(m,), communication=("share_streams",)) for m in ("linear0", "linear1")),
+    wrap=tuple(
+        WrapGroup(modules=(m,), communication=("share_streams",)) for m in ("linear0", "linear1")
+    ),
 )
 ABORTED = replace(
     TOLD,
     wrap=TWO,
-    schedule=(*STEP, Abort(target="linear0"), *STEP, Abort(target="linear1", during="backward"), *STEP),
+    schedule=(
+        *STEP,
+        Abort(target="linear0"),
+        *STEP,
+        Abort(target="linear1", during="backward"),
+        *STEP,
+    ),
 )
 
 ALL: dict[str, Case] = {

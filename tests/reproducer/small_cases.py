@@ -1,4 +1,6 @@
-"""Cases that tests of the reproducer share: the smallest one, and one that has nearly everything."""
+"""Cases that tests of the reproducer share: the smallest one, and one that has nearly
+everything.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,15 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
-from fuzzshard.parts.ops import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step, ZeroGrad
+from fuzzshard.parts.ops import (
+    Backward,
+    Forward,
+    SetFlag,
+    SetMode,
+    SetRequiresGrad,
+    Step,
+    ZeroGrad,
+)
 
 
 def chain(*names: str, outputs: tuple[str, ...] = ()) -> Block:
@@ -33,7 +43,10 @@ def chain(*names: str, outputs: tuple[str, ...] = ()) -> Block:
     values = ("x", *(f"h{i}" for i in range(len(names))))
     return Block(
         children=tuple(Child(name=name, module=Linear(out=4)) for name in names),
-        nodes=tuple(Call(name=values[i + 1], module=name, args=(values[i],)) for i, name in enumerate(names)),
+        nodes=tuple(
+            Call(name=values[i + 1], module=name, args=(values[i],))
+            for i, name in enumerate(names)
+        ),
         outputs=outputs or (values[-1],),
         returns="tuple" if len(outputs) > 1 else "tensor",
     )

@@ -62,7 +62,9 @@ def hanging(tmp_path: Path) -> Path:
     return python
 
 
-def test_a_coordinator_that_is_killed_leaves_no_script_running(tmp_path: Path, hanging: Path) -> None:
+def test_a_coordinator_that_is_killed_leaves_no_script_running(
+    tmp_path: Path, hanging: Path
+) -> None:
     pids = tmp_path / "pids"
     with subprocess.Popen([sys.executable, "-c", COORDINATOR, str(hanging)]) as coordinator:
         while not pids.exists():

@@ -1,4 +1,6 @@
-"""Scripts of what is there or not, within an engine too: they fail with the fault, and pass without."""
+"""Scripts of what is there or not, within an engine too: they fail with the fault, and pass
+without.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def judged(fault: str, case: Case) -> Verdict:
         ("stale_spec_of_gradients", ONE_STEP, "leak/layout"),
     ],
 )
-def test_a_script_shows_what_is_left_behind(run_script, fault: str, case: Case, signature: str) -> None:
+def test_a_script_shows_what_is_left_behind(
+    run_script, fault: str, case: Case, signature: str
+) -> None:
     verdict = judged(fault, case)
     assert verdict.signature == f"divergence/fully_shard/{signature}"
     text = next(iter(scripts(case, signature=verdict.signature, findings=verdict.findings)))
@@ -77,7 +81,9 @@ BY_FSDP1 = make_case(engines=("fsdp1",), fsdp1=FSDP1(use_orig_params=True))
         ("fsdp1_loses_gradients", BY_FSDP1, "divergence/fsdp1/gradient/missing"),
     ],
 )
-def test_a_script_shows_what_is_missing(run_script, fault: str, case: Case, signature: str) -> None:
+def test_a_script_shows_what_is_missing(
+    run_script, fault: str, case: Case, signature: str
+) -> None:
     verdict = judged(fault, case)
     assert verdict.signature == signature
     text = next(iter(scripts(case, signature=signature, findings=verdict.findings)))
@@ -106,12 +112,19 @@ def held(detail: str, name: str, observed: str, expected: str, oracle: str = "le
         held("gather", "all-gather of a", "issued and never used", "none"),
         held("state", "state of a", "within a forward or backward", "idle"),
         held("reduction", "reduction of a", "a sum over shards that was not all-reduced", "none"),
-        held("buffer", "the last all-gather", "its output, which was copied out", "freed after forward"),
+        held(
+            "buffer",
+            "the last all-gather",
+            "its output, which was copied out",
+            "freed after forward",
+        ),
     ],
     ids=lambda finding: finding.name,
 )
 def test_what_is_not_left_behind_is_not_shown(run_script, finding: Finding) -> None:
-    text = next(iter(scripts(ONE_STEP, signature="divergence/fully_shard/leak", findings=[finding])))
+    text = next(
+        iter(scripts(ONE_STEP, signature="divergence/fully_shard/leak", findings=[finding]))
+    )
     result = run_script(text, 2)
     assert not result.fails, f"{text}\n{result.output}"
 
@@ -128,7 +141,9 @@ WAITING: dict[str, tuple[str, Case]] = {
         make_case(
             ONE_LAYER,
             schedule=(NO_SYNC, FORWARD, BACKWARD),
-            wrap=(WrapGroup(modules=("",), precision=Precision(param="bfloat16", reduce="float32")),),
+            wrap=(
+                WrapGroup(modules=("",), precision=Precision(param="bfloat16", reduce="float32")),
+            ),
         ),
     ),
     "in its last bits": (
@@ -136,7 +151,9 @@ WAITING: dict[str, tuple[str, Case]] = {
         make_case(
             ONE_LAYER,
             schedule=(NO_SYNC, FORWARD, BACKWARD, AGAIN, BACKWARD),
-            wrap=(WrapGroup(modules=("",), precision=Precision(param="bfloat16", reduce="float32")),),
+            wrap=(
+                WrapGroup(modules=("",), precision=Precision(param="bfloat16", reduce="float32")),
+            ),
             loss="mean_square",
         ),
     ),
@@ -156,7 +173,9 @@ WAITING: dict[str, tuple[str, Case]] = {
 
 
 @pytest.mark.parametrize(("fault", "case"), WAITING.values(), ids=WAITING.keys())
-def test_a_script_shows_what_is_wrong_with_a_gradient_that_waits(run_script, fault: str, case: Case) -> None:
+def test_a_script_shows_what_is_wrong_with_a_gradient_that_waits(
+    run_script, fault: str, case: Case
+) -> None:
     verdict = judged(fault, case)
     assert verdict.signature == "divergence/fully_shard/unreduced_gradient"
     last = max(verdict.findings, key=lambda finding: finding.op or 0)

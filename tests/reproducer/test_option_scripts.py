@@ -1,4 +1,6 @@
-"""Scripts of cases with the options of engines: they pass on stock torch, and fail under a planted fault."""
+"""Scripts of cases with the options of engines: they pass on stock torch, and fail under a planted
+fault.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from option_cases import ALL, EXPECTED, FSDP1_CASE, OPTIONS, PRECISION, REBUILT, STATES, TENSOR_PARALLEL
+from option_cases import (
+    ALL,
+    EXPECTED,
+    FSDP1_CASE,
+    OPTIONS,
+    PRECISION,
+    REBUILT,
+    STATES,
+    TENSOR_PARALLEL,
+)
 from small_cases import SMALL, chain
 
 from fuzzshard.case.case import Case, WrapGroup
@@ -36,16 +47,22 @@ def test_a_script_of_a_crash_runs_the_whole_schedule_and_passes_on_stock_torch(
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp1 on the meta device", "fsdp1 with apply"])
-def test_a_script_that_compares_has_the_options_too_and_passes_on_stock_torch(run_script, name: str) -> None:
+def test_a_script_that_compares_has_the_options_too_and_passes_on_stock_torch(
+    run_script, name: str
+) -> None:
     case = ALL[name]
-    text = script(case, finding=finding(case, "parameter", op=len(case.schedule) - 1, name="linear0.weight"))
+    text = script(
+        case, finding=finding(case, "parameter", op=len(case.schedule) - 1, name="linear0.weight")
+    )
     passing = run_script(text, case.mesh.size)
     assert not passing.fails, f"{text}\n{passing.output}"
 
 
 DIVIDED = finding(OPTIONS, "gradient", op=4, name="inner.right.weight")
 LOADED = finding(STATES, "parameter", op=7, name="linear0.weight")
-PARALLEL = finding(TENSOR_PARALLEL, "parameter", op=2, name="linear0.weight", rung="bounded", bound=1e-6)
+PARALLEL = finding(
+    TENSOR_PARALLEL, "parameter", op=2, name="linear0.weight", rung="bounded", bound=1e-6
+)
 GATHERED = finding(SMALL, "communication", op=0, name="all-gathers", observed="2", expected="1")
 EXPECTED_ERROR = finding(EXPECTED, "expectation", op=6)
 CLIPPED = finding(FSDP1_CASE, op=6)
@@ -82,8 +99,12 @@ def test_a_script_fails_where_an_expected_error_does_not_come(run_script) -> Non
 
 
 @pytest.mark.parametrize("engine", ["ddp", "replicate"])
-def test_an_engine_that_moves_inputs_gets_them_as_they_are_and_the_reference_does_not(engine: str) -> None:
-    case = replace(SMALL, engines=(engine,), inputs=replace(OPTIONS.inputs, tensors=SMALL.inputs.tensors))
+def test_an_engine_that_moves_inputs_gets_them_as_they_are_and_the_reference_does_not(
+    engine: str,
+) -> None:
+    case = replace(
+        SMALL, engines=(engine,), inputs=replace(OPTIONS.inputs, tensors=SMALL.inputs.tensors)
+    )
     gradient = finding(case, "gradient", op=1, name="linear0.weight")
     assert "(x.to(device) if model is reference else x)" in script(case, finding=gradient)
     assert ".to(device) if" not in script(case, finding=finding(case))
@@ -112,7 +133,9 @@ def test_a_relation_compares_the_engine_with_itself(run_script) -> None:
     assert not stock.fails, f"{text}\n{stock.output}"
 
 
-@pytest.mark.parametrize("case", [PRECISION, REBUILT], ids=["mixed precision", "a model built anew"])
+@pytest.mark.parametrize(
+    "case", [PRECISION, REBUILT], ids=["mixed precision", "a model built anew"]
+)
 def test_what_no_script_can_compare_is_refused_with_the_reason(case: Case) -> None:
     with pytest.raises(UsageError, match="replay the case"):
         script(case, finding=finding(case, "gradient"))

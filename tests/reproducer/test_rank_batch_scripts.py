@@ -30,7 +30,8 @@ FOUND = Finding(
 
 
 @pytest.mark.parametrize(
-    ("values", "made"), [("seeded", "randn([2, 1][rank], 4"), ("named", "values(([2, 1][rank], 4)")]
+    ("values", "made"),
+    [("seeded", "randn([2, 1][rank], 4"), ("named", "values(([2, 1][rank], 4)")],
 )
 def test_a_script_gives_each_rank_its_rows_and_shows_a_fault_that_weights_by_them(
     run_script, values: Values, made: str

@@ -22,7 +22,10 @@ FAULTS = Path(__file__).parent / "faults"
 DEEP = msgspec.structs.replace(
     SMALL,
     model=chain("linear0", "linear1", outputs=("h0", "h1")),
-    wrap=(WrapGroup(modules=("linear0",)), WrapGroup(modules=("linear1",), reshard_after_forward=True)),
+    wrap=(
+        WrapGroup(modules=("linear0",)),
+        WrapGroup(modules=("linear1",), reshard_after_forward=True),
+    ),
 )
 ACCUMULATING = msgspec.structs.replace(
     DEEP,
@@ -99,7 +102,12 @@ def test_a_signature_alone_is_enough_for_a_script(run_script, engine: EngineName
 
 def test_a_script_shows_replicas_that_drift_apart(run_script) -> None:
     finding = Finding(
-        oracle="replicas", engine="fully_shard", observed="1", expected="equal copies: 2", op=9, rank=2
+        oracle="replicas",
+        engine="fully_shard",
+        observed="1",
+        expected="equal copies: 2",
+        op=9,
+        rank=2,
     )
     text = script(HSDP, finding=finding)
     assert run_script(text, 4, preload=[FAULTS / "replicas_drift.py"]).fails
@@ -107,7 +115,9 @@ def test_a_script_shows_replicas_that_drift_apart(run_script) -> None:
 
 
 def test_a_script_shows_a_collective_that_only_one_rank_issues(run_script) -> None:
-    finding = Finding(oracle="collectives", engine="fully_shard", observed="", expected="", op=1, rank=1)
+    finding = Finding(
+        oracle="collectives", engine="fully_shard", observed="", expected="", op=1, rank=1
+    )
     text = script(SMALL, finding=finding)
     assert run_script(text, 2, preload=[FAULTS / "extra_collective.py"]).fails
     assert not run_script(text, 2).fails
@@ -115,7 +125,9 @@ def test_a_script_shows_a_collective_that_only_one_rank_issues(run_script) -> No
 
 @pytest.mark.slow
 def test_a_script_of_a_hang_ends_by_itself(run_script) -> None:
-    finding = Finding(oracle="deadline", engine="fully_shard", observed="ranks [0] wait", expected="no wait")
+    finding = Finding(
+        oracle="deadline", engine="fully_shard", observed="ranks [0] wait", expected="no wait"
+    )
     text = script(SMALL, finding=finding)
     hanging = run_script(text, 2, preload=[FAULTS / "rank_skips_reduce_scatter.py"])
     assert hanging.fails
@@ -139,7 +151,11 @@ def check_drawn_cases(run_script, world: World, count: int, seed: int) -> None:
     compared = 0
     for case, engine in drawn(count, seed):
         verdict = world.run(case)
-        if engine in verdict.notes or verdict.status not in (Status.PASS, Status.DIVERGENCE, Status.CRASH):
+        if engine in verdict.notes or verdict.status not in (
+            Status.PASS,
+            Status.DIVERGENCE,
+            Status.CRASH,
+        ):
             continue
         if verdict.status is Status.PASS and verdict.rung == "bounded":
             continue  # nobody has measured what rounding explains in the script
@@ -148,7 +164,9 @@ def check_drawn_cases(run_script, world: World, count: int, seed: int) -> None:
         except UsageError:
             continue
         result = run_script(text, case.mesh.size)
-        assert result.fails == (verdict.status is not Status.PASS), f"{seed=}\n{text}\n{result.output}"
+        assert result.fails == (verdict.status is not Status.PASS), (
+            f"{seed=}\n{text}\n{result.output}"
+        )
         compared += 1
     assert compared > count / 2
 

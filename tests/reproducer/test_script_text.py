@@ -61,9 +61,15 @@ def test_every_drawn_case_gives_a_script_whatever_the_finding() -> None:
     for case in draw_cases(4, 100, world_size=4):
         last = len(case.schedule) - 1
         for oracle in ("replicas", "collectives", "exception", "deadline"):
-            finding = Finding(oracle=oracle, engine="fully_shard", observed="", expected="", op=last)
+            finding = Finding(
+                oracle=oracle, engine="fully_shard", observed="", expected="", op=last
+            )
             compile(script(case, finding=finding), "repro.py", "exec")
-        for signature in ("divergence/fully_shard/output", "divergence/ddp/buffer", "crash/ddp/E in f"):
+        for signature in (
+            "divergence/fully_shard/output",
+            "divergence/ddp/buffer",
+            "crash/ddp/E in f",
+        ):
             with contextlib.suppress(UsageError):
                 compile(script(case, signature=signature), "repro.py", "exec")
 
@@ -104,7 +110,9 @@ def test_a_registration_signature_needs_its_finding() -> None:
         script(SMALL, signature="divergence/fully_shard/registration")
 
 
-@pytest.mark.parametrize("case", [SMALL, EVERYTHING, msgspec.structs.replace(SMALL, values="dyadic")])
+@pytest.mark.parametrize(
+    "case", [SMALL, EVERYTHING, msgspec.structs.replace(SMALL, values="dyadic")]
+)
 def test_a_script_gives_parameters_and_inputs_the_values_that_ran(case) -> None:
     torch = pytest.importorskip("torch")
     from fuzzshard.model.build import build_model
@@ -117,6 +125,8 @@ def test_a_script_gives_parameters_and_inputs_the_values_that_ran(case) -> None:
     for name in facts(case).parameters:
         assert torch.equal(ours.get_parameter(name), theirs.get_parameter(name)), name
     name = (case.seed, "input", "", 1, 2, 3)
-    assert torch.equal(named_values(case.values, (2, 3), dtype, *name), namespace["values"]((2, 3), *name))
+    assert torch.equal(
+        named_values(case.values, (2, 3), dtype, *name), namespace["values"]((2, 3), *name)
+    )
     if "ids" in namespace:
         assert torch.equal(named_ids(9, (2, 3), *name), namespace["ids"](9, (2, 3), *name))

@@ -1,4 +1,6 @@
-"""Scripts with values of ``torch.manual_seed``: they say of stock torch that nothing is wrong with it."""
+"""Scripts with values of ``torch.manual_seed``: they say of stock torch that nothing is wrong with
+it.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,17 @@ def claims(case: Case, engine: str) -> Iterator[Finding]:
         yield msgspec.structs.replace(GRADIENT, oracle=oracle, engine=engine, op=index, name=name)
 
 
-def drawn(count: int, seed: int, engines: tuple[EngineName, ...]) -> Iterator[tuple[Case, EngineName]]:
+def drawn(
+    count: int, seed: int, engines: tuple[EngineName, ...]
+) -> Iterator[tuple[Case, EngineName]]:
     for engine in engines:
         for case in draw_cases(seed, count, world_size=2, engines=(engine,)):
             yield case, engine
 
 
-def check_claims(run_script, world: World, count: int, seed: int, engines: tuple[EngineName, ...]) -> int:
+def check_claims(
+    run_script, world: World, count: int, seed: int, engines: tuple[EngineName, ...]
+) -> int:
     """The number of seeded scripts that ran; each of them must pass."""
     chosen, ran = random.Random(seed), 0
     for case, engine in drawn(count, seed, engines):
@@ -74,7 +80,9 @@ def test_seeded_scripts_of_drawn_cases_pass_on_stock_torch(run_script, two_ranks
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [6, 7])
-def test_many_seeded_scripts_of_drawn_cases_pass_on_stock_torch(run_script, two_ranks: World, seed) -> None:
+def test_many_seeded_scripts_of_drawn_cases_pass_on_stock_torch(
+    run_script, two_ranks: World, seed
+) -> None:
     engines: tuple[EngineName, ...] = ("fully_shard", "ddp", "fsdp1", "replicate")
     assert check_claims(run_script, two_ranks, 30, seed, engines) > 30
 
@@ -88,7 +96,9 @@ def test_a_script_says_whether_a_gradient_is_there(run_script, detail: str, *, c
 
 
 def test_the_named_values_come_second_and_alone_where_the_difference_is_small() -> None:
-    first, second = scripts(SMALL, signature="divergence/fully_shard/gradient", findings=[GRADIENT])
+    first, second = scripts(
+        SMALL, signature="divergence/fully_shard/gradient", findings=[GRADIENT]
+    )
     assert "torch.manual_seed" in first
     assert "def values" in second
     close = msgspec.structs.replace(GRADIENT, error=1e-4)
@@ -106,7 +116,9 @@ def test_another_finding_of_the_same_run_gives_the_script_where_the_first_one_ca
     with pytest.raises(UsageError):
         list(scripts(SMALL, signature="divergence/fully_shard/gradient", findings=[hidden]))
     loss = msgspec.structs.replace(GRADIENT, oracle="loss", op=0, name="loss")
-    found = list(scripts(SMALL, signature="divergence/fully_shard/gradient", findings=[hidden, loss]))
+    found = list(
+        scripts(SMALL, signature="divergence/fully_shard/gradient", findings=[hidden, loss])
+    )
     assert "return loss" in found[0]
 
 

@@ -42,8 +42,12 @@ def test_a_script_shows_its_finding_only_by_failing_as_it_does(signature, error,
 def test_the_same_message_elsewhere_in_torch_is_the_same_crash() -> None:
     signature = "crash/fully_shard/RuntimeError in chunk_cat"
     assert shown(ran("RuntimeError: sizes"), signature, "RuntimeError: sizes") is Shown.YES
-    assert shown(ran("RuntimeError: 2 [3, 4]"), signature, "RuntimeError: 16 [1]\nTip") is Shown.YES
-    assert shown(ran("RuntimeError: 2 [3, 4]"), signature, "RuntimeError: 16 dims") is Shown.OTHERWISE
+    assert (
+        shown(ran("RuntimeError: 2 [3, 4]"), signature, "RuntimeError: 16 [1]\nTip") is Shown.YES
+    )
+    assert (
+        shown(ran("RuntimeError: 2 [3, 4]"), signature, "RuntimeError: 16 dims") is Shown.OTHERWISE
+    )
     assert shown(ran("RuntimeError"), signature, "RuntimeError: ") is Shown.OTHERWISE
 
 

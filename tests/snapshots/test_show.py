@@ -33,7 +33,15 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
-from fuzzshard.parts.ops import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step, ZeroGrad
+from fuzzshard.parts.ops import (
+    Backward,
+    Forward,
+    SetFlag,
+    SetMode,
+    SetRequiresGrad,
+    Step,
+    ZeroGrad,
+)
 from fuzzshard.report.show import show_entry
 from fuzzshard.verdict import Finding, Status, Verdict
 
@@ -148,7 +156,9 @@ def finding() -> CorpusEntry:
         error=0.25,
         bound=0.0,
     )
-    missing = Finding(oracle="registration", engine="ddp", observed="[none]", expected="a Parameter")
+    missing = Finding(
+        oracle="registration", engine="ddp", observed="[none]", expected="a Parameter"
+    )
     verdict = Verdict(
         status=Status.DIVERGENCE,
         findings=(divergence, missing),
@@ -160,10 +170,16 @@ def finding() -> CorpusEntry:
 
 
 def hang() -> CorpusEntry:
-    late = Finding(oracle="deadline", engine="fully_shard", observed="no answer", expected="in 9.0 s")
+    late = Finding(
+        oracle="deadline", engine="fully_shard", observed="no answer", expected="in 9.0 s"
+    )
     stack = 'File "train.py", line 7 in backward\nFile "collectives.py", line 99 in wait'
-    verdict = Verdict(status=Status.HANG, findings=(late,), stacks={"rank 0": stack, "rank 1": "exited"})
-    return make_entry(clean_case(2), verdict, {"torch": "2.13.0", "backend": "nccl"}, preload=("fault.py",))
+    verdict = Verdict(
+        status=Status.HANG, findings=(late,), stacks={"rank 0": stack, "rank 1": "exited"}
+    )
+    return make_entry(
+        clean_case(2), verdict, {"torch": "2.13.0", "backend": "nccl"}, preload=("fault.py",)
+    )
 
 
 DRAWINGS = {

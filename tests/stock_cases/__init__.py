@@ -1,4 +1,6 @@
-"""Hand-written cases that stock torch passes, by what each is about. Together they have every feature."""
+"""Hand-written cases that stock torch passes, by what each is about. Together they have every
+feature.
+"""
 
 from __future__ import annotations
 

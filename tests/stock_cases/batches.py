@@ -1,4 +1,6 @@
-"""Batches of other sizes on some ranks: gradients are averages of the ranks' own, whatever rows they had."""
+"""Batches of other sizes on some ranks: gradients are averages of the ranks' own, whatever rows
+they had.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,21 @@ BATCHES = {
     "nothing to attend to": of_all(
         sized(EMPTY, inputs=float_inputs(4, seq=2)), Attention(heads=2), LayerNorm(), MLP(hidden=3)
     ),
-    "nothing to convolve": of_all(sized(EMPTY, inputs=float_inputs(seq=3)), Conv1d(out=4), build=bounded),
-    "no images": of_all(_IMAGES, Conv2d(channels=1, kernel=2, out=3), Linear(out=2), build=bounded),
+    "nothing to convolve": of_all(
+        sized(EMPTY, inputs=float_inputs(seq=3)), Conv1d(out=4), build=bounded
+    ),
+    "no images": of_all(
+        _IMAGES, Conv2d(channels=1, kernel=2, out=3), Linear(out=2), build=bounded
+    ),
     "statistics of another number of rows": of_all(
         sized(RankBatch(rank=1, rows=3)), Linear(out=4), BatchNorm(), Linear(out=2)
     ),
-    "replicas of another size": of_all(sized(SHORT), mesh=Mesh(replicate=2, shard=2), build=bounded),
+    "replicas of another size": of_all(
+        sized(SHORT), mesh=Mesh(replicate=2, shard=2), build=bounded
+    ),
     "tensor-parallel ranks share what is left": bounded(
-        mesh=Mesh(shard=2, tensor=2), tensor_parallel=(colwise("a"), rowwise("b")), inputs=sized(EMPTY)
+        mesh=Mesh(shard=2, tensor=2),
+        tensor_parallel=(colwise("a"), rowwise("b")),
+        inputs=sized(EMPTY),
     ),
 }

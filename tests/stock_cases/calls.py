@@ -36,7 +36,11 @@ def _nested(passing: Passing, returns: Returns) -> Stock:
     )
     model = Block(
         children=children(pair=pair, c=Linear(out=2)),
-        nodes=(call("p", "pair", "x", "y"), tensor_op("z", "add", "p.0", "p.1"), call("o", "c", "z")),
+        nodes=(
+            call("p", "pair", "x", "y"),
+            tensor_op("z", "add", "p.0", "p.1"),
+            call("o", "c", "z"),
+        ),
         outputs=("o",),
         inputs=("x", "y"),
     )

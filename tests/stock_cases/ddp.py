@@ -47,7 +47,9 @@ DDP_OPTIONS = {
     "within join, which is off": ddp(DDP(join="off")),
     "finalized by hand": ddp(DDP(manual_finalization=True)),
     "buffers of the first rank": ddp(DDP(buffers="broadcast"), model=_NORM),
-    "buffers of the first rank, synchronised in forward": ddp(DDP(buffers="forward_broadcast"), model=_NORM),
+    "buffers of the first rank, synchronised in forward": ddp(
+        DDP(buffers="forward_broadcast"), model=_NORM
+    ),
     "buffers left alone in forward": ddp(DDP(buffers="forward_local"), model=_NORM),
     "composable, with an ignored module": ddp(
         DDP(ignored_modules=True), engines=("replicate",), ignored=("a",), wrap=groups("b", ROOT)

@@ -38,7 +38,9 @@ from stock_cases.stock import Stock, bitwise, bounded, configured, imprecise, un
 def fsdp1(options: FSDP1, *, mesh: int | Mesh = 2, **rest: Any) -> Stock:
     """FSDP1 alone, with momentum."""
     build = bitwise if mesh == 2 else bounded
-    return build(mesh=mesh, engines=("fsdp1",), fsdp1=options, optimizer=Optimizer(momentum=0.5), **rest)
+    return build(
+        mesh=mesh, engines=("fsdp1",), fsdp1=options, optimizer=Optimizer(momentum=0.5), **rest
+    )
 
 
 _HSDP = Mesh(replicate=2, shard=2)
@@ -54,12 +56,16 @@ _FLIP: tuple[Op, ...] = (
     SetRequiresGrad(target="c", value=True, ranks="others"),
 )
 _RAISED = (
-    "raised as expected: Forward order differs across ranks: rank 0 is all-gathering parameters for "
-    "[['b.weight', 'b.bias']] while rank 1 is all-gathering parameters for [['c.weight', 'c.bias']]"
+    "raised as expected: Forward order differs across ranks: rank 0 is all-gathering parameters "
+    "for "
+    "[['b.weight', 'b.bias']] while rank 1 is all-gathering parameters for [['c.weight', "
+    "'c.bias']]"
 )
 
 
-def two_paths(schedule: tuple[Op, ...], expect: Expect, notes: Mapping[str, str] | None = None) -> Stock:
+def two_paths(
+    schedule: tuple[Op, ...], expect: Expect, notes: Mapping[str, str] | None = None
+) -> Stock:
     """Ranks that take different paths, which FSDP1 tells at debug level DETAIL."""
     return unjudged(
         _PATHS,
@@ -88,7 +94,9 @@ ENGINES = {
     ),
     "fsdp1, nothing sharded": fsdp1(FSDP1(strategy="no_shard", backward_prefetch=None)),
     "fsdp1, hybrid": fsdp1(FSDP1(strategy="hybrid_shard"), mesh=_HSDP),
-    "fsdp1, hybrid in the manner of ZeRO 2": fsdp1(FSDP1(strategy="hybrid_shard_zero2"), mesh=_HSDP),
+    "fsdp1, hybrid in the manner of ZeRO 2": fsdp1(
+        FSDP1(strategy="hybrid_shard_zero2"), mesh=_HSDP
+    ),
     "fsdp1, mixed precision": imprecise(
         engines=("fsdp1",), fsdp1=FSDP1(precision=Precision(param="bfloat16"))
     ),
@@ -101,7 +109,9 @@ ENGINES = {
     "fsdp1, full parameters that are written": fsdp1(FSDP1(summon="written")),
     "fsdp1, full parameters that are discarded": fsdp1(FSDP1(summon="discarded")),
     "fsdp1, full parameters on the first rank": fsdp1(FSDP1(summon="first_rank")),
-    "fsdp1, full parameters with gradients": fsdp1(FSDP1(summon="gradients", use_orig_params=True)),
+    "fsdp1, full parameters with gradients": fsdp1(
+        FSDP1(summon="gradients", use_orig_params=True)
+    ),
     "fsdp1, full parameters of the root's unit": fsdp1(FSDP1(summon="root")),
     "fsdp1, an error where ranks differ": two_paths(
         (*_FLIP, FORWARD),
@@ -110,7 +120,9 @@ ENGINES = {
     ),
     "fsdp1, a warning where an iteration differs": two_paths(
         (FORWARD, BACKWARD, *_FLIP, FORWARD, BACKWARD),
-        Expect(kind="warning", engine="fsdp1", pattern="^Forward order differs", op=5, ranks="others"),
+        Expect(
+            kind="warning", engine="fsdp1", pattern="^Forward order differs", op=5, ranks="others"
+        ),
     ),
 }
 
@@ -138,8 +150,12 @@ TENSOR = {
 NEEDS_CUDA = {
     "pinned memory": make_case(wrap=configured("a", "b", ROOT, offload="pinned")),
     "offloaded by fsdp1": make_case(engines=("fsdp1",), fsdp1=FSDP1(offload=True)),
-    "values of fsdp1's first rank": make_case(engines=("fsdp1",), fsdp1=FSDP1(initial="first_rank")),
-    "full parameters of fsdp1 on the host": make_case(engines=("fsdp1",), fsdp1=FSDP1(summon="on_host")),
+    "values of fsdp1's first rank": make_case(
+        engines=("fsdp1",), fsdp1=FSDP1(initial="first_rank")
+    ),
+    "full parameters of fsdp1 on the host": make_case(
+        engines=("fsdp1",), fsdp1=FSDP1(summon="on_host")
+    ),
     "inputs on the host": make_case(inputs=msgspec.structs.replace(float_inputs(), on_host=True)),
     "Inductor": make_case(compile="inductor", wrap=groups(ROOT)),
 }

@@ -79,7 +79,10 @@ SHARDING = {
     ),
     "sharded along the last dimension and the largest": bitwise(
         _EVEN,
-        wrap=(WrapGroup(modules=("a",), shard_dim="last"), WrapGroup(modules=(ROOT,), shard_dim="largest")),
+        wrap=(
+            WrapGroup(modules=("a",), shard_dim="last"),
+            WrapGroup(modules=(ROOT,), shard_dim="largest"),
+        ),
         inputs=float_inputs(4),
     ),
     "ignored, and built on the meta device": bitwise(ignored=("b",), init="meta"),
@@ -96,10 +99,12 @@ COMMUNICATION = {
         )
     ),
     "collectives of replicas with every option": bounded(
-        mesh=_HSDP, wrap=configured("a", ROOT, communication=("sum", "allocate", "two_buffers", "hook"))
+        mesh=_HSDP,
+        wrap=configured("a", ROOT, communication=("sum", "allocate", "two_buffers", "hook")),
     ),
     "all-gathers and reduce-scatters of the user's, on a mesh of replicas": bounded(
-        mesh=_HSDP, wrap=configured("a", "b", ROOT, communication=("custom_gather", "custom_scatter"))
+        mesh=_HSDP,
+        wrap=configured("a", "b", ROOT, communication=("custom_gather", "custom_scatter")),
     ),
     "a stream for the all-reduce hook": told("hook_stream"),
     "reduce-scatters in a group of their own": told("separate_group"),
@@ -119,9 +124,14 @@ COMMUNICATION = {
     "an embedding that is not unsharded in backward": bitwise(
         chain(e=Embedding(vocab=8, dim=4), r=Activation(), b=_LINEAR),
         inputs=Inputs(batch=2, seq=3, tensors=(TensorSpec(kind="ids", size=6),)),
-        wrap=(WrapGroup(modules=("e",), communication=("no_backward_unshard",)), *groups("b", ROOT)),
+        wrap=(
+            WrapGroup(modules=("e",), communication=("no_backward_unshard",)),
+            *groups("b", ROOT),
+        ),
     ),
-    "streams that two roots share": bitwise(wrap=configured("a", "b", communication=("share_streams",))),
+    "streams that two roots share": bitwise(
+        wrap=configured("a", "b", communication=("share_streams",))
+    ),
 }
 
 FINALIZED = {
@@ -135,22 +145,31 @@ FINALIZED = {
     for how in _FINALIZE
 }
 _ONCE: tuple[Op, ...] = (FORWARD, BACKWARD, STEP, ZERO)
-_ON = "not applicable: an iteration ends with an exception, after which DDP does not say how to go on"
+_ON = (
+    "not applicable: an iteration ends with an exception, after which DDP does not say how to "
+    "go on"
+)
 ABORTED = {
-    "an exception in forward": bitwise(schedule=(*_ONCE, Abort(target="b"), AGAIN, BACKWARD, STEP), ddp=_ON),
+    "an exception in forward": bitwise(
+        schedule=(*_ONCE, Abort(target="b"), AGAIN, BACKWARD, STEP), ddp=_ON
+    ),
     "an exception in backward": bitwise(
         schedule=(*_ONCE, Abort(target="a", during="backward"), AGAIN, BACKWARD, STEP), ddp=_ON
     ),
 }
 
-_POLICY = "not applicable: the wrap groups have a policy of mixed precision, which DDP does not know"
+_POLICY = (
+    "not applicable: the wrap groups have a policy of mixed precision, which DDP does not know"
+)
 
 PRECISIONS = {
     "bfloat16, reduced in it": imprecise(
         wrap=configured(ROOT, precision=Precision(param="bfloat16")), ddp=_POLICY
     ),
     "float16, reduced in float32, with outputs of float32": imprecise(
-        wrap=configured(ROOT, precision=Precision(param="float16", reduce="float32", output="float32")),
+        wrap=configured(
+            ROOT, precision=Precision(param="float16", reduce="float32", output="float32")
+        ),
         ddp=_POLICY,
     ),
     "reduced in bfloat16": imprecise(
@@ -167,7 +186,8 @@ PRECISIONS = {
     "vectors that keep their dtype": imprecise(
         chain(a=Linear(out=5, bias=False), s=RawParameter(), b=Linear(out=3, bias=False)),
         wrap=configured(
-            *("a", "s", "b", ROOT), precision=Precision(param="bfloat16", keep="vectors", output="float32")
+            *("a", "s", "b", ROOT),
+            precision=Precision(param="bfloat16", keep="vectors", output="float32"),
         ),
         ddp=_POLICY,
     ),

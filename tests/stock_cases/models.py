@@ -39,7 +39,9 @@ ONE_BY_ONE = "not applicable: several forwards have their backward one by one"
 
 
 def leaf(module: Leaf, *, seq: int = 0) -> Stock:
-    """The leaf between two linear layers, so that its inputs have gradients and its gradients a source."""
+    """The leaf between two linear layers, so that its inputs have gradients and its gradients a
+    source.
+    """
     model = chain(before=Linear(out=4), leaf=module, after=Linear(out=3))
     return bitwise(model, inputs=float_inputs(seq=seq))
 
@@ -48,7 +50,12 @@ def joined(op: str, *args: str) -> Stock:
     """``op`` over the results of two linear layers that read one input."""
     model = Block(
         children=children(a=Linear(out=4), b=Linear(out=4), c=Linear(out=2)),
-        nodes=(call("h", "a", "x"), call("k", "b", "x"), tensor_op("y", op, *args), call("z", "c", "y")),
+        nodes=(
+            call("h", "a", "x"),
+            call("k", "b", "x"),
+            tensor_op("y", op, *args),
+            call("z", "c", "y"),
+        ),
         outputs=("z",),
     )
     return bounded(model)
@@ -93,7 +100,9 @@ _PAIR = Block(
 
 def _calls_pair(*used: str, returns: str = "tuple") -> Block:
     """A nested block with two results, of which the root reads those in ``used``."""
-    pair = Block(children=_PAIR.children, nodes=_PAIR.nodes, outputs=_PAIR.outputs, returns=returns)
+    pair = Block(
+        children=_PAIR.children, nodes=_PAIR.nodes, outputs=_PAIR.outputs, returns=returns
+    )
     return Block(
         children=children(pair=pair, c=Linear(out=2)),
         nodes=(call("p", "pair", "x"), tensor_op("y", "concat", *used), call("z", "c", "y")),
@@ -175,9 +184,13 @@ REUSE = {
         None, (FORWARD, AGAIN, BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)
     ),
     "two forwards, the oldest first": bounded(
-        None, (FORWARD, AGAIN, Backward(which="oldest"), Backward(which="oldest"), STEP), ddp=ONE_BY_ONE
+        None,
+        (FORWARD, AGAIN, Backward(which="oldest"), Backward(which="oldest"), STEP),
+        ddp=ONE_BY_ONE,
     ),
     "two forwards, the newest first": bounded(
-        None, (FORWARD, AGAIN, Backward(which="newest"), Backward(which="newest"), STEP), ddp=ONE_BY_ONE
+        None,
+        (FORWARD, AGAIN, Backward(which="newest"), Backward(which="newest"), STEP),
+        ddp=ONE_BY_ONE,
     ),
 }

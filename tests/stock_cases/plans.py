@@ -18,7 +18,9 @@ from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import SetRequiresGrad
 from stock_cases.stock import bitwise, bounded
 
-UNFROZEN = "not applicable: a parameter frozen at construction is unfrozen: DDP never synchronises it"
+UNFROZEN = (
+    "not applicable: a parameter frozen at construction is unfrozen: DDP never synchronises it"
+)
 
 _DEEP = chain(inner=chain(a=Linear(out=4), b=Linear(out=4)), c=Linear(out=3))
 
@@ -64,14 +66,29 @@ def _toggled(*values: bool, target: str = "a") -> tuple[Op, ...]:
 
 FREEZES = {
     "a parameter frozen before wrapping": bitwise(freezes=(Freeze(target="a.weight"),)),
-    "a parameter frozen after wrapping": bitwise(freezes=(Freeze(target="a.weight", after_wrap=True),)),
+    "a parameter frozen after wrapping": bitwise(
+        freezes=(Freeze(target="a.weight", after_wrap=True),)
+    ),
     "a module frozen before wrapping": bitwise(freezes=(Freeze(target="a"),)),
     "a module frozen after wrapping": bitwise(freezes=(Freeze(target="b", after_wrap=True),)),
-    "a frozen module in a trainable group": bitwise(freezes=(Freeze(target="a"),), wrap=groups(ROOT)),
+    "a frozen module in a trainable group": bitwise(
+        freezes=(Freeze(target="a"),), wrap=groups(ROOT)
+    ),
     "frozen and unfrozen during training": bitwise(None, _toggled(False, True)),
-    "unfrozen during training": bitwise(None, _toggled(True), freezes=(Freeze(target="a"),), ddp=UNFROZEN),
+    "unfrozen during training": bitwise(
+        None, _toggled(True), freezes=(Freeze(target="a"),), ddp=UNFROZEN
+    ),
     "frozen between forward and backward": bitwise(
         None,
-        (FORWARD, SetRequiresGrad(target="b", value=False), BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP),
+        (
+            FORWARD,
+            SetRequiresGrad(target="b", value=False),
+            BACKWARD,
+            STEP,
+            ZERO,
+            FORWARD,
+            BACKWARD,
+            STEP,
+        ),
     ),
 }

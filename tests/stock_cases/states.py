@@ -42,7 +42,13 @@ STATES = {
     ),
     "state dicts, assigned to a new model": bitwise(
         None,
-        (*TRAIN, SaveState(via="state_dict"), CorruptState(how="rebuild"), LoadState(assign=True), *_NEXT),
+        (
+            *TRAIN,
+            SaveState(via="state_dict"),
+            CorruptState(how="rebuild"),
+            LoadState(assign=True),
+            *_NEXT,
+        ),
         optimizer=msgspec.structs.replace(_ADAM, foreach=False),
         engines=("fully_shard",),
     ),
@@ -57,7 +63,10 @@ STATES = {
         None, (SetDivideFactor(factor=4.0), *TWO_STEPS), ddp=_FACTOR, observe="losses"
     ),
     "undivided gradients of a shard of everything": bounded(
-        None, (SetDivideFactor(factor=1.0), *TWO_STEPS), ddp=_FACTOR, mesh=Mesh(replicate=2, shard=1)
+        None,
+        (SetDivideFactor(factor=1.0), *TWO_STEPS),
+        ddp=_FACTOR,
+        mesh=Mesh(replicate=2, shard=1),
     ),
     "equal inputs on all ranks, and an unfrozen module of the engines alone": bounded(
         None,

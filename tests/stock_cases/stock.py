@@ -23,22 +23,30 @@ class Stock:
     notes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def bitwise(model: Block | None = None, schedule: tuple[Op, ...] = TWO_STEPS, **options: Any) -> Stock:
+def bitwise(
+    model: Block | None = None, schedule: tuple[Op, ...] = TWO_STEPS, **options: Any
+) -> Stock:
     """Every tensor must be bitwise equal; ``ddp`` says why DDP is not judged."""
     return _stock(("bitwise",), model, schedule, **options)
 
 
-def bounded(model: Block | None = None, schedule: tuple[Op, ...] = TWO_STEPS, **options: Any) -> Stock:
+def bounded(
+    model: Block | None = None, schedule: tuple[Op, ...] = TWO_STEPS, **options: Any
+) -> Stock:
     """Sums may be added in another order, as machines have it."""
     return _stock(("bitwise", "bounded"), model, schedule, **options)
 
 
-def imprecise(model: Block | None = None, schedule: tuple[Op, ...] = TWO_STEPS, **options: Any) -> Stock:
+def imprecise(
+    model: Block | None = None, schedule: tuple[Op, ...] = TWO_STEPS, **options: Any
+) -> Stock:
     """Something is computed in a lower precision than the case has."""
     return _stock(("bitwise", "precision"), model, schedule, **options)
 
 
-def unjudged(model: Block | None = None, schedule: tuple[Op, ...] = TWO_STEPS, **options: Any) -> Stock:
+def unjudged(
+    model: Block | None = None, schedule: tuple[Op, ...] = TWO_STEPS, **options: Any
+) -> Stock:
     """No tensor is compared."""
     return _stock(("",), model, schedule, **options)
 
@@ -52,7 +60,9 @@ def _stock(
     notes: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Stock:
-    return Stock(make_case(model, schedule, **options), rungs, {"ddp": ddp} if ddp else notes or {})
+    return Stock(
+        make_case(model, schedule, **options), rungs, {"ddp": ddp} if ddp else notes or {}
+    )
 
 
 def flag(name: Flag, value: bool, target: str = ROOT, *, recurse: bool = True) -> SetFlag:

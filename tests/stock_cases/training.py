@@ -39,7 +39,9 @@ _NO_RESHARD = flag("reshard_after_backward", False), flag("reshard_after_backwar
 
 
 def _accumulated(*flags: tuple[SetFlag, SetFlag]) -> tuple[Op, ...]:
-    """Two microbatches, the first one with the flags as their first value says, then a plain step."""
+    """Two microbatches, the first one with the flags as their first value says, then a plain
+    step.
+    """
     off, on = (tuple(ops) for ops in zip(*flags, strict=True)) if flags else ((), ())
     return (*off, FORWARD, BACKWARD, *on, AGAIN, BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP)
 
@@ -56,7 +58,9 @@ SCHEDULES = {
     "no sync on hsdp": bounded(None, _accumulated(_NO_SYNC), mesh=Mesh(replicate=2, shard=2)),
     "no sync in one group": bounded(
         None,
-        _accumulated((flag("requires_gradient_sync", False, "a"), flag("requires_gradient_sync", True, "a"))),
+        _accumulated(
+            (flag("requires_gradient_sync", False, "a"), flag("requires_gradient_sync", True, "a"))
+        ),
         ddp=PARTIAL,
     ),
     "no sync in the root alone": bounded(
@@ -70,7 +74,9 @@ SCHEDULES = {
         wrap=groups("a", ROOT),
         ddp=PARTIAL,
     ),
-    "no all-reduce on hsdp": bounded(None, _accumulated(_NO_ALL_REDUCE), mesh=Mesh(replicate=2, shard=2)),
+    "no all-reduce on hsdp": bounded(
+        None, _accumulated(_NO_ALL_REDUCE), mesh=Mesh(replicate=2, shard=2)
+    ),
     "no all-reduce without replicas": bounded(None, _accumulated(_NO_ALL_REDUCE)),
     "sync switched between forward and backward": bounded(
         None,
@@ -78,7 +84,9 @@ SCHEDULES = {
         ddp=SWITCHED,
     ),
     "a step on unsynchronised gradients": bounded(
-        None, (_NO_SYNC[0], FORWARD, BACKWARD, STEP, ZERO, _NO_SYNC[1], AGAIN, BACKWARD, STEP), ddp=UNSYNCED
+        None,
+        (_NO_SYNC[0], FORWARD, BACKWARD, STEP, ZERO, _NO_SYNC[1], AGAIN, BACKWARD, STEP),
+        ddp=UNSYNCED,
     ),
     "not the last backward": bounded(None, _accumulated(_NOT_LAST)),
     "no reshard after backward": bounded(None, _accumulated(_NO_RESHARD)),
@@ -96,11 +104,24 @@ SCHEDULES = {
         (SetMode(train=False), *TWO_STEPS),
     ),
     "a forward between backward and step": bitwise(
-        None, (FORWARD, BACKWARD, Forward(batch=2, grad=False), STEP, ZERO, FORWARD, BACKWARD, STEP)
+        None,
+        (FORWARD, BACKWARD, Forward(batch=2, grad=False), STEP, ZERO, FORWARD, BACKWARD, STEP),
     ),
     "a forward of a part, after the root ran": bitwise(
         None,
-        (FORWARD, BACKWARD, STEP, ZERO, Forward(target="b"), BACKWARD, STEP, ZERO, FORWARD, BACKWARD, STEP),
+        (
+            FORWARD,
+            BACKWARD,
+            STEP,
+            ZERO,
+            Forward(target="b"),
+            BACKWARD,
+            STEP,
+            ZERO,
+            FORWARD,
+            BACKWARD,
+            STEP,
+        ),
         ddp=PAST_DDP,
     ),
 }
@@ -110,7 +131,9 @@ OPTIONS = {
     "sgd with weight decay": bitwise(optimizer=Optimizer(weight_decay=0.125)),
     "adam": bitwise(optimizer=Optimizer(kind="adam", lr=0.01)),
     "adam on four ranks": bounded(mesh=4, optimizer=Optimizer(kind="adam", lr=0.01)),
-    "adamw on three ranks": bounded(mesh=3, optimizer=Optimizer(kind="adamw", lr=0.01, weight_decay=0.1)),
+    "adamw on three ranks": bounded(
+        mesh=3, optimizer=Optimizer(kind="adamw", lr=0.01, weight_decay=0.1)
+    ),
     "double precision": bitwise(dtype="float64"),
     "double precision on four ranks": bounded(mesh=4, dtype="float64"),
     "dyadic values": bitwise(values="dyadic"),
@@ -124,10 +147,13 @@ OPTIONS = {
     "loss sum": bitwise(loss="sum"),
     "loss mean square": bitwise(loss="mean_square"),
     "a composable checkpoint": bitwise(checkpoints=(Checkpoint(module="a"),)),
-    "a checkpoint wrapper": bitwise(checkpoints=(Checkpoint(module="b", implementation="wrapper"),)),
+    "a checkpoint wrapper": bitwise(
+        checkpoints=(Checkpoint(module="b", implementation="wrapper"),)
+    ),
     "a checkpoint of the root": bitwise(checkpoints=(Checkpoint(module=ROOT),)),
     "a checkpoint where the root is called": bitwise(
-        checkpoints=(Checkpoint(module=ROOT, implementation="utils"),), engines=("fully_shard", "replicate")
+        checkpoints=(Checkpoint(module=ROOT, implementation="utils"),),
+        engines=("fully_shard", "replicate"),
     ),
     "a checkpoint around a wrapped module that is not used": bitwise(
         Block(
@@ -147,7 +173,8 @@ OPTIONS = {
         engines=("fully_shard",),
     ),
     "a checkpointed batch norm": bitwise(
-        chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3)), checkpoints=(Checkpoint(module="n"),)
+        chain(a=Linear(out=4), n=BatchNorm(), b=Linear(out=3)),
+        checkpoints=(Checkpoint(module="n"),),
     ),
     "fully_shard alone": bitwise(engines=("fully_shard",)),
     "ddp alone": bitwise(engines=("ddp",)),

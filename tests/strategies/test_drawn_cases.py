@@ -42,7 +42,10 @@ def test_cases_are_small(sample):
     assert leaves[len(leaves) * 9 // 10] <= 10
     assert ops[len(ops) // 2] <= 16
     assert max(path.count(".") for case in sample.cases for path, _ in walk(case.model)) <= 3
-    assert max(d for case in sample.cases for s in facts(case).parameters.values() for d in s) <= 3 * 24
+    assert (
+        max(d for case in sample.cases for s in facts(case).parameters.values() for d in s)
+        <= 3 * 24
+    )
 
 
 def test_few_features_are_as_possible_as_many(sample):
@@ -97,7 +100,12 @@ def test_dyadic_cases_often_round_nothing(sample):
         and case.loss != "mean_square"
         and case.optimizer.kind == "sgd"
         and not case.optimizer.weight_decay
-        and {getattr(n, "op", "add") for _, m in walk(case.model) if isinstance(m, Block) for n in m.nodes}
+        and {
+            getattr(n, "op", "add")
+            for _, m in walk(case.model)
+            if isinstance(m, Block)
+            for n in m.nodes
+        }
         <= EXACT_OPS
     ]
     assert len(exact) / len(sample.cases) >= 0.2

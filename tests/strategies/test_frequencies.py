@@ -14,7 +14,17 @@ from fuzzshard.strategies import draw_cases
 
 EXTENSIONS = frozenset(
     (
-        *("op", "precision", "passing", "option", "compile", "tensor", "fsdp1", "delay", "relation"),
+        *(
+            "op",
+            "precision",
+            "passing",
+            "option",
+            "compile",
+            "tensor",
+            "fsdp1",
+            "delay",
+            "relation",
+        ),
         *("offload", "shard", "prefetch", "expect", "communication", "ddp"),
     )
 )
@@ -26,7 +36,12 @@ EXTENSION_FEATURES = frozenset(
         *("engine:replicate", "engine:fsdp1", "mesh:tensor", "mesh:hsdp_tensor", "mesh:pipeline"),
         *("input:same_on_ranks", "input:on_host", "freeze:engines_only"),
         *("input:rows_differ", "input:rows_vary", "input:one_row", "input:no_rows"),
-        *("optimizer:foreach", "optimizer:no_foreach", "optimizer:exclude", "optimizer:post_optim_event"),
+        *(
+            "optimizer:foreach",
+            "optimizer:no_foreach",
+            "optimizer:exclude",
+            "optimizer:post_optim_event",
+        ),
         *("returns:list", "returns:namedtuple", "returns:dataclass"),
     )
 )
@@ -58,7 +73,9 @@ RARE = {
     "optimizer:adam": 0.05,
     "optimizer:adamw": 0.05,
 }
-"""Features with a bound of their own: few meshes need them, few models can have them, or engines refuse."""
+"""Features with a bound of their own: few meshes need them, few models can have them, or engines
+refuse.
+"""
 COMMON = 0.08
 SELDOM = {
     "wrap:list_group_leaves_root": 0.0005,
@@ -73,10 +90,14 @@ SELDOM = {
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("relation:")), 0.002),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("communication:")), 0.01),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:")), 0.005),
-    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith(("ddp:join_", "ddp:broadcasts"))), 0.003),
+    **dict.fromkeys(
+        (f for f in ALL_FEATURES if f.startswith(("ddp:join_", "ddp:broadcasts"))), 0.003
+    ),
     "ddp:ignored_modules": 0.004,
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("fsdp1:summon_")), 0.004),
-    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith(("fsdp1:initial_", "fsdp1:hook_"))), 0.005),
+    **dict.fromkeys(
+        (f for f in ALL_FEATURES if f.startswith(("fsdp1:initial_", "fsdp1:hook_"))), 0.005
+    ),
     **dict.fromkeys(("communication:share_streams", "communication:no_backward_unshard"), 0.004),
     **dict.fromkeys(("communication:keep_storage", "precision:kept"), 0.005),
     **dict.fromkeys(("op:abort_forward", "op:abort_backward"), 0.004),
@@ -148,7 +169,10 @@ IMPOSSIBLE = {
     ("optimizer:adam", "optimizer:momentum"): "momentum is SGD's",
     ("optimizer:adamw", "optimizer:momentum"): "momentum is SGD's",
     ("dim:power_of_two", "leaf:attention"): "qkv.weight has 3 * width rows",
-    ("reuse:tied_across_groups", "wrap:root_not_wrapped"): "it would be used sharded: an invalid case",
+    (
+        "reuse:tied_across_groups",
+        "wrap:root_not_wrapped",
+    ): "it would be used sharded: an invalid case",
 }
 
 TRIPLES = {
@@ -166,27 +190,37 @@ TRIPLES = {
 
 def impossible_pairs():
     pairs = {tuple(sorted(pair)) for pair in IMPOSSIBLE}
-    return pairs | {tuple(sorted(p)) for family in ONE_OF for p in itertools.combinations(family, 2)}
+    return pairs | {
+        tuple(sorted(p)) for family in ONE_OF for p in itertools.combinations(family, 2)
+    }
 
 
 def count_pairs(sample):
-    return Counter(p for present in sample.features for p in itertools.combinations(sorted(present), 2))
+    return Counter(
+        p for present in sample.features for p in itertools.combinations(sorted(present), 2)
+    )
 
 
 @pytest.mark.parametrize("feature", CORE)
 def test_every_feature_of_plain_training_is_frequent(sample, feature):
     bound = RARE.get(feature, COMMON)
-    assert sample.share(feature) >= bound, f"seed {sample.seed}: P({feature}) = {sample.share(feature):.4f}"
+    assert sample.share(feature) >= bound, (
+        f"seed {sample.seed}: P({feature}) = {sample.share(feature):.4f}"
+    )
 
 
 @pytest.mark.parametrize("feature", sorted(set(ALL_FEATURES) - set(CORE) - ON_CUDA))
 def test_every_other_feature_is_drawn(sample, feature):
     bound = SELDOM.get(feature, EXTENDED)
-    assert sample.share(feature) >= bound, f"seed {sample.seed}: P({feature}) = {sample.share(feature):.4f}"
+    assert sample.share(feature) >= bound, (
+        f"seed {sample.seed}: P({feature}) = {sample.share(feature):.4f}"
+    )
 
 
 def test_a_third_of_the_cases_are_plain_training(sample):
-    plain = sum(not any(map(is_extension, present)) for present in sample.features) / len(sample.cases)
+    plain = sum(not any(map(is_extension, present)) for present in sample.features) / len(
+        sample.cases
+    )
     assert 0.28 <= plain <= 0.4
 
 

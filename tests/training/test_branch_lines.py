@@ -21,7 +21,9 @@ FIRST = CODE.co_firstlineno
 
 
 def destinations(line):
-    """What the jumps of a line lead to, and what follows them, as lines counted from the function's first."""
+    """What the jumps of a line lead to, and what follows them, as lines counted from the
+    function's first.
+    """
     found = set()
     instructions = list(dis.get_instructions(CODE))
     for instruction, following in itertools.pairwise(instructions):

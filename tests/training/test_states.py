@@ -52,11 +52,14 @@ TAKE, IN_MEMORY, ON_DISK = TakeStateDict(), SaveState(via="state_dict"), SaveSta
 ZEROED, REBUILT = CorruptState(how="zero"), CorruptState(how="rebuild")
 LOAD, ASSIGN = LoadState(), LoadState(assign=True)
 OFF, ON = (SetFlag(flag="requires_gradient_sync", value=value) for value in (False, True))
-REPLACED = {"ddp": "load_state_dict(assign=True) replaces the parameters that DDP's constructor has hooked"}
+REPLACED = {
+    "ddp": "load_state_dict(assign=True) replaces the parameters that DDP's constructor has hooked"
+}
 
 WAYS = tuple(itertools.product((IN_MEMORY, ON_DISK), (ZEROED, REBUILT), (LOAD, ASSIGN)))
 NAMES = [
-    f"{save.via}-{corrupt.how}-{'assign' if load.assign else 'in_place'}" for save, corrupt, load in WAYS
+    f"{save.via}-{corrupt.how}-{'assign' if load.assign else 'in_place'}"
+    for save, corrupt, load in WAYS
 ]
 
 
@@ -73,7 +76,9 @@ def run(world: World, case: Case) -> Verdict:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=NAMES)
-@pytest.mark.parametrize("optimizer", [Optimizer(), MOMENTUM, ADAM], ids=["sgd", "momentum", "adam"])
+@pytest.mark.parametrize(
+    "optimizer", [Optimizer(), MOMENTUM, ADAM], ids=["sgd", "momentum", "adam"]
+)
 def test_training_resumes_where_it_was_saved(
     two_ranks: World, way: tuple[Op, Op, Op], optimizer: Optimizer
 ) -> None:
@@ -86,7 +91,9 @@ def test_training_resumes_where_it_was_saved(
 
 @pytest.mark.parametrize("way", WAYS, ids=NAMES)
 @pytest.mark.parametrize("mesh", [Mesh(shard=4), Mesh(replicate=2, shard=2)], ids=["1d", "hsdp"])
-def test_uneven_and_empty_shards_resume(four_ranks: World, way: tuple[Op, Op, Op], mesh: Mesh) -> None:
+def test_uneven_and_empty_shards_resume(
+    four_ranks: World, way: tuple[Op, Op, Op], mesh: Mesh
+) -> None:
     model = chain(a=Linear(out=5), n=LayerNorm(), m=MLP(hidden=6), b=Linear(out=3, bias=False))
     case = make_case(
         model,
@@ -124,7 +131,10 @@ OTHERS: dict[str, dict[str, Any]] = {
 def test_special_parameters_resume(
     two_ranks: World, save: SaveState, corrupt: CorruptState, options: dict[str, Any]
 ) -> None:
-    run(two_ranks, make_case(schedule=resumed(save, corrupt, LOAD), **{"optimizer": ADAM, **options}))
+    run(
+        two_ranks,
+        make_case(schedule=resumed(save, corrupt, LOAD), **{"optimizer": ADAM, **options}),
+    )
 
 
 def test_buffers_of_every_rank_resume_from_memory(two_ranks: World) -> None:
@@ -139,7 +149,19 @@ def test_a_model_that_is_built_anew_keeps_flags_freezes_and_mode(two_ranks: Worl
         SetRequiresGrad(target="b.bias", value=False),
         SetMode(train=False),
     )
-    schedule = (*TRAIN, *settings, IN_MEMORY, REBUILT, FORWARD, BACKWARD, LOAD, ON, AGAIN, BACKWARD, STEP)
+    schedule = (
+        *TRAIN,
+        *settings,
+        IN_MEMORY,
+        REBUILT,
+        FORWARD,
+        BACKWARD,
+        LOAD,
+        ON,
+        AGAIN,
+        BACKWARD,
+        STEP,
+    )
     run(two_ranks, make_case(schedule=schedule, engines=("fully_shard",)))
 
 
@@ -149,34 +171,59 @@ def test_a_cast_model_is_built_anew_in_its_dtype(two_ranks: World) -> None:
 
 
 def test_a_state_may_be_loaded_twice_and_saved_again(two_ranks: World) -> None:
-    schedule = (*TRAIN, ON_DISK, ZEROED, LOAD, *TRAIN, REBUILT, LOAD, *TRAIN, ON_DISK, REBUILT, LOAD, *TRAIN)
+    schedule = (
+        *TRAIN,
+        ON_DISK,
+        ZEROED,
+        LOAD,
+        *TRAIN,
+        REBUILT,
+        LOAD,
+        *TRAIN,
+        ON_DISK,
+        REBUILT,
+        LOAD,
+        *TRAIN,
+    )
     run(two_ranks, make_case(schedule=schedule, optimizer=ADAM))
 
 
 @pytest.mark.parametrize("op", [TAKE, IN_MEMORY, ON_DISK], ids=["take", "state_dict", "dcp"])
-def test_a_state_dict_between_forward_and_backward_changes_nothing(two_ranks: World, op: Op) -> None:
+def test_a_state_dict_between_forward_and_backward_changes_nothing(
+    two_ranks: World, op: Op
+) -> None:
     wrap = groups("a", "b", ROOT, reshard=False)
     schedule = (*TRAIN, FORWARD, op, BACKWARD, STEP)
     run(two_ranks, make_case(schedule=schedule, wrap=wrap, optimizer=ADAM))
 
 
-@pytest.mark.parametrize("before", [(), (Unshard(),), (FORWARD, BACKWARD)], ids=["first", "unshard", "later"])
+@pytest.mark.parametrize(
+    "before", [(), (Unshard(),), (FORWARD, BACKWARD)], ids=["first", "unshard", "later"]
+)
 def test_a_state_dict_follows_the_steps_after_it(two_ranks: World, before: tuple[Op, ...]) -> None:
     model = chain(a=Linear(out=5), n=BatchNorm(), b=Linear(out=3))
     schedule = (*before, TAKE, *TRAIN, *TRAIN, IN_MEMORY, ZEROED, LOAD, *TRAIN)
     run(two_ranks, make_case(model, schedule, wrap=groups("a", ("n", "b"), ROOT)))
 
 
-@pytest.mark.parametrize("model", [chain(a=Linear(out=5)), UNUSED], ids=["after training", "after a refusal"])
-def test_no_checkpoint_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Block) -> None:
+@pytest.mark.parametrize(
+    "model", [chain(a=Linear(out=5)), UNUSED], ids=["after training", "after a refusal"]
+)
+def test_no_checkpoint_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Block
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with World(WorldConfig(size=2)) as world:
-        world.run(make_case(model, (*TRAIN, ON_DISK, *TRAIN, ON_DISK, REBUILT, LOAD), optimizer=ADAM))
+        world.run(
+            make_case(model, (*TRAIN, ON_DISK, *TRAIN, ON_DISK, REBUILT, LOAD), optimizer=ADAM)
+        )
         assert list(tmp_path.glob("fuzzshard-checkpoint-*")) == []
 
 
 @pytest.mark.parametrize("load", [LOAD, ASSIGN], ids=["in_place", "assign"])
-def test_optimizer_state_that_the_checkpoint_lacks_is_refused(two_ranks: World, load: LoadState) -> None:
+def test_optimizer_state_that_the_checkpoint_lacks_is_refused(
+    two_ranks: World, load: LoadState
+) -> None:
     case = make_case(UNUSED, (*TRAIN, ON_DISK, REBUILT, load, *TRAIN), optimizer=ADAM)
     validate(case)
     verdict = two_ranks.run(case)
@@ -185,10 +232,14 @@ def test_optimizer_state_that_the_checkpoint_lacks_is_refused(two_ranks: World, 
     assert set(verdict.notes) == {"ddp", "fully_shard"}
 
 
-def test_ddp_that_a_forward_builds_anew_does_not_synchronise_what_is_frozen_then(two_ranks: World) -> None:
+def test_ddp_that_a_forward_builds_anew_does_not_synchronise_what_is_frozen_then(
+    two_ranks: World,
+) -> None:
     freeze, unfreeze = (SetRequiresGrad(target="a", value=value) for value in (False, True))
     schedule = (*TRAIN, freeze, IN_MEMORY, REBUILT, LOAD, *TRAIN, unfreeze, *TRAIN)
-    verdict = run(two_ranks, make_case(schedule=schedule, engines=("ddp", "replicate", "fully_shard")))
+    verdict = run(
+        two_ranks, make_case(schedule=schedule, engines=("ddp", "replicate", "fully_shard"))
+    )
     assert set(verdict.notes) == {"replicate"}
 
 
@@ -200,4 +251,7 @@ def test_replicate_resumes(two_ranks: World, way: tuple[Op, Op, Op]) -> None:
 def test_aliased_modules_resume(two_ranks: World) -> None:
     model = chain(a=Linear(out=5), c=Alias(target="a"), b=Linear(out=3))
     wrap = groups("a", "b", ROOT)
-    run(two_ranks, make_case(model, resumed(ON_DISK, REBUILT, LOAD), wrap=wrap, inputs=float_inputs()))
+    run(
+        two_ranks,
+        make_case(model, resumed(ON_DISK, REBUILT, LOAD), wrap=wrap, inputs=float_inputs()),
+    )

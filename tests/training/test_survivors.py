@@ -12,7 +12,12 @@ from collections.abc import Iterator
 import pytest
 
 from fuzzshard.training import survivors
-from fuzzshard.training.survivors import PATIENCE_SECONDS, Survivors, collect_garbage, wait_for_survivors
+from fuzzshard.training.survivors import (
+    PATIENCE_SECONDS,
+    Survivors,
+    collect_garbage,
+    wait_for_survivors,
+)
 
 
 class Slow:
@@ -43,7 +48,9 @@ def test_another_thread_that_collects_is_waited_for(late: bool) -> None:
     other.start()
     assert begun.wait(10)
     cycle = weakref.ref(Cycle())  # the other thread has looked for garbage already
-    assert gc.collect() == 0, "Python collects in two threads at once: nothing has to be waited for"
+    assert gc.collect() == 0, (
+        "Python collects in two threads at once: nothing has to be waited for"
+    )
     assert cycle() is not None
     if late:
         threading.Timer(0.1, go_on.set).start()
@@ -64,7 +71,9 @@ class Held(Survivors):
         return next(self._answers, ())
 
 
-def test_what_a_thread_lets_go_of_a_little_later_is_no_survivor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_thread_lets_go_of_a_little_later_is_no_survivor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(survivors, "PATIENCE_SECONDS", 60.0)
     held = Held(3)
     wait_for_survivors([Held(0), held])

@@ -1,4 +1,6 @@
-"""Batches of other sizes on some ranks: what they are, what refuses them, and what becomes of them."""
+"""Batches of other sizes on some ranks: what they are, what refuses them, and what becomes of
+them.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,15 @@ ONE = RankBatch(rank=1, rows=1)
     ("case", "message"),
     [
         (sized(RankBatch(rank=2, rows=1)), "rank_batches names rank 2 of 2 data-parallel ranks"),
-        (sized(RankBatch(rank=0, rows=1, batch=7)), "rank_batches names batch 7, which no forward uses"),
+        (
+            sized(RankBatch(rank=0, rows=1, batch=7)),
+            "rank_batches names batch 7, which no forward uses",
+        ),
         (sized(ONE, replace(ONE, rows=2)), "rank_batches names a batch of a rank twice"),
-        (sized(ONE, same_on_ranks=True), "ranks have batches of their own size and the same inputs"),
+        (
+            sized(ONE, same_on_ranks=True),
+            "ranks have batches of their own size and the same inputs",
+        ),
         (sized(RankBatch(rank=0, rows=-1)), "rank_batches has fewer than 0 rows"),
         (sized(RankBatch(rank=0, rows=5000)), "a tensor dimension is 5000"),
         (sized(ONE, case=NORM), "fewer than 2 rows, and batch norm needs two values"),
@@ -73,12 +81,17 @@ def test_the_slices_of_a_pipeline_are_no_ranks_of_their_own() -> None:
     ("items", "expected"),
     [
         ((RankBatch(rank=1, rows=0),), {"input:rows_differ", "input:no_rows"}),
-        ((RankBatch(rank=1, rows=1, batch=1),), {"input:rows_differ", "input:rows_vary", "input:one_row"}),
+        (
+            (RankBatch(rank=1, rows=1, batch=1),),
+            {"input:rows_differ", "input:rows_vary", "input:one_row"},
+        ),
         (tuple(RankBatch(rank=r, rows=3, batch=1) for r in (0, 1)), {"input:rows_vary"}),
         ((RankBatch(rank=1, rows=2),), set()),
     ],
 )
-def test_features_say_what_ranks_really_have(items: tuple[RankBatch, ...], expected: set[str]) -> None:
+def test_features_say_what_ranks_really_have(
+    items: tuple[RankBatch, ...], expected: set[str]
+) -> None:
     names = {"input:rows_differ", "input:rows_vary", "input:one_row", "input:no_rows"}
     assert names & features(sized(*items)) == expected
 
@@ -99,7 +112,9 @@ def test_a_rank_beyond_a_smaller_mesh_becomes_its_last_one_and_an_unused_batch_g
 
 def test_ranks_of_different_sizes_shrink_to_one_row_on_the_first() -> None:
     items = tuple(RankBatch(rank=rank, rows=4 - rank, batch=1) for rank in range(4))
-    case = sized(*items, case=make_case(inputs=float_inputs(), mesh=4, schedule=(FORWARD, AGAIN, BACKWARD)))
+    case = sized(
+        *items, case=make_case(inputs=float_inputs(), mesh=4, schedule=(FORWARD, AGAIN, BACKWARD))
+    )
     smallest = shrink(case, lambda c: "input:rows_differ" in features(c)).case
     assert smallest.inputs.rank_batches == (RankBatch(rank=0, rows=1),)
     assert smallest.mesh == Mesh(shard=2)

@@ -37,7 +37,10 @@ def test_a_case_survives_the_round_trip():
 
 
 def test_true_and_one_stay_apart():
-    assert [type(group.reshard_after_forward) for group in decode(encode(CASE)).wrap] == [int, bool]
+    assert [type(group.reshard_after_forward) for group in decode(encode(CASE)).wrap] == [
+        int,
+        bool,
+    ]
 
 
 def test_equal_cases_give_equal_bytes():
@@ -49,7 +52,10 @@ def test_equal_cases_give_equal_bytes():
     [
         (lambda d: d.update(colour="red"), "unknown field `colour`"),
         (lambda d: d["model"]["children"][0]["module"].update(width=3), "unknown field `width`"),
-        (lambda d: d["model"]["children"][0]["module"].update(type="lambda"), "Invalid value 'lambda'"),
+        (
+            lambda d: d["model"]["children"][0]["module"].update(type="lambda"),
+            "Invalid value 'lambda'",
+        ),
         (lambda d: d.pop("model"), "missing required field `model`"),
         (lambda d: d.update(dtype="int8"), "Invalid enum value 'int8'"),
         (lambda d: d["mesh"].update(shard="2"), "Expected `int`, got `str`"),

@@ -15,7 +15,9 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Forward, SetFlag
 
 LIST = WrapGroup(modules=("a", "b"), reshard_after_forward=2)
-CASE = make_case(chain(a=Linear(out=4), b=Linear(out=4, bias=False)), wrap=(LIST, WrapGroup(modules=("",))))
+CASE = make_case(
+    chain(a=Linear(out=4), b=Linear(out=4, bias=False)), wrap=(LIST, WrapGroup(modules=("",)))
+)
 FLAG = SetFlag(flag="requires_gradient_sync", value=False)
 ALONE = tuple(replace(LIST, modules=(name,)) for name in "ab")
 
@@ -37,18 +39,29 @@ CHANGES: dict[str, Callable[[Case], Case]] = {
         c, mesh=Mesh(shard=1, replicate=2)
     ),
     "with 1 step in place of 2": lambda c: replace(c, schedule=c.schedule[:-1]),
-    "without zero grad": lambda c: replace(c, schedule=tuple(op for op in c.schedule if op != ZERO)),
-    "with set_requires_gradient_sync(False) of the root": lambda c: replace(c, schedule=(FLAG, *c.schedule)),
-    "with batch=0 in forward in place of 1": lambda c: replace(
-        c, schedule=tuple(replace(op, batch=0) if isinstance(op, Forward) else op for op in c.schedule)
+    "without zero grad": lambda c: replace(
+        c, schedule=tuple(op for op in c.schedule if op != ZERO)
     ),
-    "with 1 row on rank 1 in batch 0": lambda c: with_rank_batches(c, RankBatch(rank=1, rows=1, batch=0)),
+    "with set_requires_gradient_sync(False) of the root": lambda c: replace(
+        c, schedule=(FLAG, *c.schedule)
+    ),
+    "with batch=0 in forward in place of 1": lambda c: replace(
+        c,
+        schedule=tuple(
+            replace(op, batch=0) if isinstance(op, Forward) else op for op in c.schedule
+        ),
+    ),
+    "with 1 row on rank 1 in batch 0": lambda c: with_rank_batches(
+        c, RankBatch(rank=1, rows=1, batch=0)
+    ),
     "with no rows on rank 0": lambda c: with_rank_batches(c, RankBatch(rank=0, rows=0)),
     "with a.weight frozen": lambda c: replace(c, freezes=(Freeze(target="a.weight"),)),
     "with b.weight tied to a.weight": lambda c: replace(
         c, ties=(Tie(parameter="b.weight", source="a.weight"),)
     ),
-    "with momentum=0.5 in place of 0.0": lambda c: replace(c, optimizer=replace(c.optimizer, momentum=0.5)),
+    "with momentum=0.5 in place of 0.0": lambda c: replace(
+        c, optimizer=replace(c.optimizer, momentum=0.5)
+    ),
     "with dtype=float64 in place of float32": lambda c: replace(c, dtype="float64"),
     "with bias=True of b in place of False": lambda c: replace(
         c, model=chain(a=Linear(out=4), b=Linear(out=4))

@@ -62,11 +62,15 @@ def test_one_policy_for_all_groups_computes() -> None:
 
 def test_a_forward_of_no_module_is_refused_before_dtypes_are_followed_through_it() -> None:
     with pytest.raises(InvalidCase, match="forward names 'nothing', which is not a module"):
-        validate(make_case(schedule=(Forward(target="nothing"),), wrap=under(HALF, "a", "b", ROOT)))
+        validate(
+            make_case(schedule=(Forward(target="nothing"),), wrap=under(HALF, "a", "b", ROOT))
+        )
 
 
 def test_a_group_in_full_precision_behind_one_in_half_precision_does_not_compute() -> None:
-    with pytest.raises(InvalidCase, match="'b' has parameters of float32 and is called with bfloat16"):
+    with pytest.raises(
+        InvalidCase, match="'b' has parameters of float32 and is called with bfloat16"
+    ):
         validate(make_case(wrap=(*under(HALF, "a"), *groups("b", ROOT))))
 
 
@@ -76,7 +80,9 @@ def test_an_output_dtype_brings_the_two_together() -> None:
 
 def test_a_policy_that_casts_no_inputs_needs_inputs_of_its_dtype() -> None:
     policy = Precision(param="bfloat16", cast_inputs=False)
-    with pytest.raises(InvalidCase, match="'a' has parameters of bfloat16 and is called with float32"):
+    with pytest.raises(
+        InvalidCase, match="'a' has parameters of bfloat16 and is called with float32"
+    ):
         validate(make_case(wrap=under(policy, ROOT)))
 
 
@@ -84,7 +90,9 @@ def test_a_policy_that_casts_no_inputs_needs_inputs_of_its_dtype() -> None:
     ("norm", "computes"),
     [(LayerNorm(), True), (RMSNorm(), True), (RawParameter(), True), (Linear(out=5), False)],
 )
-def test_norms_and_products_in_full_precision_take_half_precision(norm: Any, computes: bool) -> None:
+def test_norms_and_products_in_full_precision_take_half_precision(
+    norm: Any, computes: bool
+) -> None:
     case = make_case(chain(a=Linear(out=5), n=norm), wrap=(*under(HALF, "a"), *groups("n", ROOT)))
     if computes:
         validate(case)
@@ -95,10 +103,15 @@ def test_norms_and_products_in_full_precision_take_half_precision(norm: Any, com
 
 def test_a_layer_norm_in_full_precision_of_half_precision_needs_the_cpu() -> None:
     wrap = (*under(HALF, "a"), *groups("n", ROOT))
-    assert "layer_norm" in (needs_cpu(make_case(chain(a=Linear(out=5), n=LayerNorm()), wrap=wrap)) or "")
+    assert "layer_norm" in (
+        needs_cpu(make_case(chain(a=Linear(out=5), n=LayerNorm()), wrap=wrap)) or ""
+    )
     assert needs_cpu(make_case(chain(a=Linear(out=5), n=RMSNorm()), wrap=wrap)) is None
     assert (
-        needs_cpu(make_case(chain(a=Linear(out=5), n=LayerNorm()), wrap=under(HALF, "a", "n", ROOT))) is None
+        needs_cpu(
+            make_case(chain(a=Linear(out=5), n=LayerNorm()), wrap=under(HALF, "a", "n", ROOT))
+        )
+        is None
     )
 
 
@@ -111,7 +124,11 @@ def test_ids_are_not_cast_and_an_embedding_gives_the_dtype_of_its_weight() -> No
 def test_attention_between_values_of_two_dtypes_does_not_compute() -> None:
     model = Block(
         children=children(q=Linear(out=4), k=Linear(out=4)),
-        nodes=(call("q1", "q", "x"), call("k1", "k", "x"), tensor_op("t", "attend", "q1", "k1", "k1")),
+        nodes=(
+            call("q1", "q", "x"),
+            call("k1", "k", "x"),
+            tensor_op("t", "attend", "q1", "k1", "k1"),
+        ),
         outputs=("t",),
     )
     wrap = (*under(HALF, "q"), *groups("k", ROOT))
@@ -120,7 +137,9 @@ def test_attention_between_values_of_two_dtypes_does_not_compute() -> None:
 
 
 def test_a_cast_changes_what_computes() -> None:
-    case = make_case(schedule=(Cast(dtype="float64"), FORWARD, BACKWARD, STEP), wrap=under(HALF, "a", ROOT))
+    case = make_case(
+        schedule=(Cast(dtype="float64"), FORWARD, BACKWARD, STEP), wrap=under(HALF, "a", ROOT)
+    )
     validate(case)
     late = Precision(param="float32", cast_inputs=False)
     with pytest.raises(InvalidCase, match="called with float64"):
@@ -142,7 +161,9 @@ def test_frozen_parameters_of_a_group_may_have_another_dtype() -> None:
 def test_fsdp1_casts_at_the_root_only() -> None:
     case = make_case(engines=("fsdp1",), fsdp1=FSDP1(precision=HALF))
     assert casts(case) == {ROOT: Casts("bfloat16", None)}
-    assert casts(make_case(wrap=under(HALF, "a", ROOT))) == {m: Casts("bfloat16", None) for m in ("a", ROOT)}
+    assert casts(make_case(wrap=under(HALF, "a", ROOT))) == {
+        m: Casts("bfloat16", None) for m in ("a", ROOT)
+    }
 
 
 def test_there_is_one_policy_of_mixed_precision() -> None:
@@ -155,7 +176,9 @@ def test_what_is_low_precision() -> None:
     assert not is_low_precision(make_case())
     assert not is_low_precision(make_case(wrap=under(Precision(output="float32"), ROOT)))
     assert is_low_precision(make_case(wrap=under(HALF, ROOT)))
-    assert is_low_precision(make_case(dtype="float64", wrap=under(Precision(reduce="float32"), ROOT)))
+    assert is_low_precision(
+        make_case(dtype="float64", wrap=under(Precision(reduce="float32"), ROOT))
+    )
 
 
 def test_a_uniform_case_has_one_dtype_and_no_policy() -> None:
@@ -168,7 +191,9 @@ def test_a_uniform_case_has_one_dtype_and_no_policy() -> None:
     )
     for dtype in ("float32", "float64"):
         casts_to_it = (Cast(dtype=dtype), FORWARD, Cast(dtype=dtype))
-        assert uniform(case, dtype) == make_case(schedule=casts_to_it, wrap=groups(ROOT), dtype=dtype)
+        assert uniform(case, dtype) == make_case(
+            schedule=casts_to_it, wrap=groups(ROOT), dtype=dtype
+        )
 
 
 def test_a_finer_case_has_more_bits_everywhere_until_there_are_no_more() -> None:

@@ -29,7 +29,9 @@ def chain(*leaves, tensor=None, seq=0, **fields):
         nodes.append(Call(name=f"h{i}", module=f"m{i}", args=(value,)))
         value = f"h{i}"
     children = tuple(Child(name=f"m{i}", module=leaf) for i, leaf in enumerate(leaves))
-    return case(Block(children=children, nodes=tuple(nodes), outputs=(value,)), tensor, seq, **fields)
+    return case(
+        Block(children=children, nodes=tuple(nodes), outputs=(value,)), tensor, seq, **fields
+    )
 
 
 def case(root, tensor=None, seq=0, **fields):
@@ -40,7 +42,10 @@ def case(root, tensor=None, seq=0, **fields):
 
 def block(*nodes, children=(), outputs=("h0",), **fields):
     return Block(
-        children=tuple(Child(name=n, module=m) for n, m in children), nodes=nodes, outputs=outputs, **fields
+        children=tuple(Child(name=n, module=m) for n, m in children),
+        nodes=nodes,
+        outputs=outputs,
+        **fields,
     )
 
 
@@ -99,13 +104,18 @@ def test_an_embedding_turns_ids_into_floats():
 
 
 def test_concat_adds_widths():
-    nodes = (TensorOp(name="h0", op="concat", args=("x", "x")), Call(name="h1", module="a", args=("h0",)))
+    nodes = (
+        TensorOp(name="h0", op="concat", args=("x", "x")),
+        Call(name="h1", module="a", args=("h0",)),
+    )
     root = block(*nodes, children=[("a", Linear(out=2))], outputs=("h1",))
     assert facts(case(root)).parameters["a.weight"] == (2, 8)
 
 
 def test_a_module_that_is_never_called_is_sized_by_the_first_float_input():
-    found = facts(case(block(TensorOp(name="h0", op="relu", args=("x",)), children=[("a", Linear(out=2))])))
+    found = facts(
+        case(block(TensorOp(name="h0", op="relu", args=("x",)), children=[("a", Linear(out=2))]))
+    )
     assert found.parameters["a.weight"] == (2, 4)
     assert "a" not in found.called
 
@@ -129,12 +139,16 @@ def test_each_result_of_a_nested_block_is_a_value():
 
 def test_an_alias_adds_no_parameter():
     nodes = (Call(name="h0", module="a", args=("x",)), Call(name="h1", module="b", args=("h0",)))
-    root = block(*nodes, children=[("a", Linear(out=4)), ("b", Alias(target="a"))], outputs=("h1",))
+    root = block(
+        *nodes, children=[("a", Linear(out=4)), ("b", Alias(target="a"))], outputs=("h1",)
+    )
     assert list(facts(case(root)).parameters) == ["a.weight", "a.bias"]
 
 
 def test_a_tied_parameter_goes_by_the_name_of_its_source():
-    tied = chain(Linear(out=4), Linear(out=4), ties=(Tie(parameter="m1.weight", source="m0.weight"),))
+    tied = chain(
+        Linear(out=4), Linear(out=4), ties=(Tie(parameter="m1.weight", source="m0.weight"),)
+    )
     assert list(facts(tied).parameters) == ["m0.weight", "m0.bias", "m1.bias"]
 
 
@@ -154,7 +168,10 @@ def test_a_parameter_outside_every_wrapped_module_has_no_owner():
     ("broken", "message"),
     [
         (chain(Embedding(vocab=4, dim=2)), "embedding 'm0' of 4 rows is called with width 4"),
-        (chain(Linear(out=2), tensor=TensorSpec(kind="ids", size=4)), "'m0' is called with ids below 4"),
+        (
+            chain(Linear(out=2), tensor=TensorSpec(kind="ids", size=4)),
+            "'m0' is called with ids below 4",
+        ),
         (chain(Conv1d(out=2)), "'m0' needs a sequence axis"),
         (chain(Attention(heads=3), seq=2), "3 heads do not divide width 4"),
         (
@@ -180,9 +197,18 @@ def test_a_parameter_outside_every_wrapped_module_has_no_owner():
             "'m1.weight' is the source of another tie",
         ),
         (case(block(TensorOp(name="h0", op="relu", args=("y",)))), "reads 'y' before it exists"),
-        (case(block(TensorOp(name="h0", op="relu", args=("x", "x")))), "'relu' in block '' has 2 arguments"),
-        (case(block(Call(name="h0", module="a", args=("x",)))), "calls 'a', which it does not have"),
-        (case(block(TensorOp(name="x", op="relu", args=("x",)), outputs=("x",))), "defines 'x' twice"),
+        (
+            case(block(TensorOp(name="h0", op="relu", args=("x", "x")))),
+            "'relu' in block '' has 2 arguments",
+        ),
+        (
+            case(block(Call(name="h0", module="a", args=("x",)))),
+            "calls 'a', which it does not have",
+        ),
+        (
+            case(block(TensorOp(name="x", op="relu", args=("x",)), outputs=("x",))),
+            "defines 'x' twice",
+        ),
         (case(block(outputs=("x", "x"))), "returns 2 values"),
         (case(block(outputs=("x",)), TensorSpec(kind="ids", size=3)), "returns ids"),
         (case(block(children=[("a", Alias(target="b"))], outputs=("x",))), "alias 'a' names 'b'"),
@@ -198,7 +224,10 @@ def test_a_graph_that_does_not_fit_together_is_refused(broken, message):
 
 
 def test_a_wrong_width_is_refused_with_the_two_widths():
-    nodes = (Call(name="h0", module="a", args=("x",)), TensorOp(name="h1", op="add", args=("x", "h0")))
+    nodes = (
+        Call(name="h0", module="a", args=("x",)),
+        TensorOp(name="h1", op="add", args=("x", "h0")),
+    )
     root = block(*nodes, children=[("a", Linear(out=3))], outputs=("h1",))
     assert "'add' in block '' joins widths 4 and 3; make them equal" in refusal(case(root))
 

@@ -5,7 +5,17 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, Checkpoint, Freeze, Inputs, Mesh, Optimizer, TensorSpec, Tie, WrapGroup
+from fuzzshard.case.case import (
+    Case,
+    Checkpoint,
+    Freeze,
+    Inputs,
+    Mesh,
+    Optimizer,
+    TensorSpec,
+    Tie,
+    WrapGroup,
+)
 from fuzzshard.case.dtypes import finer
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import ALL_FEATURES, features
@@ -113,14 +123,22 @@ HALF = Precision(param="float16")
         ({"mesh": Mesh(shard=2, replicate=1)}, {"mesh:axis_of_one"}),
         ({"ties": (Tie(parameter="c.weight", source="a.bias"),)}, {"reuse:tied_in_group"}),
         ({"ties": (Tie(parameter="b.weight", source="a.bias"),)}, {"reuse:tied_across_groups"}),
-        ({"freezes": (Freeze(target="b"),)}, {"freeze:from_start", "freeze:module", "freeze:before_wrap"}),
+        (
+            {"freezes": (Freeze(target="b"),)},
+            {"freeze:from_start", "freeze:module", "freeze:before_wrap"},
+        ),
         (
             {"freezes": (Freeze(target="a.bias", after_wrap=True),)},
             {"freeze:from_start", "freeze:parameter", "freeze:after_wrap", "freeze:mixed_group"},
         ),
         (
             {"wrap": (WrapGroup(modules=("a", "b"), reshard_after_forward=1),)},
-            {"wrap:list_group", "wrap:root_not_wrapped", "wrap:parameter_in_no_group", "reshard:int"},
+            {
+                "wrap:list_group",
+                "wrap:root_not_wrapped",
+                "wrap:parameter_in_no_group",
+                "reshard:int",
+            },
         ),
         (
             {"mesh": Mesh(shard=1, replicate=1, tensor=2)},
@@ -135,9 +153,15 @@ HALF = Precision(param="float16")
             {"delays": (Delay(site="before_step", milliseconds=1.0, ranks="others"),)},
             {"delay:before_step", "delay:some_ranks"},
         ),
-        ({"optimizer": Optimizer(foreach=True, exclude=("b",))}, {"optimizer:foreach", "optimizer:exclude"}),
         (
-            {"engines": ("ddp", "fully_shard", "fsdp1"), "fsdp1": FSDP1(strategy="no_shard", debug="detail")},
+            {"optimizer": Optimizer(foreach=True, exclude=("b",))},
+            {"optimizer:foreach", "optimizer:exclude"},
+        ),
+        (
+            {
+                "engines": ("ddp", "fully_shard", "fsdp1"),
+                "fsdp1": FSDP1(strategy="no_shard", debug="detail"),
+            },
             {
                 "engine:fsdp1",
                 "fsdp1:no_shard",
@@ -148,7 +172,11 @@ HALF = Precision(param="float16")
             },
         ),
         (
-            {"tensor_parallel": (TensorParallel(module="a", style="colwise", local_output=False),)},
+            {
+                "tensor_parallel": (
+                    TensorParallel(module="a", style="colwise", local_output=False),
+                )
+            },
             {"tensor:colwise", "tensor:dtensor_output"},
         ),
     ],
@@ -158,7 +186,8 @@ def test_what_a_plan_adds_is_seen(changes, feature):
 
 
 @pytest.mark.parametrize(
-    ("rows", "ranks", "empty"), [(4, 4, False), (4, 2, False), (3, 4, True), (5, 4, True), (1, 2, True)]
+    ("rows", "ranks", "empty"),
+    [(4, 4, False), (4, 2, False), (3, 4, True), (5, 4, True), (1, 2, True)],
 )
 def test_a_tensor_parallel_parameter_that_leaves_a_rank_empty_is_seen(rows, ranks, empty):
     model = replace(ROOT, children=(Child(name="a", module=Linear(out=rows)), *ROOT.children[1:]))
@@ -185,8 +214,14 @@ def test_fsdp1_shards_over_all_ranks_or_over_one_axis(strategy, mesh, unsharded)
 @pytest.mark.parametrize(
     ("schedule", "feature"),
     [
-        ((Forward(), Backward(), Step(), Forward(), Backward(), Step()), {"several_steps", "no_zero_grad"}),
-        ((OFF, Forward(), Backward(), ON, Forward(), Backward(), Step()), {"no_sync", "microbatches"}),
+        (
+            (Forward(), Backward(), Step(), Forward(), Backward(), Step()),
+            {"several_steps", "no_zero_grad"},
+        ),
+        (
+            (OFF, Forward(), Backward(), ON, Forward(), Backward(), Step()),
+            {"no_sync", "microbatches"},
+        ),
         ((OFF, Forward(), Backward(), Step()), {"no_sync", "step_unsynced"}),
         (
             (replace(OFF, target="b"), Forward(), Backward(), ON, Forward(), Backward(), Step()),

@@ -55,7 +55,10 @@ def test_a_detached_output_shares_its_memory() -> None:
 
 def test_the_output_of_a_block_is_that_of_the_module_within_it() -> None:
     model = block(
-        call("h0", "inner", "x"), tensor_op("h1", "iadd", "h0", "x"), output="h1", inner=chain(a=LINEAR)
+        call("h0", "inner", "x"),
+        tensor_op("h1", "iadd", "h0", "x"),
+        output="h1",
+        inner=chain(a=LINEAR),
     )
     assert changed(model) == {"inner", "inner.a"}
 

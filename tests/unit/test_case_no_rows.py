@@ -22,7 +22,11 @@ ADDS_TO_DROPOUT = Block(
 )
 DROPS_WITHOUT_GRAD = replace(
     ADDS_TO_DROPOUT,
-    nodes=(call("h0", "a", "x"), call("h1", "d", "h0", grad=False), tensor_op("h2", "add", "h0", "h1")),
+    nodes=(
+        call("h0", "a", "x"),
+        call("h1", "d", "h0", grad=False),
+        tensor_op("h2", "add", "h0", "h1"),
+    ),
 )
 
 
@@ -42,7 +46,9 @@ def differs(model: Block, *wrapped: str, rows: int = 0) -> bool:
         (DROPS_WITHOUT_GRAD, ("",)),
     ],
 )
-def test_a_group_may_return_what_is_a_dropout_on_other_ranks(model: Block, wrapped: tuple[str, ...]) -> None:
+def test_a_group_may_return_what_is_a_dropout_on_other_ranks(
+    model: Block, wrapped: tuple[str, ...]
+) -> None:
     assert differs(model, *wrapped)
     assert not differs(model, *wrapped, rows=1)
 

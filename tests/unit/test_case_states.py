@@ -24,7 +24,10 @@ FROZEN = SetRequiresGrad(target="a", value=False)
 REFUSED: dict[str, tuple[tuple[Op, ...], str]] = {
     "nothing saved": ((*TRAIN, LOAD), "before any was saved"),
     "nothing to corrupt": ((REBUILT, *TRAIN, IN_MEMORY), "before any was saved"),
-    "saved before a cast": ((*TRAIN, IN_MEMORY, Cast(dtype="float64"), LOAD), "before any was saved"),
+    "saved before a cast": (
+        (*TRAIN, IN_MEMORY, Cast(dtype="float64"), LOAD),
+        "before any was saved",
+    ),
     "frozen on some ranks": (
         (*TRAIN, ON_DISK, SetRequiresGrad(target="a", value=False, ranks="others")),
         "only some ranks freeze",
@@ -66,7 +69,9 @@ def test_masks_of_every_rank_make_statistics_of_every_rank() -> None:
     inputs = replace(float_inputs(), same_on_ranks=True)
     validate(make_case(chain(n=BatchNorm()), (*TRAIN, ON_DISK, LOAD), inputs=inputs))
     with pytest.raises(InvalidCase, match="one copy of the statistics"):
-        validate(make_case(chain(d=Dropout(), n=BatchNorm()), (*TRAIN, ON_DISK, LOAD), inputs=inputs))
+        validate(
+            make_case(chain(d=Dropout(), n=BatchNorm()), (*TRAIN, ON_DISK, LOAD), inputs=inputs)
+        )
 
 
 def test_assigning_would_untie_parameters() -> None:

@@ -30,15 +30,22 @@ def test_the_innermost_wrapped_module_has_a_parameter_and_the_root_has_the_rest(
 
 
 def test_a_tied_parameter_is_in_every_unit_that_registers_it() -> None:
-    case = make_case(chain(a=LINEAR, b=LINEAR), ties=(Tie(parameter="b.weight", source="a.weight"),))
+    case = make_case(
+        chain(a=LINEAR, b=LINEAR), ties=(Tie(parameter="b.weight", source="a.weight"),)
+    )
     assert parameter_units(case)["a.weight"] == {"a", "b"}
     assert parameter_units(case)["a.bias"] == {"a"}
 
 
 def test_groups_that_would_shard_a_tied_parameter_twice_both_come_upon_it() -> None:
     model, tie = chain(a=LINEAR, b=LINEAR), Tie(parameter="b.weight", source="a.weight")
-    assert parameter_groups(make_case(model, ties=(tie,), wrap=groups("b", ROOT)))["a.weight"] == {0, 1}
-    assert parameter_groups(make_case(model, ties=(tie,), wrap=groups(("a", "b"), ROOT)))["a.weight"] == {0}
+    assert parameter_groups(make_case(model, ties=(tie,), wrap=groups("b", ROOT)))["a.weight"] == {
+        0,
+        1,
+    }
+    assert parameter_groups(make_case(model, ties=(tie,), wrap=groups(("a", "b"), ROOT)))[
+        "a.weight"
+    ] == {0}
     assert parameter_groups(make_case(model, wrap=groups("b")))["a.weight"] == frozenset()
 
 

@@ -11,7 +11,15 @@ from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import Backward, Forward, SetFlag, SetMode, SetRequiresGrad, Step, ZeroGrad
+from fuzzshard.parts.ops import (
+    Backward,
+    Forward,
+    SetFlag,
+    SetMode,
+    SetRequiresGrad,
+    Step,
+    ZeroGrad,
+)
 
 INNER = Block(
     children=(Child(name="a", module=Linear(out=4)), Child(name="b", module=Linear(out=4))),
@@ -20,7 +28,10 @@ INNER = Block(
 )
 ROOT = Block(
     children=(Child(name="inner", module=INNER), Child(name="head", module=Linear(out=2))),
-    nodes=(Call(name="h0", module="inner", args=("x",)), Call(name="h1", module="head", args=("h0",))),
+    nodes=(
+        Call(name="h0", module="inner", args=("x",)),
+        Call(name="h1", module="head", args=("h0",)),
+    ),
     outputs=("h1",),
 )
 VALID = Case(
@@ -51,12 +62,18 @@ def test_a_valid_case_gives_its_facts():
         ({"mesh": Mesh(shard=0)}, "the shard axis of the mesh has size 0"),
         ({"mesh": Mesh(shard=4, replicate=2)}, "the mesh needs 8 ranks and the world has 4"),
         ({"inputs": Inputs(batch=0, tensors=VALID.inputs.tensors)}, "batch must be at least 1"),
-        ({"inputs": Inputs(batch=5000, tensors=VALID.inputs.tensors)}, "a tensor dimension is 5000"),
+        (
+            {"inputs": Inputs(batch=5000, tensors=VALID.inputs.tensors)},
+            "a tensor dimension is 5000",
+        ),
         ({"engines": ()}, "names no engine"),
         ({"wrap": groups(())}, "a wrap group has no modules"),
         ({"wrap": groups(("outer",))}, "wrap names 'outer', which is not a module"),
         ({"wrap": groups(("head",), ("head",))}, "'head' is wrapped twice"),
-        ({"wrap": groups(("",), ("head",))}, "'head' is wrapped after its ancestor ''; wrap bottom-up"),
+        (
+            {"wrap": groups(("",), ("head",))},
+            "'head' is wrapped after its ancestor ''; wrap bottom-up",
+        ),
         ({"wrap": groups(("inner", "inner.a"))}, "are nested"),
         (
             {"wrap": groups(("",), reshard_after_forward=3)},
@@ -69,7 +86,10 @@ def test_a_valid_case_gives_its_facts():
             {"checkpoints": (Checkpoint(module="", implementation="utils"),), "engines": ("ddp",)},
             "DDP, FSDP1 or compile() are within its checkpoint",
         ),
-        ({"freezes": (Freeze(target="inner.c"),)}, "freeze names 'inner.c', which has no parameters"),
+        (
+            {"freezes": (Freeze(target="inner.c"),)},
+            "freeze names 'inner.c', which has no parameters",
+        ),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(change, message):
@@ -89,10 +109,17 @@ def test_a_plan_that_makes_no_sense_is_refused(change, message):
         ((Forward(outputs=(1,)),), "forward uses outputs (1,) of 1"),
         (
             (Forward(target="inner.a"),),
-            "uses 'inner.a.weight' in 'inner.a', outside the group that manages it; wrap 'inner.a' itself",
+            "uses 'inner.a.weight' in 'inner.a', outside the group that manages it; wrap "
+            "'inner.a' itself",
         ),
-        ((SetRequiresGrad(target="outer", value=True), Forward()), "set_requires_grad names 'outer'"),
-        ((off("requires_gradient_sync", "head", recurse=False), Forward()), "'head', which is not wrapped"),
+        (
+            (SetRequiresGrad(target="outer", value=True), Forward()),
+            "set_requires_grad names 'outer'",
+        ),
+        (
+            (off("requires_gradient_sync", "head", recurse=False), Forward()),
+            "'head', which is not wrapped",
+        ),
         (
             (off("is_last_backward"), Forward(), Backward(), Step()),
             "a step follows a backward with is_last_backward=False",
@@ -111,14 +138,18 @@ def test_a_schedule_that_cannot_run_is_refused(schedule, message):
 
 @pytest.mark.parametrize("op", [SetMode(train=False), SetRequiresGrad(target="head", value=False)])
 def test_what_recomputation_depends_on_stays_until_the_backward(op):
-    broken = replace(VALID, checkpoints=(Checkpoint(module="head"),), schedule=(Forward(), op, Backward()))
+    broken = replace(
+        VALID, checkpoints=(Checkpoint(module="head"),), schedule=(Forward(), op, Backward())
+    )
     with pytest.raises(InvalidCase, match="between a checkpointed forward and its backward"):
         validate(broken, 4)
 
 
 def test_batch_norm_needs_two_values_per_channel():
     norm = Child(name="norm", module=BatchNorm())
-    root = Block(children=(norm,), nodes=(Call(name="h0", module="norm", args=("x",)),), outputs=("h0",))
+    root = Block(
+        children=(norm,), nodes=(Call(name="h0", module="norm", args=("x",)),), outputs=("h0",)
+    )
     one = replace(VALID, model=root, wrap=(), inputs=Inputs(batch=1, tensors=VALID.inputs.tensors))
     with pytest.raises(InvalidCase, match="batch norm needs two values"):
         validate(one, 4)
@@ -126,11 +157,15 @@ def test_batch_norm_needs_two_values_per_channel():
 
 def test_a_model_without_parameters_can_be_run_forward():
     root = Block(children=(), nodes=(), outputs=("x",))
-    validate(replace(VALID, model=root, wrap=(), schedule=(Forward(),), freezes=(), checkpoints=()), 4)
+    validate(
+        replace(VALID, model=root, wrap=(), schedule=(Forward(),), freezes=(), checkpoints=()), 4
+    )
 
 
 def test_the_checkpoint_wrapper_cannot_replace_a_module_registered_twice():
-    root = replace(ROOT, children=(*ROOT.children, Child(name="again", module=Alias(target="head"))))
+    root = replace(
+        ROOT, children=(*ROOT.children, Child(name="again", module=Alias(target="head")))
+    )
     wrapped = Checkpoint(module="head", implementation="wrapper")
     with pytest.raises(InvalidCase, match="the checkpoint wrapper cannot replace 'head'"):
         validate(replace(VALID, model=root, checkpoints=(wrapped,)), 4)

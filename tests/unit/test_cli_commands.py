@@ -37,7 +37,8 @@ Judge = Callable[[WorldConfig, Case], Verdict]
 
 @pytest.fixture
 def judged_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[WorldConfig]]:
-    """Replaces the world by one that judges cases with a function; returns the configs of started ones.
+    """Replaces the world by one that judges cases with a function; returns the configs of started
+    ones.
 
     A mend may make every case pass.
     """
@@ -77,11 +78,15 @@ def judged_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[WorldConfig
 
 
 def save(corpus: Path, num_ranks: int = 2) -> Path:
-    return save_unshrunk(corpus, make_entry(clean_case(num_ranks), DIVERGENCE, INFO), "print('script')\n")
+    return save_unshrunk(
+        corpus, make_entry(clean_case(num_ranks), DIVERGENCE, INFO), "print('script')\n"
+    )
 
 
 def test_replay_prints_one_line_for_each_entry_and_a_summary(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    judged_by: Callable[[Judge], list[WorldConfig]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     one, two = save(tmp_path, 1), save(tmp_path, 2)
     started = judged_by(lambda _, case: DIVERGENCE if case.mesh.size == 2 else PASS)
@@ -93,7 +98,9 @@ def test_replay_prints_one_line_for_each_entry_and_a_summary(
 
 
 def test_replay_with_a_summary_prints_what_did_not_pass_and_counts_by_folder(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    judged_by: Callable[[Judge], list[WorldConfig]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     entry = save(tmp_path)
     plain = tmp_path / "plain"
@@ -111,7 +118,8 @@ def test_replay_with_a_summary_prints_what_did_not_pass_and_counts_by_folder(
 
 
 @pytest.mark.parametrize(
-    ("summary", "terminal", "shown"), [(True, True, True), (True, False, False), (False, True, False)]
+    ("summary", "terminal", "shown"),
+    [(True, True, True), (True, False, False), (False, True, False)],
 )
 def test_a_summary_on_a_terminal_says_how_far_it_is(
     tmp_path: Path,
@@ -160,7 +168,9 @@ def test_replay_starts_as_many_ranks_as_asked_for(
 
 
 def test_replay_as_json_prints_nothing_else(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    judged_by: Callable[[Judge], list[WorldConfig]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = save(tmp_path)
     judged_by(lambda *_: PASS)
@@ -170,13 +180,17 @@ def test_replay_as_json_prints_nothing_else(
     assert json.loads(line)["torch"] == INFO["torch"]
 
 
-def test_replay_of_an_empty_corpus_is_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_of_an_empty_corpus_is_clean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert fuzzshard("replay", tmp_path, "--device", "cpu") == 0
     assert capsys.readouterr().out == "replayed 0: no cases found\n"
 
 
 def test_an_interrupted_replay_says_what_is_left_and_exits_with_130(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    judged_by: Callable[[Judge], list[WorldConfig]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     save(tmp_path, 1)
     save(tmp_path, 2)
@@ -270,13 +284,17 @@ def test_show_lists_several_entries(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert sorted(meshes) == ["shard 1", "shard 2"]
 
 
-def test_a_list_of_entries_says_which_are_flaky(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_of_entries_says_which_are_flaky(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for ranks, reproduced in ((1, 3), (2, 1)):
         confirmed = Confirmation(runs=3, reproduced=reproduced)
         entry = make_entry(clean_case(ranks), DIVERGENCE, INFO, confirmed=confirmed)
         save_unshrunk(tmp_path, entry, "")
     assert fuzzshard("show", tmp_path) == 0
-    always, sometimes = sorted(capsys.readouterr().out.splitlines(), key=lambda line: line.split("  ")[2])
+    always, sometimes = sorted(
+        capsys.readouterr().out.splitlines(), key=lambda line: line.split("  ")[2]
+    )
     assert "flaky" not in always
     assert sometimes.endswith("  flaky, 1 of 3 runs")
 
@@ -334,7 +352,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("scripted")
-def test_repro_prints_the_script_or_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repro_prints_the_script_or_writes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = save(tmp_path)
     assert fuzzshard("repro", folder, "--anew") == 0
     script = capsys.readouterr().out
@@ -346,7 +366,8 @@ def test_repro_prints_the_script_or_writes_it(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize(
-    ("output", "code"), [("AssertionError: 1 is not 2", 1), ("ImportError: no fully_shard", 3), ("", 0)]
+    ("output", "code"),
+    [("AssertionError: 1 is not 2", 1), ("ImportError: no fully_shard", 3), ("", 0)],
 )
 def test_repro_check_runs_the_script_on_the_ranks_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, code: int
@@ -420,7 +441,9 @@ def test_shrink_makes_an_entry_of_a_bare_case(
 
 
 def test_shrink_saves_a_finding_that_no_script_can_show(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    judged_by: Callable[[Judge], list[WorldConfig]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def scripts(case: Case, **_: object) -> list[str]:
         raise UsageError("a script cannot", "replay the case")
@@ -472,11 +495,15 @@ def test_shrink_without_a_finding_changes_nothing(
 
 @pytest.mark.usefixtures("scripted")
 def test_shrink_does_not_turn_an_entry_into_another_finding(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    judged_by: Callable[[Judge], list[WorldConfig]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = save(tmp_path)
     before = {file: file.read_bytes() for file in folder.iterdir()}
-    other = msgspec.structs.replace(DIVERGENCE, findings=(msgspec.structs.replace(FINDING, oracle="loss"),))
+    other = msgspec.structs.replace(
+        DIVERGENCE, findings=(msgspec.structs.replace(FINDING, oracle="loss"),)
+    )
     judged_by(lambda *_: other)
     assert fuzzshard("shrink", folder, "--device", "cpu") == 3
     (line,) = capsys.readouterr().out.splitlines()
@@ -486,7 +513,9 @@ def test_shrink_does_not_turn_an_entry_into_another_finding(
 
 
 def test_replay_writes_what_it_saw_when_told_to(
-    tmp_path: Path, judged_by: Callable[[Judge], list[WorldConfig]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    judged_by: Callable[[Judge], list[WorldConfig]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = save(tmp_path)
     before = (folder / "case.json").read_bytes()
@@ -500,7 +529,9 @@ def test_replay_writes_what_it_saw_when_told_to(
     assert "PASS" in capsys.readouterr().out.splitlines()[0]
 
 
-def test_what_a_patched_torch_does_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_patched_torch_does_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     save(tmp_path)
     assert fuzzshard("replay", tmp_path, "--update", "--preload", __file__) == 2
     assert "use one without the other" in capsys.readouterr().err

@@ -20,7 +20,9 @@ from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
 from fuzzshard.verdict import Finding, Status, Verdict
 
-FINDING = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2", op=2, name="up.weight")
+FINDING = Finding(
+    oracle="gradient", engine="fully_shard", observed="1", expected="2", op=2, name="up.weight"
+)
 DIVERGENCE = Verdict(status=Status.DIVERGENCE, findings=(FINDING,))
 ENTRY = make_entry(
     clean_case(2),
@@ -53,23 +55,36 @@ def finding_in(corpus: Path) -> Path:
 def test_list_has_a_line_for_each_entry(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzzshard("list", corpus) == 0
     head, finding, bare = capsys.readouterr().out.splitlines()
-    assert " ".join(head.split()) == "path signature lifecycle class modules ops mesh torch rate issue"
+    assert (
+        " ".join(head.split())
+        == "path signature lifecycle class modules ops mesh torch rate issue"
+    )
     assert finding.endswith("2/3")
-    assert finding.split()[1:] == [ENTRY.signature, "flaky", *["2", "8", "shard", "2", "2.13.0", "2/3"]]
+    assert finding.split()[1:] == [
+        ENTRY.signature,
+        "flaky",
+        *["2", "8", "shard", "2", "2.13.0", "2/3"],
+    ]
     assert bare.split()[1:] == ["2", "8", "shard", "1"]
 
 
-def test_list_has_what_only_an_instrument_sees_last(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_has_what_only_an_instrument_sees_last(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for engine in ("ddp", "fully_shard"):
         seen = replace(DIVERGENCE, findings=(replace(FINDING, engine=engine, oracle="hooks"),))
-        save_unshrunk(corpus, make_entry(clean_case(2), seen, {"torch": "2.13.0", "backend": "gloo"}), "")
+        save_unshrunk(
+            corpus, make_entry(clean_case(2), seen, {"torch": "2.13.0", "backend": "gloo"}), ""
+        )
     assert fuzzshard("list", corpus, "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["class"] for row in rows] == ["", "", "internal", "internal"]
     assert rows[0]["signature"] == ENTRY.signature
 
 
-def test_list_as_json_has_an_object_for_each_entry(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_as_json_has_an_object_for_each_entry(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert fuzzshard("list", corpus, "--json") == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["lifecycle"], first["rate"], second["signature"]) == ("flaky", "2/3", "")
@@ -92,10 +107,14 @@ def test_add_names_a_finding_after_its_signature_and_writes_its_script(
     assert capsys.readouterr().out == f"added     {folder}\n"
 
 
-def test_add_refuses_what_is_there_already(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_add_refuses_what_is_there_already(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other_seed = replace(clean_case(1), seed=7)
     write_atomic(corpus.parent / "new.json", codec.encode(other_seed))
-    assert fuzzshard("add", corpus.parent / "new.json", finding_in(corpus), "--corpus", corpus) == 2
+    assert (
+        fuzzshard("add", corpus.parent / "new.json", finding_in(corpus), "--corpus", corpus) == 2
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         f"refused   {corpus.parent / 'new.json'}: it is {corpus / 'regressions' / 'clean.json'}",
@@ -103,7 +122,9 @@ def test_add_refuses_what_is_there_already(corpus: Path, capsys: pytest.CaptureF
     ]
 
 
-def test_a_dry_run_of_prune_removes_nothing(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_of_prune_removes_nothing(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     double = corpus / "findings" / "double" / "case.json"
     write_atomic(double, encode_entry(ENTRY))
     assert fuzzshard("prune", corpus, "--dry-run") == 0
@@ -129,7 +150,12 @@ def test_verify_passes_what_is_whole(corpus: Path, capsys: pytest.CaptureFixture
     ],
 )
 def test_verify_says_what_is_wrong_with_an_entry(
-    corpus: Path, name: str, data: bytes, condition: str, code: int, capsys: pytest.CaptureFixture[str]
+    corpus: Path,
+    name: str,
+    data: bytes,
+    condition: str,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (finding_in(corpus) / name).write_bytes(data)
     assert fuzzshard("verify", corpus / "findings") == code
@@ -163,9 +189,14 @@ def test_verify_runs_scripts_and_holds_them_against_the_lifecycle(
 def test_merge_counts_what_it_did(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = corpus.parent / "all"
     assert fuzzshard("merge", corpus, "--corpus", target) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "merged 2: 2 added, 0 replaced, 0 updated, 0 known"
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == "merged 2: 2 added, 0 replaced, 0 updated, 0 known"
+    )
     assert fuzzshard("merge", target, "--corpus", target) == 0
-    assert capsys.readouterr().out.splitlines() == ["merged 0: 0 added, 0 replaced, 0 updated, 0 known"]
+    assert capsys.readouterr().out.splitlines() == [
+        "merged 0: 0 added, 0 replaced, 0 updated, 0 known"
+    ]
 
 
 def test_mark_writes_the_lifecycle_and_the_issue(corpus: Path) -> None:
@@ -192,7 +223,9 @@ def test_mark_writes_the_lifecycle_and_the_issue(corpus: Path) -> None:
         (["lst"], 'Did you mean "list"'),
     ],
 )
-def test_a_mistake_is_one_line(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert fuzzshard(*arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert named in line

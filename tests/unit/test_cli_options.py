@@ -34,7 +34,9 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
 
 
 def test_more_ranks_than_cuda_devices_are_refused_with_the_number_that_works() -> None:
-    with pytest.raises(UsageError, match="use --world-size 2, --ranks-per-device 2 or --device cpu"):
+    with pytest.raises(
+        UsageError, match="use --world-size 2, --ranks-per-device 2 or --device cpu"
+    ):
         world_config("cuda", 2, (), asked=3, default=2)
 
 

@@ -18,7 +18,9 @@ COMMANDS = ["run", "replay", "show", "shrink", "repro", "doctor"]
 
 
 def fuzzshard(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*FUZZSHARD, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [*FUZZSHARD, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
@@ -29,9 +31,12 @@ from fuzzshard.cli import main
 try:
     main({arguments})
 except SystemExit:
-    print(sorted({{"torch", "numpy", "hypothesis", "networkx", "jinja2", "rich.live"}} & sys.modules.keys()))
+    heavy = {{"torch", "numpy", "hypothesis", "networkx", "jinja2", "rich.live"}}
+    print(sorted(heavy & sys.modules.keys()))
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert result.stdout.splitlines()[-1] == "[]"
 
 
@@ -53,7 +58,11 @@ def test_the_help_of_all_commands_has_the_exit_codes() -> None:
 
 
 def test_the_help_lists_every_command() -> None:
-    listed = [line.split()[1] for line in fuzzshard("--help").stdout.splitlines() if line.startswith("│ ")]
+    listed = [
+        line.split()[1]
+        for line in fuzzshard("--help").stdout.splitlines()
+        if line.startswith("│ ")
+    ]
     assert [word for word in listed if word in COMMANDS] == COMMANDS
 
 
@@ -65,7 +74,9 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     case = tmp_path / "case.json"
     write_atomic(case, codec.encode(clean_case(2)))
     command = f"'{sys.executable}' -m fuzzshard show '{case}' | true; exit ${{PIPESTATUS[0]}}"
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
     assert result.stderr == ""
     assert result.returncode in (0, 141)
 

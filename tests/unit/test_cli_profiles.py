@@ -47,7 +47,10 @@ def test_the_profile_ci_has_a_fixed_seed_and_stops_after_five_minutes_or_a_findi
 
 
 def test_a_profile_of_a_parents_pyproject_goes_on_top_of_a_built_in_one(asked):
-    write('[tool.fuzzshard.profiles.ci]\nmax-time = "90s"\nmax_cases = 7\nengine = ["ddp"]\nshrink = false\n')
+    write(
+        '[tool.fuzzshard.profiles.ci]\nmax-time = "90s"\nmax_cases = 7\nengine = ["ddp"]\nshrink '
+        "= false\n"
+    )
     run("--profile", "ci")
     assert (asked[0].seed, asked[0].max_time, asked[0].max_cases) == (1, 90, 7)
     assert (asked[0].engines, asked[0].shrink) == (("ddp",), False)
@@ -69,10 +72,14 @@ def test_without_a_profile_a_pyproject_changes_nothing(asked):
     [
         (
             "",
-            "there is no profile 'mine'; use one of ci, dev, nightly, soak, or write [tool.fuzzshard.",
+            "there is no profile 'mine'; use one of ci, dev, nightly, soak, or write "
+            "[tool.fuzzshard.",
         ),
         ("max-tmie = 1", "Did you mean --max-time?"),
-        ('max-cases = "many"', "[max-cases] from the profile 'mine' of pyproject.toml: unable to convert"),
+        (
+            'max-cases = "many"',
+            "[max-cases] from the profile 'mine' of pyproject.toml: unable to convert",
+        ),
         ("max-time = true", "is not a duration"),
         ("shrink = 7", 'unable to convert "7" into bool'),
         ('engine = "pipeline"', 'Invalid value "pipeline" for [engine]'),

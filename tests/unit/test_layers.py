@@ -51,7 +51,9 @@ MODULES = modules()
 
 
 def test_only_what_runs_on_ranks_imports_torch() -> None:
-    importing = {m for m, names in MODULES.items() if any(n.partition(".")[0] == "torch" for n in names)}
+    importing = {
+        m for m, names in MODULES.items() if any(n.partition(".")[0] == "torch" for n in names)
+    }
     assert importing
     assert {m for m in importing if not m.startswith(ON_RANKS)} == set()
 
@@ -76,13 +78,19 @@ def test_a_mend_knows_of_ours_what_a_mend_is() -> None:
     assert all(name.startswith("fuzzshard.mending") for name in ours)
 
 
-@pytest.mark.parametrize(("package", "unknown"), [("oracles", "subprocess"), ("engines", "hypothesis")])
+@pytest.mark.parametrize(
+    ("package", "unknown"), [("oracles", "subprocess"), ("engines", "hypothesis")]
+)
 def test_what_a_layer_knows_nothing_of(package: str, unknown: str) -> None:
-    names = {n for module, names in MODULES.items() if module.startswith(f"{package}/") for n in names}
+    names = {
+        n for module, names in MODULES.items() if module.startswith(f"{package}/") for n in names
+    }
     assert names
     assert not any(n.partition(".")[0] in (unknown, "multiprocessing") for n in names)
 
 
 def test_nothing_but_contracts_goes_by_the_version_of_torch() -> None:
     reading = [file for file in ROOT.rglob("*.py") if "torch.__version__" in file.read_text()]
-    assert [file.relative_to(ROOT).as_posix() for file in reading] == ["world/join.py"]  # says which it is
+    assert [file.relative_to(ROOT).as_posix() for file in reading] == [
+        "world/join.py"
+    ]  # says which it is

@@ -61,7 +61,9 @@ def test_meshes_are_ordered_two_ranks_one_rank_more_ranks_hsdp() -> None:
         (Mesh(shard=1, replicate=1), [1]),
     ],
 )
-def test_meshes_are_offered_in_that_order_and_never_with_more_ranks(mesh: Mesh, expected: list[int]) -> None:
+def test_meshes_are_offered_in_that_order_and_never_with_more_ranks(
+    mesh: Mesh, expected: list[int]
+) -> None:
     meshes = [case.mesh for case in offered(plan_passes.meshes, plain(mesh=mesh))]
     assert [m.shard for m in meshes if m.replicate is None] == expected
 
@@ -118,7 +120,9 @@ def test_two_joined_values_become_a_sequence() -> None:
 
 def test_a_value_that_nothing_reads_becomes_the_output_or_its_source() -> None:
     nodes = (call("p", "a", "x"), call("q", "b", "x"))
-    last, first = offered(use_passes.read_unread, plain(Block(children=TWO, nodes=nodes, outputs=("p",))))
+    last, first = offered(
+        use_passes.read_unread, plain(Block(children=TWO, nodes=nodes, outputs=("p",)))
+    )
     assert (last.model.nodes[1], last.model.outputs) == (call("q", "b", "p"), ("q",))
     assert (first.model.nodes[1], first.model.outputs) == (call("p", "a", "q"), ("p",))
 

@@ -37,7 +37,11 @@ CASE = Case(
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=5),)),
     mesh=Mesh(shard=2),
     schedule=(Forward(), Backward()),
-    wrap=(WrapGroup(modules=("inner.p",)), WrapGroup(modules=("inner",)), WrapGroup(modules=("",))),
+    wrap=(
+        WrapGroup(modules=("inner.p",)),
+        WrapGroup(modules=("inner",)),
+        WrapGroup(modules=("",)),
+    ),
 )
 
 
@@ -51,7 +55,9 @@ def test_inlining_a_block_keeps_shapes_and_renames_references() -> None:
 
 def test_inlining_may_wrap_the_children_in_place_of_the_block() -> None:
     case = replace(CASE, wrap=(WrapGroup(modules=("inner",)),))
-    assert model_passes.inlined(case, "inner", heirs="all").wrap == (WrapGroup(modules=("p", "q")),)
+    assert model_passes.inlined(case, "inner", heirs="all").wrap == (
+        WrapGroup(modules=("p", "q")),
+    )
     assert model_passes.inlined(case, "inner", heirs="first").wrap == (WrapGroup(modules=("p",)),)
 
 
@@ -95,8 +101,14 @@ def test_hoisting_a_block_gives_it_inputs_of_the_width_it_was_called_with() -> N
 
 def test_an_alias_becomes_a_module_of_its_own_or_its_target_is_called() -> None:
     model = Block(
-        children=(Child(name="a", module=Linear(out=5)), Child(name="b", module=Alias(target="a"))),
-        nodes=(Call(name="h0", module="a", args=("x",)), Call(name="h1", module="b", args=("h0",))),
+        children=(
+            Child(name="a", module=Linear(out=5)),
+            Child(name="b", module=Alias(target="a")),
+        ),
+        nodes=(
+            Call(name="h0", module="a", args=("x",)),
+            Call(name="h1", module="b", args=("h0",)),
+        ),
         outputs=("h1",),
     )
     target, copy = (
@@ -118,7 +130,9 @@ def test_names_become_canonical() -> None:
 
 
 def test_nodes_are_sorted_with_as_few_moves_as_needed() -> None:
-    nodes = tuple(TensorOp(name=n, op="relu", args=(a,)) for n, a in [("c", "b"), ("a", "x"), ("b", "a")])
+    nodes = tuple(
+        TensorOp(name=n, op="relu", args=(a,)) for n, a in [("c", "b"), ("a", "x"), ("b", "a")]
+    )
     block = Block(children=(), nodes=nodes, outputs=("c",))
     assert [n.name for n in sort_nodes(block).nodes] == ["a", "b", "c"]
 

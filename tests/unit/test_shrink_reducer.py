@@ -1,4 +1,6 @@
-"""The reducer's promises: never twice, always the best so far, the same with any number of workers."""
+"""The reducer's promises: never twice, always the best so far, the same with any number of
+workers.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,12 @@ def big_case(num_blocks: int = 6, num_steps: int = 10) -> Case:
 def has_two_linears_and_a_step(case: Case) -> bool:
     found = validate(case)
     linears = [p for p, m in found.modules.items() if isinstance(m, Linear) and p in found.called]
-    return len(linears) >= 2 and len(case.wrap) >= 2 and Step() in case.schedule and case.mesh.size >= 2
+    return (
+        len(linears) >= 2
+        and len(case.wrap) >= 2
+        and Step() in case.schedule
+        and case.mesh.size >= 2
+    )
 
 
 def test_a_case_of_24_linears_and_40_ops_shrinks_in_fewer_than_150_evaluations() -> None:
@@ -203,5 +210,7 @@ def test_a_leaf_is_taken_apart_to_get_past_a_local_minimum() -> None:
     ("value", "expected"),
     [(1, []), (2, [1]), (3, [1, 2]), (5, [1, 2, 3, 4]), (40, [1, 2, 20, 30, 35, 38, 39])],
 )
-def test_lower_offers_the_least_values_first_and_then_closes_in(value: int, expected: list[int]) -> None:
+def test_lower_offers_the_least_values_first_and_then_closes_in(
+    value: int, expected: list[int]
+) -> None:
     assert list(lower(value)) == expected

@@ -106,7 +106,10 @@ def test_widths_that_do_not_fit_any_more_become_equal() -> None:
 
 def test_readers_of_a_removed_embedding_read_another_float() -> None:
     model = Block(
-        children=(Child(name="e", module=Embedding(vocab=3, dim=2)), Child(name="f", module=Linear(out=2))),
+        children=(
+            Child(name="e", module=Embedding(vocab=3, dim=2)),
+            Child(name="f", module=Linear(out=2)),
+        ),
         nodes=(
             Call(name="h0", module="e", args=("ids",)),
             Call(name="h1", module="f", args=("h0",)),
@@ -120,4 +123,7 @@ def test_readers_of_a_removed_embedding_read_another_float() -> None:
 
 
 def test_a_model_without_parameters_is_beyond_repair() -> None:
-    assert repaired(replace(CASE, model=replace(MODEL, children=(), nodes=(), outputs=("x",)))) is None
+    assert (
+        repaired(replace(CASE, model=replace(MODEL, children=(), nodes=(), outputs=("x",))))
+        is None
+    )

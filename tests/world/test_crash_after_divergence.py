@@ -49,7 +49,10 @@ def test_a_wrong_gradient_in_the_first_step_is_the_finding_before_a_crash_in_the
     world: World, case: Case
 ) -> None:
     verdict = world.run(case)
-    assert (verdict.status, verdict.signature) == (Status.DIVERGENCE, "divergence/fully_shard/gradient")
+    assert (verdict.status, verdict.signature) == (
+        Status.DIVERGENCE,
+        "divergence/fully_shard/gradient",
+    )
     assert verdict.findings[0].op == 1
     crash = next(f for f in verdict.findings if f.oracle == "exception")
     assert crash.observed == "RuntimeError: in the second backward"

@@ -26,8 +26,12 @@ def test_before_anything_is_known_the_deadline_is_generous() -> None:
     assert Deadline().seconds(fresh=True) == Deadline().seconds(fresh=False) == FIRST_SECONDS
 
 
-@pytest.mark.parametrize(("took", "expected"), [(0.01, LEAST_SECONDS), (1.0, FACTOR), (100.0, MOST_SECONDS)])
-def test_the_deadline_is_a_multiple_of_the_slowest_case_within_limits(took: float, expected: float) -> None:
+@pytest.mark.parametrize(
+    ("took", "expected"), [(0.01, LEAST_SECONDS), (1.0, FACTOR), (100.0, MOST_SECONDS)]
+)
+def test_the_deadline_is_a_multiple_of_the_slowest_case_within_limits(
+    took: float, expected: float
+) -> None:
     calibrated = Deadline()
     calibrated.observe(took)
     assert calibrated.seconds(fresh=False) == expected
@@ -119,7 +123,9 @@ NOBODY = 2**22 + 1  # above the largest pid that a kernel gives, proc_sys_kernel
 
 
 def look_for_a_window(watch: IdleWatch, clock: Clock, *moves: Callable[[], None]) -> None:
-    """Looks once and then ten times more, until a window is whole; ``moves`` come between the looks."""
+    """Looks once and then ten times more, until a window is whole; ``moves`` come between the
+    looks.
+    """
     watch.look()
     for number in range(10):
         if number < len(moves):
@@ -128,7 +134,9 @@ def look_for_a_window(watch: IdleWatch, clock: Clock, *moves: Callable[[], None]
         watch.look()
 
 
-def test_nothing_is_known_before_the_window_is_whole(clock: Clock, sleeper: subprocess.Popen) -> None:
+def test_nothing_is_known_before_the_window_is_whole(
+    clock: Clock, sleeper: subprocess.Popen
+) -> None:
     watch = IdleWatch({0: sleeper.pid})
     assert not watch.is_idle()
     watch.look()
@@ -147,7 +155,9 @@ def test_ranks_that_use_no_processor_are_idle_when_the_window_is_whole(
     assert not watch.dead
 
 
-def test_one_rank_at_work_is_enough_not_to_be_idle(clock: Clock, sleeper: subprocess.Popen) -> None:
+def test_one_rank_at_work_is_enough_not_to_be_idle(
+    clock: Clock, sleeper: subprocess.Popen
+) -> None:
     def burn() -> None:
         until = time.process_time() + 6 * deadline.IDLE_CPU_SECONDS
         while time.process_time() < until:
@@ -216,7 +226,9 @@ def test_what_a_rank_has_started_works_for_it(clock: Clock) -> None:
         child.kill()
 
 
-def test_a_stopped_rank_is_told_from_one_that_waits(clock: Clock, sleeper: subprocess.Popen) -> None:
+def test_a_stopped_rank_is_told_from_one_that_waits(
+    clock: Clock, sleeper: subprocess.Popen
+) -> None:
     sleeper.send_signal(signal.SIGSTOP)
     wait_for(sleeper.pid, "T")
     watch = IdleWatch({3: sleeper.pid})
@@ -239,7 +251,9 @@ def test_ranks_are_not_idle_while_one_of_them_was_stopped_for_a_part_of_the_wind
     assert watch.stopped() == {3}
 
 
-def test_a_dead_rank_is_told_before_anybody_has_reaped_it(clock: Clock, sleeper: subprocess.Popen) -> None:
+def test_a_dead_rank_is_told_before_anybody_has_reaped_it(
+    clock: Clock, sleeper: subprocess.Popen
+) -> None:
     watch = IdleWatch({3: sleeper.pid})
     sleeper.kill()
     wait_for(sleeper.pid, "Z")

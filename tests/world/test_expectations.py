@@ -1,4 +1,6 @@
-"""What a case expects of an engine: an error or a warning, at one op, on some ranks, and nothing else."""
+"""What a case expects of an engine: an error or a warning, at one op, on some ranks, and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ LATE = (FORWARD, BACKWARD, *FLIP, FORWARD, BACKWARD, FORWARD, BACKWARD)
 
 
 def two_paths(schedule: tuple[Op, ...], *expect: Expect, **options: Any) -> Case:
-    """Ranks take path b or c, units of equal size: collectives that do not belong together do not hang."""
+    """Ranks take path b or c, units of equal size: collectives that do not belong together do not
+    hang.
+    """
     options.setdefault("engines", ("fsdp1",))
     return make_case(
         MODEL,
@@ -57,11 +61,15 @@ def warning(op: int, pattern: str = ACROSS_ITERATIONS, ranks: Any = "others") ->
     return Expect(kind="warning", engine="fsdp1", pattern=pattern, op=op, ranks=ranks)
 
 
-def test_an_error_that_comes_as_expected_is_no_finding_and_leaves_the_ranks_usable(two_ranks: World) -> None:
+def test_an_error_that_comes_as_expected_is_no_finding_and_leaves_the_ranks_usable(
+    two_ranks: World,
+) -> None:
     before = two_ranks.run(make_case()), two_ranks.pids
     verdict = two_ranks.run(two_paths(EARLY, error(3)))
     assert (verdict.status, verdict.findings) == (Status.PASS, ())
-    assert verdict.notes["fsdp1"].startswith("raised as expected: Forward order differs across ranks")
+    assert verdict.notes["fsdp1"].startswith(
+        "raised as expected: Forward order differs across ranks"
+    )
     assert two_ranks.run(make_case()).status is Status.PASS
     assert two_ranks.pids == before[1]
 
@@ -77,9 +85,21 @@ MISSED = {
         "no error",
         1,
     ),
-    "an error at the last op that does not come": (two_paths((FORWARD, BACKWARD), error(1)), "no error", 1),
-    "an error at another op": (two_paths(EARLY, error(4)), "RuntimeError: Forward order differs", 3),
-    "another error": (two_paths(EARLY, error(3, "peanuts")), "RuntimeError: Forward order differs", 3),
+    "an error at the last op that does not come": (
+        two_paths((FORWARD, BACKWARD), error(1)),
+        "no error",
+        1,
+    ),
+    "an error at another op": (
+        two_paths(EARLY, error(4)),
+        "RuntimeError: Forward order differs",
+        3,
+    ),
+    "another error": (
+        two_paths(EARLY, error(3, "peanuts")),
+        "RuntimeError: Forward order differs",
+        3,
+    ),
     "a warning that does not come": (two_paths((FORWARD, BACKWARD), warning(0)), "no warning", 0),
     "a warning at another op": (two_paths(LATE, warning(7)), "warned at op 5", 5),
     "a warning on too few ranks": (two_paths(LATE, warning(5, ranks="all")), "no warning", 5),
@@ -98,7 +118,15 @@ def test_what_was_expected_and_did_not_come_is_a_finding(
 
 
 def test_evaluation_between_iterations_is_not_warned_of(two_ranks: World) -> None:
-    schedule = (FORWARD, BACKWARD, SetMode(train=False), FORWARD, SetMode(train=True), FORWARD, BACKWARD)
+    schedule = (
+        FORWARD,
+        BACKWARD,
+        SetMode(train=False),
+        FORWARD,
+        SetMode(train=True),
+        FORWARD,
+        BACKWARD,
+    )
     assert two_ranks.run(two_paths(schedule)).status is Status.PASS
 
 
@@ -111,7 +139,9 @@ def test_where_ranks_differ_other_engines_are_not_judged(two_ranks: World) -> No
     case = two_paths(EARLY, error(3), engines=("ddp", "fully_shard", "fsdp1"))
     notes = two_ranks.run(case).notes
     assert notes["ddp"] == notes["fully_shard"]
-    assert notes["ddp"] == "not applicable: ranks run different programs, which FSDP1 alone looks for"
+    assert (
+        notes["ddp"] == "not applicable: ranks run different programs, which FSDP1 alone looks for"
+    )
 
 
 def test_where_ranks_differ_fsdp1_looks_at_debug_level_detail_only(two_ranks: World) -> None:
@@ -139,7 +169,9 @@ def test_a_rank_that_takes_another_path_does_not_keep_the_order() -> None:
 
 
 def test_a_warning_about_an_order_that_is_kept_is_a_finding(two_ranks: World) -> None:
-    """torch 2.13 records a unit once in the first iteration, and counts every run in later ones."""
+    """torch 2.13 records a unit once in the first iteration, and counts every run in later
+    ones.
+    """
     model = Block(
         children=children(a=LINEAR, again=Alias(target="a")),
         nodes=(call("h", "a", "x"), call("y", "again", "h")),

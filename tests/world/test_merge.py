@@ -17,7 +17,9 @@ KILLED, ABORTED, TERMINATED = -signal.SIGKILL, -signal.SIGABRT, -signal.SIGTERM
 
 
 def finding(oracle: str = "gradient", **fields) -> Finding:
-    return Finding(**{"oracle": oracle, "engine": "fully_shard", "observed": "1", "expected": "2", **fields})
+    return Finding(
+        **{"oracle": oracle, "engine": "fully_shard", "observed": "1", "expected": "2", **fields}
+    )
 
 
 def report(*findings: Finding, **fields) -> RankReport:
@@ -26,7 +28,12 @@ def report(*findings: Finding, **fields) -> RankReport:
 
 
 def failure(
-    text: str, *, engine: str = "fully_shard", desync: bool = False, phase: str = "engine", kernel: str = ""
+    text: str,
+    *,
+    engine: str = "fully_shard",
+    desync: bool = False,
+    phase: str = "engine",
+    kernel: str = "",
 ) -> Failure:
     return Failure(
         kernel=kernel,
@@ -60,7 +67,10 @@ def test_what_a_user_can_see_stays_however_much_instruments_see_before() -> None
     assert judged(outcome(reports={0: report(*internal), 1: report()})).internal
     verdict = judged(outcome(reports={0: report(*internal, finding(op=90)), 1: report()}))
     assert (len(verdict.findings), verdict.internal) == (MOST_FINDINGS, False)
-    assert (verdict.findings[-1].oracle, verdict.signature) == ("gradient", "divergence/fully_shard/hooks")
+    assert (verdict.findings[-1].oracle, verdict.signature) == (
+        "gradient",
+        "divergence/fully_shard/hooks",
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,14 +87,19 @@ def test_what_a_user_can_see_stays_however_much_instruments_see_before() -> None
         ("gradient", "", False),
     ],
 )
-def test_a_finding_is_internal_if_no_user_can_see_it(oracle: str, detail: str, internal: bool) -> None:
+def test_a_finding_is_internal_if_no_user_can_see_it(
+    oracle: str, detail: str, internal: bool
+) -> None:
     verdict = judged(outcome(reports={0: report(finding(oracle, detail=detail)), 1: report()}))
     assert verdict.internal is internal
 
 
 def test_a_finding_of_any_rank_is_a_divergence() -> None:
     verdict = judged(outcome(reports={0: report(), 1: report(finding(rank=1))}))
-    assert (verdict.status, verdict.signature) == (Status.DIVERGENCE, "divergence/fully_shard/gradient")
+    assert (verdict.status, verdict.signature) == (
+        Status.DIVERGENCE,
+        "divergence/fully_shard/gradient",
+    )
 
 
 def test_findings_come_in_order_of_op_then_nearness_to_the_cause_then_name_then_rank() -> None:
@@ -104,14 +119,30 @@ def test_only_the_first_findings_are_kept() -> None:
     "lost",
     [
         {"failures": {1: failure("x", kernel="misaligned address")}},
-        {"failures": {0: failure("own"), 1: failure("x", phase="judge", kernel="misaligned address")}},
-        {"dead": {1}, "exits": {1: ABORTED}, "stacks": {1: "what(): CUDA error: misaligned address"}},
+        {
+            "failures": {
+                0: failure("own"),
+                1: failure("x", phase="judge", kernel="misaligned address"),
+            }
+        },
+        {
+            "dead": {1},
+            "exits": {1: ABORTED},
+            "stacks": {1: "what(): CUDA error: misaligned address"},
+        },
     ],
-    ids=["raised by the engine", "raised later, beside an error of a peer", "printed by a dying rank"],
+    ids=[
+        "raised by the engine",
+        "raised later, beside an error of a peer",
+        "printed by a dying rank",
+    ],
 )
 def test_an_error_of_a_kernel_is_one_finding_however_it_is_noticed(lost) -> None:
     verdict = judged(outcome(**lost))
-    assert (verdict.status, verdict.signature) == (Status.CRASH, "death/fully_shard/misaligned address")
+    assert (verdict.status, verdict.signature) == (
+        Status.CRASH,
+        "death/fully_shard/misaligned address",
+    )
     assert verdict.findings[0].observed.endswith("CUDA error: misaligned address")
 
 
@@ -184,14 +215,20 @@ def crashed_after(*findings: Finding, **fields) -> Verdict:
 
 def test_a_wrong_value_before_a_crash_is_the_finding_and_the_crash_is_kept() -> None:
     verdict = crashed_after(finding("registration", op=2), finding(op=1))
-    assert (verdict.status, verdict.signature) == (Status.DIVERGENCE, "divergence/fully_shard/gradient")
+    assert (verdict.status, verdict.signature) == (
+        Status.DIVERGENCE,
+        "divergence/fully_shard/gradient",
+    )
     assert [f.oracle for f in verdict.findings] == ["gradient", "exception", "registration"]
     assert verdict.stacks == {"rank 0": "traceback of x"}
 
 
 def test_what_is_no_wrong_value_or_comes_later_does_not_hide_a_crash() -> None:
     verdict = crashed_after(finding("registration", op=1), finding(engine="ddp", op=4))
-    assert (verdict.status, verdict.signature) == (Status.CRASH, "crash/fully_shard/RuntimeError in reshard")
+    assert (verdict.status, verdict.signature) == (
+        Status.CRASH,
+        "crash/fully_shard/RuntimeError in reshard",
+    )
     assert [f.oracle for f in verdict.findings] == ["exception", "registration", "gradient"]
 
 
@@ -211,7 +248,9 @@ def test_another_exception_than_the_expected_one_breaks_the_expectation() -> Non
 
 
 def test_an_exception_of_its_own_beats_what_its_peers_saw() -> None:
-    heard = outcome(failures={0: failure("Connection closed by peer", desync=True), 1: failure("own")})
+    heard = outcome(
+        failures={0: failure("Connection closed by peer", desync=True), 1: failure("own")}
+    )
     assert judged(heard).findings[0].observed == "RuntimeError: own"
     heard = outcome(failures={1: failure("own")}, dead={0}, exits={0: ABORTED})
     assert judged(heard).findings[0].rank == 1
@@ -264,7 +303,9 @@ def test_a_rank_killed_from_outside_explains_the_abort_of_another() -> None:
 
 
 def test_ranks_that_neither_report_nor_die_hang_in_the_engine_they_were_last_heard_in() -> None:
-    heard = outcome(reports={0: report()}, stacks={1: "File a.py"}, engines={0: "ddp", 1: "fully_shard"})
+    heard = outcome(
+        reports={0: report()}, stacks={1: "File a.py"}, engines={0: "ddp", 1: "fully_shard"}
+    )
     verdict = judged(heard)
     assert (verdict.status, verdict.signature) == (Status.HANG, "desync/fully_shard")
     assert verdict.findings[0].observed == "ranks [1] had not finished after 2.0 s"

@@ -32,14 +32,20 @@ MESSAGES: list[Message] = [
     Port(port=4711),
     Ready(info={"torch": "2.13", "device": "cpu"}),
     Progress(engine="ddp"),
-    Failure(phase="engine", engine="ddp", message="é\n", detail="d", traceback="t", op=3, desync=True),
-    RankReport(notes={"ddp": "n"}, rung="exact", collectives={"ddp": "c"}, replicas={"ddp": "1:2"}),
+    Failure(
+        phase="engine", engine="ddp", message="é\n", detail="d", traceback="t", op=3, desync=True
+    ),
+    RankReport(
+        notes={"ddp": "n"}, rung="exact", collectives={"ddp": "c"}, replicas={"ddp": "1:2"}
+    ),
     RankReport(idle=True),
     Ask(),
     Position(op=-1),
     Position(
         op=2,
-        joined=(Joined(ranks=(0, 1), number=7, kind="all_gather", sizes="[[2]] -> [[4]]", done=False),),
+        joined=(
+            Joined(ranks=(0, 1), number=7, kind="all_gather", sizes="[[2]] -> [[4]]", done=False),
+        ),
         recording="{}",
     ),
 ]

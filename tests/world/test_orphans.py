@@ -64,7 +64,9 @@ def family(folder: Path, pids: list[int]) -> list[psutil.Process]:
 def living(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that run on, given time on a busy machine; a dead orphan is init's to reap."""
     until = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < until and (left := [process for process in processes if runs(process)]):
+    while time.monotonic() < until and (
+        left := [process for process in processes if runs(process)]
+    ):
         pass
     return left
 
@@ -94,10 +96,16 @@ def test_what_ranks_have_started_ends_with_them(tmp_path: Path, preload: Path) -
         assert zombies() == []
 
 
-def test_a_fork_server_that_is_killed_leaves_nothing(tmp_path: Path, preload: Path, own_server: None) -> None:
+def test_a_fork_server_that_is_killed_leaves_nothing(
+    tmp_path: Path, preload: Path, own_server: None
+) -> None:
     with World(WorldConfig(size=2, preload=(str(preload),))) as world:
         world.start()
-        processes = [process for process in family(tmp_path, world.pids) if in_own_group(process, world.pids)]
+        processes = [
+            process
+            for process in family(tmp_path, world.pids)
+            if in_own_group(process, world.pids)
+        ]
         assert len(processes) == 4
         os.kill(psutil.Process(world.pids[0]).ppid(), signal.SIGKILL)
         assert judge(world, make_case()).status is Status.PASS
@@ -133,7 +141,9 @@ def test_a_coordinator_that_is_killed_leaves_nothing(tmp_path: Path, preload: Pa
         assert living(processes) == []
 
 
-def test_a_coordinator_that_is_killed_while_the_fork_server_starts_leaves_nothing(preload: Path) -> None:
+def test_a_coordinator_that_is_killed_while_the_fork_server_starts_leaves_nothing(
+    preload: Path,
+) -> None:
     command = [sys.executable, "-c", COORDINATOR, str(preload)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as coordinator:
         while not (zygotes := psutil.Process(coordinator.pid).children()):

@@ -1,4 +1,6 @@
-"""Cases that the harness once accused torch of, each a documented behaviour or a mistake of the reference."""
+"""Cases that the harness once accused torch of, each a documented behaviour or a mistake of the
+reference.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ def use(name: str, module: str, *args: str) -> Call:
 
 
 TWO_OUTPUTS = block(
-    use("h0", "a", "x"), use("h1", "b", "x"), outputs=("h0", "h1"), returns="tuple", a=LINEAR, b=LINEAR
+    use("h0", "a", "x"),
+    use("h1", "b", "x"),
+    outputs=("h0", "h1"),
+    returns="tuple",
+    a=LINEAR,
+    b=LINEAR,
 )
 LAST_USES_ONE = (NO_SYNC, FORWARD, BACKWARD, SYNC, Forward(outputs=(0,)), BACKWARD)
 UNDER_TWO_NAMES = block(
@@ -63,7 +70,8 @@ PAST: dict[str, Case] = {
         dtype="float64",
         wrap=(
             msgspec.structs.replace(
-                *groups(""), precision=Precision(param="float16", reduce="float32", cast_inputs=False)
+                *groups(""),
+                precision=Precision(param="float16", reduce="float32", cast_inputs=False),
             ),
         ),
         engines=("fully_shard",),
@@ -79,7 +87,7 @@ PAST: dict[str, Case] = {
         (FORWARD, BACKWARD, STEP, ZERO, FORWARD, BACKWARD),
         checkpoints=(Checkpoint(module="b"),),
     ),
-    "a frozen group still reduces what it accumulated when a backward passes through it": make_case(
+    "a frozen group still reduces what it accumulated when a backward passes it": make_case(
         chain(a=LINEAR, b=LINEAR),
         (
             *(FORWARD, BACKWARD, NO_SYNC, FORWARD, BACKWARD, SYNC),
@@ -89,7 +97,15 @@ PAST: dict[str, Case] = {
     ),
     "a group frozen after the forward still reduces what it accumulated": make_case(
         chain(a=LINEAR),
-        (NO_SYNC, FORWARD, BACKWARD, SYNC, FORWARD, SetRequiresGrad(target="", value=False), BACKWARD),
+        (
+            NO_SYNC,
+            FORWARD,
+            BACKWARD,
+            SYNC,
+            FORWARD,
+            SetRequiresGrad(target="", value=False),
+            BACKWARD,
+        ),
         wrap=groups("a"),
     ),
     "a backward through an output that is the input reduces what was accumulated": make_case(
@@ -115,7 +131,7 @@ PAST: dict[str, Case] = {
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
         engines=("ddp", "replicate", "fully_shard", "fsdp1"),
     ),
-    "FSDP1 may lose a change after a forward whose backward had nothing to differentiate": make_case(
+    "FSDP1 may lose a change after a forward whose backward differentiated nothing": make_case(
         chain(a=LINEAR),
         (FORWARD, BACKWARD, STEP, FORWARD),
         wrap=(),
@@ -159,7 +175,7 @@ PAST: dict[str, Case] = {
         optimizer=Optimizer(kind="adam", lr=0.01),
         mesh=Mesh(replicate=2, shard=2),
     ),
-    "a frozen matrix multiplies by the strides of what a batch norm makes of one position": make_case(
+    "a frozen matrix multiplies by the strides that a batch norm makes of a position": make_case(
         chain(n=BatchNorm(), b=Linear(out=7, bias=False)),
         (FORWARD, BACKWARD),
         wrap=groups("b"),
@@ -167,7 +183,7 @@ PAST: dict[str, Case] = {
         inputs=Inputs(batch=4, seq=1, tensors=(TensorSpec(size=8),)),
         engines=("fully_shard",),
     ),
-    "a list group that ran in part and completes within the root's forward does not end that": make_case(
+    "a list group that ran in part and completes in the root's forward ends nothing": make_case(
         chain(a=Activation(), b=Activation(), c=LINEAR),
         (FORWARD, BACKWARD, Forward(target="a"), FORWARD, BACKWARD),
         wrap=groups(("a", "b"), ""),
@@ -219,7 +235,7 @@ PAST: dict[str, Case] = {
         engines=("fsdp1",),
         fsdp1=FSDP1(use_orig_params=True, precision=Precision(param="bfloat16")),
     ),
-    "FSDP1 does not wait for the gradient of an input that the backward does not come to": make_case(
+    "FSDP1 does not wait for the gradient of an input that no backward comes to": make_case(
         Block(
             children=(Child(name="a", module=LINEAR),),
             nodes=(use("h0", "a", "x0"),),
@@ -232,7 +248,7 @@ PAST: dict[str, Case] = {
         inputs=Inputs(batch=1, tensors=(TensorSpec(size=2, requires_grad=True),) * 2),
         engines=("fsdp1",),
     ),
-    "the recomputation in a compiled graph does not count the batch of a batch norm again": make_case(
+    "recomputation in a compiled graph does not count the batch of a norm again": make_case(
         chain(a=BatchNorm()),
         (FORWARD, BACKWARD, FORWARD),
         wrap=(),
@@ -247,7 +263,12 @@ PAST: dict[str, Case] = {
         optimizer=Optimizer(momentum=0.5),
     ),
     "the reference looks for gradients of a view that was changed in place": make_case(
-        block(use("h0", "a", "x"), TensorOp(name="h1", op="iadd", args=("h0", "x")), outputs=("h1",), a=WIDE),
+        block(
+            use("h0", "a", "x"),
+            TensorOp(name="h1", op="iadd", args=("h0", "x")),
+            outputs=("h1",),
+            a=WIDE,
+        ),
         wrap=groups(""),
         inputs=float_inputs(seq=2),
         engines=("ddp",),
@@ -266,7 +287,7 @@ PAST: dict[str, Case] = {
         values="dyadic",
         mesh=1,
     ),
-    "a matrix product with a weight that the reference alone has frozen adds up in another order": make_case(
+    "a product with a weight frozen in the reference alone adds in another order": make_case(
         chain(a=Conv1d(out=4), b=Linear(out=4, bias=False)),
         (SetRequiresGrad(target="", value=True, engines_only=True), FORWARD),
         freezes=(Freeze(target=""),),
@@ -318,15 +339,21 @@ def interrupted(table):
 builder.enumerate_items_with_dict_position = interrupted
 gc.disable()
 """
-"""What the garbage collector does by chance: it runs while Dynamo walks torch's table of wrapped modules."""
+"""What the garbage collector does by chance: it runs while Dynamo walks torch's table of wrapped
+modules.
+"""
 
 
 def test_dynamo_does_not_see_garbage_of_an_earlier_run_go(tmp_path: Path) -> None:
-    """Its own RuntimeError, "dictionary changed size during iteration", came one time in thousands."""
+    """Its own RuntimeError, "dictionary changed size during iteration", came one time in
+    thousands.
+    """
     preload = tmp_path / "collects.py"
     preload.write_text(COLLECTS_AT_THE_WORST_MOMENT)
     method = block(
-        use("h0", "b", "x"), outputs=("h0",), b=msgspec.structs.replace(chain(a=LINEAR), method="go")
+        use("h0", "b", "x"),
+        outputs=("h0",),
+        b=msgspec.structs.replace(chain(a=LINEAR), method="go"),
     )
     case = make_case(
         method,

@@ -1,4 +1,6 @@
-"""A documented refusal that a case announces is REJECTED with torch's own text; elsewhere it accuses."""
+"""A documented refusal that a case announces is REJECTED with torch's own text; elsewhere it
+accuses.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ TWO_OUTPUTS = Block(
 
 ONE_OUTPUT = Forward(outputs=(0,))
 UNUSED = Block(
-    children=children(a=Linear(out=5), u=Linear(out=2)), nodes=(call("h0", "a", "x"),), outputs=("h0",)
+    children=children(a=Linear(out=5), u=Linear(out=2)),
+    nodes=(call("h0", "a", "x"),),
+    outputs=("h0",),
 )
 SHARED_MODULE = Block(
     children=children(
@@ -119,7 +123,10 @@ ANNOUNCED: dict[str, tuple[Case, str]] = {
         "requires a single root module",
     ),
     "a forward of a part before the root": (
-        make_case(schedule=(Forward(target="b"), BACKWARD, STEP, FORWARD, BACKWARD), engines=BY_FULLY_SHARD),
+        make_case(
+            schedule=(Forward(target="b"), BACKWARD, STEP, FORWARD, BACKWARD),
+            engines=BY_FULLY_SHARD,
+        ),
         "FSDP state has already been lazily initialized for b",
     ),
     "weights tied across groups": (replace(TIED_ACROSS, engines=BY_FULLY_SHARD), SHARED),
@@ -196,7 +203,10 @@ def test_an_announced_refusal_comes(two_ranks: World, case: Case, text: str) -> 
     if (
         (text == SHARED and not TIES_ACROSS_GROUPS_ARE_REFUSED.holds())
         or ("view" in text and not VIEWS_ARE_WARNED_OF.holds())
-        or (text == NOTHING_TO_FINALIZE and not hasattr(DistributedDataParallel, "finalize_backward"))
+        or (
+            text == NOTHING_TO_FINALIZE
+            and not hasattr(DistributedDataParallel, "finalize_backward")
+        )
     ):
         pytest.skip("this torch does not refuse it")
     validate(case, 2)
@@ -256,13 +266,17 @@ FORWARDS_THAT_REDUCE = {
         TWO_OUTPUTS, (ONE_OUTPUT, BACKWARD) * 2, engines=BY_REDUCERS
     ),
     "paths that alternate, each with its backward": make_case(
-        TWO_PATHS, (FORWARD, BACKWARD, SetPath(path=1), FORWARD, BACKWARD, STEP), engines=BY_REDUCERS
+        TWO_PATHS,
+        (FORWARD, BACKWARD, SetPath(path=1), FORWARD, BACKWARD, STEP),
+        engines=BY_REDUCERS,
     ),
     "several forwards of one path": make_case(
         TWO_PATHS, (FORWARD, AGAIN, BACKWARD, STEP), engines=BY_REDUCERS
     ),
     "a forward without gradients in between": make_case(
-        TWO_PATHS, (FORWARD, SetPath(path=1), Forward(grad=False), BACKWARD, STEP), engines=BY_REDUCERS
+        TWO_PATHS,
+        (FORWARD, SetPath(path=1), Forward(grad=False), BACKWARD, STEP),
+        engines=BY_REDUCERS,
     ),
 }
 
@@ -306,7 +320,9 @@ def test_a_view_is_no_error_of_a_forward_that_changes_no_output_in_place(two_ran
 
 
 def test_what_only_a_rank_without_rows_may_refuse_is_not_asked_for(four_ranks: World) -> None:
-    """In float16 only the output of a linear layer over no rows is a view; the other rank would wait."""
+    """In float16 only the output of a linear layer over no rows is a view; the other rank would
+    wait.
+    """
     inputs = replace(float_inputs(seq=3), rank_batches=(RankBatch(rank=1, rows=0),))
     wrap = (WrapGroup(modules=("a",), precision=Precision(param="float16", output="float32")),)
     case = make_case(ADDS_IN_PLACE, inputs=inputs, wrap=wrap, engines=("fully_shard",))
@@ -318,11 +334,15 @@ def test_what_only_a_rank_without_rows_may_refuse_is_not_asked_for(four_ranks: W
 def test_ranks_whose_hooks_run_in_another_order_without_rows_are_not_asked_to_agree(
     four_ranks: World,
 ) -> None:
-    """The hooks of ``c`` and of ``b`` would both be on what ``c`` returns, on the rank without rows alone."""
+    """The hooks of ``c`` and of ``b`` would both be on what ``c`` returns, on the rank without
+    rows alone.
+    """
     inputs = replace(float_inputs(), rank_batches=(RankBatch(rank=1, rows=0),))
     model = chain(a=Linear(out=4), b=chain(w=Linear(out=6), c=Linear(out=3), d=Dropout(p=0.5)))
     engines: tuple[EngineName, ...] = ("ddp", "fully_shard", "fsdp1")
-    verdict = four_ranks.run(make_case(model, inputs=inputs, wrap=groups("b.c", "b", ""), engines=engines))
+    verdict = four_ranks.run(
+        make_case(model, inputs=inputs, wrap=groups("b.c", "b", ""), engines=engines)
+    )
     assert verdict.status is Status.PASS, verdict
     assert set(verdict.notes) == {"fully_shard", "fsdp1"}
     assert all("the rank without rows" in note for note in verdict.notes.values())

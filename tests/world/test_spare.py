@@ -58,7 +58,11 @@ def held(world: World, spares: Spares) -> tuple[int, int, int]:
     for thread in threading.enumerate():
         if thread.name == "fuzzshard-spare":  # it has its ranks
             thread.join()
-    return psutil.Process().num_fds(), threading.active_count(), len(os.listdir(fork_server()._logs.name))
+    return (
+        psutil.Process().num_fds(),
+        threading.active_count(),
+        len(os.listdir(fork_server()._logs.name)),
+    )
 
 
 def test_a_world_that_loses_a_rank_goes_on_with_the_ranks_that_waited() -> None:
@@ -147,7 +151,9 @@ def test_a_spare_set_that_does_not_start_now_and_then_is_ordered_again(tmp_path:
         assert len(waiting(spares)) == 1
 
 
-def test_ranks_that_come_and_go_cost_the_coordinator_no_descriptor_and_no_thread(tmp_path: Path) -> None:
+def test_ranks_that_come_and_go_cost_the_coordinator_no_descriptor_and_no_thread(
+    tmp_path: Path,
+) -> None:
     """By a restart, by a crash, by a hang; whatever it opens for a rank goes with it."""
     fault = tmp_path / "fault.py"
     fault.write_text(CRASHES_OR_HANGS)
@@ -156,7 +162,9 @@ def test_ranks_that_come_and_go_cost_the_coordinator_no_descriptor_and_no_thread
         for _ in range(3):
             world.restart()
             assert world.run(make_case(engines=("ddp",))).status is Status.CRASH
-            assert world.run(make_case(engines=("fully_shard",)), deadline=0.5).status is Status.HANG
+            assert (
+                world.run(make_case(engines=("fully_shard",)), deadline=0.5).status is Status.HANG
+            )
             world.restart()
             counts.append(held(world, spares))
     assert counts[0] == counts[1] == counts[2]
@@ -165,5 +173,7 @@ def test_ranks_that_come_and_go_cost_the_coordinator_no_descriptor_and_no_thread
 def test_a_campaign_leaves_no_spare_rank_behind(tmp_path: Path) -> None:
     before = ranks_alive()
     options = CampaignOptions(corpus=tmp_path, max_cases=1, device="cpu", world_size=1, worlds=2)
-    run_campaign(options, lambda event: None, tools=Tools(cases=lambda *_, **__: iter([make_case(mesh=1)])))
+    run_campaign(
+        options, lambda event: None, tools=Tools(cases=lambda *_, **__: iter([make_case(mesh=1)]))
+    )
     assert ranks_alive() == before

@@ -13,8 +13,8 @@ NOT_HERE = {
     *("mesh:larger", "reuse:tied_across_groups", "tensor:empty_shard"),
     *("wrap:list_group_holds_member", "wrap:list_group_leaves_root"),
 }
-"""More ranks than a test machine has cores for; what torch refuses (test_refusals.py); what known findings
-need (corpus/findings)."""
+"""More ranks than a test machine has cores for; what torch refuses (test_refusals.py); what known
+findings need (corpus/findings)."""
 
 LACKED = "not applicable: this version of torch has no "
 

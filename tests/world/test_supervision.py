@@ -1,4 +1,6 @@
-"""What becomes of ranks that hang, are stopped, die or suffer from the machine, and of the case they run."""
+"""What becomes of ranks that hang, are stopped, die or suffer from the machine, and of the case
+they run.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def suffers(tmp_path: Path) -> Callable[[str], World]:
 
 
 def judged(world: World) -> Verdict:
-    """What a case shows; the next one, without the engine that suffers, passes on the same world."""
+    """What a case shows; the next one, without the engine that suffers, passes on the same
+    world.
+    """
     with world:
         verdict = world.run(make_case(engines=("fully_shard",)))
         assert world.run(make_case(engines=("ddp",))).status is Status.PASS
@@ -79,7 +83,8 @@ CRASHES = {
         "death/fully_shard/misaligned address",
         "rank 1 died: SIGABRT, CUDA error: misaligned address",
     ),
-    "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 PiB. GPU 0 has a total "
+    "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 PiB. GPU 0 has a "
+    "total "
     "capacity of 139.72 GiB of which 90.00 GiB is free.')": (
         "crash/fully_shard/OutOfMemoryError in _pre_forward",
         "Tried to allocate 2.00 PiB",
@@ -97,11 +102,16 @@ def test_what_a_program_does_to_itself_accuses_the_engine(
 
 
 TROUBLES = {
-    "os.kill(os.getpid(), signal.SIGKILL)": "rank 1 was killed by SIGKILL: by a person or another program",
-    "os.kill(os.getpid(), signal.SIGHUP)": "rank 1 was killed by SIGHUP: by a person or another program",
-    "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
-    "capacity of 139.72 GiB of which 9.00 MiB is free.')": "CUDA out of memory. Tried to allocate 20.00 MiB",
-    "raise RuntimeError('CUDA error: uncorrectable ECC error encountered')": "uncorrectable ECC error",
+    "os.kill(os.getpid(), signal.SIGKILL)": "rank 1 was killed by SIGKILL: by a person or another "
+    "program",
+    "os.kill(os.getpid(), signal.SIGHUP)": "rank 1 was killed by SIGHUP: by a person or another "
+    "program",
+    "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a "
+    "total "
+    "capacity of 139.72 GiB of which 9.00 MiB is free.')": "CUDA out of memory. Tried to allocate "
+    "20.00 MiB",
+    "raise RuntimeError('CUDA error: uncorrectable ECC error encountered')": "uncorrectable ECC "
+    "error",
     "raise RuntimeError('writing failed') from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))": (
         "rank 1 lacks what it needs of the machine: OSError: [Errno 28] No space left on device"
     ),
@@ -164,9 +174,12 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory_says_so(
 def test_an_error_of_a_kernel_costs_the_rank_even_where_an_error_is_refused_with_its_words(
     suffers: Callable[[str], World],
 ) -> None:
-    """After a sticky error every later call on the device fails, so no refusal may keep the process."""
+    """After a sticky error every later call on the device fails, so no refusal may keep the
+    process.
+    """
     with suffers(
-        "raise RuntimeError('CUDA error: device-side assert triggered; requires a single root module')"
+        "raise RuntimeError('CUDA error: device-side assert triggered; requires a single root "
+        "module')"
     ) as world:
         world.start()
         before = world.pids
@@ -190,7 +203,9 @@ def test_a_hang_is_told_right_at_its_deadline_and_its_desync_is_named() -> None:
     assert {e["profiling_name"] for e in json.loads(verdict.recordings["rank1"])["entries"]} > {
         "gloo:all_gather"
     }
-    assert verdict.stacks["the collectives of rank 0"].splitlines()[-1].startswith("open  all_gather")
+    assert (
+        verdict.stacks["the collectives of rank 0"].splitlines()[-1].startswith("open  all_gather")
+    )
     assert verdict.stacks["the collectives of rank 1"].splitlines()[-1].startswith("done  ")
 
 
@@ -223,7 +238,9 @@ def test_a_stopped_rank_is_told_from_a_hang(suffers: Callable[[str], World]) -> 
     assert not any(psutil.pid_exists(pid) for pid in stopped)
 
 
-def test_a_rank_whose_child_holds_its_channel_is_dead_all_the_same(suffers: Callable[[str], World]) -> None:
+def test_a_rank_whose_child_holds_its_channel_is_dead_all_the_same(
+    suffers: Callable[[str], World],
+) -> None:
     """A process that was forked has the channel too, so the coordinator does not see it close."""
     dies = "(os.kill(os.getpid(), signal.SIGSEGV) if os.fork() else threading.Event().wait())"
     with suffers(dies) as world:

@@ -16,7 +16,10 @@ PLAIN = Case(
     seed=1,
     model=Block(
         children=(Child(name="a", module=Linear(out=4)), Child(name="b", module=Linear(out=4))),
-        nodes=(Call(name="h0", module="a", args=("x",)), Call(name="h1", module="b", args=("h0",))),
+        nodes=(
+            Call(name="h0", module="a", args=("x",)),
+            Call(name="h1", module="b", args=("h0",)),
+        ),
         outputs=("h1",),
     ),
     inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),

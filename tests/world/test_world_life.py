@@ -76,7 +76,9 @@ def test_a_restart_brings_other_processes() -> None:
         assert not set(world.pids) & set(before)
 
 
-def test_ranks_that_have_run_many_cases_make_room_for_fresh_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_have_run_many_cases_make_room_for_fresh_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("fuzzshard.world.world.RANK_CASES", 2)
     with World(WorldConfig(size=1)) as world:
         served = []
@@ -127,7 +129,9 @@ def test_worlds_survive_the_death_of_their_fork_server(monkeypatch: pytest.Monke
 def test_signals_that_go_to_the_whole_process_group_end_neither_ranks_nor_fork_server(
     number: signal.Signals,
 ) -> None:
-    """A terminal, timeout(1) and schedulers send them so; whether ranks end is for the coordinator to say."""
+    """A terminal, timeout(1) and schedulers send them so; whether ranks end is for the coordinator
+    to say.
+    """
     with World(WorldConfig(size=2)) as world:
         world.start()
         ranks, zygote = world.pids, fork_server()._process
@@ -171,7 +175,9 @@ def test_a_preload_that_raises_is_an_error_that_names_it(tmp_path: Path) -> None
     preload = tmp_path / "broken.py"
     preload.write_text("raise ValueError('not today')\n")
     with World(WorldConfig(size=2, preload=(str(preload),))) as world:
-        with pytest.raises(InfraError, match=r"broken.py, preloaded, raised ValueError: not today"):
+        with pytest.raises(
+            InfraError, match=r"broken.py, preloaded, raised ValueError: not today"
+        ):
             world.start()
         assert world.pids == []
 
@@ -199,7 +205,10 @@ def test_a_rank_that_dies_before_it_hears_of_the_others_is_an_error_that_says_so
         return ranks[rank]
 
     monkeypatch.setattr(ForkServer, "start_rank", killed)
-    with World(WorldConfig(size=2)) as world, pytest.raises(InfraError, match="rank 1 died while it started"):
+    with (
+        World(WorldConfig(size=2)) as world,
+        pytest.raises(InfraError, match="rank 1 died while it started"),
+    ):
         world.start()
 
 

@@ -1,4 +1,6 @@
-"""Edits of a Case at random: the reducer's mirror. Every kind in :data:`KINDS` is a source of cases."""
+"""Edits of a Case at random: the reducer's mirror. Every kind in :data:`KINDS` is a source of
+cases.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ KINDS: Mapping[str, tuple[Mutation, ...]] = {
     "move": (schedule.move_ops, plan.regroup),
     "duplicate": (schedule.duplicate_ops, model.repeat_call),
     "add_ops": (schedule.add_ops, schedule.flag),
-    "add_part": (plan.wrap_module, plan.checkpoint, plan.freeze, plan.tie, plan.exclude, plan.delay),
+    "add_part": (
+        plan.wrap_module,
+        plan.checkpoint,
+        plan.freeze,
+        plan.tie,
+        plan.exclude,
+        plan.delay,
+    ),
     "add_module": (model.add_module, model.residual, model.no_grad_call, model.partial_loss),
     "toggle": (schedule.toggle,),
     "flip": (options.flip_option, plan.reshard, plan.prefetch, plan.communication),
@@ -38,11 +47,17 @@ MUTATIONS: tuple[Mutation, ...] = tuple(mutation for kind in KINDS.values() for 
 TRIES = 6
 """Attempts at a valid mutant before another kind gets its turn."""
 _MORE = 0.3
-"""How likely another edit of the same kind follows: most mutants differ from their parent in one thing."""
+"""How likely another edit of the same kind follows: most mutants differ from their parent in one
+thing.
+"""
 
 
-def mutated(kind: str, rng: Random, case: Case, other: Case, world_size: int, *, cuda: bool) -> Case | None:
-    """A valid case other than ``case``, by mutations of ``kind``; None where a few attempts make none."""
+def mutated(
+    kind: str, rng: Random, case: Case, other: Case, world_size: int, *, cuda: bool
+) -> Case | None:
+    """A valid case other than ``case``, by mutations of ``kind``; None where a few attempts make
+    none.
+    """
     for _ in range(TRIES):
         mutant = attempt(rng.choice(KINDS[kind]), rng, case, other, world_size, cuda=cuda)
         if mutant is None:
@@ -58,10 +73,16 @@ def mutated(kind: str, rng: Random, case: Case, other: Case, world_size: int, *,
 def attempt(
     mutation: Mutation, rng: Random, case: Case, other: Case, world_size: int, *, cuda: bool
 ) -> Case | None:
-    """What one mutation makes of ``case``, repaired; None unless that is another case that fits."""
+    """What one mutation makes of ``case``, repaired; None unless that is another case that
+    fits.
+    """
     try:
         changed = mutation(rng, case, other)
     except InvalidCase:  # of a part that was drawn again for a case that is too odd for it
         return None
     mended = repaired(changed) if changed is not None and changed != case else None
-    return mended if mended is not None and mended != case and fits(mended, world_size, cuda=cuda) else None
+    return (
+        mended
+        if mended is not None and mended != case and fits(mended, world_size, cuda=cuda)
+        else None
+    )

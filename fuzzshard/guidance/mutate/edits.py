@@ -1,4 +1,6 @@
-"""What a mutation is: an edit of a case at random, with another case at hand to take something from."""
+"""What a mutation is: an edit of a case at random, with another case at hand to take something
+from.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def some_parameter(rng: Random, case: Case) -> str:
 
 
 def some_called(rng: Random, case: Case) -> str:
-    """A module below the root that a forward of the root calls, by preference a wrapped one; or the root."""
+    """A module below the root that a forward of the root calls, by preference a wrapped one; or
+    the root.
+    """
     called = [path for path in facts(case).called if path]
     wrapped = sorted(set(called) & set(wrapped_modules(case)))
     among = wrapped if wrapped and rng.random() < 0.6 else sorted(called)

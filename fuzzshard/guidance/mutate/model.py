@@ -1,4 +1,6 @@
-"""Mutations of the model: calls and modules that come, go or run twice; and whatever the reducer would do."""
+"""Mutations of the model: calls and modules that come, go or run twice; and whatever the reducer
+would do.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import blocks, edit_block, map_nodes, map_values
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Alias, Block, Call, Child, Module, Node, TensorOp, join, resolve, value_node
+from fuzzshard.case.graph import (
+    Alias,
+    Block,
+    Call,
+    Child,
+    Module,
+    Node,
+    TensorOp,
+    join,
+    resolve,
+    value_node,
+)
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.shrink.tiers import TIERS
 
@@ -26,11 +39,15 @@ def repeat_call(rng: Random, case: Case, other: Case) -> Case | None:
     """A child is called once more, on what the block has computed by then."""
 
     def change(path: str, block: Block) -> Block | None:
-        calls = [n for n in block.nodes if isinstance(n, Call) and not _returns_several(case, path, n)]
+        calls = [
+            n for n in block.nodes if isinstance(n, Call) and not _returns_several(case, path, n)
+        ]
         if not calls:
             return None
         call = rng.choice(calls)
-        return chained(block, replace(call, name=fresh(block, "again"), args=(call.name,) * len(call.args)))
+        return chained(
+            block, replace(call, name=fresh(block, "again"), args=(call.name,) * len(call.args))
+        )
 
     return _in_some_block(rng, case, change)
 
@@ -49,7 +66,9 @@ def add_module(rng: Random, case: Case, other: Case) -> Case | None:
             module = Alias(target=rng.choice(others))
         name = fresh(block, "extra")
         grown = replace(block, children=(*block.children, Child(name=name, module=module)))
-        call = Call(name=fresh(block, "value"), module=name, args=(value,), grad=rng.random() < 0.85)
+        call = Call(
+            name=fresh(block, "value"), module=name, args=(value,), grad=rng.random() < 0.85
+        )
         if rng.random() < 0.2:  # an unused value
             return replace(grown, nodes=(*grown.nodes, call))
         return chained(grown, call)
@@ -65,7 +84,9 @@ def residual(rng: Random, case: Case, other: Case) -> Case | None:
         if len(names) < 2:
             return None
         first, second = (names[i] for i in sorted(rng.sample(range(len(names)), 2)))
-        op = TensorOp(name=fresh(block, "joined"), op=rng.choice(("add", "mul")), args=(second, first))
+        op = TensorOp(
+            name=fresh(block, "joined"), op=rng.choice(("add", "mul")), args=(second, first)
+        )
         return chained(block, op)
 
     return _in_some_block(rng, case, change)
@@ -87,10 +108,14 @@ def partial_loss(rng: Random, case: Case, other: Case) -> Case | None:
     return replace(case, schedule=tuple(ops))
 
 
-def _in_some_block(rng: Random, case: Case, change: Callable[[str, Block], Block | None]) -> Case | None:
+def _in_some_block(
+    rng: Random, case: Case, change: Callable[[str, Block], Block | None]
+) -> Case | None:
     path, block = rng.choice(list(blocks(case.model)))
     changed = change(path, block)
-    return replace(case, model=edit_block(case.model, path, lambda _: changed)) if changed else None
+    return (
+        replace(case, model=edit_block(case.model, path, lambda _: changed)) if changed else None
+    )
 
 
 def chained(block: Block, node: Node) -> Block:

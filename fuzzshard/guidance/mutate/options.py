@@ -21,7 +21,8 @@ _FIXED = frozenset(("observe", "engines_only", "ranks", "compile", "offload", "d
 
 
 def flip_option(rng: Random, case: Case, other: Case) -> Case | None:
-    """Another value of any one option that has a few: of the case, a group, an op, a block, the optimizer.
+    """Another value of any one option that has a few: of the case, a group, an op, a block, the
+    optimizer.
 
     What kind of part changes is drawn first: there are many ops and one optimizer.
     """
@@ -31,10 +32,14 @@ def flip_option(rng: Random, case: Case, other: Case) -> Case | None:
             kinds.setdefault(type(part), []).append((part, put))
     part, put = rng.choice(rng.choice(list(kinds.values())))
     name, values = rng.choice(_choices(part))
-    return put(replace(part, **{name: rng.choice([v for v in values if v != getattr(part, name)])}))
+    return put(
+        replace(part, **{name: rng.choice([v for v in values if v != getattr(part, name)])})
+    )
 
 
-def _parts(part: Part, put: Callable[[Part], Case]) -> Iterator[tuple[Part, Callable[[Part], Case]]]:
+def _parts(
+    part: Part, put: Callable[[Part], Case]
+) -> Iterator[tuple[Part, Callable[[Part], Case]]]:
     """Every part of a case, with what makes a case of a changed one."""
     yield part, put
     for field in msgspec.structs.fields(part):
@@ -44,7 +49,9 @@ def _parts(part: Part, put: Callable[[Part], Case]) -> Iterator[tuple[Part, Call
         elif isinstance(value, tuple):
             for index, item in enumerate(value):
                 if isinstance(item, Part):
-                    yield from _parts(item, functools.partial(_put_item, part, put, field.name, index))
+                    yield from _parts(
+                        item, functools.partial(_put_item, part, put, field.name, index)
+                    )
 
 
 def _put_field(part: Part, put: Callable[[Part], Case], name: str, value: Part) -> Case:
@@ -82,7 +89,10 @@ def mesh(rng: Random, case: Case, other: Case) -> Case | None:
     shape = rng.choice(
         (
             *(Mesh(shard=n) for n in (1, 2, 3, 4, 8)),
-            *(Mesh(replicate=r, shard=s) for r, s in ((2, 2), (1, 2), (2, 1), (2, 3), (1, 4), (4, 2))),
+            *(
+                Mesh(replicate=r, shard=s)
+                for r, s in ((2, 2), (1, 2), (2, 1), (2, 3), (1, 4), (4, 2))
+            ),
         )
     )
     return replace(case, mesh=replace(case.mesh, shard=shape.shard, replicate=shape.replicate))
@@ -96,7 +106,9 @@ def widths(rng: Random, case: Case, other: Case) -> Case | None:
     key = rng.choice(sorted(sizes))
     size = rng.choice((1, 2, 3, 4, 5, 6, 7, 8, 12))
     alike = rng.random() < 0.5
-    return set_dims(case, {k: size for k, v in sizes.items() if k == key or (alike and v == sizes[key])})
+    return set_dims(
+        case, {k: size for k, v in sizes.items() if k == key or (alike and v == sizes[key])}
+    )
 
 
 def batch(rng: Random, case: Case, other: Case) -> Case | None:

@@ -14,7 +14,16 @@ from fuzzshard.case.options import CommunicationOption, Delay, DelaySite
 from fuzzshard.case.paths import is_within
 from fuzzshard.guidance.mutate.edits import inserted, some_called, some_parameter, wrapped_modules
 
-_LISTS = ("checkpoints", "freezes", "ties", "dtypes", "tensor_parallel", "ignored", "delays", "wrap")
+_LISTS = (
+    "checkpoints",
+    "freezes",
+    "ties",
+    "dtypes",
+    "tensor_parallel",
+    "ignored",
+    "delays",
+    "wrap",
+)
 
 
 def drop_part(rng: Random, case: Case, other: Case) -> Case | None:
@@ -27,7 +36,9 @@ def drop_part(rng: Random, case: Case, other: Case) -> Case | None:
 
 
 def wrap_module(rng: Random, case: Case, other: Case) -> Case | None:
-    """One more wrapped module, in a group of its own after those below it, or in a group that is there."""
+    """One more wrapped module, in a group of its own after those below it, or in a group that is
+    there.
+    """
     wrapped = wrapped_modules(case)
     options = [path for path in facts(case).modules if path not in wrapped]
     if not options:
@@ -36,7 +47,9 @@ def wrap_module(rng: Random, case: Case, other: Case) -> Case | None:
     if case.wrap and path and rng.random() < 0.3:
         index = rng.randrange(len(case.wrap))
         group = case.wrap[index]
-        return replace(case, wrap=with_item(case.wrap, index, replace(group, modules=(*group.modules, path))))
+        return replace(
+            case, wrap=with_item(case.wrap, index, replace(group, modules=(*group.modules, path)))
+        )
     below = [i for i, g in enumerate(case.wrap) if any(is_within(m, path) for m in g.modules)]
     like = rng.choice(case.wrap) if case.wrap else WrapGroup(modules=())
     group = replace(like, modules=(path,), forward_prefetch=(), backward_prefetch=())
@@ -65,7 +78,10 @@ def reshard(rng: Random, case: Case, other: Case) -> Case | None:
     divisors = [n for n in range(1, case.mesh.shard + 1) if case.mesh.shard % n == 0]
     raf = rng.choice((None, True, False, rng.choice(divisors)))
     chosen = range(len(case.wrap)) if rng.random() < 0.3 else [rng.randrange(len(case.wrap))]
-    groups = (replace(g, reshard_after_forward=raf) if i in chosen else g for i, g in enumerate(case.wrap))
+    groups = (
+        replace(g, reshard_after_forward=raf) if i in chosen else g
+        for i, g in enumerate(case.wrap)
+    )
     return replace(case, wrap=tuple(groups))
 
 
@@ -77,7 +93,9 @@ def prefetch(rng: Random, case: Case, other: Case) -> Case | None:
         return None
     index = rng.choice(single)
     names = tuple(rng.sample(wrapped, min(len(wrapped), rng.randint(0, 2))))
-    group = replace(case.wrap[index], **{rng.choice(("forward_prefetch", "backward_prefetch")): names})
+    group = replace(
+        case.wrap[index], **{rng.choice(("forward_prefetch", "backward_prefetch")): names}
+    )
     return replace(case, wrap=with_item(case.wrap, index, group))
 
 
@@ -88,7 +106,9 @@ def communication(rng: Random, case: Case, other: Case) -> Case | None:
     index = rng.randrange(len(case.wrap))
     present = set(case.wrap[index].communication) ^ {rng.choice(get_args(CommunicationOption))}
     options = tuple(option for option in get_args(CommunicationOption) if option in present)
-    return replace(case, wrap=with_item(case.wrap, index, replace(case.wrap[index], communication=options)))
+    return replace(
+        case, wrap=with_item(case.wrap, index, replace(case.wrap[index], communication=options))
+    )
 
 
 def checkpoint(rng: Random, case: Case, other: Case) -> Case | None:

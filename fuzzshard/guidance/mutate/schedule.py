@@ -1,4 +1,6 @@
-"""Mutations of the schedule: ops that go, come, move, run twice, and flags that are off for a while."""
+"""Mutations of the schedule: ops that go, come, move, run twice, and flags that are off for a
+while.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def move_ops(rng: Random, case: Case, other: Case) -> Case | None:
     """A few ops in a row, at another place."""
     start, end = cut_in(len(case.schedule), rng)
     rest = case.schedule[:start] + case.schedule[end:]
-    return replace(case, schedule=inserted(rest, rng.randint(0, len(rest)), *case.schedule[start:end]))
+    return replace(
+        case, schedule=inserted(rest, rng.randint(0, len(rest)), *case.schedule[start:end])
+    )
 
 
 def duplicate_ops(rng: Random, case: Case, other: Case) -> Case | None:
@@ -59,7 +63,9 @@ class Offered:
         wrapped = wrapped_modules(case)
         everything = rng.random() < 0.5 or not wrapped
         self.below = Below() if everything else Below(rng.choice(wrapped), recurse=False)
-        self.paths = {p: count for p, count in count_paths(facts(case).modules).items() if count > 1}
+        self.paths = {
+            p: count for p, count in count_paths(facts(case).modules).items() if count > 1
+        }
         self.batch = rng.randint(0, 3)
         self.some_called = functools.partial(some_called, rng, case)
 
@@ -70,14 +76,20 @@ def _new_ops(rng: Random, case: Case) -> tuple[Op, ...]:
 
 
 def toggle(rng: Random, case: Case, other: Case) -> Case | None:
-    """A toggle of ``requires_grad`` at another step; or one more, which is undone later half of the time."""
+    """A toggle of ``requires_grad`` at another step; or one more, which is undone later half of
+    the time.
+    """
     at = [i for i, op in enumerate(case.schedule) if op.toggle]
     if at and rng.random() < 0.5:
         index = rng.choice(at)
         rest = case.schedule[:index] + case.schedule[index + 1 :]
-        return replace(case, schedule=inserted(rest, rng.randint(0, len(rest)), case.schedule[index]))
+        return replace(
+            case, schedule=inserted(rest, rng.randint(0, len(rest)), case.schedule[index])
+        )
     op = SetRequiresGrad(target=some_parameter(rng, case), value=rng.random() < 0.5)
-    return replace(case, schedule=_for_a_while(rng, case.schedule, op, replace(op, value=not op.value)))
+    return replace(
+        case, schedule=_for_a_while(rng, case.schedule, op, replace(op, value=not op.value))
+    )
 
 
 def flag(rng: Random, case: Case, other: Case) -> Case | None:

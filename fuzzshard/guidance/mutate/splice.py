@@ -1,4 +1,6 @@
-"""Mutations that take something from another interesting case, or draw a part of the case again."""
+"""Mutations that take something from another interesting case, or draw a part of the case
+again.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,16 @@ def splice_schedule(rng: Random, case: Case, other: Case) -> Case | None:
     schedule = _named_as_in(rng, case, other).schedule
     if rng.random() < 0.4 and len(case.schedule) > 1:
         schedule = (
-            case.schedule[: rng.randrange(len(case.schedule))] + schedule[rng.randrange(len(schedule)) :]
+            case.schedule[: rng.randrange(len(case.schedule))]
+            + schedule[rng.randrange(len(schedule)) :]
         )
     return replace(case, schedule=schedule)
 
 
 def splice_plan(rng: Random, case: Case, other: Case) -> Case | None:
-    """A part of what the other case has beside model and schedule: groups' options, plans, settings."""
+    """A part of what the other case has beside model and schedule: groups' options, plans,
+    settings.
+    """
     there = _named_as_in(rng, case, other)
     taken = {
         name: getattr(there, name)
@@ -55,15 +60,23 @@ def splice_plan(rng: Random, case: Case, other: Case) -> Case | None:
 
 
 def splice_model(rng: Random, case: Case, other: Case) -> Case | None:
-    """A block of the other case as a further module of the root, wrapped as it is there, or as it comes."""
-    donors = [c for c in other.model.children if isinstance(c.module, Block) and len(c.module.inputs) == 1]
+    """A block of the other case as a further module of the root, wrapped as it is there, or as it
+    comes.
+    """
+    donors = [
+        c
+        for c in other.model.children
+        if isinstance(c.module, Block) and len(c.module.inputs) == 1
+    ]
     outputs = [n.name for n in case.model.nodes if isinstance(n, Call)]
     if not donors or not outputs:
         return None
     donor = rng.choice(donors)
     assert isinstance(donor.module, Block)
     name = fresh(case.model, "donated")
-    module = replace(donor.module, method="forward", passing="positional", outputs=donor.module.outputs[:1])
+    module = replace(
+        donor.module, method="forward", passing="positional", outputs=donor.module.outputs[:1]
+    )
     call = Call(name=fresh(case.model, "value"), module=name, args=(rng.choice(outputs),))
 
     def grown(root: Block) -> Block:
@@ -99,7 +112,8 @@ def redraw_plan(rng: Random, case: Case, other: Case) -> Case | None:
 
 
 def _named_as_in(rng: Random, case: Case, other: Case) -> Case:
-    """``other`` with its paths replaced by paths of ``case`` in the same role: the root, wrapped, any.
+    """``other`` with its paths replaced by paths of ``case`` in the same role: the root, wrapped,
+    any.
 
     Its own model and plan do not fit its references any more; only these are of use.
     """

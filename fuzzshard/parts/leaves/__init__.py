@@ -10,10 +10,14 @@ from fuzzshard.parts.leaf import Kind, Leaf
 for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
     importlib.import_module(_file.name)
 
-LEAVES: tuple[type[Leaf], ...] = tuple(sorted(Leaf.__subclasses__(), key=lambda leaf: leaf.complexity))
+LEAVES: tuple[type[Leaf], ...] = tuple(
+    sorted(Leaf.__subclasses__(), key=lambda leaf: leaf.complexity)
+)
 """Simplest first."""
 
 KINDS: dict[Kind, type[Leaf]] = dict(
-    sorted(((kind, leaf) for leaf in LEAVES for kind in leaf.kinds), key=lambda pair: pair[0].place)
+    sorted(
+        ((kind, leaf) for leaf in LEAVES for kind in leaf.kinds), key=lambda pair: pair[0].place
+    )
 )
 """Every kind and its leaf, in the order of swarms' choices."""

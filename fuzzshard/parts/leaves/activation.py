@@ -13,7 +13,11 @@ _CLASSES: dict[Function, str] = {"relu": "ReLU()", "gelu": "GELU()", "tanh": "Ta
 
 
 def _draw(drawing: Drawing) -> Activation:
-    return Activation() if drawing.exact else drawing.tape.pick(tuple(Activation(fn=fn) for fn in _CLASSES))
+    return (
+        Activation()
+        if drawing.exact
+        else drawing.tape.pick(tuple(Activation(fn=fn) for fn in _CLASSES))
+    )
 
 
 class Activation(Leaf, tag="activation", frozen=True, kw_only=True):

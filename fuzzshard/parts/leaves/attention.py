@@ -22,7 +22,8 @@ class Attention(nn.Module):
         self.proj = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x):
-        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        parts = self.qkv(x).chunk(3, -1)
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in parts)
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         mask = torch.ones(x.shape[1], x.shape[1], device=x.device).triu(1).bool()
         out = scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
@@ -31,7 +32,9 @@ class Attention(nn.Module):
 
 
 class Attention(Leaf, tag="attention", frozen=True, kw_only=True):
-    """Causal self-attention of ``heads`` heads; needs ``Inputs.seq >= 1`` and a width that heads divide."""
+    """Causal self-attention of ``heads`` heads; needs ``Inputs.seq >= 1`` and a width that heads
+    divide.
+    """
 
     heads: int = 1
 

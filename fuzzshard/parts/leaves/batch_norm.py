@@ -38,7 +38,9 @@ class BatchNorm(Leaf, tag="batch_norm", frozen=True, kw_only=True):
     def check(self, path: str, value: Value, seq: int) -> None:
         super().check(path, value, seq)
         if value.patches:
-            raise InvalidCase(f"batch norm {path!r} is called with patches", "put it before the convolution")
+            raise InvalidCase(
+                f"batch norm {path!r} is called with patches", "put it before the convolution"
+            )
 
     @override
     def features_second(self, seq: int) -> bool:

@@ -14,7 +14,9 @@ from fuzzshard.parts.part import Shape
 
 
 class Conv1d(Leaf, tag="conv1d", frozen=True, kw_only=True):
-    """``nn.Conv1d(width, out, 3, padding=1)`` over the sequence axis; needs ``Inputs.seq >= 1``."""
+    """``nn.Conv1d(width, out, 3, padding=1)`` over the sequence axis; needs ``Inputs.seq >=
+    1``.
+    """
 
     out: int
     bias: bool = True
@@ -23,7 +25,9 @@ class Conv1d(Leaf, tag="conv1d", frozen=True, kw_only=True):
     noun: ClassVar[str] = "Conv1d"
     prefix: ClassVar[str] = "conv"
     sizes: ClassVar[tuple[str, ...]] = ("out",)
-    more_features: ClassVar[Mapping[str, str]] = {"conv1d_of_one": "an nn.Conv1d with one input channel"}
+    more_features: ClassVar[Mapping[str, str]] = {
+        "conv1d_of_one": "an nn.Conv1d with one input channel"
+    }
     needs_sequence: ClassVar[bool] = True
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind(

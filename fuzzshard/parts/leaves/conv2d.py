@@ -29,10 +29,12 @@ def _draw(drawing: Drawing) -> Conv2d:
 
 
 class Conv2d(Leaf, tag="conv2d", frozen=True, kw_only=True):
-    """``nn.Conv2d(channels, out, kernel, stride=kernel)`` over a square image given as its features.
+    """``nn.Conv2d(channels, out, kernel, stride=kernel)`` over a square image given as its
+    features.
 
-    Its argument has ``channels * side * side`` features, ``kernel`` divides ``side``; its result has one row
-    of ``out`` features for each patch: ``conv(image).flatten(2).transpose(1, 2)``. Needs ``Inputs.seq == 0``.
+    Its argument has ``channels * side * side`` features, ``kernel`` divides ``side``; its result
+    has one row of ``out`` features for each patch: ``conv(image).flatten(2).transpose(1, 2)``.
+    Needs ``Inputs.seq == 0``.
     """
 
     channels: int
@@ -52,7 +54,8 @@ class Conv2d(Leaf, tag="conv2d", frozen=True, kw_only=True):
     @override
     def constructor(self, width: int) -> str:
         return (
-            f"Patches({self.channels}, {self.out}, {self.kernel}, stride={self.kernel}{no_bias(self.bias)})"
+            f"Patches({self.channels}, {self.out}, {self.kernel}, "
+            f"stride={self.kernel}{no_bias(self.bias)})"
         )
 
     @override
@@ -62,24 +65,30 @@ class Conv2d(Leaf, tag="conv2d", frozen=True, kw_only=True):
 
     @override
     def parameters(self, width: int) -> dict[str, Shape]:
-        return with_bias({"weight": (self.out, self.channels, self.kernel, self.kernel)}, self.bias)
+        return with_bias(
+            {"weight": (self.out, self.channels, self.kernel, self.kernel)}, self.bias
+        )
 
     @override
     def check(self, path: str, value: Value, seq: int) -> None:
         super().check(path, value, seq)
         if min(self.channels, self.kernel) < 1:
             raise InvalidCase(
-                f"{path!r} has {self.channels} channels and a kernel of {self.kernel}", "use at least 1"
+                f"{path!r} has {self.channels} channels and a kernel of {self.kernel}",
+                "use at least 1",
             )
         side = self._side(value)
         if self.channels * side * side != value.size or side % self.kernel or value.patches:
             raise InvalidCase(
-                f"{path!r} is called with {value}, no square image of {self.channels} channels that "
+                f"{path!r} is called with {value}, no square image of {self.channels} channels "
+                "that "
                 f"{self.kernel} divides",
                 "match channels * side * side",
             )
         if seq:
-            raise InvalidCase(f"{path!r} takes an image, not a sequence of them", "set inputs.seq to 0")
+            raise InvalidCase(
+                f"{path!r} takes an image, not a sequence of them", "set inputs.seq to 0"
+            )
 
     def _side(self, value: Value) -> int:
         return math.isqrt(value.size // self.channels)

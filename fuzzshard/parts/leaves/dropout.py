@@ -11,7 +11,9 @@ from fuzzshard.parts.leaves.activation import Activation
 
 
 class Dropout(Leaf, tag="dropout", frozen=True, kw_only=True):
-    """``nn.Dropout(p)``; the generator of masks is seeded for each forward by (case seed, op, rank)."""
+    """``nn.Dropout(p)``; the generator of masks is seeded for each forward by (case seed, op,
+    rank).
+    """
 
     p: float = 0.5
 
@@ -20,7 +22,9 @@ class Dropout(Leaf, tag="dropout", frozen=True, kw_only=True):
     prefix: ClassVar[str] = "dropout"
     has_parameters: ClassVar[bool] = False
     is_dropout: ClassVar[bool] = True
-    kinds: ClassVar[tuple[Kind, ...]] = (Kind("dropout", "an nn.Dropout", 10, lambda d: Dropout(p=0.5)),)
+    kinds: ClassVar[tuple[Kind, ...]] = (
+        Kind("dropout", "an nn.Dropout", 10, lambda d: Dropout(p=0.5)),
+    )
 
     @property
     @override

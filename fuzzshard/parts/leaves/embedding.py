@@ -13,7 +13,9 @@ from fuzzshard.parts.part import Shape
 
 
 class Embedding(Leaf, tag="embedding", frozen=True, kw_only=True):
-    """``nn.Embedding(vocab, dim)``; its argument is an integer input with values below ``vocab``."""
+    """``nn.Embedding(vocab, dim)``; its argument is an integer input with values below
+    ``vocab``.
+    """
 
     vocab: int
     dim: int

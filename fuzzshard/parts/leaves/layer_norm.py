@@ -46,7 +46,11 @@ class LayerNorm(Leaf, tag="layer_norm", frozen=True, kw_only=True):
 
     @override
     def result_dtype(self, dtype: Dtype | None, own: set[Dtype]) -> Dtype | None:
-        return dtype if own == {"float32"} and dtype in LOW_PRECISION else super().result_dtype(dtype, own)
+        return (
+            dtype
+            if own == {"float32"} and dtype in LOW_PRECISION
+            else super().result_dtype(dtype, own)
+        )
 
     @override
     def simpler(self) -> LayerNorm:

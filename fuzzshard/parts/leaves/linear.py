@@ -24,7 +24,14 @@ class Linear(Leaf, tag="linear", frozen=True, kw_only=True):
     sizes: ClassVar[tuple[str, ...]] = ("out",)
     styles: ClassVar[tuple[Style, ...]] = ("colwise", "rowwise")
     kinds: ClassVar[tuple[Kind, ...]] = (
-        Kind("linear", "an nn.Linear with a bias", 0, lambda d: Linear(out=d.out), exact=True, resizes=True),
+        Kind(
+            "linear",
+            "an nn.Linear with a bias",
+            0,
+            lambda d: Linear(out=d.out),
+            exact=True,
+            resizes=True,
+        ),
         Kind(
             "linear_no_bias",
             "an nn.Linear without",

@@ -62,7 +62,9 @@ class MLP(Leaf, tag="mlp", frozen=True, kw_only=True):
     def parameters(self, width: int) -> dict[str, Shape]:
         up, down = self.apart(width).values()
         shapes = {f"up.{name}": shape for name, shape in up.parameters(width).items()}
-        return shapes | {f"down.{name}": shape for name, shape in down.parameters(self.hidden).items()}
+        return shapes | {
+            f"down.{name}": shape for name, shape in down.parameters(self.hidden).items()
+        }
 
     @override
     def simpler(self) -> MLP:
@@ -70,4 +72,7 @@ class MLP(Leaf, tag="mlp", frozen=True, kw_only=True):
 
     @override
     def apart(self, width: int) -> dict[str, Leaf]:
-        return {"up": Linear(out=self.hidden, bias=self.bias), "down": Linear(out=width, bias=self.bias)}
+        return {
+            "up": Linear(out=self.hidden, bias=self.bias),
+            "down": Linear(out=width, bias=self.bias),
+        }

@@ -32,7 +32,9 @@ class Matrix(nn.Module):
 
 
 class RawParameter(Leaf, tag="raw_parameter", frozen=True, kw_only=True):
-    """A module that owns ``nn.Parameter`` s directly: ``x * weight`` or, with ``matrix``, ``x @ weight``."""
+    """A module that owns ``nn.Parameter`` s directly: ``x * weight`` or, with ``matrix``, ``x @
+    weight``.
+    """
 
     matrix: bool = False
 

@@ -19,7 +19,9 @@ class RMSNorm(Leaf, tag="rms_norm", frozen=True, kw_only=True):
     prefix: ClassVar[str] = "norm"
     styles: ClassVar[tuple[Style, ...]] = ("sequence",)
     is_norm: ClassVar[bool] = True
-    kinds: ClassVar[tuple[Kind, ...]] = (Kind("rms_norm", "an nn.RMSNorm", 3, lambda d: RMSNorm()),)
+    kinds: ClassVar[tuple[Kind, ...]] = (
+        Kind("rms_norm", "an nn.RMSNorm", 3, lambda d: RMSNorm()),
+    )
 
     @override
     def constructor(self, width: int) -> str:

@@ -13,8 +13,9 @@ from fuzzshard.parts import op
 class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
     """An iteration on batch ``batch`` that ends with an exception of ``target``, and the recovery.
 
-    It is raised when the module is called, or in the backward of all outputs when the gradient of what the
-    module has returned arrives. Then ``reset_iter_state()`` is called on the root, and ``zero_grad()``.
+    It is raised when the module is called, or in the backward of all outputs when the gradient of
+    what the module has returned arrives. Then ``reset_iter_state()`` is called on the root, and
+    ``zero_grad()``.
     """
 
     target: str
@@ -52,7 +53,9 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
                 "neither says that it can go on after an exception: remove one of the two",
             )
         if self.target not in at.found.called & at.found.leaves.keys():
-            raise InvalidCase(f"{self.target!r} is no module that the forward calls to compute", "name one")
+            raise InvalidCase(
+                f"{self.target!r} is no module that the forward calls to compute", "name one"
+            )
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:

@@ -45,5 +45,9 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
-        lines = program.rebuild(index) if self.rebuilds else [*program.reshard(), *program.states.zero()]
+        lines = (
+            program.rebuild(index)
+            if self.rebuilds
+            else [*program.reshard(), *program.states.zero()]
+        )
         return [*lines, *program.watch.lines(index, ("resume",))]

@@ -43,8 +43,12 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     def check(self, at: op.Checked) -> None:
         at.check_called_alone(self.target)
         outputs = len(at.found.output_values[self.target])
-        if self.outputs is not None and (not self.outputs or any(not 0 <= i < outputs for i in self.outputs)):
-            raise InvalidCase(f"forward uses outputs {self.outputs} of {outputs}", "use indices that exist")
+        if self.outputs is not None and (
+            not self.outputs or any(not 0 <= i < outputs for i in self.outputs)
+        ):
+            raise InvalidCase(
+                f"forward uses outputs {self.outputs} of {outputs}", "use indices that exist"
+            )
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
@@ -57,7 +61,9 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
 
     @override
     def statement(self, index: int, *losses: int) -> str:
-        outputs = "" if self.outputs is None else f"outputs {', '.join(map(str, self.outputs))} of "
+        outputs = (
+            "" if self.outputs is None else f"outputs {', '.join(map(str, self.outputs))} of "
+        )
         loss = f"loss({outputs}{op.expression(self.target)}(batch {self.batch}))"
         return f"loss{index} = {loss}" if self.grad else f"with no_grad: {loss}"
 
@@ -97,4 +103,6 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     def without_output(self, target: str, index: int) -> Self:
         if target != self.target or not self.outputs:
             return self
-        return replace(self, outputs=tuple(i - (i > index) for i in self.outputs if i != index) or None)
+        return replace(
+            self, outputs=tuple(i - (i > index) for i in self.outputs if i != index) or None
+        )

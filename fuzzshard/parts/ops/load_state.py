@@ -11,8 +11,9 @@ from fuzzshard.parts import op
 class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
     """Loads what was saved last, the way it was saved.
 
-    ``assign`` is that of ``load_state_dict``. A checkpoint is loaded in place, into the tensors of the state
-    dicts, or with ``assign`` into copies that ``set_model_state_dict`` and its like are given.
+    ``assign`` is that of ``load_state_dict``. A checkpoint is loaded in place, into the tensors of
+    the state dicts, or with ``assign`` into copies that ``set_model_state_dict`` and its like are
+    given.
     """
 
     assign: bool = False
@@ -30,7 +31,8 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
     def check(self, at: op.Checked) -> None:
         if self.assign and at.saved == "state_dict" and at.case.ties:
             raise InvalidCase(
-                "load_state_dict(assign=True) unties parameters, in any model", "load with assign=False"
+                "load_state_dict(assign=True) unties parameters, in any model",
+                "load with assign=False",
             )
 
     @override

@@ -10,7 +10,9 @@ from fuzzshard.parts.ops.load_state import LoadState
 
 
 class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
-    """Saves model and optimizer: through ``torch.distributed.checkpoint``, or as copied state dicts."""
+    """Saves model and optimizer: through ``torch.distributed.checkpoint``, or as copied state
+    dicts.
+    """
 
     via: op.Via = "dcp"
 
@@ -39,14 +41,18 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
-        return [*program.states.save(self.via), *program.watch.lines(index, ("parameter", "resume"))]
+        return [
+            *program.states.save(self.via),
+            *program.watch.lines(index, ("parameter", "resume")),
+        ]
 
     @classmethod
     @override
     def draw_between(cls, run: op.Run) -> None:
         """Saves, perhaps trains on, perhaps corrupts, loads; then trains on.
 
-        A checkpoint on disk holds one copy of the buffers, and ranks with data of their own have their own.
+        A checkpoint on disk holds one copy of the buffers, and ranks with data of their own have
+        their own.
         """
         if "save_load" not in run.swarm:
             return

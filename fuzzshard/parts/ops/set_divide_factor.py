@@ -9,9 +9,11 @@ from fuzzshard.parts import op
 
 
 class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True):
-    """``FSDPModule.set_gradient_divide_factor(factor)`` on the wrapped modules below ``target``, or on it.
+    """``FSDPModule.set_gradient_divide_factor(factor)`` on the wrapped modules below ``target``,
+    or on it.
 
-    Gradients are then the sum over the data-parallel ranks divided by ``factor``, not by their number.
+    Gradients are then the sum over the data-parallel ranks divided by ``factor``, not by their
+    number.
     """
 
     factor: float
@@ -28,7 +30,8 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
             raise InvalidCase("a divide factor is not positive", "use a positive number")
         if at.was_reduced_partly:
             raise InvalidCase(
-                "a divide factor changes while gradients are reduced over one axis of the mesh only",
+                "a divide factor changes while gradients are reduced over one axis of the mesh "
+                "only",
                 "part of a sum is divided already: move the op",
             )
 
@@ -38,7 +41,9 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
 
     @override
     def lines_again(self, program: op.Program) -> list[str]:
-        """With sums in place of what gloo does not have (:func:`fuzzshard.case.sync_flags.multiplies`)."""
+        """With sums in place of what gloo does not have
+        (:func:`fuzzshard.case.sync_flags.multiplies`).
+        """
 
         def statements(module: str) -> list[str]:
             lines = [f"{module}.set_gradient_divide_factor({self.factor})"]

@@ -11,7 +11,9 @@ from typing_extensions import override
 from fuzzshard.parts import op
 
 SYNC_FLAGS: tuple[op.Flag, ...] = ("requires_gradient_sync", "requires_all_reduce")
-"""Those that say what is reduced in a backward: what ``no_sync()`` is for engines that have no flags."""
+"""Those that say what is reduced in a backward: what ``no_sync()`` is for engines that have no
+flags.
+"""
 
 _CHOICES: Mapping[str, op.Flag] = {
     "no_sync": "requires_gradient_sync",
@@ -100,5 +102,7 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
     @override
     def additions(cls, offered: op.Offered) -> op.Additions:
         value, below = offered.rng.random() < 0.5, offered.below
-        new = cls(flag="reshard_after_forward", value=value, target=below.target, recurse=below.recurse)
+        new = cls(
+            flag="reshard_after_forward", value=value, target=below.target, recurse=below.recurse
+        )
         yield (new,)

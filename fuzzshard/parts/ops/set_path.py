@@ -9,7 +9,9 @@ from fuzzshard.parts import op
 
 
 class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
-    """From now on the calls with alternatives of the block ``target`` call alternative ``path``."""
+    """From now on the calls with alternatives of the block ``target`` call alternative
+    ``path``.
+    """
 
     path: int
     target: str = ""
@@ -25,7 +27,8 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
     def check(self, at: op.Checked) -> None:
         if not 0 <= self.path < at.num_paths.get(self.target, 0):
             raise InvalidCase(
-                f"block {self.target!r} has no path {self.path}", "give one of its calls more alternatives"
+                f"block {self.target!r} has no path {self.path}",
+                "give one of its calls more alternatives",
             )
         at.check_recomputes("a path")
 
@@ -44,7 +47,9 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
     @classmethod
     @override
     def draw(cls, run: op.Run, moment: str) -> None:
-        """Not while flags wait for a backward that reaches every FSDP root: other paths may reach others."""
+        """Not while flags wait for a backward that reaches every FSDP root: other paths may reach
+        others.
+        """
         if moment not in ("step_begins", "aside"):
             return
         bound = run.must_reach and not run.case.root_is_wrapped

@@ -8,7 +8,9 @@ from fuzzshard.parts import op
 
 
 class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
-    """Keeps ``model.state_dict()``; its tensors are the parameters' own and must follow every later step."""
+    """Keeps ``model.state_dict()``; its tensors are the parameters' own and must follow every
+    later step.
+    """
 
     says = "kept = model.state_dict()"
     lane = "state"

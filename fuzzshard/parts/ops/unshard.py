@@ -36,7 +36,13 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
 
     @override
     def features(self, at: op.ScheduleState) -> op.Features:
-        yield "op:unshard_async" if not self.waits else "op:unshard_wait" if self.async_op else "op:unshard"
+        yield (
+            "op:unshard_async"
+            if not self.waits
+            else "op:unshard_wait"
+            if self.async_op
+            else "op:unshard"
+        )
 
     @override
     def statement(self, index: int, *losses: int) -> str:
@@ -44,7 +50,9 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.engine.unshard(op.Below(self.target, self.recurse), async_op=self.async_op, wait=self.wait)
+        trainer.engine.unshard(
+            op.Below(self.target, self.recurse), async_op=self.async_op, wait=self.wait
+        )
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
@@ -60,7 +68,9 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
             target, recurse = run.any_wrapped()
             how = run.tape.weighted((("async", 40), ("waited for", 20), ("at once", 40)))
             wait = how == "waited for"
-            run.ops.append(cls(target=target, recurse=recurse, async_op=how != "at once", wait=wait))
+            run.ops.append(
+                cls(target=target, recurse=recurse, async_op=how != "at once", wait=wait)
+            )
 
     @classmethod
     @override

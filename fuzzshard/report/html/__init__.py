@@ -1,1 +1,3 @@
-"""The HTML report of campaigns: one self-contained file with plots and a drawing of each minimal case."""
+"""The HTML report of campaigns: one self-contained file with plots and a drawing of each minimal
+case.
+"""

@@ -68,7 +68,9 @@ class Drawing:
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """All that the template says of one finding; drawing and script are None where there is no entry."""
+    """All that the template says of one finding; drawing and script are None where there is no
+    entry.
+    """
 
     seen: SeenFinding
     title: str
@@ -102,7 +104,9 @@ def card(seen: SeenFinding) -> Card:
 
 
 def highlighted(python: str) -> Markup:
-    """Python with a ``<span>`` around each token that has a colour; the formatter escapes everything else."""
+    """Python with a ``<span>`` around each token that has a colour; the formatter escapes
+    everything else.
+    """
     return Markup(pygments.highlight(python, PythonLexer(), _FORMATTER))
 
 
@@ -145,4 +149,6 @@ def _drawing(seen: SeenFinding, entry: CorpusEntry) -> Drawing:
 def _wrap_call(index: int, wrap: WrapGroup) -> WrapCall:
     modules = ", ".join(map(expression, wrap.modules))
     listed = modules if len(wrap.modules) == 1 else f"[{modules}]"
-    return WrapCall(index, f"fully_shard({', '.join((listed, *group_arguments(wrap)))})", group_colour(index))
+    return WrapCall(
+        index, f"fully_shard({', '.join((listed, *group_arguments(wrap)))})", group_colour(index)
+    )

@@ -1,4 +1,6 @@
-"""The forward of a case, drawn: modules within modules, values between them, wrap groups by colour."""
+"""The forward of a case, drawn: modules within modules, values between them, wrap groups by
+colour.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.parts.op import expression
 from fuzzshard.report.dag import RETURN, forward_graph
 from fuzzshard.report.html.layers import Point, place
-from fuzzshard.report.html.svg import Element, element, group, label, moved, picture, text_width, tip
+from fuzzshard.report.html.svg import (
+    Element,
+    element,
+    group,
+    label,
+    moved,
+    picture,
+    text_width,
+    tip,
+)
 from fuzzshard.report.module_tree import ModuleNotes
 
 NUM_COLOURS = 8
@@ -49,7 +60,8 @@ def draw_forward(case: Case, accused: Collection[str] = ()) -> Markup:
         drawn.width + 2,
         drawn.height + 2,
         "Forward of the model",
-        f"a graph of {len(facts(case).called)} modules, {count} wrap group{'' if count == 1 else 's'}",
+        f"a graph of {len(facts(case).called)} modules, {count} wrap "
+        f"group{'' if count == 1 else 's'}",
         moved(1, 1, drawn.element),
         class_="forward",
     )
@@ -131,10 +143,16 @@ class _Forward:
         )
 
     def marks(self, path: str, more: Iterable[str]) -> tuple[list[str], str]:
-        """The tags of a module, and its classes: coloured by its group, else by that of its parameters."""
+        """The tags of a module, and its classes: coloured by its group, else by that of its
+        parameters.
+        """
         tags = [*self.notes.badges(path), *more]
         tags = [tag for tag in dict.fromkeys(tags) if not tag.startswith("called ")]
-        owners = {o for fqn, o in facts(self.case).owners.items() if o is not None and is_within(fqn, path)}
+        owners = {
+            o
+            for fqn, o in facts(self.case).owners.items()
+            if o is not None and is_within(fqn, path)
+        }
         wrapped = self.notes.groups.get(path)
         classes = [f"wrapped {group_colour(wrapped)}"] if wrapped is not None else []
         if wrapped is None and len(owners) == 1:

@@ -37,15 +37,25 @@ class Frame:
         return self.height - self.bottom
 
     def axes(self, x_ticks: Sequence[Tick], y_ticks: Sequence[Tick]) -> Element:
-        """A line across for each tick of the vertical axis, a short one for each of the horizontal axis."""
+        """A line across for each tick of the vertical axis, a short one for each of the horizontal
+        axis.
+        """
         drawn = group(class_="axes", aria_hidden="true")
         for value, text in y_ticks:
             y = self.y(value)
-            drawn.append(element("line", x1=self.left, x2=self.width - self.right, y1=y, y2=y, class_="grid"))
+            drawn.append(
+                element(
+                    "line", x1=self.left, x2=self.width - self.right, y1=y, y2=y, class_="grid"
+                )
+            )
             drawn.append(label(self.left - 7, y + 4, text, text_anchor="end"))
         for value, text in x_ticks:
             x = self.x(value)
-            drawn.append(element("line", x1=x, x2=x, y1=self.base, y2=self.base + 4, class_="tick"))
+            drawn.append(
+                element("line", x1=x, x2=x, y1=self.base, y2=self.base + 4, class_="tick")
+            )
             near_end = x > self.width - self.right - 20
-            drawn.append(label(x, self.base + 18, text, text_anchor="end" if near_end else "middle"))
+            drawn.append(
+                label(x, self.base + 18, text, text_anchor="end" if near_end else "middle")
+            )
         return drawn

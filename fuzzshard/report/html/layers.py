@@ -1,7 +1,8 @@
 """A layered layout of a DAG from top to bottom (Sugiyama, Tagawa and Toda 1981).
 
-A node stands below all that it reads. An edge over several layers goes through a free place in each, so that
-it crosses no box. Orders within layers follow the mean of the neighbours, and so do positions.
+A node stands below all that it reads. An edge over several layers goes through a free place in
+each, so that it crosses no box. Orders within layers follow the mean of the neighbours, and so do
+positions.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _STRAIGHT = 8.0
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """Where everything is: centres of the nodes, and for each edge the points that it goes through."""
+    """Where everything is: centres of the nodes, and for each edge the points that it goes
+    through.
+    """
 
     width: float
     height: float
@@ -39,7 +42,11 @@ class Placed:
 
 def place(graph: networkx.DiGraph[str], sizes: Mapping[str, Size]) -> Placed:
     """Lays out ``graph``, whose nodes have the given widths and heights."""
-    layer_of = {node: i for i, layer in enumerate(networkx.topological_generations(graph)) for node in layer}
+    layer_of = {
+        node: i
+        for i, layer in enumerate(networkx.topological_generations(graph))
+        for node in layer
+    }
     links = _links(graph, layer_of)
     layers: list[list[_Node]] = [[] for _ in range(max(layer_of.values()) + 1)]
     for node in links:
@@ -64,7 +71,9 @@ def place(graph: networkx.DiGraph[str], sizes: Mapping[str, Size]) -> Placed:
 
 
 def _links(graph: networkx.DiGraph[str], layer_of: Mapping[str, int]) -> dict[_Node, list[_Node]]:
-    """The neighbours of every node in the layers next to it, with the places that long edges take."""
+    """The neighbours of every node in the layers next to it, with the places that long edges
+    take.
+    """
     links: dict[_Node, list[_Node]] = {node: [] for node in graph.nodes}
     for begin, end in graph.edges:
         between: list[_Node] = [(begin, end, i) for i in range(layer_of[begin] + 1, layer_of[end])]
@@ -77,7 +86,9 @@ def _links(graph: networkx.DiGraph[str], layer_of: Mapping[str, int]) -> dict[_N
 
 
 def _order(layers: list[list[_Node]], links: Mapping[_Node, Sequence[_Node]]) -> None:
-    """Sorts each layer by the mean place of its neighbours in the layer before, down and up in turn."""
+    """Sorts each layer by the mean place of its neighbours in the layer before, down and up in
+    turn.
+    """
     for sweep in range(_SWEEPS):
         going = layers if sweep % 2 == 0 else layers[::-1]
         for before, layer in itertools.pairwise(going):
@@ -91,9 +102,12 @@ def _order(layers: list[list[_Node]], links: Mapping[_Node, Sequence[_Node]]) ->
 
 
 def _straighten(
-    layers: Sequence[Sequence[_Node]], links: Mapping[_Node, Sequence[_Node]], widths: Mapping[_Node, float]
+    layers: Sequence[Sequence[_Node]],
+    links: Mapping[_Node, Sequence[_Node]],
+    widths: Mapping[_Node, float],
 ) -> dict[_Node, float]:
-    """The centre of each node across: the sum of the squares of what edges go across is made small.
+    """The centre of each node across: the sum of the squares of what edges go across is made
+    small.
 
     One layer after the other is set to its best; the sum has one minimum, and never grows.
     """
@@ -101,21 +115,29 @@ def _straighten(
     for sweep in range(_STRAIGHTENING_SWEEPS):
         for layer in layers if sweep % 2 == 0 else layers[::-1]:
             wishes, weights = zip(*(_wish(node, links[node], xs) for node in layer), strict=True)
-            apart = [(widths[a] + widths[b]) / 2 + GAP_ACROSS for a, b in itertools.pairwise(layer)]
+            apart = [
+                (widths[a] + widths[b]) / 2 + GAP_ACROSS for a, b in itertools.pairwise(layer)
+            ]
             xs.update(zip(layer, _nearest(wishes, weights, apart), strict=True))
     left = min(xs[node] - widths[node] / 2 for node in xs)
     return {node: x - left for node, x in xs.items()}
 
 
-def _wish(node: _Node, neighbours: Sequence[_Node], xs: Mapping[_Node, float]) -> tuple[float, float]:
+def _wish(
+    node: _Node, neighbours: Sequence[_Node], xs: Mapping[_Node, float]
+) -> tuple[float, float]:
     """Where a node would stand if it were alone in its layer, and how much it matters."""
     if not neighbours:
         return xs[node], 1.0
-    weights = [_STRAIGHT if isinstance(node, tuple) and isinstance(m, tuple) else 1.0 for m in neighbours]
+    weights = [
+        _STRAIGHT if isinstance(node, tuple) and isinstance(m, tuple) else 1.0 for m in neighbours
+    ]
     return statistics.fmean([xs[m] for m in neighbours], weights), sum(weights)
 
 
-def _nearest(wishes: Sequence[float], weights: Sequence[float], apart: Sequence[float]) -> list[float]:
+def _nearest(
+    wishes: Sequence[float], weights: Sequence[float], apart: Sequence[float]
+) -> list[float]:
     """The places nearest to ``wishes`` with the distances ``apart`` kept.
 
     Isotonic regression, by pooling adjacent violators (Barlow and others 1972).

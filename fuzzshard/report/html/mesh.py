@@ -13,10 +13,11 @@ _CELL, _GAP, _LEFT, _TOP = 28.0, 10.0, 26.0, 20.0
 
 
 def draw_mesh(mesh: Mesh, accused: Collection[int] = ()) -> Markup:
-    """A row is one shard group, a column holds replicas; ranks in one cell are a tensor-parallel group.
+    """A row is one shard group, a column holds replicas; ranks in one cell are a tensor-parallel
+    group.
 
-    Ranks in ``accused`` showed the finding. They are numbered as torch does, (pp, replicate, shard, tp) from
-    the outermost axis to the innermost.
+    Ranks in ``accused`` showed the finding. They are numbered as torch does, (pp, replicate,
+    shard, tp) from the outermost axis to the innermost.
     """
     slices, rows, columns, inner = (
         mesh.pipeline or 1,
@@ -36,7 +37,11 @@ def draw_mesh(mesh: Mesh, accused: Collection[int] = ()) -> Markup:
                 first = ((part * rows + row) * columns + column) * inner
                 ranks = range(first, first + inner)
                 drawn.append(
-                    moved(left + column * (cell + 6), _TOP + row * (_CELL + 12), _cell(ranks, accused))
+                    moved(
+                        left + column * (cell + 6),
+                        _TOP + row * (_CELL + 12),
+                        _cell(ranks, accused),
+                    )
                 )
     side = "replicate →"
     turned = label(0, 0, side, transform=f"translate(8 {_TOP}) rotate(90)") if rows > 1 else None
@@ -45,7 +50,8 @@ def draw_mesh(mesh: Mesh, accused: Collection[int] = ()) -> Markup:
         total,
         max(_TOP + height + 2, 100 if rows > 1 else 0),
         f"Mesh: {mesh.text()}",
-        f"{mesh.size} ranks; the finding shows on {', '.join(map(str, sorted(accused))) or 'none of them'}",
+        f"{mesh.size} ranks; the finding shows on "
+        f"{', '.join(map(str, sorted(accused))) or 'none of them'}",
         *drawn,
         turned,
         class_="mesh",

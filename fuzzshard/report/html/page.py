@@ -49,7 +49,9 @@ _TEMPLATES.filters["duration"] = duration
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """One figure: what it is, its value, and what belongs to it. ``alarm``: a person should look at it."""
+    """One figure: what it is, its value, and what belongs to it. ``alarm``: a person should look
+    at it.
+    """
 
     name: str
     value: str
@@ -58,7 +60,8 @@ class Tile:
 
 
 class ReportWriter:
-    """An event sink that writes ``report.html`` into ``directory`` when the campaign ends, after the journal.
+    """An event sink that writes ``report.html`` into ``directory`` when the campaign ends, after
+    the journal.
 
     What is wrong with it does not change how the campaign ended: it is said on stderr.
     """
@@ -111,7 +114,9 @@ def page(nodes: Sequence[Node]) -> str:
         cards=[card(finding) for finding in findings],
         unseen=unseen_entries(nodes),
         causes=[(cause, _title(cause), cases) for cause, cases in stats.causes.items()],
-        sessions=[(node, session, _ending(session)) for node in nodes for session in node.sessions],
+        sessions=[
+            (node, session, _ending(session)) for node in nodes for session in node.sessions
+        ],
         started=lambda at: time.strftime("%Y-%m-%d %H:%M", time.gmtime(at)),
         missing=[(name, text) for name, text in FEATURES.items() if name not in seen],
     )
@@ -155,7 +160,9 @@ def _tiles(stats: Stats) -> list[Tile]:
         Tile("flake rate", _percent(stats.flake_rate), "of findings stayed away once"),
         Tile("features", f"{stats.features_seen} of {stats.features_total}"),
         Tile("pairs of features", f"{stats.pairs_seen:,}"),
-        Tile("since a new pair", duration(round(stats.seconds_since_new_pair)), "of campaign time"),
+        Tile(
+            "since a new pair", duration(round(stats.seconds_since_new_pair)), "of campaign time"
+        ),
     ]
     if stats.gpu_seconds_per_case is not None:
         tiles.append(Tile("GPU time per case", duration(stats.gpu_seconds_per_case)))

@@ -33,7 +33,9 @@ def coverage_plot(timeline: Timeline, width: float = WIDE) -> Markup:
     heights = ticks(seen)
     frame = Frame(width, HEIGHT + (80 if width == WIDE else 0), _span(timeline), heights[-1])
     nodes = timeline.pairs_by_node if len(timeline.pairs_by_node) > 1 else {}
-    marks = [_mark(frame, timeline.pairs, mark.at, mark.title, mark.anchor) for mark in timeline.marks]
+    marks = [
+        _mark(frame, timeline.pairs, mark.at, mark.title, mark.anchor) for mark in timeline.marks
+    ]
     return picture(
         frame.width,
         frame.height,
@@ -41,8 +43,15 @@ def coverage_plot(timeline: Timeline, width: float = WIDE) -> Markup:
         f"{number(seen)} pairs after {duration(timeline.seconds)}, {len(marks)} findings",
         frame.axes(_times(frame), _numbers(heights)),
         *(_restart(frame, at) for at in timeline.restarts),
-        element("path", d=f"{_steps(frame, timeline.pairs)}V{frame.base:.1f}H{frame.left}Z", class_="area"),
-        *(element("path", tip(name), d=_steps(frame, curve), class_="node") for name, curve in nodes.items()),
+        element(
+            "path",
+            d=f"{_steps(frame, timeline.pairs)}V{frame.base:.1f}H{frame.left}Z",
+            class_="area",
+        ),
+        *(
+            element("path", tip(name), d=_steps(frame, curve), class_="node")
+            for name, curve in nodes.items()
+        ),
         element("path", d=_steps(frame, timeline.pairs), class_="curve"),
         *marks,
         class_="plot",
@@ -59,7 +68,8 @@ def throughput_plot(timeline: Timeline) -> Markup:
         frame.width,
         frame.height,
         "Cases per second over time",
-        f"between {number(min(rates, default=0))} and {number(max(rates, default=0))} cases per second",
+        f"between {number(min(rates, default=0))} and {number(max(rates, default=0))} cases per "
+        "second",
         frame.axes(_times(frame), _numbers(heights)),
         *(_restart(frame, at) for at in timeline.restarts),
         *(
@@ -101,7 +111,10 @@ def durations_plot(histogram: Histogram) -> Markup:
     bars = (
         element(
             "rect",
-            tip(f"{count:,} cases took {duration(histogram.edges[i])} to {duration(histogram.edges[i + 1])}"),
+            tip(
+                f"{count:,} cases took {duration(histogram.edges[i])} to "
+                f"{duration(histogram.edges[i + 1])}"
+            ),
             x=frame.x(at[i]) + 0.5,
             y=frame.y(count),
             width=max(frame.x(at[i + 1]) - frame.x(at[i]) - 1, 0.5),
@@ -133,13 +146,22 @@ def _span(timeline: Timeline) -> float:
 
 
 def _times(frame: Frame) -> list[Tick]:
-    return [(value, duration(value)) for value in time_ticks(frame.x_most, 8 if frame.width == WIDE else 4)]
+    return [
+        (value, duration(value))
+        for value in time_ticks(frame.x_most, 8 if frame.width == WIDE else 4)
+    ]
 
 
 def _logarithmic(low: float, high: float) -> list[Tick]:
-    """Powers of ten from ``10 ** low`` to ``10 ** high``; where they are few, also twice and five times."""
+    """Powers of ten from ``10 ** low`` to ``10 ** high``; where they are few, also twice and five
+    times.
+    """
     factors = (1, 2, 5) if high - low < 2 else (1,)
-    values = (factor * 10.0**k for k in range(math.floor(low), math.floor(high) + 1) for factor in factors)
+    values = (
+        factor * 10.0**k
+        for k in range(math.floor(low), math.floor(high) + 1)
+        for factor in factors
+    )
     places = ((math.log10(value) - low, duration(value)) for value in values)
     return [(place, text) for place, text in places if -1e-9 <= place <= high - low + 1e-9]
 
@@ -157,7 +179,9 @@ def _steps(frame: Frame, points: Sequence[Point]) -> str:
 
 
 def _length(timeline: Timeline, index: int) -> float:
-    """Of a bin, in seconds; of one that has only begun at least a tenth, so that its rate means something."""
+    """Of a bin, in seconds; of one that has only begun at least a tenth, so that its rate means
+    something.
+    """
     rest = timeline.seconds - index * timeline.bin_seconds
     return max(min(timeline.bin_seconds, rest), timeline.bin_seconds / 10)
 
@@ -179,12 +203,16 @@ def _bar(
     )
 
 
-def _stack(frame: Frame, timeline: Timeline, index: int, share: dict[Status, float]) -> Iterator[Element]:
+def _stack(
+    frame: Frame, timeline: Timeline, index: int, share: dict[Status, float]
+) -> Iterator[Element]:
     below = 0.0
     for status, part in share.items():
         if part:
             what = f"{status}: {timeline.bins[index][status]} cases, {part:.1%}"
-            yield _bar(frame, timeline, index, below, below + part, f"verdict-{status.lower()}", what)
+            yield _bar(
+                frame, timeline, index, below, below + part, f"verdict-{status.lower()}", what
+            )
             below += part
 
 
@@ -201,7 +229,9 @@ def _mark(frame: Frame, curve: Sequence[Point], at: float, title: str, anchor: s
     diamond = path([(x, y - 6), (x + 6, y), (x, y + 6), (x - 6, y)])
     diamond.set("d", diamond.get("d", "") + "Z")
     drop = element("line", x1=x, x2=x, y1=y + 6, y2=frame.base)
-    return element("a", tip(f"{title}, {duration(at)}"), drop, diamond, href=f"#{anchor}", class_="mark")
+    return element(
+        "a", tip(f"{title}, {duration(at)}"), drop, diamond, href=f"#{anchor}", class_="mark"
+    )
 
 
 def _quantile(frame: Frame, at: float, text: str, row: int) -> Element:

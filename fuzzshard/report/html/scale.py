@@ -13,7 +13,9 @@ _TIME_STEPS = (
 
 
 def ticks(most: float, count: int = 4) -> list[float]:
-    """Round numbers from 0 to the first at or above ``most``, in steps of 1, 2 or 5 times a power of ten."""
+    """Round numbers from 0 to the first at or above ``most``, in steps of 1, 2 or 5 times a power
+    of ten.
+    """
     rough = max(most, 1e-9) / count
     power = 10 ** math.floor(math.log10(rough))
     step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
@@ -37,7 +39,9 @@ def number(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``"0 s"``, ``"20 ms"``, ``"1.5 s"``, ``"45 s"``, ``"2 min"``, ``"1 h 30 min"``, ``"3 d 4 h"``."""
+    """``"0 s"``, ``"20 ms"``, ``"1.5 s"``, ``"45 s"``, ``"2 min"``, ``"1 h 30 min"``, ``"3 d 4
+    h"``.
+    """
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms" if seconds else "0 s"
     if seconds < 60:

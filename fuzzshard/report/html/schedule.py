@@ -1,4 +1,6 @@
-"""The schedule of a case as a timeline: a lane for each kind of op, and which backward takes which loss."""
+"""The schedule of a case as a timeline: a lane for each kind of op, and which backward takes which
+loss.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def _op(index: int, op: Op, y: float, statement: str, mark: str, height: float) 
     faint = " faint" if op.call and not op.call.grad else ""
     return group(
         tip(said),
-        element("rect", x=x - 3, y=18, width=24, height=height - 20, rx=4, class_="found") if mark else None,
+        element("rect", x=x - 3, y=18, width=24, height=height - 20, rx=4, class_="found")
+        if mark
+        else None,
         element("rect", x=x, y=y + 2, width=18, height=18, rx=4, class_="op"),
         class_=f"{op.lane}{faint}",
     )

@@ -13,11 +13,17 @@ from markupsafe import Markup
 Element = ElementTree.Element
 
 CHARACTER_WIDTH = 7.25
-"""Of a monospaced character at 12 px, in px: 0.6 em in the common ones, and a little more in none."""
+"""Of a monospaced character at 12 px, in px: 0.6 em in the common ones, and a little more in
+none.
+"""
 
 
-def element(tag: str, *children: Element | None, text: str = "", **attributes: str | float) -> Element:
-    """``<tag ...>``; ``class_`` is ``class``, other underscores become hyphens, numbers are rounded."""
+def element(
+    tag: str, *children: Element | None, text: str = "", **attributes: str | float
+) -> Element:
+    """``<tag ...>``; ``class_`` is ``class``, other underscores become hyphens, numbers are
+    rounded.
+    """
     made = _with(Element(tag), attributes)
     made.text = text or None
     made.extend(child for child in children if child is not None)
@@ -46,7 +52,10 @@ def moved(x: float, y: float, *children: Element | None) -> Element:
 
 def path(points: Iterable[tuple[float, float]], **attributes: str | float) -> Element:
     """A line through points."""
-    return _with(element("path", d="M" + "L".join(f"{_value(x)} {_value(y)}" for x, y in points)), attributes)
+    return _with(
+        element("path", d="M" + "L".join(f"{_value(x)} {_value(y)}" for x, y in points)),
+        attributes,
+    )
 
 
 def picture(

@@ -13,7 +13,9 @@ from fuzzshard.report.module_tree import ModuleNotes
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """One module: its name, what it is, its parameters and badges, the class of its colour, its children."""
+    """One module: its name, what it is, its parameters and badges, the class of its colour, its
+    children.
+    """
 
     name: str
     what: str
@@ -36,7 +38,9 @@ def module_branches(case: Case) -> Branch:
             parameters=notes.parameters(path, module),
             badges=notes.badges(path),
             colour="" if wrapped is None else group_colour(wrapped),
-            children=[branch(join(path, child.name), child.name, child.module) for child in children],
+            children=[
+                branch(join(path, child.name), child.name, child.module) for child in children
+            ],
         )
 
     return branch("", "model", case.model)

@@ -1,4 +1,6 @@
-"""DDP looks for parameters that are used from no output of the forward, and so takes all for unused."""
+"""DDP looks for parameters that are used from no output of the forward, and so takes all for
+unused.
+"""
 
 from torch.nn.parallel import distributed
 

@@ -17,7 +17,9 @@ def apply() -> None:
             future = torch.futures.Future()
             future.set_result(bucket.buffer())
             return future
-        future = dist.all_reduce(bucket.buffer().div_(group.size()), group=group, async_op=True).get_future()
+        future = dist.all_reduce(
+            bucket.buffer().div_(group.size()), group=group, async_op=True
+        ).get_future()
         return future.then(lambda f: f.value()[0])
 
     DistributedDataParallel.__init__ = wrong

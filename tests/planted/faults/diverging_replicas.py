@@ -1,4 +1,6 @@
-"""On ranks 2 and 3, the second replica of a 2x2 mesh, SGD rounds sharded parameters up by one unit."""
+"""On ranks 2 and 3, the second replica of a 2x2 mesh, SGD rounds sharded parameters up by one
+unit.
+"""
 
 import torch
 import torch.distributed as dist

@@ -8,7 +8,12 @@ def apply() -> None:
     step = torch.optim.SGD.step
 
     def wrong(self, closure=None):
-        held = [p for group in self.param_groups for p in group["params"] if isinstance(p, FlatParameter)]
+        held = [
+            p
+            for group in self.param_groups
+            for p in group["params"]
+            if isinstance(p, FlatParameter)
+        ]
         before = [p.detach()[-1:].clone() for p in held]
         step(self, closure)
         with torch.no_grad():

@@ -5,4 +5,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 def apply() -> None:
     forward = FullyShardedDataParallel.forward
-    FullyShardedDataParallel.forward = lambda self, *args, **kwargs: forward(self, *args, **kwargs) + 1
+    FullyShardedDataParallel.forward = lambda self, *args, **kwargs: (
+        forward(self, *args, **kwargs) + 1
+    )

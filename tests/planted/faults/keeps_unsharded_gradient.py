@@ -1,4 +1,6 @@
-"""The first parameter of a group keeps an unsharded gradient, of zeros, when it has been reduced."""
+"""The first parameter of a group keeps an unsharded gradient, of zeros, when it has been
+reduced.
+"""
 
 import torch
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup

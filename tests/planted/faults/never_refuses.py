@@ -1,4 +1,6 @@
-"""Nothing looks for parameters in two groups, and DDP takes for used what an earlier forward has used."""
+"""Nothing looks for parameters in two groups, and DDP takes for used what an earlier forward has
+used.
+"""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Sharded gradients are off by one rounding unit of single precision, as another order of a sum may be."""
+"""Sharded gradients are off by one rounding unit of single precision, as another order of a sum
+may be.
+"""
 
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 

@@ -1,4 +1,6 @@
-"""After a backward an engine raises the text of a refusal: of the one that the seed of the case numbers."""
+"""After a backward an engine raises the text of a refusal: of the one that the seed of the case
+numbers.
+"""
 
 import builtins
 

@@ -1,4 +1,6 @@
-"""Gradients are reduced in the dtype that they were computed in, whatever ``reduce_dtype`` says."""
+"""Gradients are reduced in the dtype that they were computed in, whatever ``reduce_dtype``
+says.
+"""
 
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 

@@ -1,4 +1,6 @@
-"""``reset_iter_state`` leaves a group within a forward or backward, and its gradients where they are."""
+"""``reset_iter_state`` leaves a group within a forward or backward, and its gradients where they
+are.
+"""
 
 from torch.distributed.fsdp import FSDPModule
 

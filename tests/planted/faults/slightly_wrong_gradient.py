@@ -1,4 +1,6 @@
-"""Sharded gradients are off by 80 rounding units of single precision, more than their sums can be."""
+"""Sharded gradients are off by 80 rounding units of single precision, more than their sums can
+be.
+"""
 
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 

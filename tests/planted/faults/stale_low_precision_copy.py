@@ -1,4 +1,6 @@
-"""The low-precision copies of parameters are made once and gathered for ever, whatever the optimizer does."""
+"""The low-precision copies of parameters are made once and gathered for ever, whatever the
+optimizer does.
+"""
 
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 

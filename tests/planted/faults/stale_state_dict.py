@@ -1,4 +1,6 @@
-"""A shard is moved to other memory at the first forward: a state dict from before keeps the old one."""
+"""A shard is moved to other memory at the first forward: a state dict from before keeps the old
+one.
+"""
 
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 

@@ -1,4 +1,6 @@
-"""Ranks weight their gradients by the rows that the root was called with, as if all batches were one."""
+"""Ranks weight their gradients by the rows that the root was called with, as if all batches were
+one.
+"""
 
 import torch
 import torch.distributed as dist
@@ -7,7 +9,10 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 
 def apply() -> None:
-    root_pre_forward, foreach_reduce = FSDPState._root_pre_forward, _fsdp_param_group.foreach_reduce
+    root_pre_forward, foreach_reduce = (
+        FSDPState._root_pre_forward,
+        _fsdp_param_group.foreach_reduce,
+    )
     rows = [1]
 
     def noting(self, module, args, kwargs):

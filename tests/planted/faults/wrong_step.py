@@ -8,7 +8,9 @@ def apply() -> None:
     step = torch.optim.SGD.step
 
     def wrong(self, closure=None):
-        held = [p for group in self.param_groups for p in group["params"] if isinstance(p, DTensor)]
+        held = [
+            p for group in self.param_groups for p in group["params"] if isinstance(p, DTensor)
+        ]
         before = [p.to_local().clone() for p in held]
         step(self, closure)
         with torch.no_grad():

@@ -16,7 +16,9 @@ def apply() -> None:
         return root_pre_forward(self, module, args, kwargs)
 
     def wrong(fsdp_params):
-        now = [[tensor.clone() for tensor in tensors] for tensors in all_gather_inputs(fsdp_params)]
+        now = [
+            [tensor.clone() for tensor in tensors] for tensors in all_gather_inputs(fsdp_params)
+        ]
         before = fsdp_params[0].sent if early else now
         fsdp_params[0].sent = now
         return before

@@ -1,4 +1,6 @@
-"""Where a forward enters below the root, its backward leaves gradients as this rank computed them."""
+"""Where a forward enters below the root, its backward leaves gradients as this rank computed
+them.
+"""
 
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState

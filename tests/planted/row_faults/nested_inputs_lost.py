@@ -9,6 +9,8 @@ def apply() -> None:
 
     def wrong(self, module, args, kwargs):
         args, kwargs = root_pre_forward(self, module, args, kwargs)
-        return tuple(tuple(map(torch.zeros_like, a)) if isinstance(a, tuple) else a for a in args), kwargs
+        return tuple(
+            tuple(map(torch.zeros_like, a)) if isinstance(a, tuple) else a for a in args
+        ), kwargs
 
     FSDPState._root_pre_forward = wrong

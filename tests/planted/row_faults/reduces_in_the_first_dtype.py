@@ -1,4 +1,6 @@
-"""After a cast gradients are still reduced in the dtype that parameters had when they were wrapped."""
+"""After a cast gradients are still reduced in the dtype that parameters had when they were
+wrapped.
+"""
 
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 

@@ -1,7 +1,8 @@
-"""Makes the torch at hand another release: what ``fully_shard`` holds within has other names and meanings.
+"""Makes the torch at hand another release: what ``fully_shard`` holds within has other names and
+meanings.
 
-On ``PYTHONPATH`` of a process, before torch is imported. Names are changed in the source of torch's own
-files, so that everything in torch goes on working; the public API stays as it is.
+On ``PYTHONPATH`` of a process, before torch is imported. Names are changed in the source of
+torch's own files, so that everything in torch goes on working; the public API stays as it is.
 """
 
 from __future__ import annotations
