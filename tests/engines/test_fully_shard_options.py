@@ -122,13 +122,18 @@ TOLD: dict[str, Case] = {
     ),
     "an embedding that is not unsharded in backward": make_case(
         EMBEDDED,
-        wrap=(WrapGroup(("e",), communication=("no_backward_unshard",)), *groups("b", ROOT)),
+        wrap=(
+            WrapGroup(modules=("e",), communication=("no_backward_unshard",)),
+            *groups("b", ROOT),
+        ),
         inputs=IDS,
     ),
     "an embedding sharded to a smaller mesh and not unsharded in backward": make_case(
         EMBEDDED,
         wrap=(
-            WrapGroup(("e",), communication=("no_backward_unshard",), reshard_after_forward=2),
+            WrapGroup(
+                modules=("e",), communication=("no_backward_unshard",), reshard_after_forward=2
+            ),
             *groups("b", ROOT),
         ),
         inputs=IDS, mesh=4,
