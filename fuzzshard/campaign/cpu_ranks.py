@@ -9,10 +9,14 @@ from contextlib import AbstractContextManager
 
 from fuzzshard.campaign.control import Control, ControlledWorld
 from fuzzshard.campaign.explain import MendableWorld
+from fuzzshard.campaign.judge import Runner
 from fuzzshard.world.config import WorldConfig
 
 StartCpu = Callable[[int], AbstractContextManager[Sequence[MendableWorld]]]
 """Starts worlds of so many CPU ranks."""
+
+StartRunners = Callable[[int], AbstractContextManager[Sequence[Runner]]]
+"""The same, for what runs cases on them."""
 
 
 def cpu_ranks(
@@ -34,3 +38,14 @@ def cpu_ranks(
             yield [ControlledWorld(world, control) for world in started]
 
     return start
+
+
+def run_by(runner: Callable[[MendableWorld], Runner], start: StartCpu) -> StartRunners:
+    """Starts the worlds of ``start``, each run by its ``runner``."""
+
+    @contextlib.contextmanager
+    def started(size: int) -> Iterator[Sequence[Runner]]:
+        with start(size) as worlds:
+            yield [runner(world) for world in worlds]
+
+    return started

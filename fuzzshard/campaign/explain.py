@@ -159,6 +159,21 @@ def unknown_only(
     return lambda other: OnBoth(other, mends, strict=strict)
 
 
+def unknown_part(
+    world: MendableWorld, case: Case, stock: Verdict, mends: tuple[str, ...]
+) -> tuple[Verdict, Callable[[MendableWorld], Runner]]:
+    """What to shrink of a ``case`` that shows ``stock`` on torch as it is, and how to run it.
+
+    What fails with ``mends`` too is no known bug, and stays none (:func:`unknown_only`). What they
+    cure is one, and is shrunk on torch as it is.
+    """
+    mended = judge(OnMends(world, mends), case) if mends else stock
+    if not _fails(mended, stock) or told(mended, mends):
+        mended, mends = stock, ()
+    expected = stock if same_finding(stock, mended) else mended
+    return expected, unknown_only(world, case, expected, mends)
+
+
 def explain(
     world: MendableWorld,
     case: Case,

@@ -4,21 +4,20 @@ again.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
 from fuzzshard.campaign.control import ControlledWorld
-from fuzzshard.campaign.cpu_ranks import StartCpu
+from fuzzshard.campaign.cpu_ranks import run_by
 from fuzzshard.campaign.events import Event, FindingHit, PhaseChanged, SaveFailed
-from fuzzshard.campaign.explain import MendableWorld, known_causes, unknown_only
+from fuzzshard.campaign.explain import known_causes, unknown_only
 from fuzzshard.campaign.finding_events import finding_flaky, finding_found, finding_saved
-from fuzzshard.campaign.judge import Runner, Stopped, judge_clearly
+from fuzzshard.campaign.judge import Stopped, judge_clearly
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Known, cause_of
 from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
 from fuzzshard.campaign.shared import Shared
@@ -189,7 +188,7 @@ class FollowUp:
         """What torch as it is and mended torch show, unless the campaign has no mends."""
         shared = self._shared
         runner = unknown_only(self._world, case, expected, shared.mends)
-        on_cpu = shared.on_cpu and functools.partial(_started, shared.on_cpu, runner)
+        on_cpu = shared.on_cpu and run_by(runner, shared.on_cpu)
         return confirm_and_shrink(
             [runner(self._world)],
             case,
@@ -221,11 +220,3 @@ class FollowUp:
         except Stopped:
             return None
         return fails if self._shared.control.running() else None
-
-
-@contextlib.contextmanager
-def _started(
-    start: StartCpu, runner: Callable[[MendableWorld], Runner], size: int
-) -> Iterator[Sequence[Runner]]:
-    with start(size) as worlds:
-        yield [runner(world) for world in worlds]

@@ -30,7 +30,7 @@ CONFIRM_DEADLINE = 30.0
 slow machine is no hang."""
 SHRINK_BUDGET = Budget(max_evaluations=300, max_seconds=180.0)
 
-StartCpu = Callable[[int], AbstractContextManager[Sequence[Runner]]]
+StartRunners = Callable[[int], AbstractContextManager[Sequence[Runner]]]
 """Starts worlds of so many CPU ranks."""
 
 Keep = Callable[[Case, Verdict, Mapping[str, str]], None]
@@ -73,7 +73,7 @@ def confirm_and_shrink(
     case: Case,
     expected: Verdict,
     *,
-    on_cpu: StartCpu | None = None,
+    on_cpu: StartRunners | None = None,
     emit: Callable[[Event], None] = lambda event: None,
     keep: Keep = lambda case, verdict, info: None,
     runs: int = CONFIRM_RUNS,

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, validators
 
@@ -17,6 +17,7 @@ from fuzzshard.commands.options import (
     Confirm,
     Device,
     Duration,
+    ExtraMends,
     Preload,
     RanksPerDevice,
     world_config,
@@ -41,6 +42,8 @@ def shrink(
     device: Device = "auto",
     world_size: int | None = None,
     ranks_per_device: RanksPerDevice = 1,
+    mends: Literal["both", "off"] = "both",
+    extra_mends: ExtraMends = (),
     preload: Preload = (),
     confirm: Confirm = 3,
     worlds: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1,
@@ -51,7 +54,8 @@ def shrink(
     finding of a bare case file becomes a new entry of the corpus. The smallest
     case so far is always on disk: after Ctrl-C, or when the time is up, the
     same command goes on from there. A finding of CUDA that the CPU shows as well
-    becomes an entry of the CPU.
+    becomes an entry of the CPU. What fails with mends too is no known bug of torch, and
+    stays so while it becomes smaller.
 
     Exit code 0: the result is saved; 3: there is no finding, or another one than
     the entry records, or it did not repeat; 130: interrupted.
@@ -75,6 +79,11 @@ def shrink(
     ranks_per_device
         How many ranks of a world may share a CUDA device, for meshes larger than the node: slower
         by far.
+    mends
+        both: what fails with mends too is shrunk to what fails with and without them; off: torch
+        as it is alone counts.
+    extra_mends
+        A folder with mends of your own, one Python file each; repeat it for several.
     preload
         A Python file that every rank runs first; repeat it for several.
     confirm
@@ -85,15 +94,18 @@ def shrink(
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.control import Control, ControlledWorld
-    from fuzzshard.campaign.cpu_ranks import cpu_ranks
+    from fuzzshard.campaign.cpu_ranks import cpu_ranks, run_by
+    from fuzzshard.campaign.explain import unknown_part
     from fuzzshard.campaign.judge import Stopped
     from fuzzshard.campaign.keep import Keeper
     from fuzzshard.campaign.known import Found
     from fuzzshard.campaign.reduce import SHRINK_BUDGET, confirm_and_shrink
     from fuzzshard.campaign.signals import signals_call
+    from fuzzshard.mending.mend import mends_for
     from fuzzshard.shrink import Budget
     from fuzzshard.world import World, resolve_device
 
+    known_bugs = mends_for(extra=extra_mends) if mends == "both" else ()
     file = only_case(path)
     known = read_entry(file)
     kind, num_devices = resolve_device(device)
@@ -119,13 +131,14 @@ def shrink(
     try:
         with signals_call(control.halt_or_raise), contextlib.ExitStack() as stack:
             started = [stack.enter_context(World(config)) for _ in range(worlds)]
-            runners = [ControlledWorld(world, control) for world in started]
-            case, verdict = _first_seen(runners[0], known)
+            worlds_run = [ControlledWorld(world, control) for world in started]
+            case, verdict = _first_seen(worlds_run[0], known)
             if verdict.status is Status.INFRA:
                 raise InfraError(verdict.message, "run fuzzshard doctor")
             if not verdict.status.is_finding:
                 print(f"no finding to shrink: the case is {verdict.status} here")
                 return EXIT_INCONCLUSIVE
+            verdict, runner = unknown_part(worlds_run[0], case, verdict, known_bugs)
             if known.signature not in ("", verdict.signature):
                 print(
                     f"CHANGED  {path}  {verdict.signature}, was {known.signature}; nothing is "
@@ -135,14 +148,15 @@ def shrink(
             folder = file.parent
             if file.name != CASE_FILE:
                 folder = keeper.save_found(
-                    Found(index=0, case=case, verdict=verdict), runners[0].info
+                    Found(index=0, case=case, verdict=verdict), worlds_run[0].info
                 )
             print(f"shrinking {verdict.signature} in {folder}", flush=True)
+            on_cpu = cpu_ranks(config, World, control, worlds=worlds)
             judged = confirm_and_shrink(
-                runners,
+                [runner(world) for world in worlds_run],
                 case,
                 verdict,
-                on_cpu=cpu_ranks(config, World, control, worlds=worlds),
+                on_cpu=on_cpu and run_by(runner, on_cpu),
                 keep=functools.partial(keeper.save_smaller, folder),
                 runs=confirm,
                 budget=budget,

@@ -18,6 +18,7 @@ from fuzzshard.campaign.explain import (
     judge_explained,
     known_causes,
     unknown_only,
+    unknown_part,
 )
 from fuzzshard.case.case import Case
 from fuzzshard.verdict import Status, Verdict
@@ -232,3 +233,22 @@ def test_what_is_made_of_a_finding_has_to_show_it_where_it_showed(mends: tuple[s
     hidden = unknown_only(runs, make_case(2), SHOWN, mends)(runs)
     assert hidden.run(smaller) == SHOWN
     assert unknown_only(runs, make_case(1), SHOWN, ())(runs) is runs
+
+
+@pytest.mark.parametrize(
+    ("stock", "mended", "expected", "both"),
+    [
+        (SHOWN, PASS, SHOWN, False),
+        (SHOWN, TRIPPED, SHOWN, False),
+        (SHOWN, SHOWN, SHOWN, True),
+        (OTHER, SHOWN, SHOWN, True),
+    ],
+    ids=["cured", "tripped", "shown by both", "hidden by a known bug"],
+)
+def test_what_mends_do_not_cure_is_shrunk_to_what_they_do_not_cure(
+    mends: tuple[str, ...], stock: Verdict, mended: Verdict, expected: Verdict, both: bool
+) -> None:
+    runs = world(lambda on: mended if on else stock)
+    verdict, runner = unknown_part(runs, CASE, stock, mends)
+    assert verdict == expected
+    assert isinstance(runner(runs), OnBoth) is both

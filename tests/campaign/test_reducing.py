@@ -12,9 +12,9 @@ import pytest
 from fake_campaign import PASS, FakeWorld, divergence, make_case
 
 from fuzzshard.campaign.control import Control
-from fuzzshard.campaign.cpu_ranks import cpu_ranks
+from fuzzshard.campaign.cpu_ranks import StartRunners, cpu_ranks
 from fuzzshard.campaign.judge import Runner, Stopped
-from fuzzshard.campaign.reduce import StartCpu, confirm_and_shrink
+from fuzzshard.campaign.reduce import confirm_and_shrink
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.parts.ops import Step
 from fuzzshard.shrink import shrink
@@ -49,7 +49,7 @@ def world(judge: Judge, backend: str = "nccl") -> FakeWorld:
     return fake
 
 
-def cpu(judge: Judge, sizes: list[int]) -> StartCpu:
+def cpu(judge: Judge, sizes: list[int]) -> StartRunners:
     @contextlib.contextmanager
     def start(size: int) -> Iterator[Sequence[Runner]]:
         sizes.append(size)

@@ -390,7 +390,7 @@ def test_shrink_replaces_an_entry_by_its_smaller_form(
 ) -> None:
     folder = save(tmp_path)
     judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
-    assert fuzzshard("shrink", folder, "--device", "cpu") == 0
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == 0
     entry = read_entry(folder / "case.json")
     assert len(codec.encode(entry.case)) < len(codec.encode(clean_case(2)))
     assert entry.confirmed is not None
@@ -420,7 +420,7 @@ def test_shrink_keeps_what_people_wrote_into_an_entry(
         return DIVERGENCE if is_wrapped(case) else PASS
 
     judged_by(judge)
-    assert fuzzshard("shrink", folder, "--device", "cpu") == (130 if runs else 0)
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == (130 if runs else 0)
     after = read_entry(file)
     assert size_order(after.case) < size_order(clean_case(2))
     assert {name: getattr(after, name) for name in known} == known
@@ -434,7 +434,12 @@ def test_shrink_makes_an_entry_of_a_bare_case(
     bare = tmp_path / "bare.json"
     write_atomic(bare, codec.encode(clean_case(2)))
     judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
-    assert fuzzshard("shrink", bare, "--device", "cpu", "--corpus", tmp_path / "corpus") == 0
+    assert (
+        fuzzshard(
+            "shrink", bare, "--device", "cpu", "--mends", "off", "--corpus", tmp_path / "corpus"
+        )
+        == 0
+    )
     (folder,) = (tmp_path / "corpus" / "findings").iterdir()
     assert read_entry(folder / "case.json").signature == "divergence/fully_shard/gradient"
     assert bare.read_bytes() == codec.encode(clean_case(2))
@@ -451,7 +456,7 @@ def test_shrink_saves_a_finding_that_no_script_can_show(
     monkeypatch.setattr("fuzzshard.reproducer.scripts", scripts)
     folder = save(tmp_path)
     judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
-    assert fuzzshard("shrink", folder, "--device", "cpu") == 0
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == 0
     assert "a script cannot" in read_entry(folder / "case.json").notes["repro.py"]
 
 
@@ -472,11 +477,11 @@ def test_ctrl_c_leaves_the_smallest_case_so_far_on_disk_and_shrinking_goes_on_fr
         return DIVERGENCE if is_wrapped(case) else PASS
 
     judged_by(judge)
-    assert fuzzshard("shrink", folder, "--device", "cpu") == 130
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == 130
     assert runs == 8
     so_far = read_entry(folder / "case.json").case
     assert size_order(so_far) < size_order(clean_case(2))
-    assert fuzzshard("shrink", folder, "--device", "cpu", "--time", "60s") == 0
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--time", "60s", "--mends", "off") == 0
     entry = read_entry(folder / "case.json")
     assert size_order(entry.case) < size_order(so_far)
     assert entry.confirmed is not None
@@ -489,7 +494,7 @@ def test_shrink_without_a_finding_changes_nothing(
     folder = save(tmp_path)
     before = (folder / "case.json").read_bytes()
     judged_by(lambda *_: PASS)
-    assert fuzzshard("shrink", folder, "--device", "cpu") == 3
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == 3
     assert (folder / "case.json").read_bytes() == before
 
 
@@ -505,7 +510,7 @@ def test_shrink_does_not_turn_an_entry_into_another_finding(
         DIVERGENCE, findings=(msgspec.structs.replace(FINDING, oracle="loss"),)
     )
     judged_by(lambda *_: other)
-    assert fuzzshard("shrink", folder, "--device", "cpu") == 3
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == 3
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("CHANGED")
     assert "divergence/fully_shard/loss, was divergence/fully_shard/gradient" in line
@@ -543,8 +548,8 @@ def test_shrink_on_two_worlds_saves_what_one_world_comes_to(
 ) -> None:
     started = judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
     one, two = save(tmp_path / "one"), save(tmp_path / "two")
-    assert fuzzshard("shrink", one, "--device", "cpu") == 0
-    assert fuzzshard("shrink", two, "--device", "cpu", "--worlds", "2") == 0
+    assert fuzzshard("shrink", one, "--device", "cpu", "--mends", "off") == 0
+    assert fuzzshard("shrink", two, "--device", "cpu", "--worlds", "2", "--mends", "off") == 0
     assert len(started) == 3
     first, second = (read_entry(folder / "case.json") for folder in (one, two))
     assert (first.case, first.culprits) == (second.case, second.culprits)
@@ -565,7 +570,7 @@ def test_ctrl_c_ends_all_worlds_and_leaves_the_smallest_case_so_far(
         return DIVERGENCE if is_wrapped(case) else PASS
 
     judged_by(judge)
-    assert fuzzshard("shrink", folder, "--device", "cpu", "--worlds", "2") == 130
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--worlds", "2", "--mends", "off") == 130
     assert size_order(read_entry(folder / "case.json").case) < size_order(clean_case(2))
 
 
@@ -579,7 +584,7 @@ def test_shrink_waits_for_a_flaky_finding_to_show_and_reduces_it_against_its_rat
     write_atomic(folder / "case.json", encode_entry(flaky))
     turns = itertools.cycle([PASS, DIVERGENCE])
     judged_by(lambda _, case: next(turns) if is_wrapped(case) else PASS)
-    assert fuzzshard("shrink", folder, "--device", "cpu") == 0
+    assert fuzzshard("shrink", folder, "--device", "cpu", "--mends", "off") == 0
     after = read_entry(folder / "case.json")
     assert size_order(after.case) < size_order(entry.case)
     assert after.flaky
