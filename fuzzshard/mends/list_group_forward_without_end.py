@@ -61,6 +61,17 @@ PUBLIC = (
 )
 EDITS = (
     Edit(
+        "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._pre_forward",
+        """
+        self._training_state = TrainingState.FORWARD
+        """,
+        """
+        if self._training_state != TrainingState.FORWARD:
+            self._began = module
+        self._training_state = TrainingState.FORWARD
+        """,
+    ),
+    Edit(
         "torch.distributed.fsdp._fully_shard._fsdp_state:_register_group_forward_hooks",
         """
         if len(modules_to_run) == 0:
@@ -68,7 +79,7 @@ EDITS = (
         """,
         """
         state = post_hook.__self__
-        if state._state_ctx.iter_forward_root is state:
+        if state._state_ctx.iter_forward_root is state and state._began is hook_module:
             modules_to_run.clear()
         if len(modules_to_run) == 0:
             return post_hook(hook_module, input, output)
@@ -83,7 +94,7 @@ EDITS = (
         """,
         """
         state = post_hook.__self__
-        if state._state_ctx.iter_forward_root is state:
+        if state._state_ctx.iter_forward_root is state and state._began is args[0]:
             modules_to_run.clear()
         if len(modules_to_run) == 0:
             return post_hook(*args, **kwargs)

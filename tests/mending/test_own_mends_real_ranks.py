@@ -17,13 +17,13 @@ from cases import (
 )
 
 from fuzzshard.case.case import Checkpoint, Mesh, WrapGroup
-from fuzzshard.case.graph import Block
+from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.options import Precision
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import SetFlag, SetMode, SetRequiresGrad
+from fuzzshard.parts.ops import Forward, SetFlag, SetMode, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -78,5 +78,25 @@ def test_a_compiled_dropout_in_eval_mode_passes_gradients_under_no_grad(two_rank
     )
     schedule = (SetMode(train=False), FORWARD, BACKWARD)
     case = make_case(model, schedule, wrap=groups(ROOT), compile="aot_eager")
+    verdict = two_ranks.run(case, mends=mends_for())
+    assert verdict.status is Status.PASS, verdict.findings
+
+
+def test_a_nested_module_of_a_list_group_does_not_end_the_forward_of_its_parent(
+    two_ranks: World,
+) -> None:
+    inner = Block(
+        children=children(shared=Alias(target="a"), down=Linear(out=5)),
+        nodes=(call("h", "shared", "x"), call("k", "down", "h")),
+        outputs=("k",),
+    )
+    model = Block(
+        children=children(a=Linear(out=5), b=inner),
+        nodes=(call("h", "a", "x"), call("k", "b", "h")),
+        outputs=("k",),
+    )
+    case = make_case(
+        model, (FORWARD, Forward(target="b"), BACKWARD, STEP), wrap=groups(("a", "b"), ROOT)
+    )
     verdict = two_ranks.run(case, mends=mends_for())
     assert verdict.status is Status.PASS, verdict.findings
