@@ -33,6 +33,12 @@ class Feed:
             self.batches[key] = [self._input(op, i, spec) for i, spec in enumerate(specs)]
         return self.batches[key]
 
+    def forget(self, op: Call) -> None:
+        """Drops the inputs of a forward whose iteration was lost: nothing says which of their
+        gradients came before the exception.
+        """
+        self.batches.pop((op.target, op.batch), None)
+
     def _specs_of(self, target: str) -> list[TensorSpec]:
         values = self.trainer.engine.facts.input_values[target]
         return [TensorSpec(kind="ids" if v.ids else "float", size=v.size) for v in values]

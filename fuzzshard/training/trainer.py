@@ -137,6 +137,7 @@ class Trainer:
                 self.engine.before_backward()
                 torch.autograd.backward(loss)
         self.engine.recover()
+        self.feed.forget(forward)
         for parameter in self.engine.trained.values():
             parameter.grad = None
 

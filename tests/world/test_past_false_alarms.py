@@ -21,7 +21,7 @@ from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.leaves.rms_norm import RMSNorm
-from fuzzshard.parts.ops import Cast, Forward, SaveState, SetFlag, SetPath, SetRequiresGrad
+from fuzzshard.parts.ops import Abort, Cast, Forward, SaveState, SetFlag, SetPath, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
@@ -86,6 +86,15 @@ PAST: dict[str, Case] = {
         ),
         (FORWARD, BACKWARD, STEP, ZERO, FORWARD, BACKWARD),
         checkpoints=(Checkpoint(module="b"),),
+    ),
+    "nothing says which gradients of inputs come before an exception in backward": make_case(
+        msgspec.structs.replace(
+            block(use("h0", "a", "x"), outputs=("y", "h0"), returns="tuple", a=LINEAR),
+            inputs=("x", "y"),
+        ),
+        (Abort(target="a", batch=3, during="backward"), FORWARD, BACKWARD),
+        inputs=Inputs(batch=1, tensors=(TensorSpec(size=2, requires_grad=True),) * 2),
+        wrap=groups(""),
     ),
     "a frozen group still reduces what it accumulated when a backward passes it": make_case(
         chain(a=LINEAR, b=LINEAR),
