@@ -29,11 +29,9 @@ def part(model, module, name):  # what fully_shard holds of one parameter
 
 UNREDUCED = """
 def unreduced(model, module, name):  # what backwards have left of a gradient for a later reduction
-    parts = [p for group in groups(model) for p in group.fsdp_params]
-    where = (module, name)
-    part = next(p for p in parts if (p._module_info.module, p._module_info.param_name) == where)
-    # one tensor since torch 2.15
-    grads = {part.unsharded_accumulated_grad, part._unsharded_param.grad}
+    held = [p for group in groups(model) for p in group.fsdp_params]
+    [p] = [p for p in held if (p._module_info.module, p._module_info.param_name) == (module, name)]
+    grads = {p.unsharded_accumulated_grad, p._unsharded_param.grad}  # one tensor since torch 2.15
     return sum(grad for grad in grads if grad is not None)
 """
 

@@ -46,7 +46,7 @@ def texts(seed: int, count: int) -> Iterator[str]:
 def test_a_typical_script_has_this_text() -> None:
     text = script(SMALL, finding=TYPICAL, torch_version="2.13.0")
     assert text == (Path(__file__).parent / "typical_script.txt").read_text()
-    assert len(text.splitlines()) < 60
+    assert len(text.splitlines()) <= 60
 
 
 def test_a_script_imports_torch_and_the_standard_library_only() -> None:
