@@ -87,17 +87,16 @@ class Ladder:
     def _loose_findings(self, differing: Differing) -> list[Finding]:
         """What rounding does not explain: in the precision of the case, then in a finer one.
 
-        Where dtypes are mixed, up to the first step only. Both are needed: ``fully_shard`` divides
-        gradients in float64 as it does in float16 (``_get_gradient_divide_factors``), and
-        otherwise in float32. Whether something is there, and its shape and dtype, no rounding
-        explains.
+        The precision of the case up to the first step only: Adam makes a whole step of a gradient
+        that is nothing but rounding. Both are needed: ``fully_shard`` divides gradients in float64
+        as it does in float16 (``_get_gradient_divide_factors``), and otherwise in float32. Whether
+        something is there, and its shape and dtype, no rounding explains.
         """
         reference = self.traces[Reference.name]
         if self.case == uniform(self.case, "float64"):
             coarser = Bound(self.case, reference, self._single, tolerance(self.case))
             return self._findings(differing, loose_rung(self.case), coarser, self.traces)
-        plain = self.case == uniform(self.case, "float32")
-        step = len(self.case.schedule) if plain else first_step(self.case)
+        step = first_step(self.case)
         early = {
             name: before_rounding_feeds_back(found, step) for name, found in differing.items()
         }
