@@ -69,7 +69,7 @@ class FollowUp:
         confirmation = entry.confirmed
         if found.untold:
             self._emit(finding_found(found))
-        if confirmation is None:
+        if confirmation is None or entry.unshrunk:
             self._resolve_all(found)
             return
         judged = Judged(
@@ -171,6 +171,10 @@ class FollowUp:
             self._tell_flaky(signature, judged, shared.keeper.save_flaky(found, path, judged))
             return None
         if not judged.confirmation.reproduced:
+            shared.registry.leave_unresolved(found)
+            return None
+        if judged.cut_off:
+            shared.keeper.save_judged(path, judged)
             shared.registry.leave_unresolved(found)
             return None
         same = shared.keeper.same_as(judged, path)

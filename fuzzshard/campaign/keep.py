@@ -149,6 +149,7 @@ class Keeper:
             info,
             preload=tuple(map(str, self.preload)),
             confirmed=confirmed,
+            unshrunk=judged is None or judged.cut_off,
             culprits=judged.culprits if judged is not None else (),
         )
 

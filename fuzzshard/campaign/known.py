@@ -101,8 +101,8 @@ class Known:
 class Registry:
     """Decides what a finding is; may be used from any thread.
 
-    ``unresolved`` are the folders of findings that could not be confirmed before the campaign
-    ended.
+    ``unresolved`` are the folders of findings that could not be confirmed or shrunk before the
+    campaign ended.
 
     What mends of torch cure is counted by its causes, and is nothing else's hit. Any other finding
     is a *hit* of a known one that its verdict shows (:mod:`fuzzshard.identity`) if its case has
@@ -193,8 +193,8 @@ class Registry:
         self.known.append(known)
 
     def leave_unresolved(self, found: Found) -> None:
-        """The campaign ended before ``found`` could be confirmed; it stays saved as it was
-        found.
+        """The campaign ended before ``found`` was confirmed and shrunk; it stays saved as far as
+        it came.
         """
         assert found.path is not None
         with self._lock:

@@ -43,7 +43,8 @@ class Judged:
     it.
 
     ``info`` is of the ranks that showed it. ``note`` says what cut the work short or went wrong on
-    the way; ``culprits`` are of the shrunk case.
+    the way; ``culprits`` are of the shrunk case. ``cut_off``: an interrupt or a limit of time came
+    before shrinking was done.
     """
 
     case: Case
@@ -52,6 +53,7 @@ class Judged:
     info: Mapping[str, str]
     evaluations: int = 0
     finished: bool = False
+    cut_off: bool = False
     note: str = ""
     culprits: tuple[Culprit, ...] = ()
 
@@ -153,16 +155,19 @@ def _confirmed_and_shrunk(
             reproduced=confirmation.reproduced,
         )
     )
-    result = found
-    if terms.shrinking and terms.seconds_left() > 0:
-        emit(PhaseChanged(phase="shrinking"))
-        result = _shrunk(worlds, found, terms)
-        emit(PhaseChanged(phase="confirming"))
+    if not terms.shrinking:
+        return found
+    if terms.seconds_left() <= 0:
+        return dataclasses.replace(found, cut_off=True)
+    emit(PhaseChanged(phase="shrinking"))
+    result = _shrunk(worlds, found, terms)
+    emit(PhaseChanged(phase="confirming"))
     if result.case == case:
         return result
     rate = confirm(world, result.case, expected, runs=runs)
     if not rate.runs:
-        return _with_note(result, "only the case as found was confirmed")
+        unconfirmed = dataclasses.replace(result, cut_off=True)
+        return _with_note(unconfirmed, "only the case as found was confirmed")
     if rate.absent:
         note = (
             f"shrunk to {leaf_count(result.case)} leaf modules it did not repeat; this is the "
@@ -188,7 +193,7 @@ def _shrunk(worlds: Sequence[Runner], found: Judged, terms: _Terms) -> Judged:
         shows=lambda verdict: same_finding(verdict, found.verdict),
         on_smaller=functools.partial(_on_smaller, found, terms),
     )
-    finished, note = False, ""
+    finished, cut_off, note = False, False, ""
     culprits: tuple[Culprit, ...] = ()
     seconds = min(terms.budget.max_seconds, terms.seconds_left())
     budget = dataclasses.replace(terms.budget, max_seconds=seconds)
@@ -196,9 +201,10 @@ def _shrunk(worlds: Sequence[Runner], found: Judged, terms: _Terms) -> Judged:
         finished = shrink(
             found.case, best.still_fails, budget=budget, on_progress=best.take, workers=len(worlds)
         ).finished
+        cut_off = not finished and terms.seconds_left() <= 0
         culprits = find_culprits(best)
     except Stopped:
-        note = "shrinking was interrupted"
+        cut_off, note = not finished, "shrinking was interrupted"
     except Exception as error:  # a fault of the shrinker must not cost the finding
         note = f"shrinking failed: {error!r}"
     return dataclasses.replace(
@@ -207,6 +213,7 @@ def _shrunk(worlds: Sequence[Runner], found: Judged, terms: _Terms) -> Judged:
         verdict=best.verdict,
         evaluations=best.evaluations,
         finished=finished,
+        cut_off=cut_off,
         note=note,
         culprits=culprits,
     )

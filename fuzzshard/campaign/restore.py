@@ -5,6 +5,7 @@ findings.
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.lifecycle import release
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, INCONCLUSIVE_FOLDER, UNSHRUNK_FILE
 from fuzzshard.errors import FuzzshardError
 from fuzzshard.guidance.reached import Reached
@@ -67,16 +69,25 @@ def restore_findings(history: History, campaign: int, registry: Registry) -> Non
         known.saved_before = name not in made
 
 
-def unfinished(history: History, campaign: int, corpus: Path, config: WorldConfig) -> list[Found]:
+def unfinished(
+    history: History,
+    campaign: int | None,
+    corpus: Path,
+    config: WorldConfig,
+    *,
+    shrinking: bool = True,
+) -> list[Found]:
     """The findings of which the journal does not have the end, as they are on disk.
 
-    Those that it tells come first, the oldest before the others; then those that it does not, by
-    name. They were not confirmed yet; or they were, and their session was cut off before it said
-    so; or it was cut off while it saved the entry, so that the case is there, and its verdict is
-    not.
+    Those that it tells of ``campaign`` come first, the oldest before the others; then those that
+    it does not, by name. They were not confirmed or not shrunk yet; or they were, and their
+    session was cut off before it said so; or it was cut off while it saved the entry, so that the
+    case is there, and its verdict is not. A campaign that begins (``campaign`` None) takes them
+    over as well. Without ``shrinking``, those that are confirmed are left as they are.
     """
     found: dict[str, int] = {}
-    for told in history.events(campaign, "finding_found", "finding_saved", "finding_flaky"):
+    kinds = ("finding_found", "finding_saved", "finding_flaky")
+    for told in history.events(campaign, *kinds) if campaign is not None else ():
         match event := told.event:
             case FindingFound():
                 found[Path(event.path).name] = event.index
@@ -85,7 +96,7 @@ def unfinished(history: History, campaign: int, corpus: Path, config: WorldConfi
             case _:
                 pass
     left = []
-    for name in dict.fromkeys((*found, *_unconfirmed(corpus, config))):
+    for name in dict.fromkeys((*found, *_unshrunk(corpus, config, shrinking))):
         for folder in (corpus / FINDINGS_FOLDER / name, corpus / INCONCLUSIVE_FOLDER / name):
             if (entry := _entry(folder)) is not None:
                 as_found = _as_found(folder, entry, found.get(name, CUT_OFF))
@@ -106,18 +117,20 @@ def _half_saved(corpus: Path) -> list[Found]:
     ]
 
 
-def _unconfirmed(corpus: Path, config: WorldConfig) -> list[str]:
-    """The folders of findings that were saved under these conditions, as found, and got no
-    further.
-    """
+def _unshrunk(corpus: Path, config: WorldConfig, shrinking: bool) -> list[str]:
+    """The folders of findings that were saved under these conditions and are not shrunk yet."""
+    torch = release(importlib.metadata.version("torch"))
     files = sorted((corpus / FINDINGS_FOLDER).glob(f"*/{UNSHRUNK_FILE}"))
     entries = {file.parent.name: _entry(file.parent) for file in files}
     return [
         name
         for name, entry in entries.items()
         if entry is not None
-        and entry.confirmed is None
+        and entry.unshrunk
+        and (shrinking or entry.confirmed is None)
         and entry.status.is_finding
+        and entry.torch
+        and release(entry.torch) == torch
         and entry.device == config.device
         and entry.preload == config.preload
     ]

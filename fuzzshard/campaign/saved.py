@@ -17,15 +17,16 @@ from fuzzshard.errors import InvalidEntry
 def load_known(
     *corpora: Path,
     preload: Collection[str] | None = None,
-    unconfirmed: bool = True,
+    unfinished: bool = True,
     mends: Collection[str] = (),
 ) -> Registry:
     """The findings saved below ``corpora``, as a campaign knows those that it has made itself.
 
     Those that this torch does not have by what their entries say are none: one that shows is back,
     and news. Nor are those whose cause is one of ``mends``, which tell of it better. With
-    ``preload``, those of them that need no other preloaded files. Files that cannot be read are
-    left out: replaying says what is wrong with them.
+    ``preload``, those of them that need no other preloaded files; without ``unfinished``, those
+    that are confirmed and shrunk. Files that cannot be read are left out: replaying says what is
+    wrong with them.
     """
     registry = Registry()
     torch = importlib.metadata.version("torch")
@@ -40,7 +41,7 @@ def load_known(
         if (
             not entry.status.is_finding
             or elsewhere
-            or (entry.confirmed is None and not unconfirmed)
+            or ((entry.confirmed is None or entry.unshrunk) and not unfinished)
         ):
             continue
         confirmed = entry.confirmed or Confirmation()

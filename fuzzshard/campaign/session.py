@@ -78,7 +78,7 @@ class Session:
         saved = load_known(
             self.options.corpus / FINDINGS_FOLDER,
             preload=self.config.preload,
-            unconfirmed=False,
+            unfinished=False,
             mends=self.mends,
         )
         self.registry.known.extend(saved.known)
@@ -88,9 +88,16 @@ class Session:
             if self.options.guidance != "none":
                 latest = history.latest_features(campaign, REMEMBERED_CASES)
                 self._guiding_before.extend(map(guiding, latest))
-            self._unfinished.extend(
-                unfinished(history, campaign, self.options.corpus, self.config)
+        self._unfinished.extend(
+            unfinished(
+                history,
+                campaign,
+                self.options.corpus,
+                self.config,
+                shrinking=self.options.shrink,
             )
+        )
+        if campaign is not None:
             for found in self._unfinished:
                 self.registry.count_made(found)
             limit, made = self.options.max_findings, self.registry.num_new

@@ -255,7 +255,7 @@ def _row(item: Stored) -> dict[str, str | int]:
     return {
         "path": str(shown_path(item.file)),
         "signature": entry.signature,
-        "lifecycle": str(entry.lifecycle or ""),
+        "lifecycle": f"{entry.lifecycle or ''}{', unshrunk' if entry.unshrunk else ''}",
         "class": "internal" if entry.internal else "",
         "modules": leaf_count(entry.case),
         "ops": len(entry.case.schedule),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -51,27 +52,27 @@ def shrink(
     """Reduce a case that shows a finding to a minimal one that shows the same.
 
     An entry is replaced by its smaller form; its unshrunk.json stays. The
-    finding of a bare case file becomes a new entry of the corpus. The smallest
-    case so far is always on disk: after Ctrl-C, or when the time is up, the
-    same command goes on from there. A finding of CUDA that the CPU shows as well
-    becomes an entry of the CPU. What fails with mends too is no known bug of torch, and
-    stays so while it becomes smaller.
+    finding of a file that holds nothing but a case becomes a new entry of the corpus; the
+    file itself is never written to. The smallest case so far is always on disk: after
+    Ctrl-C, or when the time is up, shrinking that entry again goes on from there. A
+    finding of CUDA that the CPU shows as well becomes an entry of the CPU. What fails with
+    mends too is no known bug of torch, and stays so while it becomes smaller.
 
     Exit code 0: the result is saved; 3: there is no finding, or another one than
     the entry records, or it did not repeat; 130: interrupted.
 
     For example:
       fuzzshard shrink corpus/findings/NAME --max-time 10m
-      fuzzshard shrink case.json --corpus corpus
+      fuzzshard shrink mine/case.json --corpus corpus
 
     Parameters
     ----------
     path
         An entry or a case file.
     max_time
-        How long to shrink: 90s, 10m. By default as long as a campaign does.
+        How long this may take: 90s, 10m. By default it shrinks as long as a campaign does.
     corpus
-        Where the finding of a bare case file is saved.
+        Where the finding of a file that holds nothing but a case is saved.
     device
         auto is CUDA with NCCL where there is any, else the CPU with gloo.
     world_size
@@ -121,12 +122,8 @@ def shrink(
         ranks_per_device=ranks_per_device,
     )
     validate(known.case, config.size)
-    budget = (
-        Budget(max_evaluations=sys.maxsize, max_seconds=max_time)
-        if max_time is not None
-        else SHRINK_BUDGET
-    )
-    control = Control(None)
+    budget = SHRINK_BUDGET if max_time is None else Budget(sys.maxsize, math.inf)
+    control = Control(max_time)
     keeper = Keeper(corpus, preload, reproducer.scripts, reproducer.check)
     try:
         with signals_call(control.halt_or_raise), contextlib.ExitStack() as stack:
@@ -146,7 +143,7 @@ def shrink(
                 )
                 return EXIT_INCONCLUSIVE
             folder = file.parent
-            if file.name != CASE_FILE:
+            if file.name != CASE_FILE or not known.signature:
                 folder = keeper.save_found(
                     Found(index=0, case=case, verdict=verdict), worlds_run[0].info
                 )
@@ -160,6 +157,7 @@ def shrink(
                 keep=functools.partial(keeper.save_smaller, folder),
                 runs=confirm,
                 budget=budget,
+                seconds_left=control.seconds_left,
             )
     except Stopped:
         return EXIT_INTERRUPTED
@@ -169,7 +167,7 @@ def shrink(
         print(f"nothing is changed: the finding did not repeat, {judged.confirmation.text()}")
         return EXIT_INCONCLUSIVE
     entry = keeper.save_judged(folder, judged)
-    if not control.halted:
+    if control.running():
         keeper.verify(folder, entry)
     rate = f"on fresh ranks {judged.confirmation.text()} show it"
     print(

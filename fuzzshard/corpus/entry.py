@@ -99,7 +99,8 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ``lifecycle`` is None where no finding is recorded. ``bad_on`` and ``good_on`` are the releases
     of torch that showed the finding on this kind of device, and did not; ``issue`` links to where
     it was reported. ``cause`` is the name of the mend that cures it (:mod:`fuzzshard.mends`),
-    empty where there is none yet.
+    empty where there is none yet. ``unshrunk``: nothing has made the case smaller yet, or what did
+    was cut off; the next campaign in the same corpus goes on with it.
     """
 
     format: int = FORMAT
@@ -117,6 +118,7 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     preload: tuple[str, ...] = ()
     replay: str = ""
     confirmed: Confirmation | None = None
+    unshrunk: bool = False
     culprits: tuple[Culprit, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: dict[str, str] = {}
@@ -141,6 +143,7 @@ def make_entry(
     *,
     preload: tuple[str, ...] = (),
     confirmed: Confirmation | None = None,
+    unshrunk: bool = False,
     culprits: tuple[Culprit, ...] = (),
 ) -> CorpusEntry:
     """The entry for ``verdict`` on ``case``; ``info`` is that of the world (keys ``torch``,
@@ -155,6 +158,7 @@ def make_entry(
         mesh=case.mesh.text(),
         preload=preload,
         confirmed=confirmed,
+        unshrunk=unshrunk,
         culprits=culprits,
         findings=portable_findings(verdict.findings),
         notes=verdict.notes,

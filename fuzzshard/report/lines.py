@@ -168,7 +168,8 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
     for finding in event.findings:
         yield f"{_finding(finding)}: {finding.path}"
     for path in event.unresolved:
-        yield f"not confirmed before the end, saved as found: {path}"
+        yield f"not shrunk before the end: {path}"
+        yield f"    the next run in this corpus goes on with it, or: fuzzshard shrink {path}"
     if not event.findings and not event.unresolved:
         yield "no findings"
     again = "" if event.complete else "; the same command goes on with it"

@@ -258,6 +258,8 @@ def _verdict(entry: CorpusEntry) -> Table:
         pairs["issue"] = entry.issue
     if entry.confirmed is not None:
         pairs["confirmed"] = f"{entry.confirmed.text()} in fresh worlds"
+    if entry.unshrunk:
+        pairs["shrunk"] = "not yet: fuzzshard shrink goes on with it"
     return _pairs(pairs)
 
 

@@ -25,6 +25,7 @@ from fake_campaign import (
     make_case,
     shrink_seed_and_norm,
 )
+from msgspec.structs import replace
 
 from fuzzshard.campaign.events import (
     CampaignStarted,
@@ -41,7 +42,9 @@ from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.restore import unfinished
 from fuzzshard.campaign.resume import session_seed
 from fuzzshard.case.case import Case
+from fuzzshard.case.order import size_order
 from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import UsageError
 from fuzzshard.guidance import guided
@@ -50,6 +53,7 @@ from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE
 from fuzzshard.report.lines import event_lines
 from fuzzshard.report.progress import Progress
+from fuzzshard.shrink import Progress as ShrinkStep
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
 
@@ -247,6 +251,76 @@ def test_what_an_earlier_session_had_shrunk_a_case_to_is_where_shrinking_goes_on
     assert shrunk[0].seed == 0
     (saved,) = ran.of(FindingSaved)
     assert saved.leaves_before == 2
+
+
+def shrink_until(stopped: Callable[[], None]) -> Callable[..., object]:
+    """Shrinks as far as the plain case, and then runs on until it is told not to."""
+
+    def shrink(
+        case: Case, still_fails: Callable[[Case], bool], on_progress: Any, **_: object
+    ) -> None:
+        plain = make_case(0)
+        assert still_fails(plain)
+        on_progress(ShrinkStep("fake", plain, size_order(plain), 0, 0.0))
+        stopped()
+        while still_fails(case):
+            pass
+
+    return shrink
+
+
+def cut_off_while_shrinking(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, first: Callable[[], None], **options: Any
+) -> Ran:
+    """A first session that is cut off while it shrinks, with ``options``."""
+    with monkeypatch.context() as patched:
+        patched.setattr("fuzzshard.campaign.reduce.shrink", shrink_until(first))
+        patched.setattr("fuzzshard.campaign.control.OVERTIME_SECONDS", 0.1)
+        return run(corpus, **options)
+
+
+def only_entry(corpus: Path) -> CorpusEntry:
+    (file,) = entry_files([corpus / "findings"])
+    return read_entry(file)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_finding_whose_shrinking_was_interrupted_is_shrunk_by_the_next_session(
+    tmp_path, monkeypatch, sent
+):
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
+    run(tmp_path / "whole", seed=7)
+    cut = tmp_path / "cut"
+    first = cut_off_while_shrinking(cut, monkeypatch, lambda: os.kill(os.getpid(), sent), seed=7)
+    assert first.code == 130
+    entry = only_entry(cut)
+    assert (entry.unshrunk, entry.confirmed is not None) == (True, True)
+    (path,) = first.finished.unresolved
+    assert f"fuzzshard shrink {path}" in "\n".join(event_lines(first.finished))
+    assert_whole(cut, run(cut, seed=7))
+    goes_on, at_once = only_entry(cut), only_entry(tmp_path / "whole")
+    assert replace(goes_on, replay="") == replace(at_once, replay="")
+
+
+def test_a_finding_for_whose_shrinking_time_was_up_is_the_first_of_the_next_campaign(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
+    first = cut_off_while_shrinking(
+        tmp_path, monkeypatch, lambda: None, max_time=0.5, max_cases=None
+    )
+    assert (first.code, len(first.finished.unresolved)) == (1, 1)
+    assert only_entry(tmp_path).unshrunk
+    second = run(tmp_path, max_cases=3, fresh=True)
+    kinds = [type(event) for event in second.events]
+    assert kinds.index(FindingSaved) < kinds.index(CaseJudged)
+    assert not only_entry(tmp_path).unshrunk
+
+
+def test_a_campaign_that_shrinks_nothing_leaves_what_was_cut_off(tmp_path, monkeypatch):
+    cut_off_while_shrinking(tmp_path, monkeypatch, lambda: os.kill(os.getpid(), signal.SIGINT))
+    run(tmp_path, lambda case: PASS, shrink=False, fresh=True)
+    assert only_entry(tmp_path).unshrunk
 
 
 def test_a_smaller_case_that_does_not_repeat_gives_way_to_the_case_as_found(tmp_path, monkeypatch):

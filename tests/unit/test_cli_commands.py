@@ -445,6 +445,25 @@ def test_shrink_makes_an_entry_of_a_bare_case(
     assert bare.read_bytes() == codec.encode(clean_case(2))
 
 
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize("given", ["case.json", "."])
+def test_shrink_never_writes_to_a_case_that_was_written_by_hand(
+    tmp_path: Path,
+    judged_by: Callable[[Judge], list[WorldConfig]],
+    monkeypatch: pytest.MonkeyPatch,
+    given: str,
+) -> None:
+    mine = tmp_path / "mine"
+    write_atomic(mine / "case.json", codec.encode(clean_case(2)))
+    monkeypatch.chdir(mine)
+    judged_by(lambda _, case: DIVERGENCE if is_wrapped(case) else PASS)
+    to = tmp_path / "corpus"
+    assert fuzzshard("shrink", given, "--device", "cpu", "--mends", "off", "--corpus", to) == 0
+    assert [file.name for file in mine.iterdir()] == ["case.json"]
+    assert (mine / "case.json").read_bytes() == codec.encode(clean_case(2))
+    assert len(list((to / "findings").iterdir())) == 1
+
+
 def test_shrink_saves_a_finding_that_no_script_can_show(
     tmp_path: Path,
     judged_by: Callable[[Judge], list[WorldConfig]],
