@@ -13,9 +13,8 @@ from fuzzshard.reproducer.scope import Scope, at, indented
 from fuzzshard.verdict import IN_SPEC, MISSING
 
 GROUPS = """
-def groups(model):  # what fully_shard holds, by names that are private to it
+def groups(model):  # what fully_shard holds, by private names; torch < 2.12 has one group a module
     states = [m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule)]
-    # torch < 2.12: one group
     found = [vars(s).get("_fsdp_param_groups") or [s._fsdp_param_group] for s in states]
     return [group for several in found for group in several if group is not None]
 """
