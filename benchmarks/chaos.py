@@ -24,12 +24,12 @@ from common import make_console, make_parser, print_json, run_main
 from rich.console import Console
 from rich.table import Table
 
-from fuzzshard.campaign.events import FindingSaved
 from fuzzshard.commands.options import parse_duration
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import finding_key
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, FuzzshardError
+from fuzzshard.events import FindingSaved
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE
 

@@ -23,7 +23,6 @@ from hunt_rows import (
 )
 
 from fuzzshard.campaign.control import Control, ControlledWorld
-from fuzzshard.campaign.events import Event, FindingConfirmed, PhaseChanged
 from fuzzshard.campaign.judge import Runner, Stopped, judge
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
@@ -32,6 +31,7 @@ from fuzzshard.campaign.reduce import Judged, confirm_and_shrink
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.store import SCRIPT_FILE
 from fuzzshard.errors import FuzzshardError, InfraError
+from fuzzshard.events import Event, FindingConfirmed, PhaseChanged
 from fuzzshard.guidance import Feedback, Guidance, guided
 from fuzzshard.reproducer import check, scripts
 from fuzzshard.shrink import Budget

@@ -39,12 +39,12 @@ from common import (
 )
 from rich.table import Table
 
-from fuzzshard.campaign.events import CampaignFinished, CaseJudged, Event
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INFRA, UsageError
+from fuzzshard.events import CampaignFinished, CaseJudged, Event
 from fuzzshard.guidance import Guidance
 from fuzzshard.verdict import Verdict
 from fuzzshard.world import World, WorldConfig

@@ -24,7 +24,7 @@ import torch.multiprocessing as mp
 from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.engines.mesh import install_group_cache, prepare_groups, rank_mesh
-from fuzzshard.training.experiment import Experiment
+from fuzzshard.world.experiment import Experiment
 
 
 def train(rank: int, encoded: bytes, store: str, world_size: int, device_type: str) -> None:

@@ -38,13 +38,13 @@ from throughput_worlds import Scaled, efficiency, time_worlds
 from throughput_worlds import make_table as make_worlds_table
 
 from fuzzshard.campaign.drawing import drawn_cases
-from fuzzshard.campaign.events import CaseJudged, Event
 from fuzzshard.campaign.judge import judge
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.errors import EXIT_CLEAN, InfraError
+from fuzzshard.events import CaseJudged, Event
 from fuzzshard.strategies import case_stream
 from fuzzshard.verdict import Status
 from fuzzshard.world import Spares, World, WorldConfig

@@ -19,12 +19,12 @@ import psutil
 from rich.table import Table
 
 from fuzzshard.campaign.drawing import drawn_cases
-from fuzzshard.campaign.events import CaseJudged, Event, WorldStarted
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
 from fuzzshard.errors import InfraError
+from fuzzshard.events import CaseJudged, Event, WorldStarted
 from fuzzshard.world import Spares, World, WorldConfig
 
 

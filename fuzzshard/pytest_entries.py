@@ -106,6 +106,10 @@ class CorpusRun:
 class EntryFile(pytest.File):
     """The file of one entry."""
 
+    def __init__(self, *, corpus_run: CorpusRun, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.corpus_run = corpus_run
+
     def collect(self) -> Iterator[EntryItem]:
         """The one item; a file that cannot be read becomes an item that fails, not an error of
         collection.
@@ -114,7 +118,8 @@ class EntryFile(pytest.File):
             entry: CorpusEntry | InvalidEntry = read_entry(self.path)
         except InvalidEntry as error:
             entry = error
-        yield EntryItem.from_parent(self, name=shown_path(self.path).stem, entry=entry)
+        name, run = shown_path(self.path).stem, self.corpus_run
+        yield EntryItem.from_parent(self, name=name, entry=entry, corpus_run=run)
 
 
 class EntryItem(pytest.Item):
@@ -122,12 +127,12 @@ class EntryItem(pytest.Item):
     it.
     """
 
-    def __init__(self, *, entry: CorpusEntry | InvalidEntry, **kwargs: Any) -> None:
+    def __init__(
+        self, *, entry: CorpusEntry | InvalidEntry, corpus_run: CorpusRun, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
-        from fuzzshard.pytest_plugin import RUN_KEY
-
         self.entry = entry
-        self.corpus_run = self.config.stash[RUN_KEY]
+        self.corpus_run = corpus_run
         self.add_marker("fuzzshard")
         if isinstance(entry, CorpusEntry):
             self._mark(entry)

@@ -131,4 +131,4 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> EntryFile 
         return None
     from fuzzshard.pytest_entries import EntryFile
 
-    return EntryFile.from_parent(parent, path=file_path)
+    return EntryFile.from_parent(parent, path=file_path, corpus_run=run)

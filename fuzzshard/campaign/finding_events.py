@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuzzshard.campaign.events import FindingFlaky, FindingFound, FindingSaved
 from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.reduce import Judged
 from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.store import SCRIPT_FILE
+from fuzzshard.events import FindingFlaky, FindingFound, FindingSaved
 from fuzzshard.verdict import Finding
 
 

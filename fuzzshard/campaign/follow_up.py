@@ -14,7 +14,6 @@ import msgspec
 
 from fuzzshard.campaign.control import ControlledWorld
 from fuzzshard.campaign.cpu_ranks import run_by
-from fuzzshard.campaign.events import Event, FindingHit, PhaseChanged, SaveFailed
 from fuzzshard.campaign.explain import known_causes, unknown_only
 from fuzzshard.campaign.finding_events import finding_flaky, finding_found, finding_saved
 from fuzzshard.campaign.judge import Stopped, judge_clearly
@@ -26,6 +25,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import replay_command
 from fuzzshard.errors import InfraError
+from fuzzshard.events import Event, FindingHit, PhaseChanged, SaveFailed
 from fuzzshard.verdict import Status, Verdict
 
 

@@ -16,7 +16,6 @@ import msgspec
 
 from fuzzshard.campaign.control import ControlledCheck
 from fuzzshard.campaign.cpu_ranks import cpu_ranks
-from fuzzshard.campaign.events import CampaignFinished, CaseDetail, CaseJudged, Event
 from fuzzshard.campaign.heap import CASES_BETWEEN_TRIMS, limit_arenas, trim_heap
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.options import CampaignOptions, world_configs
@@ -29,6 +28,7 @@ from fuzzshard.campaign.summary import verdict_code
 from fuzzshard.campaign.tools import TOOLS, Tools
 from fuzzshard.campaign.worker import Worker
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, FuzzshardError
+from fuzzshard.events import CampaignFinished, CaseDetail, CaseJudged, Event
 from fuzzshard.journal.history import History
 from fuzzshard.journal.lock import locked
 from fuzzshard.journal.schema import JOURNAL_FILE, connect

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from fuzzshard.campaign.culprits import find_culprits
-from fuzzshard.campaign.events import Event, FindingConfirmed, PhaseChanged, ShrinkProgress
 from fuzzshard.campaign.judge import CONFIRM_RUNS, Runner, Stopped, confirm, judge, same_finding
 from fuzzshard.campaign.smallest import Smallest
 from fuzzshard.case.case import Case
@@ -22,6 +21,7 @@ from fuzzshard.case.needs import needs_cuda
 from fuzzshard.case.order import leaf_count
 from fuzzshard.corpus.entry import Confirmation, Culprit
 from fuzzshard.errors import FuzzshardError
+from fuzzshard.events import Event, FindingConfirmed, PhaseChanged, ShrinkProgress
 from fuzzshard.shrink import Budget, shrink
 from fuzzshard.verdict import Verdict
 

@@ -11,12 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from fuzzshard.campaign.events import (
-    FindingFlaky,
-    FindingFound,
-    FindingSaved,
-    KnownCause,
-)
 from fuzzshard.campaign.known import CUT_OFF, NO_VERDICT, Found, Registry
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case import codec
@@ -26,6 +20,12 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import release
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, INCONCLUSIVE_FOLDER, UNSHRUNK_FILE
 from fuzzshard.errors import FuzzshardError
+from fuzzshard.events import (
+    FindingFlaky,
+    FindingFound,
+    FindingSaved,
+    KnownCause,
+)
 from fuzzshard.guidance.reached import Reached
 from fuzzshard.journal.history import History
 from fuzzshard.verdict import Verdict

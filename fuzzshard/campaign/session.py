@@ -10,13 +10,6 @@ from collections.abc import Iterator
 from fuzzshard import __version__
 from fuzzshard.campaign.control import Control
 from fuzzshard.campaign.cpu_ranks import StartCpu
-from fuzzshard.campaign.events import (
-    CampaignFinished,
-    CampaignStarted,
-    Continued,
-    CorpusLoaded,
-    Event,
-)
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found, Registry
 from fuzzshard.campaign.options import CampaignOptions
@@ -29,6 +22,13 @@ from fuzzshard.campaign.summary import summarize
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.campaign.tools import CaseStream
 from fuzzshard.corpus.store import FINDINGS_FOLDER
+from fuzzshard.events import (
+    CampaignFinished,
+    CampaignStarted,
+    Continued,
+    CorpusLoaded,
+    Event,
+)
 from fuzzshard.guidance import guided
 from fuzzshard.guidance.novelty import Indices, guiding
 from fuzzshard.guidance.reached import Reached

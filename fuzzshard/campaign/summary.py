@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fuzzshard.campaign.events import CampaignFinished, KnownFinding
 from fuzzshard.campaign.known import Known, Registry
 from fuzzshard.campaign.tally import Tally
 from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, EXIT_INFRA
+from fuzzshard.events import CampaignFinished, KnownFinding
 from fuzzshard.verdict import Status
 
 NUM_REFUSALS_SHOWN = 20

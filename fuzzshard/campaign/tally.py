@@ -9,10 +9,10 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from fuzzshard.campaign.events import CaseDetail, CaseJudged
 from fuzzshard.campaign.pairs import Pairs
 from fuzzshard.case.case import Case
 from fuzzshard.case.features import ALL_FEATURES, features
+from fuzzshard.events import CaseDetail, CaseJudged
 from fuzzshard.guidance.reached import Point
 from fuzzshard.verdict import Status, Verdict
 

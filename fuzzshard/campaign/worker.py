@@ -7,14 +7,6 @@ import time
 from collections.abc import Callable
 
 from fuzzshard.campaign.control import ControlledWorld
-from fuzzshard.campaign.events import (
-    CaseStarted,
-    Event,
-    InfraTrouble,
-    KnownCause,
-    PhaseChanged,
-    WorldStarted,
-)
 from fuzzshard.campaign.explain import judge_explained
 from fuzzshard.campaign.follow_up import FollowUp
 from fuzzshard.campaign.judge import Stopped, judge_clearly
@@ -22,6 +14,14 @@ from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.shared import Shared, WorldHandle
 from fuzzshard.case.case import Case
 from fuzzshard.errors import InfraError
+from fuzzshard.events import (
+    CaseStarted,
+    Event,
+    InfraTrouble,
+    KnownCause,
+    PhaseChanged,
+    WorldStarted,
+)
 from fuzzshard.guidance import Feedback
 from fuzzshard.verdict import Status, Verdict
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import jinja2
 
 from fuzzshard import __version__
+from fuzzshard.case.program_text import program
 from fuzzshard.corpus.causes import looked
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.drafts.duplicates import Duplicate
@@ -17,7 +18,6 @@ from fuzzshard.drafts.evidence import Evidence, versions_known
 from fuzzshard.drafts.words import reasons, summary, title
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import as_diff, why_not
-from fuzzshard.report.program import program
 from fuzzshard.verdict import Finding
 
 MOST_CHARACTERS = 65_535

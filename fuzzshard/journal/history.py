@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from fuzzshard.campaign.events import AnyEvent
 from fuzzshard.errors import InvalidJournal
+from fuzzshard.events import AnyEvent
 from fuzzshard.journal.schema import connect, one_line
 
 

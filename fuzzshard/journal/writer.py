@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from fuzzshard import __version__
-from fuzzshard.campaign.events import (
+from fuzzshard.events import (
     CampaignFinished,
     CaseDetail,
     CaseJudged,

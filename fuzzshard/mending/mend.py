@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
-import pkgutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -38,6 +37,8 @@ COMPONENTS: tuple[Component, ...] = (
 
 
 ALL_RELEASES = Releases()
+OWN = Path(__file__).parents[1] / "mends"
+"""Where the mends that fuzzshard has are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,21 +184,12 @@ def mend_of(module: ModuleType, file: Path) -> Mend:
 @functools.cache
 def own_mends() -> dict[str, Mend]:
     """The mends that fuzzshard has, by their slugs, for every release of torch."""
-    from fuzzshard import mends
-
-    found = {}
-    for info in pkgutil.iter_modules(mends.__path__):
-        module = importlib.import_module(f"{mends.__name__}.{info.name}")
-        assert module.__file__ is not None
-        found[info.name] = mend_of(module, Path(module.__file__))
-    return found
+    return {file.stem: mend_from(file) for file in sorted(OWN.glob("[!_]*.py"))}
 
 
 @functools.cache
 def mend_from(file: Path) -> Mend:
-    """The mend in a file of somebody else. Raises :class:`UsageError` for one that cannot be
-    imported.
-    """
+    """The mend in a file. Raises :class:`UsageError` for one that cannot be imported."""
     name = f"fuzzshard_mend_{file.stem}"
     try:
         spec = importlib.util.spec_from_file_location(name, file)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from fuzzshard.campaign.events import (
+from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.events import (
     CampaignFinished,
     CampaignStarted,
     Continued,
@@ -18,7 +19,6 @@ from fuzzshard.campaign.events import (
     SaveFailed,
     WorldStarted,
 )
-from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.instruments import OFF, off_lines
 from fuzzshard.mending.source import unfit_lines
 from fuzzshard.report.progress import Progress

@@ -14,15 +14,15 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from fuzzshard.campaign.events import (
+from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.corpus.store import FINDINGS_FOLDER, INCONCLUSIVE_FOLDER
+from fuzzshard.errors import UsageError
+from fuzzshard.events import (
     FindingConfirmed,
     FindingFlaky,
     FindingFound,
     FindingSaved,
 )
-from fuzzshard.corpus.entry import Confirmation
-from fuzzshard.corpus.store import FINDINGS_FOLDER, INCONCLUSIVE_FOLDER
-from fuzzshard.errors import UsageError
 from fuzzshard.journal.history import History, SessionRow
 from fuzzshard.journal.schema import JOURNAL_FILE
 

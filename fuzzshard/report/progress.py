@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from fuzzshard.campaign.events import (
+from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.events import (
     CampaignStarted,
     CaseJudged,
     Continued,
@@ -18,7 +19,6 @@ from fuzzshard.campaign.events import (
     PhaseChanged,
     ShrinkProgress,
 )
-from fuzzshard.corpus.entry import Confirmation
 
 
 class Progress:

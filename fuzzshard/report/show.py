@@ -19,6 +19,7 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block
 from fuzzshard.case.order import off_default
+from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command
@@ -26,7 +27,6 @@ from fuzzshard.parts.op import expression
 from fuzzshard.parts.part import Part
 from fuzzshard.report.dag import draw_forward
 from fuzzshard.report.module_tree import module_tree, shape_text
-from fuzzshard.report.program import program
 from fuzzshard.verdict import Finding
 
 

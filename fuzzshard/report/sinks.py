@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from fuzzshard.campaign.events import CampaignFinished, CaseJudged, Event
+from fuzzshard.events import CampaignFinished, CaseJudged, Event
 from fuzzshard.report.lines import event_lines, progress_line
 from fuzzshard.report.panel import CampaignPanel
 from fuzzshard.report.progress import Progress

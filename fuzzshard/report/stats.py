@@ -13,7 +13,6 @@ from typing import Literal
 
 import msgspec
 
-from fuzzshard.campaign.events import CampaignFinished, Event
 from fuzzshard.case.features import ALL_FEATURES
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.store import STATS_FILE
@@ -25,6 +24,7 @@ from fuzzshard.errors import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
 )
+from fuzzshard.events import CampaignFinished, Event
 from fuzzshard.report.node import Node, is_running, read_node
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings
 from fuzzshard.verdict import Status

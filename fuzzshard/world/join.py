@@ -57,7 +57,7 @@ def join(channel: socket.socket, rank: int, config: WorldConfig) -> torch.device
 def _prove_instruments(device: torch.device) -> dict[str, str]:
     """What this torch has to be seen without, and what was read there."""
     from fuzzshard.training import collectives, hooks
-    from fuzzshard.training.proofs import prove_instruments
+    from fuzzshard.world.proofs import prove_instruments
 
     take_off = (collectives.install(), hooks.install())
     try:

@@ -86,7 +86,7 @@ def main(
 
 def _answer(side: socket.socket) -> None:
     """Works while the main thread waits in a collective, which holds no interpreter lock."""
-    from fuzzshard.training.flight_recorder import position
+    from fuzzshard.world.flight_recorder import position
 
     with contextlib.suppress(OSError):  # whoever asked has gone
         while receive(side) is not None:
@@ -106,8 +106,8 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
     import torch.distributed as dist
 
     from fuzzshard.engines.mesh import prepare_groups, rank_mesh
-    from fuzzshard.training.experiment import EngineFailure, Experiment
     from fuzzshard.training.torch_coverage import begin_case
+    from fuzzshard.world.experiment import EngineFailure, Experiment
 
     begin_case()
     try:
@@ -145,7 +145,7 @@ def _failure(
     op: int = -1,
     expected: str = "",
 ) -> Failure:
-    from fuzzshard.training.experiment import innermost_torch_frame
+    from fuzzshard.world.experiment import innermost_torch_frame
 
     text, whole = str(error).strip(), error_text(error)
     machine, kernel = machine_trouble(whole), device_error(whole)

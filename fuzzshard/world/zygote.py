@@ -34,7 +34,7 @@ PRELOADED = (
     "torch.distributed.tensor",
     "torch.nn.parallel.distributed",
     "torch._dynamo",
-    "fuzzshard.training.proofs",
+    "fuzzshard.world.proofs",
     "fuzzshard.world.rank",
 )
 

@@ -15,7 +15,7 @@ import pytest
 from chaos import check_cases
 from chaos_campaign import Session, of_session
 
-from fuzzshard.campaign.events import CaseDetail, CaseJudged, CaseStarted
+from fuzzshard.events import CaseDetail, CaseJudged, CaseStarted
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter, SessionStart

@@ -15,7 +15,6 @@ from typing import TypeVar
 import msgspec
 
 from fuzzshard.campaign.control import EndableCheck
-from fuzzshard.campaign.events import CampaignFinished, Event
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
@@ -23,6 +22,7 @@ from fuzzshard.case.case import Case, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.order import size_order
 from fuzzshard.errors import InfraError
+from fuzzshard.events import CampaignFinished, Event
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, Step

@@ -13,11 +13,11 @@ import psutil
 import pytest
 from fake_campaign import PASS, FakeWorld, campaign, divergence, numbered
 
-from fuzzshard.campaign.events import Event, FindingFound, PhaseChanged
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
 from fuzzshard.case.case import Case
+from fuzzshard.events import Event, FindingFound, PhaseChanged
 from fuzzshard.reproducer import check
 from fuzzshard.verdict import Verdict
 from fuzzshard.world import Spares, WorldConfig

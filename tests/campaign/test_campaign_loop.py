@@ -18,7 +18,16 @@ from fake_campaign import (
     shrink_seed_and_norm,
 )
 
-from fuzzshard.campaign.events import (
+from fuzzshard.campaign.judge import Stopped
+from fuzzshard.campaign.reduce import Judged
+from fuzzshard.campaign.tally import gist
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.expectation import with_observation
+from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.corpus.store import entry_files
+from fuzzshard.errors import InfraError, UsageError
+from fuzzshard.events import (
     CampaignFinished,
     CampaignStarted,
     CaseJudged,
@@ -32,15 +41,6 @@ from fuzzshard.campaign.events import (
     InfraTrouble,
     SaveFailed,
 )
-from fuzzshard.campaign.judge import Stopped
-from fuzzshard.campaign.reduce import Judged
-from fuzzshard.campaign.tally import gist
-from fuzzshard.case.case import Case
-from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.expectation import with_observation
-from fuzzshard.corpus.lifecycle import Lifecycle
-from fuzzshard.corpus.store import entry_files
-from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.report.lines import event_lines
 from fuzzshard.verdict import Status, Verdict

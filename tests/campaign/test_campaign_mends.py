@@ -18,7 +18,10 @@ from fake_campaign import (
 from mend_files import mend_file
 from msgspec.structs import replace
 
-from fuzzshard.campaign.events import (
+from fuzzshard.case.case import Case
+from fuzzshard.corpus.codec import read_entry
+from fuzzshard.corpus.store import entry_files
+from fuzzshard.events import (
     CampaignStarted,
     CaseJudged,
     FindingFound,
@@ -28,9 +31,6 @@ from fuzzshard.campaign.events import (
     KnownCause,
     PhaseChanged,
 )
-from fuzzshard.case.case import Case
-from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.store import entry_files
 from fuzzshard.report.lines import event_lines
 from fuzzshard.verdict import Verdict
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from fake_campaign import PASS, campaign, divergence, make_case, numbered
 
-from fuzzshard.campaign.events import AnyEvent
+from fuzzshard.events import AnyEvent
 from fuzzshard.report.lines import event_lines
 from fuzzshard.report.panel import CampaignPanel
 from fuzzshard.report.progress import Progress

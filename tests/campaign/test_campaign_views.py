@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from fake_campaign import PASS, campaign, divergence
 
-from fuzzshard.campaign.events import CaseJudged, Event
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.store import entry_files
+from fuzzshard.events import CaseJudged, Event
 from fuzzshard.report.html.page import ReportWriter
 from fuzzshard.report.sinks import tee
 from fuzzshard.report.stats import StatsWriter

@@ -17,7 +17,6 @@ from fake_campaign import (
     shrink_seed_and_norm,
 )
 
-from fuzzshard.campaign.events import FindingConfirmed, FindingSaved
 from fuzzshard.campaign.judge import FLAKY_RUNS, confirm
 from fuzzshard.campaign.reduce import confirm_and_shrink
 from fuzzshard.campaign.sequential import ERROR, MAX_RUNS, RateTest
@@ -25,6 +24,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.corpus.store import entry_files
+from fuzzshard.events import FindingConfirmed, FindingSaved
 from fuzzshard.verdict import Verdict
 
 

@@ -27,16 +27,6 @@ from fake_campaign import (
 )
 from msgspec.structs import replace
 
-from fuzzshard.campaign.events import (
-    CampaignStarted,
-    CaseJudged,
-    Event,
-    FindingConfirmed,
-    FindingFlaky,
-    FindingFound,
-    FindingHit,
-    FindingSaved,
-)
 from fuzzshard.campaign.keep import Keeper
 from fuzzshard.campaign.known import Found
 from fuzzshard.campaign.restore import unfinished
@@ -47,6 +37,16 @@ from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import UsageError
+from fuzzshard.events import (
+    CampaignStarted,
+    CaseJudged,
+    Event,
+    FindingConfirmed,
+    FindingFlaky,
+    FindingFound,
+    FindingHit,
+    FindingSaved,
+)
 from fuzzshard.guidance import guided
 from fuzzshard.guidance.novelty import guiding
 from fuzzshard.journal.history import History

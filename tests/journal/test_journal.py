@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fuzzshard.campaign.events import (
+from fuzzshard.case.features import ALL_FEATURES
+from fuzzshard.errors import InfraError, InvalidJournal
+from fuzzshard.events import (
     CampaignFinished,
     CaseDetail,
     CaseJudged,
@@ -15,8 +17,6 @@ from fuzzshard.campaign.events import (
     PhaseChanged,
     WorldStarted,
 )
-from fuzzshard.case.features import ALL_FEATURES
-from fuzzshard.errors import InfraError, InvalidJournal
 from fuzzshard.journal.history import History
 from fuzzshard.journal.schema import FORMAT, JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter, SessionStart

@@ -13,11 +13,11 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.codec import decode, encode
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.case.features import features
+from fuzzshard.case.program_text import program
 from fuzzshard.case.validate import validate
 from fuzzshard.guidance.mutate.schedule import Offered
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import OPS
-from fuzzshard.report.program import program
 from fuzzshard.reproducer.script import script
 from fuzzshard.shrink.passes import Pass
 from fuzzshard.shrink.repair import repaired

@@ -19,9 +19,9 @@ from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.training.ladder import Ladder, runs_finer
 from fuzzshard.training.trace import Key, Trace
 from fuzzshard.verdict import Finding
+from fuzzshard.world.ladder import Ladder, runs_finer
 
 BEFORE, STEP, AFTER = 1, 2, 5
 ONE = torch.ones(3)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from recorded import LIST_GROUP, RESHARD, finished, judged, one_finding, record
 
-from fuzzshard.campaign.events import FindingHit
 from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.events import FindingHit
 from fuzzshard.verdict import Status
 
 

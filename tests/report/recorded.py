@@ -11,7 +11,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fuzzshard.campaign.events import (
+from fuzzshard.corpus.codec import encode_entry, read_entry
+from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.events import (
     CampaignFinished,
     CaseDetail,
     CaseJudged,
@@ -22,9 +25,6 @@ from fuzzshard.campaign.events import (
     FindingSaved,
     WorldStarted,
 )
-from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.entry import Confirmation
-from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.journal.writer import JournalWriter, SessionStart
 from fuzzshard.verdict import Status

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 from recorded import LIST_GROUP, RESHARD, finished, judged, one_finding, record
 
-from fuzzshard.campaign.events import FindingHit
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Culprit
+from fuzzshard.events import FindingHit
 from fuzzshard.report.html.page import page
 from fuzzshard.report.node import read_node
 from fuzzshard.verdict import Status

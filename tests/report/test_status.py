@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 from recorded import LIST_GROUP, RESHARD, finished, judged, one_finding, record
 
-from fuzzshard.campaign.events import FindingFlaky, FindingFound, FindingHit
 from fuzzshard.cli import main
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import Confirmation
+from fuzzshard.events import FindingFlaky, FindingFound, FindingHit
 from fuzzshard.journal.schema import JOURNAL_FILE, connect
 from fuzzshard.report.junit import junit_xml
 from fuzzshard.report.node import is_running, read_node

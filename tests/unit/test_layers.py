@@ -6,13 +6,23 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import fuzzshard
 
 ROOT = Path(fuzzshard.__file__).parent
 
-RANK_MODULES = ("model/build.py", "model/values.py", "world/join.py", "world/rank.py")
+RANK_MODULES = (
+    "model/build.py",
+    "model/values.py",
+    "world/experiment.py",
+    "world/flight_recorder.py",
+    "world/join.py",
+    "world/ladder.py",
+    "world/proofs.py",
+    "world/rank.py",
+)
 ON_RANKS = (*RANK_MODULES, "engines/", "training/", "oracles/", "mends/")
 """What runs on ranks alone, and so may import torch; mends do so in functions only."""
 
@@ -69,6 +79,16 @@ def test_a_lower_layer_imports_no_higher_one(package: str) -> None:
     }
     assert ours >= {package}
     assert ours - {package} <= ALLOWED[package]
+
+
+def test_no_packages_import_one_another() -> None:
+    graph = nx.DiGraph()
+    for module, names in MODULES.items():
+        ours = {name.split(".")[1] for name in names if name.startswith("fuzzshard.")}
+        graph.add_edges_from((module.partition("/")[0].removesuffix(".py"), name) for name in ours)
+    graph.remove_edges_from(nx.selfloop_edges(graph))
+    assert "world" in graph
+    assert list(nx.simple_cycles(graph)) == []
 
 
 def test_a_mend_knows_of_ours_what_a_mend_is() -> None:

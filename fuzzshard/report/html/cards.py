@@ -13,6 +13,7 @@ from pygments.lexers import PythonLexer
 from fuzzshard.campaign.saved import saved_cause
 from fuzzshard.case.case import WrapGroup
 from fuzzshard.case.features import features
+from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command, saved_script
@@ -23,7 +24,6 @@ from fuzzshard.report.html.mesh import draw_mesh
 from fuzzshard.report.html.scale import duration
 from fuzzshard.report.html.schedule import draw_schedule
 from fuzzshard.report.html.tree import Branch, module_branches
-from fuzzshard.report.program import program
 from fuzzshard.report.seen_findings import SeenFinding
 from fuzzshard.report.text import drawn
 from fuzzshard.reproducer.options import group_arguments

@@ -13,9 +13,9 @@ import jinja2
 from markupsafe import Markup
 
 from fuzzshard import __version__
-from fuzzshard.campaign.events import CampaignFinished, Event
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.events import CampaignFinished, Event
 from fuzzshard.instruments import off_lines
 from fuzzshard.journal.history import SessionRow
 from fuzzshard.mending.mend import own_mends

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from markupsafe import Markup
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.program_text import losses_taken, program
 from fuzzshard.parts.op import Op
 from fuzzshard.report.html.svg import Element, element, group, label, picture, tip
-from fuzzshard.report.program import losses_taken, program
 
 _LANES = ("forward", "backward", "optimizer", "sharding", "state", "switches")
 

@@ -38,7 +38,6 @@ from fuzzshard.training import hooks
 from fuzzshard.training.collectives import Recorder, record_into
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.expectations import ErrorMissing, Watch, describe
-from fuzzshard.training.ladder import Ladder
 from fuzzshard.training.memory import bytes_after_runs
 from fuzzshard.training.survivors import Survivors, collect_garbage, wait_for_survivors
 from fuzzshard.training.torch_coverage import tracing
@@ -46,6 +45,7 @@ from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
 from fuzzshard.verdict import NOT_APPLICABLE, Finding
 from fuzzshard.world.blame import device_error, error_text
+from fuzzshard.world.ladder import Ladder
 from fuzzshard.world.messages import RankReport
 
 

@@ -33,7 +33,7 @@ from fuzzshard.instruments import (
 )
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, Op, SetFlag, Step, Unshard, ZeroGrad
-from fuzzshard.training.experiment import EngineFailure, Experiment
+from fuzzshard.world.experiment import EngineFailure, Experiment
 
 Reading = Callable[[GroupState], object]
 """What an instrument reads of one group after the last op of a case."""
