@@ -31,7 +31,7 @@ from fuzzshard.verdict import Finding
 Again = Callable[[Case, str], Trace | None]
 """Trains an engine, by its name, on another case; None where it refuses that."""
 
-Differing = Mapping[str, list[Difference]]
+Differing = dict[str, list[Difference]]
 """What differs from the reference, by engine."""
 
 
@@ -70,35 +70,41 @@ class Ladder:
         """
         if not self.anywhere(any(differing.values())):
             return [], "bitwise"
-        differing = self._before_overflow(differing)
+        overflow = self._first_overflows(differing)
         exact = self._exact_until() if self.case.values == "dyadic" else 0
-        strict = {
-            name: [d for d in found if d.key.op < exact] for name, found in differing.items()
-        }
-        loose = {
-            name: [d for d in found if d.key.op >= exact] for name, found in differing.items()
-        }
+        strict: Differing = {name: [] for name in differing}
+        loose: Differing = {name: [] for name in differing}
+        for name, found in differing.items():
+            for difference in found:
+                is_exact = difference.key.op < min(exact, overflow[name])
+                (strict if is_exact else loose)[name].append(difference)
         findings = self._findings(strict, "exact", None, self.traces)
         if self.anywhere(any(loose.values())):
-            findings += self._loose_findings(loose)
+            findings += self._loose_findings(loose, overflow)
         rung = "exact" if exact >= len(self.case.schedule) else loose_rung(self.case)
         return findings, rung
 
-    def _loose_findings(self, differing: Differing) -> list[Finding]:
+    def _loose_findings(self, differing: Differing, overflow: Mapping[str, int]) -> list[Finding]:
         """What rounding does not explain: in the precision of the case, then in a finer one.
 
-        The precision of the case up to the first step only: Adam makes a whole step of a gradient
-        that is nothing but rounding. Both are needed: ``fully_shard`` divides gradients in float64
-        as it does in float16 (``_get_gradient_divide_factors``), and otherwise in float32. Whether
-        something is there, and its shape and dtype, no rounding explains.
+        The precision of the case up to the first step and the first ``overflow`` only: Adam makes
+        a whole step of a gradient that is nothing but rounding. Both are needed: ``fully_shard``
+        divides gradients in float64 as it does in float16 (``_get_gradient_divide_factors``), and
+        otherwise in float32. Whether something is there, and its shape and dtype, no rounding
+        explains.
         """
         reference = self.traces[Reference.name]
         if self.case == uniform(self.case, "float64"):
             coarser = Bound(self.case, reference, self._single, tolerance(self.case))
-            return self._findings(differing, loose_rung(self.case), coarser, self.traces)
+            before = {
+                name: [d for d in found if d.key.op < overflow[name]]
+                for name, found in differing.items()
+            }
+            return self._findings(before, loose_rung(self.case), coarser, self.traces)
         step = first_step(self.case)
         early = {
-            name: before_rounding_feeds_back(found, step) for name, found in differing.items()
+            name: before_rounding_feeds_back(found, min(step, overflow[name]))
+            for name, found in differing.items()
         }
         bound = Bound(self.case, reference, self._truth)
         precise = self._finer_findings(differing)
@@ -147,14 +153,10 @@ class Ladder:
             findings += tensor_findings(name, found, rung, bound, culprit, self.mesh.rank)
         return findings
 
-    def _before_overflow(self, differing: Differing) -> Differing:
-        """What differs before a sum overflows on some rank, by engine."""
-        ends = self._earliest([first_overflow(self.case, found) for found in differing.values()])
-        before = dict(zip(differing, ends, strict=True))
-        return {
-            name: [d for d in found if d.key.op < before[name]]
-            for name, found in differing.items()
-        }
+    def _first_overflows(self, differing: Differing) -> dict[str, int]:
+        """By engine the op at which a sum of gradients overflows first on some rank."""
+        here = [first_overflow(self.case, found) for found in differing.values()]
+        return dict(zip(differing, self._earliest(here), strict=True))
 
     def _exact_until(self) -> int:
         """The first op that rounds something on some rank: in either precision, or in those of a

@@ -24,6 +24,7 @@ from fuzzshard.verdict import Finding
 from fuzzshard.world.ladder import Ladder, runs_finer
 
 BEFORE, STEP, AFTER = 1, 2, 5
+INF = float("inf")
 ONE = torch.ones(3)
 HALF = make_case(fsdp1=FSDP1(precision=Precision(param="bfloat16")), engines=("fsdp1",))
 
@@ -59,7 +60,10 @@ class FakeLadder(Ladder):
         expected = self._ones(self.case).tensors[self.key].tensor
         found = [difference(self.key, expected + self.errors[self.case.dtype], expected)]
         self.traces = {**self.traces, "fsdp1": trace({self.key: found[0].observed})}
-        return self._loose_findings({"fsdp1": found})
+        return self._loose_findings({"fsdp1": found}, self._first_overflows({"fsdp1": found}))
+
+    def _earliest(self, here: list[int]) -> list[int]:
+        return here
 
 
 @pytest.mark.parametrize("op", [BEFORE, AFTER])
@@ -96,6 +100,17 @@ def test_an_error_of_the_precision_of_the_case_counts_before_a_step_only(
     )
 
 
+@pytest.mark.parametrize(("finer", "found"), [(0.0, False), (2.0, True), (INF, True)])
+def test_an_overflow_counts_where_the_finer_run_is_wrong_too(finer: float, found: bool) -> None:
+    ladder = FakeLadder(make_case(), gradient(BEFORE), {"float32": INF, "float64": finer})
+    assert bool(ladder.findings()) is found
+
+
+def test_in_float64_an_infinity_is_no_rounding() -> None:
+    case = make_case(dtype="float64")
+    assert FakeLadder(case, gradient(BEFORE), {"float64": INF}).findings()
+
+
 @pytest.mark.parametrize(("error", "found"), [(1e-7, False), (1e-5, True)])
 def test_what_is_in_float64_already_is_not_run_again(error: float, found: bool) -> None:
     ladder = FakeLadder(make_case(dtype="float64"), gradient(AFTER), {"float64": error})
@@ -107,7 +122,7 @@ def test_a_missing_tensor_needs_no_other_run() -> None:
     ladder = FakeLadder(make_case(), gradient(AFTER), {"float32": 0.0})
     missing = Difference(ladder.key, None, ONE, ())
     ladder.traces = {**ladder.traces, "fsdp1": trace({ladder.key: None})}
-    (finding,) = ladder._loose_findings({"fsdp1": [missing]})
+    (finding,) = ladder._loose_findings({"fsdp1": [missing]}, {"fsdp1": 9})
     assert finding.detail == "missing"
     assert ladder.trained == []
 
