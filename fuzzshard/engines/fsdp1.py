@@ -22,7 +22,7 @@ from typing_extensions import override
 from fuzzshard.case.graph import Block, join
 from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.units import fsdp1_shards, unit_modules
+from fuzzshard.case.units import unit_modules
 from fuzzshard.engines import fsdp1_options
 from fuzzshard.engines.base import DTYPES, plain_name
 from fuzzshard.engines.no_sync import NoSyncEngine
@@ -125,9 +125,7 @@ class FSDP1(NoSyncEngine):
         if spec.initial == "applied":
             fsdp1_options.apply_twice_as_much(self.fsdp)
         if spec.hook is not None:
-            fsdp1_options.register_hook(
-                self.fsdp, spec.hook, self.mesh, shards=fsdp1_shards(self.case)
-            )
+            fsdp1_options.register_hook(self.fsdp, spec.hook, self.mesh, shards=shards(self.case))
         units = FullyShardedDataParallel.fsdp_modules(self.fsdp)
         self.slices = {
             plain_name(join(names[info.module], info.param_name)): found
@@ -160,9 +158,7 @@ class FSDP1(NoSyncEngine):
     @override
     def after_step(self) -> None:
         if (kind := self.case.fsdp1.summon) is not None:
-            fsdp1_options.summon(
-                self.fsdp, kind, self.trained.values(), shards=fsdp1_shards(self.case)
-            )
+            fsdp1_options.summon(self.fsdp, kind, self.trained.values(), shards=shards(self.case))
 
     @override
     def take_parameters(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import some_fill_unused
-from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
+from fuzzshard.case.dtypes import has_precision, model_policy
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.no_rows import has_other_graph_without_rows
@@ -14,13 +14,13 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState, follow, ranks_differ
 from fuzzshard.case.units import (
     aliased_units,
-    fsdp1_shards,
     parameter_units,
     splits_a_unit,
     unit_modules,
     units,
 )
 from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
+from fuzzshard.parts.engines.fsdp1 import shards
 from fuzzshard.parts.op import Op, Toggle
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 
@@ -86,7 +86,7 @@ def _options(case: Case) -> Iterator[Exclusion]:
         )
     if case.compile is not None:
         yield Exclusion("module.compile(), which is fully_shard's", _OURS)
-    if has_precision(case) and not uses_fsdp1_policy(case):
+    if has_precision(case) and model_policy(case) is None:
         yield Exclusion("mixed precision of the groups of fully_shard", _OURS)
     if case.fsdp1.precision is not None and case.fsdp1.precision.output is not None:
         yield Exclusion(
@@ -153,7 +153,7 @@ def _further_options(case: Case) -> Iterator[Exclusion]:
             "fully_sharded_data_parallel.py, summon_full_params: 'only supported when passing "
             "use_orig_params=True to the FSDP constructor'",
         )
-    if spec.summon == "on_host" and not fsdp1_shards(case):
+    if spec.summon == "on_host" and not shards(case):
         yield Exclusion(
             "summon_full_params(offload_to_cpu=True) of parameters that are not sharded",
             "fully_sharded_data_parallel.py, summon_full_params: 'this offloading currently only "

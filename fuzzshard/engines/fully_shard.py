@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fuzzshard.case.batches import only_some_ranks_have_rows
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import stored_dtype, uses_fsdp1_policy
+from fuzzshard.case.dtypes import model_policy, stored_dtype
 from fuzzshard.case.facts import facts
 from fuzzshard.case.in_place import changed_outputs
 from fuzzshard.case.no_rows import has_other_graph_without_rows
@@ -64,7 +64,7 @@ def not_applicable(case: Case) -> Exclusion | None:
     In which releases parameters may be modified between a forward and its backward is in
     :mod:`fuzzshard.contracts`.
     """
-    if uses_fsdp1_policy(case):
+    if model_policy(case) is not None:
         return FSDP1_POLICY
     if (name := options.lacking(case)) is not None:
         return Exclusion(

@@ -8,8 +8,8 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
 from fuzzshard.case.sync_flags import multiplies
-from fuzzshard.case.units import fsdp1_shards
 from fuzzshard.model.names import seed_of
+from fuzzshard.parts.engines.fsdp1 import shards
 from fuzzshard.parts.op import Below
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
@@ -224,9 +224,7 @@ class Program:
         events = module_ops.event_lines(self.scope)
         if self.aim.engine != "fsdp1":
             return events
-        lines = fsdp1_summon_lines(
-            self.case.fsdp1, self.scope.called, shards=fsdp1_shards(self.case)
-        )
+        lines = fsdp1_summon_lines(self.case.fsdp1, self.scope.called, shards=shards(self.case))
         if lines and self.aim.trains_reference:
             lines = [
                 f"if isinstance({self.scope.called}, FullyShardedDataParallel):",

@@ -7,8 +7,9 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.communication import CUSTOM
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, walk
-from fuzzshard.case.units import fsdp1_shards, unit_modules
+from fuzzshard.case.units import unit_modules
 from fuzzshard.model.expressions import class_name, constructor
+from fuzzshard.parts.engines.fsdp1 import shards
 from fuzzshard.reproducer.mesh import MeshNames
 from fuzzshard.reproducer.options import (
     ddp_arguments,
@@ -177,7 +178,7 @@ def around_lines(case: Case, engine: str, model: str, variable: str) -> list[str
     lines += _DOUBLE if case.fsdp1.initial == "applied" else []
     lines += [f"{variable}.apply(double)"] if case.fsdp1.initial == "applied" else []
     group = "dist.group.WORLD" if MeshNames(case).flat else "group"
-    return lines + fsdp1_hook_lines(case.fsdp1, variable, group, shards=fsdp1_shards(case))
+    return lines + fsdp1_hook_lines(case.fsdp1, variable, group, shards=shards(case))
 
 
 _DOUBLE = [
