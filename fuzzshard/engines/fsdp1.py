@@ -27,6 +27,7 @@ from fuzzshard.engines import fsdp1_options
 from fuzzshard.engines.base import DTYPES, plain_name
 from fuzzshard.engines.no_sync import NoSyncEngine
 from fuzzshard.model.build import build_model
+from fuzzshard.parts.engines.fsdp1 import shards
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp._flat_param import FlatParamHandle
