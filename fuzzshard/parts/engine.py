@@ -49,8 +49,16 @@ class EngineSpec:
     """Whether iterations are to be alike: forwards in one order, a backward that synchronises, and
     the step. It warns of other orders.
     """
+    has_units: ClassVar[bool] = False
+    """Whether every wrapped module is a unit with a flat parameter, of which a rank has a range:
+    what is registered, and what gradients are of.
+    """
     ignores_modules: ClassVar[bool] = False
     """Whether it is told which of the ignored modules it leaves to the user."""
+    may_differ: ClassVar[tuple[str, ...]] = ()
+    """The oracles that look at what it may do otherwise than the reference, for a documented
+    reason (:mod:`fuzzshard.oracles.allowed`).
+    """
     outlives_run: ClassVar[str] = ""
     """Why its models may outlive every reference to them, if they do on stock torch."""
 
@@ -61,6 +69,10 @@ class EngineSpec:
 
     def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:
         """Whether a forward of ``target`` moves inputs from the host to the device."""
+        return False
+
+    def has_flat_parameters(self, case: Case) -> bool:
+        """Whether its parameters, and their gradients, are flat ones of several parameters."""
         return False
 
     def policy(self, case: Case) -> Precision | None:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from fuzzshard.case.case import Case, EngineName, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.options import Precision
-from fuzzshard.engines.fully_shard_state import GroupState
+from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.engines.mesh import prepare_groups, rank_mesh
 from fuzzshard.instruments import (
     FLAT_PARAMETERS,

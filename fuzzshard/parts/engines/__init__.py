@@ -27,8 +27,8 @@ OPTIONS = tuple(dict.fromkeys(spec.options for spec in reversed(ENGINES.values()
 
 
 def spec_of(engine: str) -> EngineSpec:
-    """Return what the engine of that name says of itself; the reference is one too."""
-    return REFERENCE if engine == REFERENCE.name else ENGINES[engine]
+    """Return what the engine of that name says of itself; the reference is what else there is."""
+    return ENGINES.get(engine, REFERENCE)
 
 
 def specs(engines: Iterable[str]) -> tuple[EngineSpec, ...]:

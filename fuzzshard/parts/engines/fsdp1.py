@@ -131,10 +131,16 @@ class FullyShardedDataParallel(EngineSpec):
     )
     wrapper = "FullyShardedDataParallel"
     keeps_order = True
+    has_units = True
+    may_differ = ("gradient", "local_gradient")
     outlives_run = (
         "two modules of six of the smallest model with two units do, on torch 2.13 as it is "
         "(measured without fuzzshard); why is not known"
     )
+
+    @override
+    def has_flat_parameters(self, case: Case) -> bool:
+        return not case.fsdp1.use_orig_params
 
     @override
     def policy(self, case: Case) -> Precision | None:

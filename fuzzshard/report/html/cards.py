@@ -17,6 +17,8 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command, saved_script
 from fuzzshard.drafts.words import title
+from fuzzshard.engines.script import script_of
+from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.op import expression
 from fuzzshard.report.html.forward import draw_forward, group_colour
 from fuzzshard.report.html.mesh import draw_mesh
@@ -26,7 +28,6 @@ from fuzzshard.report.html.tree import Branch, module_branches
 from fuzzshard.report.program import program
 from fuzzshard.report.seen_findings import SeenFinding
 from fuzzshard.report.text import drawn
-from fuzzshard.reproducer.options import group_arguments
 from fuzzshard.verdict import Finding
 
 MOST_FINDINGS = 6
@@ -149,6 +150,5 @@ def _drawing(seen: SeenFinding, entry: CorpusEntry) -> Drawing:
 def _wrap_call(index: int, wrap: WrapGroup) -> WrapCall:
     modules = ", ".join(map(expression, wrap.modules))
     listed = modules if len(wrap.modules) == 1 else f"[{modules}]"
-    return WrapCall(
-        index, f"fully_shard({', '.join((listed, *group_arguments(wrap)))})", group_colour(index)
-    )
+    engine = next(name for name, spec in ENGINES.items() if spec.applies_groups)
+    return WrapCall(index, script_of(engine).group_call(listed, wrap), group_colour(index))

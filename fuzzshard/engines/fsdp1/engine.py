@@ -19,18 +19,25 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
 from typing_extensions import override
 
+from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
 from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import unit_modules
-from fuzzshard.engines import fsdp1_options
 from fuzzshard.engines.base import DTYPES, plain_name
+from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.fsdp1 import contract
+from fuzzshard.engines.fsdp1 import options as fsdp1_options
 from fuzzshard.engines.no_sync import NoSyncEngine
+from fuzzshard.engines.refusal import Refusal
+from fuzzshard.instruments import FLAT_PARAMETERS, works
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.engines.fsdp1 import shards
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp._flat_param import FlatParamHandle
+
+    from fuzzshard.training.trace import Trace
 
 _STRATEGIES = {
     "full_shard": ShardingStrategy.FULL_SHARD,
@@ -44,6 +51,12 @@ _PREFETCH = {
     "post": BackwardPrefetch.BACKWARD_POST,
     None: None,
 }
+
+
+FLAT_PARAMETERS_UNREAD = Exclusion(
+    "the ranges of its flat parameters cannot be told in this version of torch",
+    "fuzzshard: an instrument that reads wrong is off (fuzzshard/instruments)",
+)
 
 
 @contextlib.contextmanager
@@ -92,6 +105,27 @@ class FSDP1(NoSyncEngine):
     name: ClassVar[str] = "fsdp1"
     registers: ClassVar[bool] = False
     state_dict_aliases: ClassVar[bool] = False
+    refusals: ClassVar[tuple[Refusal, ...]] = contract.REFUSALS
+
+    @override
+    @classmethod
+    def not_applicable(cls, case: Case) -> Exclusion | None:
+        if not works(FLAT_PARAMETERS):
+            return FLAT_PARAMETERS_UNREAD
+        return contract.not_applicable(case)
+
+    @override
+    @classmethod
+    def not_comparable(cls, case: Case, reference: Trace) -> Exclusion | None:
+        excluded = contract.not_applicable(case, reference.skipped) if reference.skipped else None
+        if excluded is None and contract.fills_gradients(case, reference.without_gradient()):
+            return contract.FILLED_GRADIENTS
+        return excluded
+
+    @override
+    @classmethod
+    def surroundings(cls, case: Case) -> contextlib.AbstractContextManager[None]:
+        return debug_level(case.fsdp1.debug)
 
     @override
     def build(self) -> nn.Module:
@@ -304,3 +338,6 @@ def _mixed_precision(precision: Precision | None) -> MixedPrecision | None:
         buffer_dtype=param,
         cast_root_forward_inputs=precision.cast_inputs,
     )
+
+
+ENGINE = FSDP1
