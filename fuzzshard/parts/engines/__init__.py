@@ -19,6 +19,9 @@ ENGINES: dict[str, EngineSpec] = {
 }
 """Those that are judged, in the order in which they train."""
 
+BY_GROUPS = next(spec for spec in ENGINES.values() if spec.applies_groups)
+"""The one that wrap groups are written for."""
+
 REFERENCE = Reference()
 """What they are judged by."""
 

@@ -18,7 +18,7 @@ from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command, saved_script
 from fuzzshard.drafts.words import title
 from fuzzshard.engines.script import script_of
-from fuzzshard.parts.engines import ENGINES
+from fuzzshard.parts.engines import BY_GROUPS
 from fuzzshard.parts.op import expression
 from fuzzshard.report.html.forward import draw_forward, group_colour
 from fuzzshard.report.html.mesh import draw_mesh
@@ -150,5 +150,5 @@ def _drawing(seen: SeenFinding, entry: CorpusEntry) -> Drawing:
 def _wrap_call(index: int, wrap: WrapGroup) -> WrapCall:
     modules = ", ".join(map(expression, wrap.modules))
     listed = modules if len(wrap.modules) == 1 else f"[{modules}]"
-    engine = next(name for name, spec in ENGINES.items() if spec.applies_groups)
-    return WrapCall(index, script_of(engine).group_call(listed, wrap), group_colour(index))
+    call = script_of(BY_GROUPS.name).group_call(listed, wrap)
+    return WrapCall(index, call, group_colour(index))
