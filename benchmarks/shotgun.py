@@ -3,6 +3,8 @@ touch.
 
 A file names a leaf or an op where it defines or imports its class, or has its tag as a string; an
 option where it reads, gives or lists the field; an oracle or an engine where its name is a string.
+An engine's own room and the one list of engines do not count, and neither does the string where it
+means an axis of a mesh, a layout of activations or a component of torch (:data:`OTHERWISE`).
 Counted are the modules of fuzzshard/ and strategies/, without those that are data: the rows of
 torch's own tests (upstream/) and the mends. A field whose name means other things too (join, kind,
 output) counts too high. Runs nothing, and reads the tree that it stands in.
@@ -20,8 +22,9 @@ import msgspec
 from common import make_console, print_json, run_main
 from rich.table import Table
 
-from fuzzshard.case.case import ALL_ENGINES, Optimizer, WrapGroup
+from fuzzshard.case.case import Optimizer, WrapGroup
 from fuzzshard.case.options import DDP, FSDP1, Precision
+from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.parts.ops import OPS
 from fuzzshard.verdict import ORACLES
@@ -31,6 +34,10 @@ DATA = ("fuzzshard/upstream/", "fuzzshard/mends/")
 OPTIONS = (WrapGroup, Precision, FSDP1, DDP, Optimizer)
 """The parts of a case whose fields with a default are options of an engine."""
 WIDEST = 100
+OTHERWISE = frozenset(("shard", "tensor", "pp", "sequence", "DTensor"))
+"""Beside one of these, "replicate" is an axis of a mesh or a layout of activations, and it and
+"fully_shard" are components of torch. As ``input`` or ``output`` it is a layout, too.
+"""
 
 
 def main() -> int:
@@ -49,7 +56,7 @@ def main() -> int:
     named = {file: names(ast.parse(text)) for file, text in files.items()}
     kinds = {kind: count(wanted, named) for kind, wanted in vocabulary().items()}
     outside = {
-        engine: sum(not file.is_relative_to(ROOT / "fuzzshard/engines") for file in where)
+        engine: len([file for file in where if not in_room(engine, file)])
         for engine, where in kinds.pop("engine").items()
     }
     lines = [line for text in files.values() for line in text.splitlines()]
@@ -74,7 +81,7 @@ def main() -> int:
         table.add_row(kind, f"{statistics.median(sizes):g}", str(max(sizes)), most)
     most = max(outside, key=lambda name: outside[name])
     table.add_row(
-        "engine, outside engines/",
+        "engine, outside its room",
         f"{statistics.median(outside.values()):g}",
         str(outside[most]),
         most,
@@ -117,8 +124,35 @@ def vocabulary() -> dict[str, dict[str, tuple[str, ...]]]:
         "option": {field: (f".{field}", f"'{field}'") for field in fields},
         "op": {op.__name__: (op.__name__, f"'{op.__struct_config__.tag}'") for op in OPS},
         "oracle": {oracle: (f"'{oracle}'",) for oracle in ORACLES},
-        "engine": {engine: (f"'{engine}'",) for engine in ALL_ENGINES},
+        "engine": {engine: (f"'{engine}'",) for engine in ENGINES},
     }
+
+
+def in_room(engine: str, file: Path) -> bool:
+    """Whether ``file`` is about this engine, or is the list of all engines."""
+    own = f"fuzzshard/parts/engines/{engine}.py", "fuzzshard/parts/engines/__init__.py"
+    path = file.relative_to(ROOT).as_posix()
+    return path in own or path.startswith(f"fuzzshard/engines/{engine}/")
+
+
+def otherwise(tree: ast.AST) -> set[ast.AST]:
+    """The strings that do not name an engine, whatever they are: see :data:`OTHERWISE`."""
+    found: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.keyword(arg="input" | "output", value=value):
+                found.add(value)
+            case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
+                found |= _beside(elements)
+            case ast.Dict(keys=keys):
+                found |= _beside([key for key in keys if key is not None])
+    return found
+
+
+def _beside(elements: list[ast.expr]) -> set[ast.AST]:
+    """The ``elements`` of one tuple, list, set or dict, if one of them says what they are."""
+    values = {element.value for element in elements if isinstance(element, ast.Constant)}
+    return set() if values.isdisjoint(OTHERWISE) else set(elements)
 
 
 def names(tree: ast.AST) -> frozenset[str]:
@@ -126,6 +160,7 @@ def names(tree: ast.AST) -> frozenset[str]:
     quoted.
     """
     found: set[str] = set()
+    elsewhere = otherwise(tree)
     for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(module=str(module)) if module.startswith("fuzzshard"):
@@ -136,7 +171,7 @@ def names(tree: ast.AST) -> frozenset[str]:
                 found.add(f".{name}")
             case ast.AnnAssign(target=ast.Name(id=name)):
                 found.add(f".{name}")
-            case ast.Constant(value=str(value)):
+            case ast.Constant(value=str(value)) if node not in elsewhere or value not in ENGINES:
                 found.add(f"'{value}'")
     return frozenset(found)
 

@@ -23,6 +23,7 @@ from fuzzshard.errors import InfraError
 from fuzzshard.instruments import INSTRUMENTS, off_lines
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.mending.source import unfit, unfit_lines
+from fuzzshard.parts.engines import BY_GROUPS
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, Step, ZeroGrad
 from fuzzshard.verdict import Status, Verdict
@@ -168,7 +169,7 @@ def _examine_fault(
         preload.write_text(PLANTED_FAULT)
         with start_world(dataclasses.replace(config, preload=(str(preload),))) as world:
             verdict = world.run(case)
-    found = verdict.status.is_finding and verdict.findings[0].engine == "fully_shard"
+    found = verdict.status.is_finding and verdict.findings[0].engine == BY_GROUPS.name
     what = "fully_shard made to double its gradients"
     if found:
         return Check("planted fault", f"found: {what} is {verdict.signature}")

@@ -10,6 +10,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Block, has_alias, walk
 from fuzzshard.case.needs import needs_cpu
+from fuzzshard.parts.engines import specs
 from fuzzshard.strategies.ddp import ddp
 from fuzzshard.strategies.exec_order import diverging
 from fuzzshard.strategies.freezing import freezes
@@ -69,7 +70,11 @@ def _case(
     for_swarm, for_settings, for_model, for_plans, for_options, for_schedule = tapes
     allowed = swarm(for_swarm)
     chosen = draw_engines(for_settings, allowed, engines)
-    if "fsdp1" in chosen and largest_mesh > 1 and for_settings.chance(_DIVERGING):
+    if (
+        any(spec.keeps_order for spec in specs(chosen))
+        and largest_mesh > 1
+        and for_settings.chance(_DIVERGING)
+    ):
         return diverging(for_options, largest_mesh)
     case = _experiment(for_settings, for_model, allowed, largest_mesh, cuda=cuda)
     case, flow, trainable = planned(for_plans, allowed, replace(case, engines=chosen))

@@ -9,8 +9,10 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.options import DDP
-from fuzzshard.case.order import off_default
+from fuzzshard.parts.engines import specs
+from fuzzshard.parts.engines.ddp import DistributedDataParallel
 from fuzzshard.parts.op import Op
+from fuzzshard.parts.part import off_default
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -23,14 +25,18 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
 
     What DDP does with buffers, no other engine does: where there are any, none is judged then.
     """
-    ours = {"ddp", "replicate"} & set(case.engines)
+    ours = [
+        spec for spec in specs(case.engines) if spec.options == DistributedDataParallel.options
+    ]
     if not ours or has_precision(case) or any(map(_is_foreign, case.schedule)):
         return case
-    if "replicate" in ours and any(path in facts(case).modules for path in case.ignored):
+    if any(spec.ignores_modules for spec in ours) and any(
+        path in facts(case).modules for path in case.ignored
+    ):
         case = replace(case, ddp=DDP(ignored_modules=tape.chance(70)))
     if "ddp_options" not in swarm:
         return case
-    by_replicate = "ddp" not in ours
+    by_replicate = not any(spec.wrapper for spec in ours)
     trained = replicated(case, by_replicate=by_replicate)
     arrived = {some & trained for some in arrivals(case).values()}
     options = DDP(
@@ -64,7 +70,7 @@ def ddp(tape: Tape, swarm: Swarm, case: Case) -> Case:
         options = replace(case.ddp, **{name: getattr(options, name)})
     if not (options.broadcasts_buffers and has_batch_norm(case, "")):
         return replace(case, ddp=options)
-    return replace(case, ddp=options, engines=("ddp",), relation=None)
+    return replace(case, ddp=options, engines=(DistributedDataParallel.name,), relation=None)
 
 
 def _is_foreign(op: Op) -> bool:

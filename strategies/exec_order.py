@@ -10,6 +10,7 @@ from __future__ import annotations
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child, TensorOp
 from fuzzshard.case.options import FSDP1, Expect
+from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import Backward, Forward, SetPath, SetRequiresGrad
@@ -44,7 +45,7 @@ def diverging(tape: Tape, largest_mesh: int) -> Case:
         after = (*after, Backward(), Forward(batch=used + 1), Backward())
     expect = Expect(
         kind="warning" if before else "error",
-        engine="fsdp1",
+        engine=FullyShardedDataParallel.name,
         pattern=WARNING if before else ERROR,
         op=len(before) + len(flip),
         ranks="others" if before else "all",
@@ -58,7 +59,7 @@ def diverging(tape: Tape, largest_mesh: int) -> Case:
         wrap=tuple(WrapGroup(modules=(path,)) for path in ("second", "other", "")),
         freezes=(Freeze(target="other"),),
         loss="sum",
-        engines=("fsdp1",),
+        engines=(FullyShardedDataParallel.name,),
         fsdp1=FSDP1(
             strategy="shard_grad_op" if tape.chance(50) else "full_shard",
             use_orig_params=tape.chance(40),

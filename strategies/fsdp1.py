@@ -8,8 +8,8 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.units import fsdp1_shards
 from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel, shards
 from fuzzshard.strategies.precision import computes
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
@@ -23,7 +23,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
 
     Its mixed precision replaces that of the wrap groups, so no other engine is judged then.
     """
-    if "fsdp1" not in case.engines:
+    if FullyShardedDataParallel.name not in case.engines:
         return case
     strategies = (*_STRATEGIES, *(_HYBRID if case.mesh.replicate is not None else ()))
     uniform = "toggle" not in swarm and not _mixes_frozen(case, found)
@@ -46,7 +46,11 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
     policy = Precision(param=dtype, reduce=tape.weighted(reduced))
     groups = tuple(replace(group, precision=None) for group in case.wrap)
     alone = replace(
-        case, fsdp1=replace(options, precision=policy), engines=("fsdp1",), wrap=groups, dtypes=()
+        case,
+        fsdp1=replace(options, precision=policy),
+        engines=(FullyShardedDataParallel.name,),
+        wrap=groups,
+        dtypes=(),
     )
     return alone if computes(alone, found, casts="cast" in swarm) else case
 
@@ -71,7 +75,7 @@ def _further(tape: Tape, case: Case, options: FSDP1, *, cuda: bool) -> FSDP1:
             # in float64 it overruns a buffer of float32, and spoils the ranks for whatever comes
             # next (unshard_grad in torch/distributed/fsdp/_flat_param.py; corpus/findings has it)
             *((("gradients", 3),) if options.use_orig_params and case.dtype == "float32" else ()),
-            *((("on_host", 2),) if cuda and fsdp1_shards(replace(case, fsdp1=options)) else ()),
+            *((("on_host", 2),) if cuda and shards(replace(case, fsdp1=options)) else ()),
         )
     )
     return replace(

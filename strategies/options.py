@@ -6,16 +6,16 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
+from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case, EngineName
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.options import Delay, DelaySite, Relation
 from fuzzshard.case.relations import variant
+from fuzzshard.parts.engines import ENGINES as SPECS
+from fuzzshard.parts.engines import specs
 from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
-_ALWAYS: tuple[EngineName, ...] = ("ddp", "fully_shard")
-"""Engines of every case that may have them; the others are extensions."""
 _SITES: tuple[DelaySite, ...] = (
     "before_all_gather",
     "before_reduce_scatter",
@@ -37,11 +37,13 @@ itself.
 
 def engines(tape: Tape, swarm: Swarm, allowed: tuple[EngineName, ...]) -> tuple[EngineName, ...]:
     """Engines among those that the caller allows; ``replicate`` often takes the place of
-    ``ddp``.
+    ``ddp``: they run the same code.
     """
-    chosen = [e for e in allowed if e in _ALWAYS or e in swarm]
-    if {"ddp", "replicate"} <= set(chosen) and tape.chance(40):
-        chosen.remove("ddp")
+    chosen = [e for e in allowed if e in ENGINES or e in swarm]
+    for spec in specs(chosen):
+        other = spec.implementation
+        if other != spec.name and other in chosen and tape.chance(40):
+            chosen.remove(other)
     return tuple(e for e in ALL_ENGINES if e in (chosen or allowed))
 
 
@@ -49,14 +51,11 @@ def ignored(tape: Tape, swarm: Swarm, found: Facts) -> tuple[str, ...]:
     """A parameter or a module, of which the groups have others; ``replicate`` ignores modules
     only.
     """
-    if "ignored" not in swarm and not (
-        "replicate" in swarm and tape.chance(_IGNORED_BY_REPLICATE)
-    ):
+    told = any(name in swarm for name, spec in SPECS.items() if spec.ignores_modules)
+    if "ignored" not in swarm and not (told and tape.chance(_IGNORED_BY_REPLICATE)):
         return ()
     everything = frozenset(found.parameters)
-    target = pick_target(
-        tape, found, everything, module=tape.chance(80 if "replicate" in swarm else 35)
-    )
+    target = pick_target(tape, found, everything, module=tape.chance(80 if told else 35))
     return (target,) if target and below(everything, target, inside=False) else ()
 
 
@@ -78,20 +77,24 @@ def options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:
 
 def _finalize(tape: Tape, swarm: Swarm, case: Case) -> Literal["wait", "async"] | None:
     """How backward is finalized by hand, if it is: that is for a case with one FSDP root."""
-    if "finalize" not in swarm or not case.root_is_wrapped or "fully_shard" not in case.engines:
+    if "finalize" not in swarm or not case.root_is_wrapped or not _applies_groups(case):
         return None
     return "async" if tape.chance(50) else "wait"
 
 
 def related(tape: Tape, swarm: Swarm, case: Case) -> Case:
     """The case with a relation that changes something of it, if there is one."""
-    if "relation" not in swarm or "fully_shard" not in case.engines:
+    if "relation" not in swarm or not _applies_groups(case):
         return case
     others = tape.shuffled(_RELATIONS)
     for relation in ("reshard", *others) if tape.chance(20) else (*others, "reshard"):
         if variant(changed := replace(case, relation=relation)) is not None:
             return changed
     return case
+
+
+def _applies_groups(case: Case) -> bool:
+    return any(spec.applies_groups for spec in specs(case.engines))
 
 
 def _delays(tape: Tape, swarm: Swarm) -> tuple[Delay, ...]:

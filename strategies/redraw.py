@@ -16,6 +16,7 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.options import DDP, FSDP1
+from fuzzshard.parts.engines import specs
 from fuzzshard.strategies.cases import SIZES, planned, with_options
 from fuzzshard.strategies.ddp import ddp
 from fuzzshard.strategies.freezing import below
@@ -58,8 +59,9 @@ def redrawn(case: Case, data: bytes, start: Start, *, cuda: bool = False) -> Cas
 
 def _present(case: Case, start: Start) -> Iterator[str]:
     """The choices that the part of the case that stays has made, and that exclude others."""
-    if "fsdp1" in case.engines:
-        yield "fsdp1"
+    for spec in specs(case.engines):
+        if spec.choice is not None and spec.choice.excludes:
+            yield spec.choice.name
     if any(leaf.takes_images for leaf in facts(case).leaves.values()):
         yield "conv2d"
     if case.mesh.tensor is not None:

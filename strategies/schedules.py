@@ -13,6 +13,7 @@ from fuzzshard.case.facts import has_own_statistics
 from fuzzshard.case.graph import count_paths
 from fuzzshard.case.groups import reached_roots
 from fuzzshard.case.paths import is_within
+from fuzzshard.parts.engines import specs
 from fuzzshard.parts.op import Below, Op, Which
 from fuzzshard.parts.ops import (
     OPS,
@@ -74,7 +75,11 @@ class Run:
         refuses.
         """
         self.restore: list[SetFlag] = []
-        self.must_sync = "save_load" in swarm or "fsdp1" in subject.case.engines
+        self.in_order = any(spec.keeps_order for spec in specs(subject.case.engines))
+        """Whether some engine wants no forward between a backward and the step, and may take one
+        after the last step for another order of forwards than the first iteration's, and warn.
+        """
+        self.must_sync = "save_load" in swarm or self.in_order
         """Whether no step may follow a backward that did not synchronise."""
         self.dtypes = subject.case.dtypes
         """What has a dtype of its own must stay frozen."""
@@ -111,8 +116,8 @@ class Run:
             self.ops += [flag for flag in changes if (flag.flag, flag.target) in held_back]
             self.backwards(last=i == rounds - 1)
             self.draw("after_backward")
-            if i < rounds - 1 or "fsdp1" not in self.case.engines:
-                self.aside()  # FSDP1 wants no forward between a backward and the step
+            if i < rounds - 1 or not self.in_order:
+                self.aside()
         self.leave_unsynced()
         self.draw("before_step")
         self.ops.append(Step())
@@ -257,8 +262,7 @@ class Run:
         """The schedule, often with a last forward, which shows whether what the last step changed
         is used.
 
-        Not for FSDP1, which may take it for another order of forwards than the first iteration's,
-        and warn. Where only losses are compared, engines freeze something before the last one of
+        Where only losses are compared, engines freeze something before the last one of
         training.
         """
         case = self.case
@@ -269,7 +273,7 @@ class Run:
             target = self.tape.pick(frozen) if frozen else ""
             toggle = SetRequiresGrad(target=target, value=True, engines_only=True)
             self.ops.insert(last, toggle)
-        elif self.tape.chance(FINAL_FORWARD) and "fsdp1" not in case.engines:
+        elif self.tape.chance(FINAL_FORWARD) and not self.in_order:
             self.ops.append(Forward(batch=self.batch + 1, grad=False))
         return tuple(self.ops)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves import KINDS
 from fuzzshard.parts.ops import OPS
 from fuzzshard.strategies.tape import Tape
@@ -81,13 +82,14 @@ CHOICES: tuple[str, ...] = (
 )
 
 _OF_OPS = sorted((choice for op in OPS for choice in op.choices), key=lambda choice: choice.place)
+_OF_ENGINES = sorted(
+    (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
+)
 _LATER = 100
 """The place of the first choice that was added later, so that swarms stay as they were."""
 
 EXTENSIONS: dict[str, int] = {
-    # engines
-    "fsdp1": 23,
-    "replicate": 23,
+    **{choice.name: choice.percent for choice in _OF_ENGINES},
     # what a block is
     "structured_passing": 32,
     "structured_returns": 28,
@@ -170,15 +172,7 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
 """What a choice would rarely come to anything without."""
 
 _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
-    # what FSDP1 has nothing for, or has not documented: a case with it would run without FSDP1
-    (
-        "fsdp1",
-        {
-            *("list_group", "tensor", "meta", "compile", "other_dtypes", "method"),
-            *(choice.name for choice in _OF_OPS if choice.new),
-            *("non_root_forward", "partial_sync", "backward_order"),
-        },
-    ),
+    *((choice.name, {*choice.excludes}) for choice in _OF_ENGINES),
     # an image has no sequence axis; patches and plain values do not join
     (
         "conv2d",

@@ -16,22 +16,24 @@ from fuzzshard.case.options import (
     Relation,
     TensorParallel,
 )
+from fuzzshard.parts.engines import ENGINES as SPECS
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.part import Part
 
-EngineName = Literal["ddp", "fully_shard", "replicate", "fsdp1"]
-ENGINES: tuple[EngineName, ...] = ("ddp", "fully_shard")
+ALL_ENGINES = tuple(SPECS)
+ENGINES = tuple(name for name, spec in SPECS.items() if spec.choice is None)
 """The engines that a case has unless it says otherwise."""
-ALL_ENGINES: tuple[EngineName, ...] = ("ddp", "replicate", "fully_shard", "fsdp1")
 TRACED_BACKWARD = ("aot_eager", "inductor")
 """The backends of ``compile`` that make a graph of the backward too."""
 
 
 if TYPE_CHECKING:
     AnyOp = Op
-else:  # what msgspec decodes goes by the classes
+    EngineName = str
+else:  # what msgspec decodes goes by the classes and the names
     AnyOp = Union[*OPS]
+    EngineName = Literal[*SPECS]
 
 
 class TensorSpec(Part, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ import re
 from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.check_dtypes import check_dtypes
 from fuzzshard.case.communication import misfit
-from fuzzshard.case.dtypes import uses_fsdp1_policy
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.layouts import check_layouts
@@ -16,6 +15,7 @@ from fuzzshard.case.placements import shard_dim
 from fuzzshard.case.tensor_parallel import check_plan
 from fuzzshard.case.units import parameter_groups
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.engines import ENGINES
 
 LONGEST_DELAY = 1000.0
 """Milliseconds; a hand-edited case must not sleep for ever."""
@@ -37,28 +37,13 @@ def check_options(case: Case, found: Facts) -> None:
             "param_dtype_override_fn names a dtype once, and the model is cast later",
             "remove one of the two",
         )
-    if case.fsdp1.precision is not None and case.fsdp1.precision.keep is not None:
-        raise InvalidCase("FSDP1 has no param_dtype_override_fn", "remove keep from its precision")
-    if uses_fsdp1_policy(case) and any(group.precision is not None for group in case.wrap):
-        raise InvalidCase(
-            "both FSDP1 and wrap groups have mixed precision, and there is one reference",
-            "keep one of the two",
-        )
-    if case.ddp.broadcasts_buffers and set(case.engines) - {"ddp"} and found.batch_norms:
-        raise InvalidCase(
-            "DDP broadcasts buffers, which the other engines do not, and there is one reference",
-            'run the engine ddp alone, or set ddp.buffers to "local"',
-        )
+    for spec in ENGINES.values():
+        spec.check(case, found)
     for delay in case.delays:
         if not 0 <= delay.milliseconds <= LONGEST_DELAY:
             raise InvalidCase(
                 f"a delay of {delay.milliseconds} ms", f"use 0 to {LONGEST_DELAY:.0f} milliseconds"
             )
-    strategy = case.fsdp1.strategy
-    if "fsdp1" in case.engines and "hybrid" in strategy and case.mesh.replicate is None:
-        raise InvalidCase(
-            f"FSDP1 strategy {strategy} needs a replicate axis", "set mesh.replicate"
-        )
 
 
 def _check_mesh(case: Case) -> None:

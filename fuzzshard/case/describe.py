@@ -16,6 +16,7 @@ from fuzzshard.case.describe_schedule import describe_schedule
 from fuzzshard.case.dims import get_dims
 from fuzzshard.case.graph import Alias, Block, Module, walk
 from fuzzshard.case.phrases import fields, in_place_of, named, value_words
+from fuzzshard.parts.engines import OPTIONS, specs
 from fuzzshard.parts.leaf import Leaf
 
 _SAID_ELSEWHERE = frozenset(
@@ -28,8 +29,7 @@ _SAID_ELSEWHERE = frozenset(
         "wrap",
         "freezes",
         "optimizer",
-        "fsdp1",
-        "ddp",
+        *OPTIONS,
         "ties",
     )
 )
@@ -43,12 +43,11 @@ def describe(old: Case, new: Case) -> list[str]:
         *_mesh(old.mesh, new.mesh),
         *_wraps(old.wrap, new.wrap),
         *describe_schedule(
-            old.schedule, new.schedule, no_sync=set(old.engines) <= {"ddp", "fsdp1"}
+            old.schedule, new.schedule, no_sync=all(s.wrapper for s in specs(old.engines))
         ),
         *_freezes(old.freezes, new.freezes),
         *fields(old.optimizer, new.optimizer, "", skip=("kind",)),
-        *fields(old.fsdp1, new.fsdp1, ""),
-        *fields(old.ddp, new.ddp, ""),
+        *(p for name in OPTIONS for p in fields(getattr(old, name), getattr(new, name), "")),
         *_scalars(old, new),
         *_model(old, new),
         *_inputs(old, new),

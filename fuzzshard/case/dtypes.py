@@ -16,6 +16,7 @@ from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.contracts import REDUCTIONS_FOLLOW_GRAD_DTYPE
 from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.engines import specs
 
 
 class Casts(NamedTuple):
@@ -27,17 +28,18 @@ class Casts(NamedTuple):
     outputs: Dtype | None = None
 
 
-def uses_fsdp1_policy(case: Case) -> bool:
-    """Whether the mixed precision of the case is that of FSDP1, which has one policy for all its
-    units.
+def model_policy(case: Case) -> Precision | None:
+    """The mixed precision of an engine that has one policy for the whole model, if that is the
+    case's.
     """
-    return "fsdp1" in case.engines and case.fsdp1.precision is not None
+    policies = (spec.policy(case) for spec in specs(case.engines))
+    return next((policy for policy in policies if policy is not None), None)
 
 
 def policies(case: Case) -> tuple[Precision | None, ...]:
     """The mixed precision of every wrap group, under the engines that the case runs."""
-    if uses_fsdp1_policy(case):
-        return (case.fsdp1.precision,) * len(case.wrap)
+    if (policy := model_policy(case)) is not None:
+        return (policy,) * len(case.wrap)
     return tuple(group.precision for group in case.wrap)
 
 
@@ -54,7 +56,7 @@ def casts(case: Case) -> Mapping[str, Casts]:
     """
     found: dict[str, Casts] = {}
     for index, (group, policy) in enumerate(zip(case.wrap, policies(case), strict=True)):
-        if policy is None or (uses_fsdp1_policy(case) and root_groups(case)[index] != index):
+        if policy is None or (model_policy(case) and root_groups(case)[index] != index):
             continue
         inputs = policy.param if policy.cast_inputs else None
         found |= dict.fromkeys(group.modules, Casts(inputs, policy.output))
@@ -100,7 +102,7 @@ def reductions_follow_parameters(case: Case) -> bool:
     """Whether gradients without a ``reduce_dtype`` are reduced in the dtype of the trained
     parameter.
     """
-    return REDUCTIONS_FOLLOW_GRAD_DTYPE.holds() and not uses_fsdp1_policy(case)
+    return REDUCTIONS_FOLLOW_GRAD_DTYPE.holds() and model_policy(case) is None
 
 
 def dtypes_in_play(case: Case) -> frozenset[Dtype]:

@@ -21,9 +21,8 @@ from fuzzshard.case.model_features import (
     reuse_features,
 )
 from fuzzshard.case.plan_features import (
-    ddp_features,
+    engine_features,
     freezing_features,
-    fsdp1_features,
     group_features,
     mesh_features,
     tensor_parallel_features,
@@ -51,8 +50,7 @@ def features(case: Case) -> frozenset[str]:
             *freezing_features(case, found),
             *mesh_features(case),
             *group_features(case),
-            *fsdp1_features(case),
-            *ddp_features(case),
+            *engine_features(case, found),
             *tensor_parallel_features(case, found),
             *(feature for at in follow(case) for feature in at.op.features(at)),
             *_settings(case),

@@ -8,6 +8,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, Call, Module, join, modules_below, resolve
 from fuzzshard.case.paths import is_within
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.op import Below
 
@@ -41,9 +42,7 @@ def moves_inputs(case: Case, engine: str, target: str) -> bool:
 
     The forward of the module that DDP puts around the model does, not that of a module within.
     """
-    if engine == "fully_shard":
-        return target in wrapped_modules(case)
-    return not target and engine in ("ddp", "replicate")
+    return spec_of(engine).moves_inputs(target, wrapped_modules(case))
 
 
 def calls_of(case: Case, target: str, paths: Mapping[str, int] | None = None) -> frozenset[str]:

@@ -7,18 +7,14 @@ from typing import Literal
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_dtypes import norms_half_precision_in_float32
 from fuzzshard.case.facts import facts
+from fuzzshard.parts.engines import ENGINES
 
 
 def needs_cuda(case: Case) -> str | None:
     """Why ``case`` cannot run on CPU ranks, in one line; None if it can."""
-    if "fully_shard" in case.engines and any(group.offload == "pinned" for group in case.wrap):
-        return "pinned memory needs CUDA"
-    if "fsdp1" in case.engines and case.fsdp1.offload:
-        return "FSDP1's CPU offload needs CUDA"
-    if "fsdp1" in case.engines and case.fsdp1.initial == "first_rank":
-        return "FSDP1's sync_module_states needs parameters on CUDA devices"
-    if "fsdp1" in case.engines and case.fsdp1.summon == "on_host":
-        return "summon_full_params(offload_to_cpu=True) needs CUDA to offload from"
+    for spec in ENGINES.values():
+        if spec.name in case.engines and (reason := spec.needs_cuda(case)):
+            return reason
     if case.inputs.on_host:
         return "inputs on the host need CUDA to be moved to"
     if case.compile == "inductor":

@@ -7,22 +7,11 @@ from __future__ import annotations
 from typing import Literal
 
 from fuzzshard.parts.dtypes import Dtype
+from fuzzshard.parts.engines.ddp import DDP as DDP
+from fuzzshard.parts.engines.fsdp1 import FSDP1 as FSDP1
 from fuzzshard.parts.op import Ranks
 from fuzzshard.parts.part import Part
-
-
-class Precision(Part, frozen=True, kw_only=True):
-    """``MixedPrecisionPolicy``: dtypes of parameters in forward, of reduced gradients, of outputs.
-
-    ``keep="vectors"`` is a ``param_dtype_override_fn`` by which parameters of one dimension keep
-    their own.
-    """
-
-    param: Dtype | None = None
-    reduce: Dtype | None = None
-    output: Dtype | None = None
-    cast_inputs: bool = True
-    keep: Literal["vectors"] | None = None
+from fuzzshard.parts.precision import Precision as Precision
 
 
 class ParameterDtype(Part, frozen=True, kw_only=True):
@@ -75,80 +64,6 @@ class TensorParallel(Part, frozen=True, kw_only=True):
     input: Literal["default", "replicate", "sequence"] = "default"
     output: Literal["default", "replicate", "sequence"] = "default"
     local_output: bool = True
-
-
-class FSDP1(Part, frozen=True, kw_only=True):
-    """Options of the engine ``fsdp1`` (``FullyShardedDataParallel``), for all its units.
-
-    ``wrapping``: each unit by itself bottom-up, or by an auto-wrap policy. ``precision`` with
-    ``buffer`` following ``param``. ``debug="detail"`` sets ``torch.distributed``'s debug level.
-
-    - ``initial``: how the units come to the case's values: they have them; only the first rank has
-      (``sync_module_states``); by ``apply()`` of what doubles halves; by ``param_init_fn``.
-    - ``hook``: torch's communication hook, or one that divides after the sum.
-    - ``summon``: after every step, ``summon_full_params()``: doubles everything and halves the
-    shards;
-      with ``writeback=False``, zeroes everything; reads it on the host, on the first rank, with
-      gradients, or in the root's unit alone.
-    - ``device_mesh``: in place of the process group.
-    """
-
-    strategy: Literal[
-        "full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"
-    ] = "full_shard"
-    use_orig_params: bool = False
-    wrapping: Literal["manual", "policy"] = "manual"
-    forward_prefetch: bool = False
-    backward_prefetch: Literal["pre", "post"] | None = "pre"
-    limit_all_gathers: bool = True
-    offload: bool = False
-    precision: Precision | None = None
-    debug: Literal["off", "detail"] = "off"
-    initial: Literal["equal", "first_rank", "applied", "meta"] = "equal"
-    hook: Literal["torch", "average"] | None = None
-    summon: (
-        Literal["written", "discarded", "on_host", "first_rank", "gradients", "root"] | None
-    ) = None
-    device_mesh: bool = False
-
-
-class DDP(Part, frozen=True, kw_only=True):
-    """Options of the engines ``ddp`` and ``replicate`` (``DistributedDataParallel``).
-
-    Fields with the names of its arguments are these.
-
-    - ``buckets``: torch's own size, a few parameters each, one each, or sizes one by one.
-    - ``buffers``: the first rank's before every forward or everyone's own, by
-    ``broadcast_buffers`` or
-      by ``forward_sync_buffers``.
-    - ``initial``: before ``init_sync`` only the first rank has the case's values; or that is off.
-    - ``hook``: torch's ``allreduce_hook``, or one that divides after the sum.
-    - ``join``: trains within ``ddp.join()``, which divides by the ranks there were at first or by
-    those
-      left, raises where a rank is done, or is off. ``replicate`` has none.
-    - ``manual_finalization``: ``finalize_backward()`` after every synchronised backward.
-    - ``ignored_modules``: ``replicate`` is given the modules that the case ignores.
-    """
-
-    find_unused_parameters: bool = True
-    static_graph: bool = False
-    gradient_as_bucket_view: bool = False
-    skip_all_reduce_unused_params: bool = False
-    batched_grad_copy: bool = False
-    lazy_bucket_allocation: bool = False
-    buckets: Literal["default", "few_each", "one_each", "listed"] = "default"
-    buffers: Literal["local", "forward_local", "broadcast", "forward_broadcast"] = "local"
-    initial: Literal["equal", "first_rank", "unsynced"] = "equal"
-    device_mesh: bool = False
-    hook: Literal["allreduce", "average"] | None = None
-    join: Literal["initial", "effective", "throwing", "off"] | None = None
-    manual_finalization: bool = False
-    ignored_modules: bool = False
-
-    @property
-    def broadcasts_buffers(self) -> bool:
-        """Whether every forward begins with the buffers of the first rank."""
-        return self.buffers in ("broadcast", "forward_broadcast")
 
 
 DelaySite = Literal[

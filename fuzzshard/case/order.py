@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import NamedTuple, get_args
-
-import msgspec
 
 from fuzzshard.case.case import Case, CheckpointImplementation, Mesh
 from fuzzshard.case.codec import encode
 from fuzzshard.case.dims import get_dims
 from fuzzshard.case.graph import Alias, Block, Call, Passing, Returns, walk
 from fuzzshard.case.tidy import count_uneven, count_unused, disorder, flag_distance, plan_depth
+from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.parts.part import Part
+from fuzzshard.parts.part import Part, defaults, off_default
 
 
 class Size(NamedTuple):
@@ -103,8 +101,7 @@ SCALARS = (
     "compile",
     "relation",
     "observe",
-    "fsdp1",
-    "ddp",
+    *OPTIONS,
 )
 """The fields of a case that are one option each."""
 
@@ -154,29 +151,16 @@ def canonical_values(block: Block) -> dict[str, str]:
     return names | {node.name: f"h{i}" for i, node in enumerate(block.nodes)}
 
 
-def off_default(part: Part) -> Iterator[str]:
-    """The fields of ``part`` that have a default and differ from it."""
-    for name, default in _defaults(type(part)).items():
-        if getattr(part, name) != default:
-            yield name
-
-
 def default_of(part: Part, name: str) -> object:
     """The default of one field."""
-    return _defaults(type(part))[name]
-
-
-@functools.cache
-def _defaults(part: type[Part]) -> dict[str, object]:
-    return {f.name: f.default for f in msgspec.structs.fields(part) if not f.required}
+    return defaults(type(part))[name]
 
 
 def _count_options(case: Case) -> int:
     parts = (
         case.optimizer,
         case.inputs,
-        case.fsdp1,
-        case.ddp,
+        *(getattr(case, options) for options in OPTIONS),
         *case.inputs.tensors,
         *case.inputs.rank_batches,
         *case.schedule,

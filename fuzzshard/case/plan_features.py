@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.facts import Facts, has_batch_norm
+from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import modules_named, root_groups
-from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.case.order import off_default
+from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.tensor_parallel import tensor_dims
-from fuzzshard.case.units import fsdp1_shards
 from fuzzshard.parts.dtypes import LOW_PRECISION
+from fuzzshard.parts.engines import specs
 from fuzzshard.parts.op import Below
 
 
@@ -134,60 +132,10 @@ def _precision(precision: Precision | None) -> Iterator[str]:
         yield "precision:no_cast"
 
 
-def fsdp1_features(case: Case) -> Iterator[str]:
-    """Options of FSDP1, where that runs."""
-    if "fsdp1" not in case.engines:
-        return
-    options: FSDP1 = case.fsdp1
-    yield f"fsdp1:{options.strategy}"
-    yield f"fsdp1:{'orig_params' if options.use_orig_params else 'flat_params'}"
-    yield f"fsdp1:backward_prefetch_{options.backward_prefetch or 'none'}"
-    for name, present in (
-        ("unsharded", not fsdp1_shards(case)),
-        ("hybrid", options.strategy.startswith("hybrid")),
-        ("policy", options.wrapping == "policy"),
-        ("forward_prefetch", options.forward_prefetch),
-        ("all_gathers_unlimited", not options.limit_all_gathers),
-        ("offload", options.offload),
-        ("precision", options.precision is not None),
-        ("detail", options.debug == "detail"),
-        ("device_mesh", options.device_mesh or "hybrid" in options.strategy),
-        (f"initial_{options.initial}", options.initial != "equal"),
-        (f"hook_{options.hook}", options.hook is not None),
-        (f"summon_{options.summon}", options.summon is not None),
-    ):
-        if present:
-            yield f"fsdp1:{name}"
-
-
-def ddp_features(case: Case) -> Iterator[str]:
-    """Options of DDP, where that runs or ``replicate`` does."""
-    if not {"ddp", "replicate"} & set(case.engines):
-        return
-    for name in off_default(case.ddp):
-        value = getattr(case.ddp, name)
-        if name in _DDP_ALONE and "ddp" not in case.engines:
-            continue
-        if name == "ignored_modules" and not replicate_ignores(case):
-            continue
-        yield (
-            f"ddp:{name}"
-            if value is True
-            else f"ddp:no_{name}"
-            if value is False
-            else f"ddp:{name}_{value}"
-        )
-    if case.ddp.broadcasts_buffers and has_batch_norm(case, ""):
-        yield "ddp:broadcasts"
-
-
-_DDP_ALONE = ("buffers", "join", "manual_finalization")
-"""Options that ``replicate`` does not have."""
-
-
-def replicate_ignores(case: Case) -> bool:
-    """Whether ``replicate`` runs and is told to ignore modules."""
-    return "replicate" in case.engines and bool(ignored_modules(case, by_replicate=True))
+def engine_features(case: Case, found: Facts) -> Iterator[str]:
+    """Options of the engines that run; those that have the same options each tell some."""
+    for spec in specs(case.engines):
+        yield from spec.features(case, found)
 
 
 def tensor_parallel_features(case: Case, found: Facts) -> Iterator[str]:

@@ -86,15 +86,3 @@ def aliased_units(case: Case) -> tuple[str, ...]:
     """Wrapped modules that are registered at a second place."""
     targets = {module.target for _, module in walk(case.model) if isinstance(module, Alias)}
     return tuple(unit for unit in unit_modules(case) if unit in targets)
-
-
-def fsdp1_shards(case: Case) -> bool:
-    """Whether a rank has parts of FSDP1's parameters: over all ranks, or over one axis if it is
-    hybrid.
-
-    It takes ``NO_SHARD`` for every strategy where these are one rank (``_init_core_state``).
-    """
-    num_shards = (
-        case.mesh.shard if case.fsdp1.strategy.startswith("hybrid") else case.mesh.data_size
-    )
-    return case.fsdp1.strategy != "no_shard" and num_shards > 1

@@ -23,6 +23,7 @@ from fuzzshard.case.groups import (
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.engines import specs
 from fuzzshard.parts.op import Op
 
 LARGEST_DIM = 4096
@@ -164,7 +165,7 @@ def _check_checkpoints(case: Case) -> None:
                 f"a checkpoint of {path!r} would not see its {target[1].method!r}", 'use "utils"'
             )
         if checkpoint.implementation == "utils" and not path:
-            around = {"ddp", "fsdp1"}.intersection(case.engines)
+            around = any(spec.wrapper for spec in specs(case.engines))
             if around or case.compile is not None:
                 raise InvalidCase(
                     "where the root is called, DDP, FSDP1 or compile() are within its checkpoint",

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, EngineName
+from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case
 from fuzzshard.case.dtypes import finer, is_low_precision
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.lifecycle import in_order, release
@@ -38,14 +38,6 @@ _OF_TORCHRUN = re.compile(r"[EWI]\d{4} [\d:.]+ \d+ .*torch/distributed/")
 
 _CPU = re.compile(r"^CPU:\n.*?\n\n", re.MULTILINE | re.DOTALL)
 """What collect_env says of the processor: 50 lines that no bug here depends on."""
-
-_PEERS: dict[str, EngineName] = {
-    "fully_shard": "ddp",
-    "ddp": "fully_shard",
-    "replicate": "ddp",
-    "fsdp1": "ddp",
-}
-"""By engine, another one that should do the same."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,8 +159,9 @@ def judged(world: Judge, num_ranks: int, entry: CorpusEntry) -> Evidence:
 
 
 def _agreeing_peer(world: Judge, entry: CorpusEntry, engine: str) -> str:
-    peer = _PEERS.get(engine)
-    if peer is None or entry.case.tensor_parallel or entry.case.relation:
+    """Another engine that does the same as the reference, of those that every case has."""
+    peer = next(other for other in ENGINES if other != engine)
+    if engine not in ALL_ENGINES or entry.case.tensor_parallel or entry.case.relation:
         return ""
     verdict = _run(world, replace(entry.case, engines=(peer,), expect=()))
     agrees = verdict is not None and verdict.status is Status.PASS and peer not in verdict.notes

@@ -10,16 +10,8 @@ from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.entry import CONTRACT, CorpusEntry
 from fuzzshard.drafts.evidence import Evidence
 from fuzzshard.mending.mend import own_mends
+from fuzzshard.parts.engines import ENGINES
 from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status
-
-_TAGS = {"fully_shard": "FSDP2", "fsdp1": "FSDP1", "ddp": "DDP", "replicate": "replicate"}
-
-_NAMES = {
-    "fully_shard": "`fully_shard`",
-    "fsdp1": "`FullyShardedDataParallel`",
-    "ddp": "`DistributedDataParallel`",
-    "replicate": "`replicate`",
-}
 
 _TELLING = (
     *(
@@ -50,7 +42,12 @@ _TITLE_LENGTH = 120
 
 def engine_name(engine: str) -> str:
     """An engine by the name that its users know."""
-    return _NAMES.get(engine, engine)
+    return ENGINES[engine].title if engine in ENGINES else engine
+
+
+def _tag(component: str) -> str:
+    """What a title begins with, of an engine or another component of torch."""
+    return ENGINES[component].tag if component in ENGINES else component
 
 
 def conditions(entry: CorpusEntry, cause: Collection[str]) -> list[str]:
@@ -72,9 +69,8 @@ def title(entry: CorpusEntry, cause: Collection[str]) -> str:
     """What goes wrong, and under which condition; what is known of the cause says it better."""
     first = entry.findings[0]
     if (mend := own_mends().get(entry.cause)) is not None:
-        return _cut(f"[{_TAGS.get(mend.component, mend.component)}] {mend.title}", _TITLE_LENGTH)
-    tag = _TAGS.get(first.engine, first.engine)
-    text = _cut(f"[{tag}] {_headline(entry, first)}", _TITLE_LENGTH)
+        return _cut(f"[{_tag(mend.component)}] {mend.title}", _TITLE_LENGTH)
+    text = _cut(f"[{_tag(first.engine)}] {_headline(entry, first)}", _TITLE_LENGTH)
     told = ""
     for each in conditions(entry, cause):
         longer = f"{told}, {each}" if told else each

@@ -5,8 +5,9 @@ it.
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -18,11 +19,16 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.paths import is_within
 from fuzzshard.engines.clipping import clip_grad_norm
-from fuzzshard.engines.fully_shard_state import GroupState
+from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.op import Below, Switch
+
+if TYPE_CHECKING:
+    from fuzzshard.engines.exclusion import Exclusion
+    from fuzzshard.engines.refusal import Refusal
+    from fuzzshard.training.trace import Trace
 
 DTYPES = {
     "float16": torch.float16,
@@ -40,6 +46,12 @@ class Engine(abc.ABC):
     """
 
     name: ClassVar[str]
+    is_judged: ClassVar[bool] = True
+    """Whether it is held against the reference, which is no engine of a case."""
+
+    refusals: ClassVar[tuple[Refusal, ...]] = ()
+    """The errors that its documentation announces."""
+
     reregisters: ClassVar[bool] = False
     """Whether the engine registers other tensors at the same names in the course of training."""
 
@@ -48,6 +60,21 @@ class Engine(abc.ABC):
 
     state_dict_aliases: ClassVar[bool] = True
     """Whether the tensors of ``model.state_dict()`` are the model's own and no copies."""
+
+    @classmethod
+    def not_applicable(cls, case: Case) -> Exclusion | None:
+        """Why its documented contract does not cover a case, or None."""
+        return None
+
+    @classmethod
+    def not_comparable(cls, case: Case, reference: Trace) -> Exclusion | None:
+        """Why it cannot be compared with what the reference did, or None."""
+        return None
+
+    @classmethod
+    def surroundings(cls, case: Case) -> contextlib.AbstractContextManager[None]:
+        """What it is built and trained in."""
+        return contextlib.nullcontext()
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         self.case = case

@@ -11,7 +11,7 @@ import dataclasses
 import enum
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fuzzshard.case.autograd import Node, Tape, Unwatched, reached
 from fuzzshard.case.case import Case
@@ -22,6 +22,8 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState, follow
 from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.case.tensor_parallel import tensor_dims
+from fuzzshard.engines.refusal import Due, Refusal
+from fuzzshard.parts.engines import spec_of
 
 
 class Lack(enum.Enum):
@@ -84,7 +86,7 @@ class _Walk:
     def __init__(self, case: Case, engine: str) -> None:
         self.case = case
         self.found = facts(case)
-        self.sharded = engine == "fully_shard"
+        self.sharded = spec_of(engine).applies_groups
         self.tape = Tape(case, self.found, Unwatched())
         self.at = ScheduleState(case)
         exclude = case.optimizer.exclude
@@ -201,3 +203,26 @@ class _Walk:
             needed = self.optimized - self.at.frozen
             if needed - self.state.sure:
                 yield Lack.SAVED_STATE, index, False
+
+
+def lacking(of: Lack) -> Callable[[Case, str], Iterator[Due]]:
+    """Where ``of`` is lacking."""
+
+    def due(case: Case, engine: str) -> Iterator[Due]:
+        return (Due(op, certain) for lack, op, certain in lacks(case, engine) if lack is of)
+
+    return due
+
+
+NO_SAVED_STATE = Refusal(
+    "RuntimeError",
+    "Missing optimizer state for parameter|Missing key in checkpoint state_dict",
+    lacking(Lack.SAVED_STATE),
+    "The parameter requires gradients but has no saved optimizer state. / The default "
+    "behavior is to "
+    "match key exactly between state_dict and metadata.",
+    "torch/distributed/checkpoint/state_dict.py, _split_optim_state_dict; "
+    "torch/distributed/checkpoint/default_planner.py, "
+    "create_default_local_load_plan",
+    doubt="get_optimizer_state_dict may make the states that are lacking (pytorch PR 192307)",
+)

@@ -22,9 +22,9 @@ from fuzzshard.case.dtypes import (
     Casts,
     casts,
     keeps_dtype,
+    model_policy,
     policies,
     reductions_follow_parameters,
-    uses_fsdp1_policy,
 )
 from fuzzshard.case.facts import Facts
 from fuzzshard.engines.base import DTYPES
@@ -137,7 +137,7 @@ def accumulates_in_reduce_dtype(case: Case) -> bool:
 
     ``MixedPrecisionPolicy`` says so; FSDP1 leaves them as the backward made them.
     """
-    return not uses_fsdp1_policy(case)
+    return model_policy(case) is None
 
 
 def cast_boundaries(case: Case, modules: Mapping[str, nn.Module]) -> None:

@@ -1,23 +1,23 @@
-"""Engines by name."""
+"""Engines by name: each that ``parts/engines`` lists has a folder here, with its class."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import importlib
+from contextlib import AbstractContextManager
 
 from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.features import features
 from fuzzshard.case.schedule_state import ranks_differ
-from fuzzshard.engines import ddp, fsdp1_contract, fully_shard
 from fuzzshard.engines.base import Engine
-from fuzzshard.engines.ddp import DDP
 from fuzzshard.engines.exclusion import Exclusion
-from fuzzshard.engines.fsdp1 import FSDP1, debug_level
-from fuzzshard.engines.fully_shard import FullyShard
-from fuzzshard.engines.replicate import Replicate
-from fuzzshard.instruments import FLAT_PARAMETERS, works
+from fuzzshard.engines.reference.engine import Reference
+from fuzzshard.parts.engines import ENGINES as SPECS
+from fuzzshard.parts.engines import spec_of
 
-ENGINES: dict[str, type[Engine]] = {e.name: e for e in (DDP, Replicate, FullyShard, FSDP1)}
+ENGINES: dict[str, type[Engine]] = {
+    name: importlib.import_module(f"fuzzshard.engines.{name}.engine").ENGINE for name in SPECS
+}
 
 
 def _may_draw_otherwise(case: Case) -> bool:
@@ -36,10 +36,6 @@ DRAWS_OTHERWISE = Exclusion(
     "graph "
     "leaves out what nothing reads",
 )
-FLAT_PARAMETERS_UNREAD = Exclusion(
-    "the ranges of its flat parameters cannot be told in this version of torch",
-    "fuzzshard: an instrument that reads wrong is off (fuzzshard/instruments)",
-)
 RANKS_DIFFER = Exclusion(
     "ranks run different programs, which FSDP1 alone looks for",
     "distributed.py, class docstring: 'each distributed process has the exact same model'; "
@@ -47,23 +43,20 @@ RANKS_DIFFER = Exclusion(
 )
 
 
+def engine_of(name: str) -> type[Engine]:
+    """The engine of that name; the reference is one too."""
+    return ENGINES.get(name, Reference)
+
+
 def not_applicable(case: Case, engine: str) -> Exclusion | None:
     """Why the documented contract of an engine does not cover a case, or None."""
     if engine in ENGINES and _may_draw_otherwise(case):
         return DRAWS_OTHERWISE
-    if engine == FSDP1.name:
-        if not works(FLAT_PARAMETERS):
-            return FLAT_PARAMETERS_UNREAD
-        return fsdp1_contract.not_applicable(case)
-    if ranks_differ(case):
+    if ranks_differ(case) and not spec_of(engine).keeps_order:
         return RANKS_DIFFER
-    if engine == FullyShard.name:
-        return fully_shard.not_applicable(case)
-    if engine in (DDP.name, Replicate.name):
-        return ddp.not_applicable(case, built_by_forward=engine == Replicate.name)
-    return None
+    return engine_of(engine).not_applicable(case)
 
 
 def surroundings(case: Case, engine: str) -> AbstractContextManager[None]:
     """What an engine is built and trained in."""
-    return debug_level(case.fsdp1.debug) if engine == FSDP1.name else nullcontext()
+    return engine_of(engine).surroundings(case)

@@ -15,6 +15,7 @@ from fuzzshard.case.needs import unfit_for
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.relations import variant
 from fuzzshard.case.schedule_state import follow
+from fuzzshard.parts.engines import specs
 from fuzzshard.parts.op import Switch
 
 MAX_OPS = 48
@@ -36,7 +37,8 @@ def fits(case: Case, world_size: int, *, cuda: bool) -> bool:
         and len(case.schedule) <= MAX_OPS
         and sum(not isinstance(m, Block) for _, m in walk(case.model)) <= MAX_LEAVES
         and (
-            case.relation is None or ("fully_shard" in case.engines and variant(case) is not None)
+            case.relation is None
+            or (any(s.applies_groups for s in specs(case.engines)) and variant(case) is not None)
         )
         and _options_meet(case, found)
         and _trains(case, found)

@@ -11,9 +11,11 @@ torch then costs some sight, and never a false alarm.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from fuzzshard.parts.engine import EngineSpec
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.verdict import Finding
 
 OFF = "instruments off"
@@ -23,65 +25,78 @@ read.
 
 
 class Instrument(NamedTuple):
-    """One way to see within an engine.
+    """One way to see within the engines that it is ``of``.
 
-    ``rules`` are the oracles whose findings it makes, as (oracle, engine, details); no details are
-    all of them. ``unseen`` says what nobody sees without it.
+    ``rules`` are the oracles whose findings it makes, as (oracle, details); no details are all of
+    them. ``unseen`` says what nobody sees without it.
     """
 
     name: str
-    rules: tuple[tuple[str, str, tuple[str, ...]], ...]
+    of: Callable[[EngineSpec], bool]
+    rules: tuple[tuple[str, tuple[str, ...]], ...]
     unseen: str
 
     def makes(self, finding: Finding) -> bool:
         """Return whether ``finding`` rests on this instrument."""
-        return any(
-            finding.oracle == oracle
-            and finding.engine in (engine, "")
-            and (not details or finding.detail in details)
-            for oracle, engine, details in self.rules
+        return (not finding.engine or self.of(spec_of(finding.engine))) and any(
+            finding.oracle == oracle and (not details or finding.detail in details)
+            for oracle, details in self.rules
         )
 
 
-_FS = "fully_shard"
+def _groups(spec: EngineSpec) -> bool:
+    return spec.applies_groups
+
+
+def _units(spec: EngineSpec) -> bool:
+    return spec.has_units
+
 
 UNREDUCED = Instrument(
     "unreduced gradients",
-    (("unreduced_gradient", _FS, ()),),
+    _groups,
+    (("unreduced_gradient", ()),),
     "wrong values of fully_shard's gradients while they wait for their reduction",
 )
 GROUP_STATES = Instrument(
     "group states",
-    (("leak", _FS, ("reduction", "gather", "state")),),
+    _groups,
+    (("leak", ("reduction", "gather", "state")),),
     "collectives and states that a run of fully_shard leaves behind",
 )
 UNSHARDED_MEMORY = Instrument(
     "unsharded memory",
-    (("leak", _FS, ("memory", "buffer")),),
+    _groups,
+    (("leak", ("memory", "buffer")),),
     "unsharded parameters and buffers that fully_shard does not free",
 )
 POST_BACKWARDS = Instrument(
     "post-backwards of fully_shard",
-    (("hooks", _FS, ()),),
+    _groups,
+    (("hooks", ()),),
     "groups of fully_shard that reshard and reduce later than they could",
 )
 FSDP1_POST_BACKWARDS = Instrument(
     "post-backwards of FSDP1",
-    (("hooks", "fsdp1", ()),),
+    _units,
+    (("hooks", ()),),
     "units of FSDP1 that reshard later than they could",
 )
 COLLECTIVES = Instrument(
     "collectives",
-    (("communication", _FS, ()), ("collectives", _FS, ())),
+    _groups,
+    (("communication", ()), ("collectives", ())),
     "collectives of fully_shard in a wrong number, size or dtype",
 )
 REGISTRATION = Instrument(
     "registration",
-    (("registration", _FS, ()),),
+    _groups,
+    (("registration", ()),),
     "parameters that fully_shard registers otherwise than documented",
 )
 FLAT_PARAMETERS = Instrument(
     "flat parameters",
+    _units,
     (),
     "all of FSDP1, which is not judged",
 )

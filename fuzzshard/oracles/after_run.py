@@ -22,11 +22,12 @@ from typing import Literal, NamedTuple
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import is_kept
 from fuzzshard.case.sync_flags import flags_set
-from fuzzshard.engines.fully_shard_state import GroupState
+from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.group_model import Ahead, Group, Phase
 from fuzzshard.oracles.judge import MOST_FINDINGS
 from fuzzshard.oracles.registration import SHARDED, RegistrationModel
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.training.remains import Remains
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
@@ -41,12 +42,6 @@ class Leak(NamedTuple):
     expected: str
 
 
-KEEPS_ITSELF = ("fsdp1", "replicate")
-"""Engines whose models outlive every reference to them, on torch 2.13 as it is: under FSDP1 two
-modules of six of the smallest model with two units do (measured without fuzzshard), under
-``replicate`` some parameters of some cases. Why is not known."""
-
-
 def leak_findings(
     case: Case, engine: str, trace: Trace, reference: Trace, rank: int
 ) -> list[Finding]:
@@ -59,7 +54,7 @@ def leak_findings(
     if trace.remains is None:
         return []
     leaks = [
-        *(() if engine in KEEPS_ITSELF or reference.survivors else _outliving(trace)),
+        *(() if spec_of(engine).outlives_run or reference.survivors else _outliving(trace)),
         *_of_any_engine(trace.remains),
         *_of_groups(case, trace, trace.remains, rank),
     ]

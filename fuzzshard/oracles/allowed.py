@@ -11,18 +11,20 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fuzzshard.case.case import ALL_ENGINES, TRACED_BACKWARD, Case
+from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.units import parameter_units
 from fuzzshard.oracles.compare import Difference
+from fuzzshard.parts.engine import EngineSpec
+from fuzzshard.parts.engines import spec_of
 
 
 class Allowed(NamedTuple):
-    """One allowed difference: the engine, what it is, and where it is documented."""
+    """One allowed difference: of which engines, what it is, and where it is documented."""
 
-    engine: str
+    of: Callable[[EngineSpec], bool]
     applies: Callable[[Case, Difference], bool]
     reason: str
 
@@ -92,44 +94,38 @@ def _zeros_in_a_flat_gradient(case: Case, difference: Difference) -> bool:
 
 ALLOWED: tuple[Allowed, ...] = (
     Allowed(
-        "fully_shard",
+        lambda spec: spec.applies_groups,
         _zero_input_gradient,
         "an input that is not used gets a gradient of zeros: inputs pass through a "
         "torch.autograd.Function, "
         "which materializes undefined gradients as zeros (FunctionCtx.set_materialize_grads)",
     ),
     Allowed(
-        "fsdp1",
+        lambda spec: spec.has_units,
         _zeros_in_a_flat_gradient,
         "the gradient of a flat parameter is one tensor, with zeros for parameters that a "
         "backward does not "
         "reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none)",
     ),
-    *(
-        Allowed(
-            engine,
-            _recomputed_in_a_graph,
-            "the recomputation of a compiled checkpoint is a part of the backward's graph, and "
-            "changes of "
-            "buffers are kept out of it: a batch norm counts its batch once, where plain "
-            "checkpointing "
-            "counts it again",
-        )
-        for engine in ALL_ENGINES
+    Allowed(
+        lambda spec: True,
+        _recomputed_in_a_graph,
+        "the recomputation of a compiled checkpoint is a part of the backward's graph, and "
+        "changes of "
+        "buffers are kept out of it: a batch norm counts its batch once, where plain "
+        "checkpointing "
+        "counts it again",
     ),
-    *(
-        Allowed(
-            engine,
-            _initialised_state,
-            "get_optimizer_state_dict steps an optimizer that has no state yet with gradients of "
-            "zeros "
-            "(torch/distributed/checkpoint/state_dict.py, _init_optim_state)",
-        )
-        for engine in ALL_ENGINES
+    Allowed(
+        lambda spec: True,
+        _initialised_state,
+        "get_optimizer_state_dict steps an optimizer that has no state yet with gradients of "
+        "zeros "
+        "(torch/distributed/checkpoint/state_dict.py, _init_optim_state)",
     ),
 )
 
 
 def is_allowed(engine: str, case: Case, difference: Difference) -> bool:
     """Whether a listed reason covers the difference."""
-    return any(a.engine == engine and a.applies(case, difference) for a in ALLOWED)
+    return any(a.of(spec_of(engine)) and a.applies(case, difference) for a in ALLOWED)

@@ -15,6 +15,7 @@ from fuzzshard.oracles.compare import Difference
 from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.registration import registration_findings
 from fuzzshard.oracles.rungs import before_rounding_feeds_back, first_step, loose_rung
+from fuzzshard.parts.engines import REFERENCE, specs
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
@@ -27,11 +28,12 @@ def findings_alone(
 ) -> list[Finding]:
     """Of the engines in ``differing``, up to where their traces end."""
     findings = []
-    bound, step = Bound(case, traces["reference"]), first_step(case)
+    bound, step = Bound(case, traces[REFERENCE.name]), first_step(case)
     for engine, found in differing.items():
         culprit = vote(case, engine, traces, differing)
         early = before_rounding_feeds_back(found, step)
         findings += tensor_findings(engine, early, loose_rung(case), bound, culprit, rank)
-    if "fully_shard" in differing:
-        findings += registration_findings(case, traces["fully_shard"], rank)
+    for spec in specs(differing):
+        if spec.applies_groups:
+            findings += registration_findings(case, traces[spec.name], rank)
     return findings

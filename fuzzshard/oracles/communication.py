@@ -73,14 +73,14 @@ def communication_findings(case: Case, trace: Trace, rank: int) -> list[Finding]
     found = [
         Finding(
             oracle="communication",
-            engine="fully_shard",
+            engine=trace.engine,
             observed=observed,
             expected=wanted,
             op=op,
             name=name,
             rank=rank,
         )
-        for op in ops_that_run(case, "fully_shard")
+        for op in ops_that_run(case, trace.engine)
         if (collectives := expected[op]) is not None
         for name, observed, wanted in _disagreements(collectives, seen.get(op, []))
     ]

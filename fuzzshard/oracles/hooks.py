@@ -33,7 +33,7 @@ def fully_shard_hook_findings(case: Case, trace: Trace, rank: int) -> list[Findi
     groups = [group for group in after.groups if group.parameters]
     seen = Counter((p.op, p.number % len(groups), p.deferred) for p in trace.post_backwards)
     found = []
-    for op in ops_that_run(case, "fully_shard"):
+    for op in ops_that_run(case, trace.engine):
         if (prediction := predictions[op]) is None:
             break
         for number, group in enumerate(groups):
@@ -43,7 +43,7 @@ def fully_shard_hook_findings(case: Case, trace: Trace, rank: int) -> list[Findi
                 observed = f"{timely} in backward" + (f", {late} at its end" if late else "")
                 name = ", ".join(m or "the root" for m in group.spec.modules)
                 found.append(
-                    _finding("fully_shard", op, rank, name, observed, f"{wanted} in backward")
+                    _finding(trace.engine, op, rank, name, observed, f"{wanted} in backward")
                 )
     return found[:MOST_FINDINGS]
 
@@ -65,10 +65,15 @@ def fsdp1_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
     seen = Counter(p.op for p in trace.post_backwards if not p.deferred)
     return [
         _finding(
-            "fsdp1", op, rank, "", f"{seen[op]} units in backward", f"{wanted} units in backward"
+            trace.engine,
+            op,
+            rank,
+            "",
+            f"{seen[op]} units in backward",
+            f"{wanted} units in backward",
         )
         for op, wanted in resharded_units(case, rank)
-        if wanted is not None and op in ops_that_run(case, "fsdp1") and seen[op] != wanted
+        if wanted is not None and op in ops_that_run(case, trace.engine) and seen[op] != wanted
     ][:MOST_FINDINGS]
 
 

@@ -10,6 +10,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import first
 from fuzzshard.oracles.bound import Bound, distance, largest_distance
 from fuzzshard.oracles.compare import Difference, agree
+from fuzzshard.parts.engines import REFERENCE, spec_of
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, is_internal
 
@@ -87,10 +88,6 @@ def describe(tensor: torch.Tensor | None, difference: Difference) -> str:
     return f"{float(tensor[index]):.9g} at {where} of {list(tensor.shape)}"
 
 
-_ONE_REDUCER = frozenset({"ddp", "replicate"})
-"""Engines with one implementation: torch/distributed/_composable/replicate.py wraps DDP."""
-
-
 def vote(
     case: Case,
     engine: str,
@@ -111,18 +108,18 @@ def vote(
         for other, keys in disagreeing.items():
             if other == engine or difference.key not in keys or difference.key.op >= shared:
                 continue
-            if {other, engine} <= _ONE_REDUCER:
+            if spec_of(other).implementation == spec_of(engine).implementation:
                 continue
             witness = traces[other].tensors[difference.key]
             a, b = difference.observed, witness.tensor
             if a is None or b is None:
                 if a is b:
-                    return "reference"
+                    return REFERENCE.name
                 continue
-            truth = traces["reference"].tensors[difference.key].tensor
+            truth = traces[REFERENCE.name].tensors[difference.key].tensor
             shape = b.shape if truth is None else truth.shape
             if agree(shape, (a, difference.pieces), (b, witness.pieces)):
-                return "reference"
+                return REFERENCE.name
         return engine
 
     return culprit

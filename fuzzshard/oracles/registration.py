@@ -183,7 +183,7 @@ def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
                 found.append(
                     Finding(
                         oracle="registration",
-                        engine="fully_shard",
+                        engine=trace.engine,
                         observed=str(observed),
                         expected=str(expected),
                         op=index,

@@ -11,7 +11,6 @@ reduced, and by their place there gloo and NCCL choose in which order they add t
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.engines.fully_shard import FullyShard
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.bound import Bound
 from fuzzshard.oracles.compare import Difference, rank_of, same_bits
@@ -51,16 +50,18 @@ def relation_findings(
         elif same_bits(observed, expected):
             continue
         found.append(Difference(key, observed, expected, observation.pieces))
-    due = [d for d in sorted(found, key=lambda d: rank_of(d.key)) if not _is_allowed(case, d)]
+    due = [
+        d
+        for d in sorted(found, key=lambda d: rank_of(d.key))
+        if not _is_allowed(case, trace.engine, d)
+    ]
     bound = Bound(case, other) if rounds else None
-    return tensor_findings(
-        FullyShard.name, due, "relation", bound, lambda _: FullyShard.name, rank
-    )
+    return tensor_findings(trace.engine, due, "relation", bound, lambda _: trace.engine, rank)
 
 
-def _is_allowed(case: Case, difference: Difference) -> bool:
+def _is_allowed(case: Case, engine: str, difference: Difference) -> bool:
     """Neither run is the truth, so that a listed difference may be either way round."""
     turned = Difference(
         difference.key, difference.expected, difference.observed, difference.pieces
     )
-    return any(is_allowed(FullyShard.name, case, d) for d in (difference, turned))
+    return any(is_allowed(engine, case, d) for d in (difference, turned))

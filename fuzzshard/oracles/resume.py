@@ -6,6 +6,7 @@ import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.oracles.compare import same_bits
+from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
@@ -29,7 +30,7 @@ def uncorrupted(case: Case, reference: Trace, rank: int) -> list[Finding]:
                 found.append(
                     Finding(
                         oracle="resume",
-                        engine="reference",
+                        engine=REFERENCE.name,
                         observed="the parameters that were saved",
                         expected="others, after they were corrupted",
                         op=index,

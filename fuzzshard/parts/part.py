@@ -17,6 +17,19 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 @functools.cache
+def defaults(part: type[Part]) -> dict[str, object]:
+    """The defaults of the fields that have one."""
+    return {f.name: f.default for f in msgspec.structs.fields(part) if not f.required}
+
+
+def off_default(part: Part) -> Iterator[str]:
+    """The fields of ``part`` that have a default and differ from it."""
+    for name, default in defaults(type(part)).items():
+        if getattr(part, name) != default:
+            yield name
+
+
+@functools.cache
 def choices(part: type[Part]) -> dict[str, tuple[object, ...]]:
     """By field, the values that its type names one by one, where these are several."""
     hints = typing.get_type_hints(part)

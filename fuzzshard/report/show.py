@@ -18,13 +18,13 @@ from fuzzshard.case.case import ALL_ENGINES, Case, Mesh
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block
-from fuzzshard.case.order import off_default
 from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command
+from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.op import expression
-from fuzzshard.parts.part import Part
+from fuzzshard.parts.part import Part, off_default
 from fuzzshard.report.dag import draw_forward
 from fuzzshard.report.module_tree import module_tree, shape_text
 from fuzzshard.verdict import Finding
@@ -196,8 +196,7 @@ _SHOWN_ELSEWHERE = frozenset(
         "dtype",
         "values",
         "loss",
-        "fsdp1",
-        "ddp",
+        *OPTIONS,
     )
 )
 
@@ -207,8 +206,9 @@ def _options(case: Case) -> dict[str, str]:
     options = {
         f"inputs.{name}": str(getattr(case.inputs, name)) for name in off_default(case.inputs)
     }
-    for engine, spec in (("fsdp1", case.fsdp1), ("ddp", case.ddp)):
-        options |= {f"{engine}.{name}": str(getattr(spec, name)) for name in off_default(spec)}
+    for field in OPTIONS:
+        part = getattr(case, field)
+        options |= {f"{field}.{name}": str(getattr(part, name)) for name in off_default(part)}
     options.pop("inputs.seq", None)
     if case.inputs.rank_batches:
         options["inputs.rank_batches"] = "\n".join(map(_brief, case.inputs.rank_batches))

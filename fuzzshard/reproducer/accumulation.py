@@ -13,12 +13,12 @@ import dataclasses
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
+from fuzzshard.model.statements import indented
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.held import unreduced
 from fuzzshard.reproducer.losses import microbatches
 from fuzzshard.reproducer.program import Program
-from fuzzshard.reproducer.scope import indented
 from fuzzshard.reproducer.seeded import model_lines, seed_line
 from fuzzshard.reproducer.wrapping import engine_lines
 from fuzzshard.reproducer.writer import Writer

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
+from fuzzshard.engines.script import script_of
+from fuzzshard.model.statements import at, indented
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.expected import recording_lines, warning_lines
 from fuzzshard.reproducer.held import held_before, held_lines, outlives, shape_and_dtype
 from fuzzshard.reproducer.program import Program
-from fuzzshard.reproducer.scope import at, indented
 from fuzzshard.reproducer.seeded import model_lines
 from fuzzshard.reproducer.wrapping import around_lines, engine_lines
 from fuzzshard.reproducer.writer import Writer
@@ -19,7 +21,7 @@ class Alone(Writer):
     """Runs the engine's model only: for what can be seen without a reference."""
 
     def __init__(self, case: Case, aim: Aim) -> None:
-        called = {"ddp": "ddp", "fsdp1": "fsdp"}.get(aim.engine, "model")
+        called = script_of(aim.engine).variable
         super().__init__(case, aim, Program(case, aim, called=called, model="model"))
         self.uses |= {"replicas": {"snapshot"}}.get(aim.kind, set())
         if aim.kind == "registration" and not self._is_of_class:
@@ -137,7 +139,7 @@ class Alone(Writer):
                 f'text = f"{who}: {expected}"',
                 f"assert state is {'not ' * missing}None, text",
             ]
-        if self.aim.engine == "fsdp1":
+        if spec_of(self.aim.engine).has_units:
             return [
                 f"here = torch.tensor(0.0 if {one} is None else 1.0, device=device)",
                 "dist.all_reduce(here)",

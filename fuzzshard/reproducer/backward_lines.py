@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fuzzshard.engines.script import script_of
+from fuzzshard.model.statements import assignment, indented
 from fuzzshard.parts.op import Op
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.helpers import averaging_lines
 from fuzzshard.reproducer.module_ops import Flags
-from fuzzshard.reproducer.scope import Scope, indented
-from fuzzshard.reproducer.setup import assignment
+from fuzzshard.reproducer.scope import Scope
 from fuzzshard.reproducer.sync import SyncPlan
 
 
@@ -63,9 +64,9 @@ class BackwardLines:
                 loss = f"({' + '.join(taken)})"
             if stops:
                 return [f"{loss}.backward()", *self._finalize()]
-            lines = [*self._differentiate(index, loss), *self._finalize_ddp()]
+            lines = [*self._differentiate(index, loss), *self._finalize_synced()]
             lines += self.scope.wait("after_backward")
-            self._unsynced = self.scope.aim.engine != "fully_shard" and not self.flags.synced
+            self._unsynced = not (self.scope.engine.applies_groups or self.flags.synced)
         gradient = "local_gradient" if self._unsynced else "gradient"
         if self._leaves_waiting and self.scope.aim.watches("gradient", index):
             lines += [
@@ -105,12 +106,11 @@ class BackwardLines:
         self.scope.uses.add("backward")
         return list(self._backward_call(index, loss))
 
-    def _finalize_ddp(self) -> list[str]:
-        """Waits for the reductions of DDP, where the case leaves that to the user."""
-        manual = self.scope.engine == "ddp" and self.case.ddp.manual_finalization
-        if not manual or not self.flags.synced:
-            return []
-        return self.scope.unless_reference([f"{self.scope.called}.finalize_backward()"])
+    def _finalize_synced(self) -> list[str]:
+        """What the user has to call after a backward that synchronises."""
+        script = script_of(self.scope.engine.name)
+        lines = script.finalize_lines(self.case, self.scope.called)
+        return self.scope.unless_reference(lines) if self.flags.synced else []
 
     def _clear(self, index: int) -> list[str]:
         if self.sync.clears != index:

@@ -10,11 +10,11 @@ from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.relations import variant
 from fuzzshard.errors import UsageError
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.mesh import MeshNames
 from fuzzshard.reproducer.program import Program
-from fuzzshard.reproducer.scope import ENGINE_CLASSES
 from fuzzshard.reproducer.seeded import model_lines, tolerance
 from fuzzshard.reproducer.setup import checkpoint_lines
 from fuzzshard.reproducer.wrapping import around_lines, build_call, engine_lines
@@ -27,7 +27,7 @@ class Compare(Writer):
     """
 
     def __init__(self, case: Case, aim: Aim) -> None:
-        root = "inner" if aim.engine in ENGINE_CLASSES else "model"
+        root = "inner" if spec_of(aim.engine).wrapper else "model"
         super().__init__(case, aim, Program(case, aim, called="model", model=root))
         if has_precision(case) and aim.kind == "compare" and not aim.tolerant:
             raise UsageError(
@@ -41,7 +41,7 @@ class Compare(Writer):
             raise UsageError(
                 "no script broadcasts the buffers of a plain model", "replay the case"
             )
-        if ignored_modules(self.case, by_replicate=self.aim.engine == "replicate"):
+        if ignored_modules(self.case, by_replicate=spec_of(aim.engine).ignores_modules):
             raise UsageError("no script averages what replicate() ignores", "replay the case")
         if self.program.rebuilds:
             raise UsageError("no script builds both models anew", "replay the case")

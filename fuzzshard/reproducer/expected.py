@@ -7,9 +7,11 @@ import re
 from fuzzshard.case.case import Case
 from fuzzshard.case.options import Expect
 from fuzzshard.errors import UsageError
+from fuzzshard.model.statements import at, indented
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import names_rank
 from fuzzshard.reproducer.aim import Aim
-from fuzzshard.reproducer.scope import Scope, at, indented
+from fuzzshard.reproducer.scope import Scope
 
 FORWARD_ORDER = "Forward order differs"
 """How FSDP1 begins to say that ranks, or iterations, run their units in different orders."""
@@ -99,7 +101,7 @@ def recording_lines(aim: Aim) -> list[str]:
             )
             return source.strip().splitlines()
         case "hooks":
-            if aim.engine != "fully_shard":
+            if not spec_of(aim.engine).applies_groups:
                 raise UsageError(
                     "no script can be written for the hooks of FSDP1", "replay the case"
                 )

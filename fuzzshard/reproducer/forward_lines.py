@@ -12,10 +12,11 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import moves_inputs
 from fuzzshard.model.expressions import call_expression, is_checkpointed_at_call
+from fuzzshard.model.statements import at
 from fuzzshard.parts.op import Call, Op
 from fuzzshard.reproducer.inputs import InputNames, tuple_text
 from fuzzshard.reproducer.losses import Losses
-from fuzzshard.reproducer.scope import Scope, at
+from fuzzshard.reproducer.scope import Scope
 from fuzzshard.reproducer.watch import Watch, output_expressions
 
 
@@ -100,7 +101,7 @@ class ForwardLines:
         wrapped = any(
             c.module == op.target and c.implementation == "wrapper" for c in self.case.checkpoints
         )
-        by_forward = wrapped or (not op.target and self.scope.engine != "fully_shard")
+        by_forward = wrapped or (not op.target and not self.scope.engine.applies_groups)
         if isinstance(module, Block) and by_forward:
             module = replace(module, method="forward")
         callee = at(self.scope.called if not op.target else self.scope.model, op.target)

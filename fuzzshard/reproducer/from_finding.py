@@ -7,6 +7,7 @@ import dataclasses
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.errors import UsageError
+from fuzzshard.parts.engines import REFERENCE, spec_of, specs
 from fuzzshard.reproducer.aim import OF_TYPE, ROUNDING, Aim, Kind, Values
 from fuzzshard.reproducer.losses import microbatches
 from fuzzshard.verdict import MISSING, NOT_REFUSED, TENSOR_ORACLES, UNEXPECTED, Finding
@@ -29,7 +30,8 @@ def aim_of(case: Case, signature: str, finding: Finding | None, values: Values =
     if kind in ("crash", "death", "desync"):
         return Aim("desync" if kind == "desync" else "raise", engine)
     oracle = oracle.partition("/")[0]
-    engine = engine or ("fully_shard" if "fully_shard" in case.engines else case.engines[0])
+    by_groups = (spec.name for spec in specs(case.engines) if spec.applies_groups)
+    engine = engine or next(by_groups, case.engines[0])
     match oracle:
         case (
             "registration"
@@ -101,7 +103,7 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
     if (
         finding.oracle == "resume"
         and finding.detail in (MISSING, UNEXPECTED)
-        and engine != "fsdp1"
+        and not spec_of(engine).has_units
     ):
         return Aim("presence", engine, ("resume",), op, finding.name, expected=finding.detail)
     bounded = finding.rung in ("bounded", "precision")
@@ -111,9 +113,9 @@ def _from_finding(case: Case, finding: Finding) -> Aim:
     alone = (
         bounded
         or finding.oracle == "unreduced_gradient"
-        or finding.engine in _SOMETIMES_ALLOWED.get(finding.oracle, ())
+        or finding.oracle in spec_of(engine).may_differ
     )
-    if finding.engine == "reference":
+    if finding.engine == REFERENCE.name:
         raise UsageError(
             "the finding is about the case itself, not about an engine", "mend the case"
         )
@@ -170,29 +172,17 @@ def _is_attribute(case: Case, aim: Aim, finding: Finding) -> bool:
     Under FSDP1 a rank has a part of the elements, or none: a gradient is missing where all ranks
     lack it.
     """
-    if aim.engine == "fsdp1":
+    if spec_of(aim.engine).has_units:
         missing = finding.detail == MISSING and aim.oracles[0] == "gradient"
-        return missing and case.fsdp1.use_orig_params
+        return missing and not spec_of(aim.engine).has_flat_parameters(case)
     return aim.oracles[0] in ("gradient", "input_gradient")
 
 
-_SOMETIMES_ALLOWED = {
-    "input_gradient": ("fully_shard",),
-    "buffer": ("ddp", "replicate"),
-    "gradient": ("fsdp1",),
-    "local_gradient": ("fsdp1",),
-}
-"""What an engine may do otherwise for a documented reason (:mod:`fuzzshard.oracles.allowed`)."""
-
-
 _NOT_GATHERED = ("registered_parameter", "resume")
-"""What FSDP1 has in flat parameters only."""
+"""What units have in flat parameters only."""
 
 
 def _judged_everywhere(engine: str) -> tuple[str, ...]:
-    skipped = _NOT_GATHERED if engine == "fsdp1" else ()
-    return tuple(
-        oracle
-        for oracle in TENSOR_ORACLES
-        if engine not in _SOMETIMES_ALLOWED.get(oracle, ()) and oracle not in skipped
-    )
+    spec = spec_of(engine)
+    skipped = (*spec.may_differ, *(_NOT_GATHERED if spec.has_units else ()))
+    return tuple(oracle for oracle in TENSOR_ORACLES if oracle not in skipped)

@@ -1,6 +1,6 @@
 """What an engine holds within and should not, said by names that are private to torch.
 
-They are those of :mod:`fuzzshard.engines.fully_shard_state`, which
+They are those of :mod:`fuzzshard.engines.fully_shard.state`, which
 :mod:`fuzzshard.oracles.after_run` judges.
 """
 
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from fuzzshard.case.edit import split
 from fuzzshard.errors import UsageError
+from fuzzshard.model.statements import at, indented
 from fuzzshard.reproducer.aim import OF_TYPE, Aim
-from fuzzshard.reproducer.scope import Scope, at, indented
+from fuzzshard.reproducer.scope import Scope
 from fuzzshard.verdict import IN_SPEC, MISSING
 
 GROUPS = """

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from fuzzshard.engines.script import script_of
+from fuzzshard.parts.engines import ENGINES
+
 _STANDARD = (
     *(
         "import collections",
@@ -41,20 +44,6 @@ _SEVERAL = {
         *("get_model_state_dict", "get_optimizer_state_dict"),
         *("set_model_state_dict", "set_optimizer_state_dict"),
     ),
-    "torch.distributed.fsdp": (
-        *(
-            "BackwardPrefetch",
-            "CPUOffload",
-            "CPUOffloadPolicy",
-            "FSDPModule",
-            "FullyShardedDataParallel",
-        ),
-        *("MixedPrecision", "MixedPrecisionPolicy", "ShardingStrategy"),
-        *("fully_shard", "register_fsdp_forward_method", "share_comm_ctx"),
-    ),
-    "torch.distributed.fsdp._fully_shard._fsdp_param_group": ("FSDPParamGroup",),
-    "torch.distributed.fsdp._fully_shard._fsdp_state": ("FSDPState",),
-    "torch.distributed.fsdp.wrap": ("CustomPolicy", "ModuleWrapPolicy"),
     "torch.distributed.tensor": ("DTensor", "Replicate", "Shard", "distribute_tensor"),
     "torch.distributed.tensor.parallel": (
         *("ColwiseParallel", "RowwiseParallel", "SequenceParallel", "parallelize_module"),
@@ -78,8 +67,11 @@ def _used_lines(lines: Iterable[str], used: set[str]) -> list[str]:
 
 def _torch_lines(used: set[str]) -> Iterator[str]:
     yield from _used_lines(_TORCH, used)
-    for module, names in _SEVERAL.items():
-        if found := [name for name in names if name in used]:
+    several = {module: set(names) for module, names in _SEVERAL.items()}
+    for module, names in (item for e in ENGINES for item in script_of(e).imports.items()):
+        several.setdefault(module, set()).update(names)
+    for module, bound in several.items():
+        if found := sorted(used & bound):
             line = f"from {module} import {', '.join(found)}"
             if len(line) <= 110:
                 yield line

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fuzzshard.case.groups import root_groups, wrapped_modules
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
+from fuzzshard.engines.script import script_of
+from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.op import Switch
-from fuzzshard.reproducer.scope import ENGINE_CLASSES, Scope, at, indented
+from fuzzshard.reproducer.scope import Scope
 
 WITH, END_WITH = "with no_sync", "end of no_sync"
 """Where the context manager begins and ends, until :func:`with_blocks` writes it."""
@@ -57,10 +59,10 @@ class Flags:
         before = self.synced
         self.sync.set(switch)
         scope, below = self.scope, switch.below
-        if scope.engine in ENGINE_CLASSES:
+        if scope.engine.wrapper:
             return [] if self.synced == before else self._no_sync(leave=not before)
-        if scope.engine == "replicate":
-            return [] if self.synced == before else self._replicate(self.synced)
+        if not scope.engine.applies_groups:
+            return [] if self.synced == before else self._switch(self.synced)
         call = f"set_{switch.flag}({switch.value}"
         if switch.flag == "is_last_backward":
             return scope.each_wrapped(below, lambda m: [f"{m}.{call})"])
@@ -83,9 +85,8 @@ class Flags:
         lines = ["no_sync.__exit__(None, None, None)"] if leave else enter
         if not self.scope.aim.trains_reference:
             return lines
-        return [f"if isinstance({called}, {ENGINE_CLASSES[self.scope.engine]}):", *indented(lines)]
+        return [f"if isinstance({called}, {self.scope.engine.wrapper}):", *indented(lines)]
 
-    def _replicate(self, synced: bool) -> list[str]:
-        return self.scope.unless_reference(
-            [f"{self.scope.called}.set_requires_gradient_sync({synced})"]
-        )
+    def _switch(self, synced: bool) -> list[str]:
+        script = script_of(self.scope.engine.name)
+        return self.scope.unless_reference([script.sync_line(self.scope.called, synced)])

@@ -6,8 +6,8 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import units
-from fuzzshard.reproducer.scope import Scope, at
-from fuzzshard.reproducer.setup import assignment
+from fuzzshard.model.statements import assignment, at
+from fuzzshard.reproducer.scope import Scope
 
 _FEW = 3
 
@@ -61,7 +61,7 @@ def mixes_kinds(scope: Scope) -> bool:
     case = scope.case
     if case.dtypes:
         return True
-    if scope.engine != "fully_shard":
+    if not scope.engine.applies_groups:
         return False
     owners = set(facts(case).owners.values())
     groups = [case.wrap[owner] for owner in owners if owner is not None]

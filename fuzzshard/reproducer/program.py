@@ -8,8 +8,9 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
 from fuzzshard.case.sync_flags import multiplies
-from fuzzshard.case.units import fsdp1_shards
+from fuzzshard.engines.script import script_of
 from fuzzshard.model.names import seed_of
+from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.op import Below
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
@@ -19,8 +20,7 @@ from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.losses import losses
 from fuzzshard.reproducer.optimizer import mixes_kinds, optimizer_lines, uses_parameters
-from fuzzshard.reproducer.options import fsdp1_summon_lines
-from fuzzshard.reproducer.scope import ENGINE_CLASSES, Scope, at, indented, merged, on_ranks
+from fuzzshard.reproducer.scope import Scope, merged, on_ranks
 from fuzzshard.reproducer.setup import flat_requires_grad_lines, freeze_lines, requires_grad_lines
 from fuzzshard.reproducer.state_ops import States
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
@@ -90,7 +90,8 @@ class Program:
         """Whether gradients are averaged by hand for the reference, all of them, and for no other
         model.
         """
-        engine_does = self.aim.engine != "fully_shard" or None not in self.facts.owners.values()
+        by_groups = self.scope.engine.applies_groups
+        engine_does = not by_groups or None not in self.facts.owners.values()
         return self.aim.seeded and self.aim.kind == "compare" and self.sync.plain and engine_does
 
     @property
@@ -113,7 +114,7 @@ class Program:
         if self.aim.kind in _NO_MATTER_OF_VALUES:
             owners = set()
         elif self.aim.kind != "compare":
-            owners &= {None} if self.aim.engine == "fully_shard" else set()
+            owners &= {None} if self.scope.engine.applies_groups else set()
         plan = sync_plan(self.case, self.aim, self.last, owners, self.losses.taken)
         return (
             dataclasses.replace(plan, plain=False)
@@ -197,18 +198,16 @@ class Program:
         return multiplies(factor, self.case.mesh.shard)
 
     def clip_lines(self, arguments: str) -> list[str]:
-        """FSDP1 has a method of its own; what ``clip_grad_norm_`` cannot take together is done by
-        hand.
+        """By the engine's own method, if it has one; what ``clip_grad_norm_`` cannot take together
+        is done by hand.
         """
         scope = self.scope
         plain = f"torch.nn.utils.clip_grad_norm_({scope.model}.parameters(), {arguments})"
-        if scope.engine == "fsdp1":
-            own = f"{scope.called}.clip_grad_norm_({arguments})"
+        if own := script_of(scope.engine.name).clip_line(scope.called, arguments):
             if not scope.aim.trains_reference:
                 return [own]
-            kind = ENGINE_CLASSES[scope.engine]
             return [
-                f"if isinstance({scope.called}, {kind}):",
+                f"if isinstance({scope.called}, {scope.engine.wrapper}):",
                 f"    {own}",
                 "else:",
                 f"    {plain}",
@@ -220,16 +219,12 @@ class Program:
         return [plain]
 
     def after_step(self) -> list[str]:
-        """Records an event, and what a case does with the full parameters of FSDP1."""
-        events = module_ops.event_lines(self.scope)
-        if self.aim.engine != "fsdp1":
-            return events
-        lines = fsdp1_summon_lines(
-            self.case.fsdp1, self.scope.called, shards=fsdp1_shards(self.case)
-        )
+        """Records an event, and what a case does with the parameters of units."""
+        events, engine = module_ops.event_lines(self.scope), self.scope.engine
+        lines = script_of(engine.name).after_step_lines(self.case, self.scope.called)
         if lines and self.aim.trains_reference:
             lines = [
-                f"if isinstance({self.scope.called}, FullyShardedDataParallel):",
+                f"if isinstance({self.scope.called}, {engine.wrapper}):",
                 *indented(lines),
             ]
         return [*events, *lines]
@@ -251,5 +246,5 @@ class Program:
 
     @property
     def taken_oracle(self) -> tuple[str, ...]:
-        """What looks at a state dict that was taken earlier; those of FSDP1 are copies."""
-        return ("state_dict",) if self.taken and self.aim.engine != "fsdp1" else ()
+        """What looks at a state dict that was taken earlier; those of units are copies."""
+        return ("state_dict",) if self.taken and not self.scope.engine.has_units else ()

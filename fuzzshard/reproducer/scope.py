@@ -11,21 +11,11 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.groups import modules_named, wrapped_modules
 from fuzzshard.case.options import DelaySite, Expect
 from fuzzshard.model.expressions import class_name
+from fuzzshard.model.statements import at, indented
+from fuzzshard.parts.engine import EngineSpec
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Below, Ranks
 from fuzzshard.reproducer.aim import Aim
-
-ENGINE_CLASSES = {"ddp": "DistributedDataParallel", "fsdp1": "FullyShardedDataParallel"}
-"""The engines that put a module of their own around the model."""
-
-
-def at(root: str, path: str) -> str:
-    """The expression for the module or parameter at ``path`` below the variable ``root``."""
-    return f"{root}.{path}" if path else root
-
-
-def indented(lines: list[str]) -> list[str]:
-    """The body of a statement."""
-    return [f"    {line}" for line in lines]
 
 
 def merged(lines: list[str]) -> list[str]:
@@ -64,14 +54,14 @@ class Scope:
     uses: set[str] = dataclasses.field(default_factory=set)
 
     @property
-    def engine(self) -> str:
+    def engine(self) -> EngineSpec:
         """The engine that the script is about."""
-        return self.aim.engine
+        return spec_of(self.aim.engine)
 
     @property
     def shards(self) -> bool:
-        """Whether the engine is ``fully_shard``, and the case has something for it."""
-        return self.engine == "fully_shard" and bool(self.case.wrap)
+        """Whether the engine applies wrap groups, and the case has some."""
+        return self.engine.applies_groups and bool(self.case.wrap)
 
     @property
     def has_wrapper_modules(self) -> bool:
@@ -79,19 +69,19 @@ class Scope:
         meant.
         """
         wrapped = any(c.implementation == "wrapper" for c in self.case.checkpoints)
-        return wrapped or self.engine == "fsdp1"
+        return wrapped or self.engine.has_units
 
     @property
     def renamed(self) -> bool:
         """Whether the names that a wrapped model gives its parameters differ from the plain
         model's.
         """
-        return self.engine in ENGINE_CLASSES or self.has_wrapper_modules
+        return bool(self.engine.wrapper) or self.has_wrapper_modules
 
     @property
     def has_flat_parameters(self) -> bool:
-        """Whether the parameters of the engine's model are those of FSDP1's units."""
-        return self.engine == "fsdp1" and not self.case.fsdp1.use_orig_params
+        """Whether the parameters of the engine's model are those of its units."""
+        return self.engine.has_flat_parameters(self.case)
 
     def parameters(self, model: str) -> str:
         """A dict of the parameters of a model, by the names that the plain model gives them."""
@@ -141,7 +131,7 @@ class Scope:
     @property
     def expectations(self) -> tuple[Expect, ...]:
         """What the case expects of the engine."""
-        return tuple(expect for expect in self.case.expect if expect.engine == self.engine)
+        return tuple(expect for expect in self.case.expect if expect.engine == self.aim.engine)
 
     def wait(self, site: DelaySite) -> list[str]:
         """The delays of the case at a point between the statements."""

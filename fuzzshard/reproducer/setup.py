@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import pprint
-
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import units
-from fuzzshard.reproducer.scope import at
-
-_WIDTH = 105
-
-
-def assignment(name: str, value: object) -> list[str]:
-    """Assigns a literal, over several lines where it is long."""
-    first, *more = pprint.pformat(value, width=95, compact=True, sort_dicts=False).splitlines()
-    return [f"{name} = {first}", *(" " * len(f"{name} = ") + line for line in more)]
-
-
-def call_lines(function: str, arguments: list[str]) -> list[str]:
-    """A call, over several lines where it is long."""
-    call = f"{function}({', '.join(arguments)})"
-    if len(call) <= _WIDTH:
-        return [call]
-    return [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
+from fuzzshard.model.statements import assignment, at
 
 
 def requires_grad_lines(case: Case, root: str, target: str, value: bool) -> list[str]:

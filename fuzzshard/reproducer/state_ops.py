@@ -4,8 +4,9 @@ them.
 
 from __future__ import annotations
 
+from fuzzshard.model.statements import indented
 from fuzzshard.parts.op import Via
-from fuzzshard.reproducer.scope import Scope, indented
+from fuzzshard.reproducer.scope import Scope
 
 _STATES = """
 def states(model, optimizer):  # that of the model first: it reshards

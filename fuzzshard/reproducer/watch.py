@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.errors import UsageError
+from fuzzshard.engines.script import script_of
 from fuzzshard.model.expressions import result_expression
+from fuzzshard.model.statements import at
 from fuzzshard.parts.op import Call, Op
 from fuzzshard.reproducer.held import unreduced
 from fuzzshard.reproducer.inputs import InputNames
-from fuzzshard.reproducer.scope import Scope, at
+from fuzzshard.reproducer.scope import Scope
 
 _WIDTH = 105
 """The most characters of a statement in a function."""
@@ -55,7 +56,7 @@ class Watch:
             wanted = any(self.aim.watches(oracle, index) for oracle in oracles)
             if (
                 wanted
-                and self.scope.engine == "fsdp1"
+                and self.scope.engine.has_units
                 and self.aim.oracles[0] in ("gradient", "parameter")
             ):
                 return self._gathered()
@@ -88,7 +89,7 @@ class Watch:
         if oracle in ("gradient", "local_gradient", "parameter"):
             return (
                 not self.sums
-                if self.scope.engine != "fsdp1"
+                if not self.scope.engine.has_units
                 else oracle != "local_gradient" and aim.error > 0
             )
         return oracle in _OF_ONE_NAME
@@ -99,7 +100,7 @@ class Watch:
         none.
         """
         is_held = (
-            self.scope.engine != "fsdp1"
+            not self.scope.engine.has_units
             and self.watched
             and self.aim.oracles[0] in ("gradient", "local_gradient", "parameter")
         )
@@ -110,7 +111,7 @@ class Watch:
         name, index = self.aim.name, self.aim.op
         assert index is not None
         match self.aim.oracles[0]:
-            case "gradient" | "local_gradient" if self.scope.engine == "fsdp1":
+            case "gradient" | "local_gradient" if self.scope.engine.has_units:
                 return f"{at(self.scope.model, name)}.grad"
             case "gradient" | "local_gradient":
                 return f"{self.parameter}.grad"
@@ -169,7 +170,7 @@ class Watch:
         """A dict comprehension over what has a name in the model; empty for what :meth:`_pairs`
         names.
         """
-        if self.scope.engine == "fsdp1" and oracle in (
+        if self.scope.engine.has_units and oracle in (
             "gradient",
             "local_gradient",
             "parameter",
@@ -215,44 +216,18 @@ class Watch:
     def _corrupts(self, index: int) -> bool:
         return self.ops[index].corrupts
 
-    @property
-    def _flat_gradients(self) -> bool:
-        return self.scope.engine == "fsdp1" and not self.case.fsdp1.use_orig_params
-
     def _gathered(self) -> list[str]:
-        """What FSDP1 has of one parameter; the gradient of a flat one as what a step makes of
-        it.
-        """
-        called, gradient = self.scope.called, self.aim.oracles[0] == "gradient"
-        value, arguments, lines = at(self.scope.model, self.aim.name), called, []
-        if gradient and self._flat_gradients:
-            lines = [
-                "# FSDP1 gathers parameters and no flat gradients: a step of length 1 shows "
-                "these.",
-                f"torch.optim.SGD({called}.parameters(), lr=1.0).step()",
-            ]
-        elif gradient:
-            value, arguments = f"{value}.grad", f"{called}, with_grads=True"
-        return [
-            *lines,
-            f"with FullyShardedDataParallel.summon_full_params({arguments}):",
-            f"    return {value}.detach().clone()",
-        ]
+        """The whole of one parameter, of which a rank has a part, or of its gradient."""
+        gradient = self.aim.oracles[0] == "gradient"
+        value = at(self.scope.model, self.aim.name)
+        script = script_of(self.scope.engine.name)
+        return script.gathered_lines(self.case, self.scope.called, value, gradient=gradient)
 
     def _whole(self, index: int, oracle: str) -> str:
-        """What FSDP1 has of parameters, gathered from its shards."""
-        if oracle in ("local_gradient", "resume") and not (
-            oracle == "resume" and self._corrupts(index)
-        ):
-            raise UsageError(
-                f"FSDP1 has no way to gather {oracle} for a script", "replay the case"
-            )
-        if oracle == "gradient" and self._flat_gradients:
-            raise UsageError(
-                "FSDP1 gathers no gradients of flat parameters for a script", "replay the case"
-            )
+        """What a rank has of parameters, gathered from its shards."""
+        known = "parameter" if oracle == "resume" and self._corrupts(index) else oracle
+        value = script_of(self.scope.engine.name).whole(self.case, self.scope.called, known)
         self.scope.uses |= {"whole"}
-        value = f"whole({self.scope.called}{', gradients=True' if oracle == 'gradient' else ''})"
         if self.aim.op is None:
             return f'{{f"op {index} {oracle} {{n}}": t for n, t in {value}.items()}}'
         return value

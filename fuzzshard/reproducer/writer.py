@@ -6,13 +6,16 @@ import textwrap
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
+from fuzzshard.engines.script import script_of
 from fuzzshard.model.source import model_source
+from fuzzshard.model.statements import assignment
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.reproducer import held, helpers, state_ops
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.delays import delay_lines
 from fuzzshard.reproducer.mesh import MeshNames
 from fuzzshard.reproducer.program import Program
-from fuzzshard.reproducer.setup import assignment, freeze_lines
+from fuzzshard.reproducer.setup import freeze_lines
 
 DESYNC_SECONDS = 30
 """After how long a lost collective ends the script by itself."""
@@ -27,7 +30,7 @@ class Writer:
         self.case, self.aim, self.program = case, aim, program
         self.uses = program.uses
         self.mesh = MeshNames(case)
-        self.shards = aim.engine == "fully_shard"
+        self.shards = spec_of(aim.engine).applies_groups
 
     def definitions(self) -> list[str]:
         """The model, the helpers, ``build``."""
@@ -74,13 +77,8 @@ class Writer:
     def start(self) -> list[str]:
         """Joins the process group; making a mesh joins it too."""
         case = self.case
-        hybrid = self.aim.engine == "fsdp1" and (
-            "hybrid" in case.fsdp1.strategy or case.fsdp1.device_mesh
-        )
-        ddp_has_mesh = self.aim.engine in ("ddp", "replicate") and case.ddp.device_mesh
-        has_mesh = (
-            (bool(case.wrap) and self.shards) or hybrid or ddp_has_mesh or not self.mesh.flat
-        )
+        script = script_of(self.aim.engine)
+        has_mesh = script.takes_mesh(case) or not self.mesh.flat
         limit = (
             f", timeout=timedelta(seconds={DESYNC_SECONDS})" if self.aim.kind == "desync" else ""
         )
@@ -93,9 +91,7 @@ class Writer:
             ]
         lines += [self.mesh.make()] if has_mesh else []
         lines += self.mesh.slices()
-        if self.aim.engine == "fsdp1" and case.fsdp1.debug == "detail":
-            lines.append("dist.set_debug_level(dist.DebugLevel.DETAIL)")
-        return lines + self._names()
+        return [*lines, *script.start_lines(case), *self._names()]
 
     def _names(self) -> list[str]:
         """The names that the plain model gives its tensors."""

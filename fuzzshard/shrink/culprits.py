@@ -20,6 +20,7 @@ from fuzzshard.case.describe import describe
 from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.case.edit import with_item
 from fuzzshard.corpus.entry import Culprit
+from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.part import Part, choices
 from fuzzshard.shrink.passes import Edit, change_item, put
 from fuzzshard.shrink.repair import repaired
@@ -98,7 +99,7 @@ def _options(case: Case) -> Iterator[Edit]:
         if (precision := group.precision) is not None:
             for name, value in _other_values(precision):
                 yield change_item("wrap", index, precision=replace(precision, **{name: value}))
-    for field in ("fsdp1", "ddp", "optimizer", "inputs"):
+    for field in (*OPTIONS, "optimizer", "inputs"):
         part = getattr(case, field)
         for name, value in _other_values(part):
             yield put(**{field: replace(part, **{name: value})})

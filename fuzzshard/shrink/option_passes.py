@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Optimizer, RankBatch
 from fuzzshard.case.edit import with_item, without
-from fuzzshard.case.order import SCALARS, default_of, off_default
-from fuzzshard.parts.part import Part
+from fuzzshard.case.order import SCALARS, default_of
+from fuzzshard.parts.engines import OPTIONS
+from fuzzshard.parts.part import Part, off_default
 from fuzzshard.shrink.passes import Edit, change_item, put
 
 
@@ -94,10 +95,11 @@ def _named_values(annotation: Any) -> Iterator[object]:
 
 def _parts(case: Case) -> Iterator[tuple[Part, Callable[..., Edit]]]:
     """Everything that has options, but for the optimizer, and what changes some of them."""
-    yield case.fsdp1, functools.partial(_change_engine, "fsdp1")
-    yield case.ddp, functools.partial(_change_engine, "ddp")
-    if case.fsdp1.precision is not None:
-        yield case.fsdp1.precision, _change_fsdp1_precision
+    for field in OPTIONS:
+        yield getattr(case, field), functools.partial(_change_engine, field)
+    for field in OPTIONS:
+        if (policy := getattr(getattr(case, field), "precision", None)) is not None:
+            yield policy, functools.partial(_change_model_precision, field)
     for field in ("schedule", "wrap", "checkpoints", "freezes", "tensor_parallel", "delays"):
         for index, part in enumerate(getattr(case, field)):
             yield part, functools.partial(change_item, field, index)
@@ -110,11 +112,11 @@ def _change_engine(name: str, **fields: object) -> Edit:
     return lambda case: replace(case, **{name: replace(getattr(case, name), **fields)})
 
 
-def _change_fsdp1_precision(**fields: object) -> Edit:
+def _change_model_precision(name: str, **fields: object) -> Edit:
     def edit(case: Case) -> Case:
-        policy = case.fsdp1.precision
-        changed = policy and replace(policy, **fields)
-        return replace(case, fsdp1=replace(case.fsdp1, precision=changed))
+        options = getattr(case, name)
+        changed = options.precision and replace(options.precision, **fields)
+        return replace(case, **{name: replace(options, precision=changed)})
 
     return edit
 

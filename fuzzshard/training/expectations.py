@@ -11,6 +11,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.options import Expect
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.engines.refusals import Announcements
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import names_rank
 from fuzzshard.verdict import NOT_REFUSED, Finding
 
@@ -112,7 +113,7 @@ class Watch:
             found.append(self._finding(self.error.op, "no error", describe(self.error)))
         for pattern in dict.fromkeys(expect.pattern for expect in self.warnings):
             found += self._warned(pattern)
-        if self.engine == "fsdp1" and keeps_forward_order(self.case, self.rank, skipped):
+        if spec_of(self.engine).keeps_order and keeps_forward_order(self.case, self.rank, skipped):
             found += self._forward_order()
         return found
 

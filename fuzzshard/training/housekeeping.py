@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 
 from fuzzshard.case.case import Case
-from fuzzshard.engines.fully_shard_state import forget_classes
+from fuzzshard.engines.fully_shard.state import forget_classes
 from fuzzshard.model.build import forget_models
 from fuzzshard.training.survivors import collect_garbage
 

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from fuzzshard.engines.base import Engine
-from fuzzshard.engines.fully_shard_state import GroupState
+from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.verdict import IN_SPEC
 
 if TYPE_CHECKING:

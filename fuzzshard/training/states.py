@@ -143,7 +143,7 @@ class States:
     def save(self, trainer: Trainer, via: str) -> None:
         """Saves model and optimizer; the reference needs no file to remember."""
         self.remove()
-        if via == "dcp" and trainer.engine.name != "reference":
+        if via == "dcp" and trainer.engine.is_judged:
             self._saved = checkpoint = OnDisk(trainer)
             checkpoint.write(trainer)
         else:

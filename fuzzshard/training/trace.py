@@ -78,7 +78,8 @@ class Registration:
 
 @dataclasses.dataclass
 class Trace:
-    """Everything recorded of one run. ``skipped`` are backwards whose loss required no gradient.
+    """Everything recorded of one run of ``engine``. ``skipped`` are backwards whose loss required
+    no gradient.
 
     ``remains`` is what the run has left behind, if it went to its end. ``survivors`` are modules
     and parameters that were still there without their engine.
@@ -91,6 +92,7 @@ class Trace:
     skipped: list[int] = dataclasses.field(default_factory=list)
     remains: Remains | None = None
     survivors: tuple[str, ...] = ()
+    engine: str = ""
 
     def record(
         self, key: Key, tensor: torch.Tensor | None, flat: tuple[int, int] | None = None

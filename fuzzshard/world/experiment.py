@@ -15,25 +15,20 @@ import torch
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import uniform
 from fuzzshard.case.relations import variant
-from fuzzshard.case.schedule_state import ranks_differ, steps_unsynced
-from fuzzshard.engines import fsdp1_contract
+from fuzzshard.case.schedule_state import ranks_differ
 from fuzzshard.engines.base import DTYPES, Engine
-from fuzzshard.engines.ddp import DDP, MISSED_ROOT, NOTHING_DIFFERENTIATED, misses_a_root
 from fuzzshard.engines.exclusion import Exclusion
-from fuzzshard.engines.fsdp1 import FSDP1
-from fuzzshard.engines.fully_shard import FullyShard
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
-from fuzzshard.engines.reference import Reference
-from fuzzshard.engines.registry import ENGINES, not_applicable, surroundings
-from fuzzshard.engines.replicate import Replicate
+from fuzzshard.engines.registry import engine_of, not_applicable, surroundings
 from fuzzshard.instruments import COLLECTIVES, InstrumentError, believed, works
-from fuzzshard.oracles.after_run import KEEPS_ITSELF, leak_findings, memory_findings
+from fuzzshard.oracles.after_run import leak_findings, memory_findings
 from fuzzshard.oracles.alone import findings_alone
 from fuzzshard.oracles.communication import communication_findings
 from fuzzshard.oracles.hooks import fsdp1_hook_findings, fully_shard_hook_findings
 from fuzzshard.oracles.registration import registration_findings
 from fuzzshard.oracles.relation import regroups_sums, relation_findings
 from fuzzshard.oracles.resume import uncorrupted
+from fuzzshard.parts.engines import REFERENCE, specs
 from fuzzshard.training import hooks
 from fuzzshard.training.collectives import Recorder, record_into
 from fuzzshard.training.delays import Delays
@@ -81,7 +76,7 @@ class Experiment:
 
     def run_bare(self) -> None:
         """Trains the reference and every engine, and looks at nothing."""
-        for name in ("reference", *self.case.engines):
+        for name in (REFERENCE.name, *self.case.engines):
             if not_applicable(self.case, name) is None:
                 self._train(name, lambda: self._build(name), None)  # noqa: B023
 
@@ -93,7 +88,7 @@ class Experiment:
             ) is not None:
                 self.notes[name] = f"{NOT_APPLICABLE}: {excluded.reason}"
                 continue
-            trace = Trace()
+            trace = Trace(engine=name)
             try:
                 if self._train(name, lambda: self._build(name), trace):  # noqa: B023
                     self.traces[name] = trace
@@ -108,16 +103,17 @@ class Experiment:
             return RankReport(
                 findings=tuple(self.unexpected), notes=self.notes, refused=tuple(self.refused)
             )
-        engines = [name for name in self.traces if name != "reference"]
-        reference = self.traces["reference"]
+        engines = [name for name in self.traces if name != REFERENCE.name]
+        reference = self.traces[REFERENCE.name]
         differing = {name: self.ladder.differences(name) for name in engines}
         findings, rung = self.ladder.judge(differing)
         findings += self.unexpected
         findings += uncorrupted(self.case, reference, self.mesh.rank)
         if self.case.observe != "losses":
             findings += self._findings_beside_tensors(engines)
-        if FullyShard.name in engines:
-            findings += self._relation_findings(self.traces[FullyShard.name])
+        for spec in specs(engines):
+            if spec.applies_groups:
+                findings += self._relation_findings(spec.name, self.traces[spec.name])
         findings += self._memory_findings(engines)
         return RankReport(
             findings=tuple(filter(believed, findings)),
@@ -135,71 +131,56 @@ class Experiment:
     def _findings_beside_tensors(self, engines: Iterable[str]) -> list[Finding]:
         """What is registered, communicated, hooked and left behind otherwise than documented."""
         found: list[Finding] = []
-        reference, rank = self.traces[Reference.name], self.mesh.global_rank
+        reference, rank = self.traces[REFERENCE.name], self.mesh.global_rank
         for name in engines:
             found += leak_findings(self.case, name, self.traces[name], reference, rank)
-        if FullyShard.name in engines:
-            trace = self.traces[FullyShard.name]
-            found += registration_findings(self.case, trace, self.mesh.rank)
-            found += communication_findings(self.case, trace, rank)
-            found += fully_shard_hook_findings(self.case, trace, rank)
-        if FSDP1.name in engines:
-            found += fsdp1_hook_findings(self.case, self.traces[FSDP1.name], rank)
+        for spec in specs(engines):
+            trace = self.traces[spec.name]
+            if spec.applies_groups:
+                found += registration_findings(self.case, trace, self.mesh.rank)
+                found += communication_findings(self.case, trace, rank)
+                found += fully_shard_hook_findings(self.case, trace, rank)
+            if spec.has_units:
+                found += fsdp1_hook_findings(self.case, trace, rank)
         return found
 
     def _names(self) -> tuple[str, ...]:
         """What is trained; where ranks differ, the reference's gradients have no common mean."""
         return (
-            self.case.engines if ranks_differ(self.case) else (Reference.name, *self.case.engines)
+            self.case.engines if ranks_differ(self.case) else (REFERENCE.name, *self.case.engines)
         )
 
     def _not_comparable(self, engine: str) -> Exclusion | None:
         """Why an engine cannot be compared with what the reference did."""
-        if ranks_differ(self.case):
+        if engine == REFERENCE.name or ranks_differ(self.case):
             return None
-        if engine == FSDP1.name and (skipped := self.traces[Reference.name].skipped):
-            excluded = fsdp1_contract.not_applicable(self.case, skipped)
-            if excluded is not None:
-                return excluded
-        if engine in (DDP.name, Replicate.name) and steps_unsynced(
-            self.case, self.traces[Reference.name].skipped
-        ):
-            return NOTHING_DIFFERENTIATED
-        if engine in (DDP.name, Replicate.name) and misses_a_root(
-            self.case, self.traces[Reference.name].unreduced()
-        ):
-            return MISSED_ROOT
-        if engine == FSDP1.name and fsdp1_contract.fills_gradients(
-            self.case, self.traces[Reference.name].without_gradient()
-        ):
-            return fsdp1_contract.FILLED_GRADIENTS
-        return None
+        return engine_of(engine).not_comparable(self.case, self.traces[REFERENCE.name])
 
     def _findings_before(self, engine: str, trace: Trace) -> tuple[Finding, ...]:
         """What this rank saw of all engines until ``engine`` raised, whose trace ends there."""
-        if Reference.name not in self.traces:
+        if REFERENCE.name not in self.traces:
             return tuple(self.unexpected)
         self.traces[engine] = trace
-        differing = {n: self.ladder.differences(n) for n in self.traces if n != Reference.name}
+        differing = {n: self.ladder.differences(n) for n in self.traces if n != REFERENCE.name}
         alone = findings_alone(self.case, self.traces, differing, self.mesh.rank)
         return (*filter(believed, alone), *self.unexpected)
 
-    def _relation_findings(self, trace: Trace) -> list[Finding]:
-        """Runs ``fully_shard`` again as the relation of the case says, if it has one, and
+    def _relation_findings(self, engine: str, trace: Trace) -> list[Finding]:
+        """Runs an engine again as the relation of the case says, if it has one, and
         compares.
         """
         changed = variant(self.case)
         if changed is None:
             return []
         again = Experiment(changed, rank_mesh(changed, self.mesh.device), self.on_engine)
-        other = Trace()
-        if not again._train(FullyShard.name, lambda: again._build(FullyShard.name), other):
+        other = Trace(engine=engine)
+        if not again._train(engine, lambda: again._build(engine), other):
             return again.unexpected
         found = relation_findings(self.case, trace, other, self.mesh.rank)
         if not regroups_sums(self.case) or not self.ladder.anywhere(bool(found)):
             return found
         precise = [uniform(case, "float64") for case in (self.case, changed)]
-        one, two = (self._train_again(case, FullyShard.name) for case in precise)
+        one, two = (self._train_again(case, engine) for case in precise)
         if one is None or two is None:
             return []
         return relation_findings(precise[0], one, two, self.mesh.rank, rounds=True)
@@ -210,7 +191,10 @@ class Experiment:
         """
         if not_applicable(case, name) is not None:
             return None
-        again, trace = Experiment(case, rank_mesh(case, self.mesh.device), self.on_engine), Trace()
+        again, trace = (
+            Experiment(case, rank_mesh(case, self.mesh.device), self.on_engine),
+            Trace(engine=name),
+        )
         return trace if again._train(name, lambda: again._build(name), trace) else None
 
     def _memory_findings(self, engines: Sequence[str]) -> list[Finding]:
@@ -220,7 +204,7 @@ class Experiment:
         if self.case.observe != "memory" or self.case.compile is not None or self.case.expect:
             return []
         findings: list[Finding] = []
-        for name in (Reference.name, *(name for name in engines if name not in KEEPS_ITSELF)):
+        for name in (REFERENCE.name, *(s.name for s in specs(engines) if not s.outlives_run)):
             again = Experiment(self.case, self.mesh, self.on_engine)
             run = functools.partial(
                 again._train, name, functools.partial(again._build, name), None
@@ -230,9 +214,7 @@ class Experiment:
         return findings
 
     def _build(self, name: str) -> Engine:
-        return (Reference if name == Reference.name else ENGINES[name])(
-            self.case, self.mesh, self.dtype
-        )
+        return engine_of(name)(self.case, self.mesh, self.dtype)
 
     def _train(self, name: str, build: Callable[[], Engine], trace: Trace | None) -> bool:
         """Runs one engine; False where it refused with a documented error, or ought to have."""
@@ -246,9 +228,9 @@ class Experiment:
         recorder = Recorder()
         if trace is not None:
             recorder.log = trace.collectives
-        if name != Reference.name:
+        if name != REFERENCE.name:
             recorder.delays = Delays(self.case, self.mesh.device, self.mesh.global_rank)
-        traced = nullcontext() if name == Reference.name else tracing()
+        traced = nullcontext() if name == REFERENCE.name else tracing()
         record_into(recorder)
         hooks.record_into(recorder, [] if trace is None else trace.post_backwards)
         try:

@@ -17,7 +17,7 @@ from fuzzshard.case.dtypes import finer, uniform
 from fuzzshard.case.validate import is_valid
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.reference import Reference
+from fuzzshard.engines.reference.engine import Reference
 from fuzzshard.oracles.allowed import is_allowed
 from fuzzshard.oracles.bound import Bound, largest_distance, tolerance
 from fuzzshard.oracles.compare import Difference, differences

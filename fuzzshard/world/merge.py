@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fuzzshard.case.case import Case
+from fuzzshard.parts.engines import REFERENCE
 from fuzzshard.verdict import ORACLES, Finding, Status, Verdict, first_findings
 from fuzzshard.world.blame import death_trouble, device_error, signal_name
 from fuzzshard.world.desync import describe_hang, latest
@@ -125,7 +126,7 @@ def _is_of_values(finding: Finding) -> bool:
 
 def _status(findings: list[Finding], refused: Sequence[str]) -> tuple[Status, str]:
     if findings:
-        if findings[0].engine == "reference":
+        if findings[0].engine == REFERENCE.name:
             return Status.INFRA, "the engines agree with each other against the reference"
         return Status.DIVERGENCE, ""
     return (Status.REJECTED, "; ".join(refused)) if refused else (Status.PASS, "")
@@ -135,7 +136,7 @@ def _accuse(
     status: Status, findings: tuple[Finding, ...], stacks: dict[str, str], seconds: float
 ) -> Verdict:
     """A verdict on lost ranks: the reference's loss is ours, not an engine's."""
-    if findings[0].engine in ("", "reference"):
+    if findings[0].engine in ("", REFERENCE.name):
         message = f"lost in the harness: {findings[0].observed}"
         return Verdict(
             status=Status.INFRA, findings=(), stacks=stacks, seconds=seconds, message=message

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from fuzzshard.case.case import Case, EngineName, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.case.options import Precision
-from fuzzshard.engines.fully_shard_state import GroupState
+from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.engines.mesh import prepare_groups, rank_mesh
 from fuzzshard.instruments import (
     FLAT_PARAMETERS,
@@ -31,6 +31,7 @@ from fuzzshard.instruments import (
     switch_off,
     works,
 )
+from fuzzshard.parts.engines import BY_GROUPS, ENGINES, spec_of
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import Backward, Forward, Op, SetFlag, Step, Unshard, ZeroGrad
 from fuzzshard.world.experiment import EngineFailure, Experiment
@@ -81,7 +82,9 @@ def proofs(size: int) -> Iterator[Proof]:
         *(Forward(batch=2), Backward(), Step(), ZeroGrad()),
     )
     yield Proof(_case(sharded, accumulate))
-    yield Proof(_case(sharded, once, engine="fsdp1"))
+    for spec in ENGINES.values():
+        if FLAT_PARAMETERS.of(spec):
+            yield Proof(_case(sharded, once, engine=spec.name))
     if size == 1:
         return
     yield Proof(
@@ -112,7 +115,7 @@ def _case(
     mesh: Mesh,
     schedule: tuple[Op, ...],
     *,
-    engine: EngineName = "fully_shard",
+    engine: EngineName = BY_GROUPS.name,
     precision: Precision | None = None,
 ) -> Case:
     """Two linear layers, each in a group, of which one has inputs with gradients; and nothing is
@@ -155,12 +158,14 @@ def _misread(proof: Proof, device: torch.device) -> dict[str, str]:
             found[error.name] = error.reading
             switch_off(found)
         except EngineFailure as failure:
-            if engine == "fsdp1":
+            if FLAT_PARAMETERS.of(spec_of(engine)):
                 found[FLAT_PARAMETERS.name] = f"raised {failure.__cause__!r}"
             return found
     made = [(finding, [i for i in INSTRUMENTS if i.makes(finding)]) for finding in findings]
     if any(not instruments for _, instruments in made):
-        if engine == "fsdp1":  # its gradients and parameters are read by private names
+        if FLAT_PARAMETERS.of(
+            spec_of(engine)
+        ):  # its gradients and parameters are read by private names
             first = next(finding for finding, instruments in made if not instruments)
             found[FLAT_PARAMETERS.name] = f"read {first.observed}, not {first.expected}"
         return found

@@ -21,10 +21,10 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Freeze, Optimizer, WrapGroup
 from fuzzshard.case.graph import Alias, Block
+from fuzzshard.engines.ddp.reducer import Complaint, ReducerOptions, complaint
 from fuzzshard.engines.exclusion import Exclusion
-from fuzzshard.engines.lazy_roots import Flaw, flaw
+from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
 from fuzzshard.engines.optimizer_state import Lack, lacks
-from fuzzshard.engines.reducer import Complaint, ReducerOptions, complaint
 from fuzzshard.engines.refusals import REFUSALS
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.parts.leaves.linear import Linear

@@ -12,7 +12,7 @@ from fuzzshard.case.case import Case, Mesh, Optimizer
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP
 from fuzzshard.case.validate import validate
-from fuzzshard.engines.ddp_options import arguments
+from fuzzshard.engines.ddp.options import arguments
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.batch_norm import BatchNorm

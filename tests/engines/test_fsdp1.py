@@ -26,7 +26,7 @@ from cases import (
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Mesh, Optimizer, ParameterDtype, Tie
 from fuzzshard.case.graph import Alias, Block
 from fuzzshard.case.options import FSDP1, Precision
-from fuzzshard.engines.fsdp1_contract import not_applicable
+from fuzzshard.engines.fsdp1.contract import not_applicable
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear

@@ -296,7 +296,7 @@ def test_stock_torch_passes_with(four_ranks: World, case: Case) -> None:
 
 def lacks(case: Case) -> bool:
     """Whether the installed torch has no method for an option of the case."""
-    from fuzzshard.engines.fully_shard_options import lacking
+    from fuzzshard.engines.fully_shard.options import lacking
 
     return lacking(case) is not None
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed._composable import replicate_with_fsdp
 from torch.distributed.fsdp._fully_shard import _fully_shard
 
-from fuzzshard.engines.fully_shard_state import forget_classes
+from fuzzshard.engines.fully_shard.state import forget_classes
 from fuzzshard.model.build import _fresh_module
 
 

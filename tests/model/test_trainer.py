@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Freeze, Optimizer, RankBatch
 from fuzzshard.case.graph import Block
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.reference import Reference
+from fuzzshard.engines.reference.engine import Reference
 from fuzzshard.oracles.compare import differences
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.dropout import Dropout

@@ -6,7 +6,7 @@ import pytest
 from cases import BACKWARD, FORWARD, ROOT, STEP, groups, make_case
 
 from fuzzshard.case.case import Case, Mesh
-from fuzzshard.engines.fully_shard_state import GroupState
+from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.oracles.after_run import leak_findings
 from fuzzshard.parts.ops import SetFlag, Unshard
 from fuzzshard.training.remains import Layout, Remains

@@ -406,7 +406,7 @@ def test_a_prefetch_of_what_backward_does_not_need_may_gather_more() -> None:
 
 
 def recorded(*collectives: Collective) -> Trace:
-    return Trace(collectives=list(collectives))
+    return Trace(engine="fully_shard", collectives=list(collectives))
 
 
 GATHER = Collective(0, "all_gather", "all_gather_single", (60, 30), "float32")

@@ -175,7 +175,7 @@ def test_requires_grad_follows_the_freeze_plan_and_the_schedule() -> None:
 
 def recorded(case: Case) -> Trace:
     """The trace of a run in which everything was registered as documented."""
-    model, trace = RegistrationModel(case), Trace()
+    model, trace = RegistrationModel(case), Trace(engine="fully_shard")
     for index in range(-1, len(case.schedule)):
         if index >= 0:
             model.advance(skipped=False)

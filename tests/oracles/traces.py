@@ -9,7 +9,8 @@ from fuzzshard.training.trace import Key, Observation, Piece, Trace
 
 
 def trace(tensors: dict[Key, torch.Tensor | None], pieces: tuple[Piece, ...] = ()) -> Trace:
-    return Trace({key: Observation(tensor, pieces) for key, tensor in tensors.items()})
+    kept = {key: Observation(tensor, pieces) for key, tensor in tensors.items()}
+    return Trace(kept, engine="fully_shard")
 
 
 def gradient(op: int, name: str = "a.weight") -> Key:

@@ -20,7 +20,6 @@ from fuzzshard.case.case import (
 )
 from fuzzshard.case.graph import Block, Call, walk
 from fuzzshard.case.options import FSDP1, Delay, ParameterDtype, Precision, TensorParallel
-from fuzzshard.case.order import off_default
 from fuzzshard.case.validate import validate
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import (
@@ -36,6 +35,7 @@ from fuzzshard.parts.ops import (
     TakeStateDict,
     Unshard,
 )
+from fuzzshard.parts.part import off_default
 
 INNER = Block(
     children=children(first=Linear(out=4), second=Linear(out=4)),

@@ -10,6 +10,7 @@ import networkx as nx
 import pytest
 
 import fuzzshard
+from fuzzshard.parts.engines import ENGINES
 
 ROOT = Path(fuzzshard.__file__).parent
 
@@ -66,6 +67,21 @@ def test_only_what_runs_on_ranks_imports_torch() -> None:
     }
     assert importing
     assert {m for m in importing if not m.startswith(ON_RANKS)} == set()
+
+
+def test_what_the_coordinator_asks_of_an_engine_imports_no_torch() -> None:
+    asked = [
+        module
+        for module in MODULES
+        if module.startswith("engines/") and module.endswith(("__init__.py", "script.py"))
+    ]
+    assert len(asked) > len(ENGINES)
+    below = {"case", "errors", "model", "parts"}
+    for module in asked:
+        names = [name.split(".") for name in MODULES[module]]
+        assert "torch" not in {name[0] for name in names}
+        ours = [name for name in names if name[0] == "fuzzshard"]
+        assert all(name[1] in below or name[-1] == "script" for name in ours)
 
 
 @pytest.mark.parametrize("package", ALLOWED)

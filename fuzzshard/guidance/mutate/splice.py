@@ -14,6 +14,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.guidance.mutate.edits import wrapped_modules
 from fuzzshard.guidance.mutate.model import chained, fresh
+from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.strategies.redraw import NUM_BYTES, redrawn
 
 
@@ -43,8 +44,7 @@ def splice_plan(rng: Random, case: Case, other: Case) -> Case | None:
             "engines",
             "init",
             "relation",
-            "fsdp1",
-            "ddp",
+            *OPTIONS,
         )
         if rng.random() < 0.4
     }

@@ -53,7 +53,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        spared = self.engines_only and trainer.engine.name == "reference"
+        spared = self.engines_only and not trainer.engine.is_judged
         if not spared:
             trainer.before_change()
             for parameter in trainer.engine.parameters_at(self.target):

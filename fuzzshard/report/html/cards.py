@@ -18,6 +18,8 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command, saved_script
 from fuzzshard.drafts.words import title
+from fuzzshard.engines.script import script_of
+from fuzzshard.parts.engines import BY_GROUPS
 from fuzzshard.parts.op import expression
 from fuzzshard.report.html.forward import draw_forward, group_colour
 from fuzzshard.report.html.mesh import draw_mesh
@@ -26,7 +28,6 @@ from fuzzshard.report.html.schedule import draw_schedule
 from fuzzshard.report.html.tree import Branch, module_branches
 from fuzzshard.report.seen_findings import SeenFinding
 from fuzzshard.report.text import drawn
-from fuzzshard.reproducer.options import group_arguments
 from fuzzshard.verdict import Finding
 
 MOST_FINDINGS = 6
@@ -149,6 +150,5 @@ def _drawing(seen: SeenFinding, entry: CorpusEntry) -> Drawing:
 def _wrap_call(index: int, wrap: WrapGroup) -> WrapCall:
     modules = ", ".join(map(expression, wrap.modules))
     listed = modules if len(wrap.modules) == 1 else f"[{modules}]"
-    return WrapCall(
-        index, f"fully_shard({', '.join((listed, *group_arguments(wrap)))})", group_colour(index)
-    )
+    call = script_of(BY_GROUPS.name).group_call(listed, wrap)
+    return WrapCall(index, call, group_colour(index))

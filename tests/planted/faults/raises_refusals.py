@@ -5,9 +5,9 @@ numbers.
 import builtins
 
 from fuzzshard.engines.base import Engine
-from fuzzshard.engines.ddp import DDP
-from fuzzshard.engines.fsdp1 import FSDP1
-from fuzzshard.engines.fully_shard import FullyShard
+from fuzzshard.engines.ddp.engine import DDP
+from fuzzshard.engines.fsdp1.engine import FSDP1
+from fuzzshard.engines.fully_shard.engine import FullyShard
 from fuzzshard.engines.refusals import REFUSALS
 
 

@@ -16,10 +16,13 @@ from typing_extensions import override
 from fuzzshard.case.arrivals import ignored_modules, ignored_parameters
 from fuzzshard.case.case import Case
 from fuzzshard.case.sync_flags import UNMANAGED
-from fuzzshard.engines import ddp_options
-from fuzzshard.engines.ddp import DDP
+from fuzzshard.engines.ddp import contract
+from fuzzshard.engines.ddp import options as ddp_options
+from fuzzshard.engines.ddp.engine import DDP
+from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.no_sync import NoSyncEngine
+from fuzzshard.engines.refusal import Refusal
 from fuzzshard.engines.sync import ExplicitSync
 
 
@@ -27,6 +30,12 @@ class Replicate(DDP):
     """DDP without a wrapper: its hooks run around the forward of the root."""
 
     name: ClassVar[str] = "replicate"
+    refusals: ClassVar[tuple[Refusal, ...]] = contract.OF_REDUCER
+
+    @override
+    @classmethod
+    def not_applicable(cls, case: Case) -> Exclusion | None:
+        return contract.not_applicable(case, built_by_forward=True)
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         super().__init__(case, mesh, dtype)
@@ -88,3 +97,6 @@ class Replicate(DDP):
     def call_target(self, path: str) -> Callable[..., Any]:
         """The root itself, whatever method its forward calls: another one would miss the hooks."""
         return super().call_target(path) if path else self.module
+
+
+ENGINE = Replicate

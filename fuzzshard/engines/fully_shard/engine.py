@@ -10,95 +10,24 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from typing_extensions import override
 
-from fuzzshard.case.batches import only_some_ranks_have_rows
 from fuzzshard.case.case import Case
-from fuzzshard.case.dtypes import stored_dtype, uses_fsdp1_policy
-from fuzzshard.case.facts import facts
-from fuzzshard.case.in_place import changed_outputs
-from fuzzshard.case.no_rows import has_other_graph_without_rows
-from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags, flags_set
-from fuzzshard.contracts import CHANGES_BETWEEN_FORWARD_AND_BACKWARD
-from fuzzshard.engines import fully_shard_options as options
 from fuzzshard.engines.base import Engine
-from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
-from fuzzshard.engines.fully_shard_state import (
+from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.fully_shard import contract, options
+from fuzzshard.engines.fully_shard.state import (
     GroupState,
     group_state,
     param_groups,
     unreduced_gradient,
 )
 from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.refusal import Refusal
 from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.engines.tensor_parallel import parallelize_tensors
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.op import Below, Switch
-
-FSDP1_POLICY = Exclusion(
-    "the mixed precision of the case is that of FSDP1",
-    "fuzzshard: one policy for the whole model, and the reference follows one engine's",
-)
-VIEW_ON_ONE_RANK = Exclusion(
-    "an output changed in place may be a view, and so refused, on the rank without rows alone",
-    "_fsdp_state.py, _register_pre_backward_hook: 'An in-place op on this view ... will silently "
-    "drop the "
-    "pre-backward hook'; whether an output is a view, only torch knows, and the other ranks would "
-    "wait",
-)
-MODIFIED_MEANWHILE = Exclusion(
-    "parameters are modified between a forward and its backward",
-    CHANGES_BETWEEN_FORWARD_AND_BACKWARD.source,
-)
-CAST_LATER = Exclusion(
-    "parameters are cast after the first forward",
-    "_fsdp_param_group.py, lazy_init: 'Initialize mixed precision attributes lazily in case the "
-    "user changes "
-    "the parameter dtypes after construction time but before forward'",
-)
-
-
-def not_applicable(case: Case) -> Exclusion | None:
-    """Why ``fully_shard``'s documented contract does not cover a case, or None.
-
-    In which releases parameters may be modified between a forward and its backward is in
-    :mod:`fuzzshard.contracts`.
-    """
-    if uses_fsdp1_policy(case):
-        return FSDP1_POLICY
-    if (name := options.lacking(case)) is not None:
-        return Exclusion(
-            f"this version of torch has no {name}",
-            f"torch/distributed/fsdp/_fully_shard: there is no {name}",
-        )
-    wrapped = [path for group in case.wrap for path in group.modules]
-    if not changed_outputs(case).isdisjoint(wrapped) and only_some_ranks_have_rows(case):
-        return VIEW_ON_ONE_RANK
-    if has_other_graph_without_rows(case, wrapped):
-        return OTHER_GRAPH_ON_ONE_RANK
-    if not CHANGES_BETWEEN_FORWARD_AND_BACKWARD.holds() and _modifies_awaited(case):
-        return MODIFIED_MEANWHILE
-    initialized = False
-    for at in follow(case):
-        op = at.op
-        stored = {
-            stored_dtype(case, fqn, at.cast) for fqn in facts(case).parameters if op.casts_to
-        }
-        if initialized and not stored <= {op.casts_to}:
-            return CAST_LATER
-        initialized = not op.rebuilds and (initialized or op.begins is not None or op.gathers)
-    return None
-
-
-def _modifies_awaited(case: Case) -> bool:
-    """Whether parameters change after a forward of which the backward comes later."""
-    changed = -1
-    for at in follow(case):
-        if at.op.updates or at.op.loads or at.op.corrupts:
-            changed = at.index
-        if any(forward.place < changed for forward in at.taken):
-            return True
-    return False
 
 
 class FullyShard(Engine):
@@ -106,6 +35,12 @@ class FullyShard(Engine):
 
     name: ClassVar[str] = "fully_shard"
     reregisters: ClassVar[bool] = True
+    refusals: ClassVar[tuple[Refusal, ...]] = contract.REFUSALS
+
+    @override
+    @classmethod
+    def not_applicable(cls, case: Case) -> Exclusion | None:
+        return contract.not_applicable(case)
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:
         super().__init__(case, mesh, dtype)
@@ -287,3 +222,6 @@ class FullyShard(Engine):
         reshard()."
         """
         self.reshard(Below())
+
+
+ENGINE = FullyShard

@@ -1,15 +1,8 @@
-"""``DistributedDataParallel``."""
+"""What DDP's documentation excludes, and the errors that it announces."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection
-from typing import Any, ClassVar
-
-import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from typing_extensions import override
+from collections.abc import Callable, Collection, Iterator
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import some_fill_unused
@@ -17,9 +10,11 @@ from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import follow
-from fuzzshard.engines import ddp_options
+from fuzzshard.engines.ddp import options as ddp_options
+from fuzzshard.engines.ddp.reducer import Complaint, complaint, reducer_options
 from fuzzshard.engines.exclusion import Exclusion
-from fuzzshard.engines.no_sync import NoSyncEngine
+from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
+from fuzzshard.engines.refusal import Due, Refusal
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 
 _CONSTRUCTION = (
@@ -160,49 +155,51 @@ def misses_a_root(case: Case, unreduced: Collection[int]) -> bool:
     return any(at.op.takes and at.index in unreduced and at.synced for at in follow(case))
 
 
-class DDP(NoSyncEngine):
-    """Finds unused parameters by itself and leaves buffers alone, unless the case's options say
-    otherwise.
-    """
+def _complains(of: Complaint) -> Callable[[Case, str], Iterator[Due]]:
+    def due(case: Case, engine: str) -> Iterator[Due]:
+        found = complaint(case, reducer_options(case, engine))
+        if found is not None and found[0] is of:
+            yield Due(found[1])
 
-    name: ClassVar[str] = "ddp"
+    return due
 
-    @override
-    def parallelize(self, model: nn.Module) -> nn.Module:
-        device_ids = None if self.mesh.device.type == "cpu" else [self.mesh.device]
-        buffers = model.buffers() if self.case.ddp.buffers != "local" else ()
-        ddp_options.spoil(self.case, self.mesh, (*model.parameters(), *buffers))
-        self.ddp = DistributedDataParallel(
-            model, device_ids=device_ids, **ddp_options.arguments(self.case, self.mesh)
-        )
-        ddp_options.register_hook(self.case, self.mesh, self.ddp)
-        if self.case.ddp.manual_finalization:
-            setattr(self.ddp, "require_manual_backward_finalization", True)  # noqa: B010, a property
-        self._join = ddp_options.join(self.case, self.ddp)
-        return self.ddp
 
-    @override
-    def finalize_backward(self) -> None:
-        """Waits for the reductions: "call this after backward returns" is always right."""
-        if self.case.ddp.manual_finalization and not self._is_within:
-            ddp: Any = self.ddp  # the method is new in torch 2.15
-            ddp.finalize_backward()
+_DDP = "torch/nn/parallel/distributed.py"
+_REDUCER = "torch/csrc/distributed/c10d/reducer.cpp"
 
-    @override
-    def finish(self) -> None:
-        """Leaves the join context: all ranks are done, and synchronise the final model."""
-        if self._join is not None:
-            with self._join:
-                pass
+OF_REDUCER: tuple[Refusal, ...] = (
+    Refusal(
+        "RuntimeError",
+        "is not needed when a module",
+        _complains(Complaint.NOTHING_TO_REDUCE),
+        "DistributedDataParallel is not needed when a module doesn't have any parameter that "
+        "requires a "
+        "gradient.",
+        f"{_DDP}, __init__",
+    ),
+    Refusal(
+        "RuntimeError",
+        "Expected to mark a variable ready only once",
+        _complains(Complaint.READY_TWICE),
+        "For unused parameters, DDP would not expect gradients from then. However, if an unused "
+        "parameter "
+        "becomes part of the autograd graph at a later point in time ..., the gradient will show "
+        "up "
+        "unexpectedly. ... Please make sure model parameters are not shared across multiple "
+        "concurrent "
+        "forward-backward passes.",
+        f"{_REDUCER}, checkAndRaiseMarkedTwiceError",
+    ),
+    NO_SAVED_STATE,
+)
 
-    @override
-    def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        return self.ddp.no_sync()
-
-    @override
-    def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
-        """Under ``no_sync`` gradients are accumulated on this rank alone, on top of reduced
-        ones.
-        """
-        (held,) = super().gradients().values()
-        return {"local_gradient" if self.unsynced else "gradient": held}
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "RuntimeError",
+        "no gradient reduction requires finalization",
+        _complains(Complaint.NOTHING_TO_FINALIZE),
+        "RuntimeError: ... if no gradient reduction requires finalization",
+        f"{_DDP}, finalize_backward",
+    ),
+    *OF_REDUCER,
+)

@@ -19,17 +19,25 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
 from typing_extensions import override
 
+from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
 from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.units import fsdp1_shards, unit_modules
-from fuzzshard.engines import fsdp1_options
+from fuzzshard.case.units import unit_modules
 from fuzzshard.engines.base import DTYPES, plain_name
+from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.fsdp1 import contract
+from fuzzshard.engines.fsdp1 import options as fsdp1_options
 from fuzzshard.engines.no_sync import NoSyncEngine
+from fuzzshard.engines.refusal import Refusal
+from fuzzshard.instruments import FLAT_PARAMETERS, works
 from fuzzshard.model.build import build_model
+from fuzzshard.parts.engines.fsdp1 import shards
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp._flat_param import FlatParamHandle
+
+    from fuzzshard.training.trace import Trace
 
 _STRATEGIES = {
     "full_shard": ShardingStrategy.FULL_SHARD,
@@ -43,6 +51,12 @@ _PREFETCH = {
     "post": BackwardPrefetch.BACKWARD_POST,
     None: None,
 }
+
+
+FLAT_PARAMETERS_UNREAD = Exclusion(
+    "the ranges of its flat parameters cannot be told in this version of torch",
+    "fuzzshard: an instrument that reads wrong is off (fuzzshard/instruments)",
+)
 
 
 @contextlib.contextmanager
@@ -91,6 +105,27 @@ class FSDP1(NoSyncEngine):
     name: ClassVar[str] = "fsdp1"
     registers: ClassVar[bool] = False
     state_dict_aliases: ClassVar[bool] = False
+    refusals: ClassVar[tuple[Refusal, ...]] = contract.REFUSALS
+
+    @override
+    @classmethod
+    def not_applicable(cls, case: Case) -> Exclusion | None:
+        if not works(FLAT_PARAMETERS):
+            return FLAT_PARAMETERS_UNREAD
+        return contract.not_applicable(case)
+
+    @override
+    @classmethod
+    def not_comparable(cls, case: Case, reference: Trace) -> Exclusion | None:
+        excluded = contract.not_applicable(case, reference.skipped) if reference.skipped else None
+        if excluded is None and contract.fills_gradients(case, reference.without_gradient()):
+            return contract.FILLED_GRADIENTS
+        return excluded
+
+    @override
+    @classmethod
+    def surroundings(cls, case: Case) -> contextlib.AbstractContextManager[None]:
+        return debug_level(case.fsdp1.debug)
 
     @override
     def build(self) -> nn.Module:
@@ -125,9 +160,7 @@ class FSDP1(NoSyncEngine):
         if spec.initial == "applied":
             fsdp1_options.apply_twice_as_much(self.fsdp)
         if spec.hook is not None:
-            fsdp1_options.register_hook(
-                self.fsdp, spec.hook, self.mesh, shards=fsdp1_shards(self.case)
-            )
+            fsdp1_options.register_hook(self.fsdp, spec.hook, self.mesh, shards=shards(self.case))
         units = FullyShardedDataParallel.fsdp_modules(self.fsdp)
         self.slices = {
             plain_name(join(names[info.module], info.param_name)): found
@@ -160,9 +193,7 @@ class FSDP1(NoSyncEngine):
     @override
     def after_step(self) -> None:
         if (kind := self.case.fsdp1.summon) is not None:
-            fsdp1_options.summon(
-                self.fsdp, kind, self.trained.values(), shards=fsdp1_shards(self.case)
-            )
+            fsdp1_options.summon(self.fsdp, kind, self.trained.values(), shards=shards(self.case))
 
     @override
     def take_parameters(self) -> None:
@@ -307,3 +338,6 @@ def _mixed_precision(precision: Precision | None) -> MixedPrecision | None:
         buffer_dtype=param,
         cast_root_forward_inputs=precision.cast_inputs,
     )
+
+
+ENGINE = FSDP1

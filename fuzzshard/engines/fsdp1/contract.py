@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import some_fill_unused
-from fuzzshard.case.dtypes import has_precision, uses_fsdp1_policy
+from fuzzshard.case.dtypes import has_precision, model_policy, stored_dtype
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.no_rows import has_other_graph_without_rows
@@ -14,13 +14,14 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState, follow, ranks_differ
 from fuzzshard.case.units import (
     aliased_units,
-    fsdp1_shards,
     parameter_units,
     splits_a_unit,
     unit_modules,
     units,
 )
 from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
+from fuzzshard.engines.refusal import Due, Refusal
+from fuzzshard.parts.engines.fsdp1 import shards
 from fuzzshard.parts.op import Op, Toggle
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 
@@ -86,7 +87,7 @@ def _options(case: Case) -> Iterator[Exclusion]:
         )
     if case.compile is not None:
         yield Exclusion("module.compile(), which is fully_shard's", _OURS)
-    if has_precision(case) and not uses_fsdp1_policy(case):
+    if has_precision(case) and model_policy(case) is None:
         yield Exclusion("mixed precision of the groups of fully_shard", _OURS)
     if case.fsdp1.precision is not None and case.fsdp1.precision.output is not None:
         yield Exclusion(
@@ -153,7 +154,7 @@ def _further_options(case: Case) -> Iterator[Exclusion]:
             "fully_sharded_data_parallel.py, summon_full_params: 'only supported when passing "
             "use_orig_params=True to the FSDP constructor'",
         )
-    if spec.summon == "on_host" and not fsdp1_shards(case):
+    if spec.summon == "on_host" and not shards(case):
         yield Exclusion(
             "summon_full_params(offload_to_cpu=True) of parameters that are not sharded",
             "fully_sharded_data_parallel.py, summon_full_params: 'this offloading currently only "
@@ -336,3 +337,58 @@ def mixed_units(case: Case, of: Callable[[str], object]) -> frozenset[str]:
 def frozen_at_construction(case: Case, fqn: str) -> bool:
     """Whether a parameter is frozen before the model is wrapped."""
     return any(is_within(fqn, freeze.target) for freeze in case.freezes if not freeze.after_wrap)
+
+
+def _mixes_requires_grad(case: Case, engine: str) -> Iterator[Due]:
+    if _mixed_requires_grad(case):
+        yield Due(-1)
+
+
+def _mixes_requires_grad_below_root(case: Case, engine: str) -> Iterator[Due]:
+    """A policy wraps the modules below the root, and checks them first."""
+    if case.fsdp1.wrapping == "policy" and _mixed_requires_grad(case) - {""}:
+        yield Due(-1)
+
+
+def _mixed_requires_grad(case: Case) -> frozenset[str]:
+    if case.fsdp1.use_orig_params:
+        return frozenset()
+    return mixed_units(case, lambda fqn: frozen_at_construction(case, fqn))
+
+
+def _mixes_dtypes(case: Case, engine: str) -> Iterator[Due]:
+    if mixed_units(case, lambda fqn: stored_dtype(case, fqn, None)):
+        yield Due(-1)
+
+
+_FLAT = "torch/distributed/fsdp/_flat_param.py"
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "ValueError",
+        "Must flatten tensors with uniform `requires_grad`",
+        _mixes_requires_grad,
+        "For use_orig_params=False, each FSDP instance must manage parameters that are all frozen "
+        "or all "
+        "non-frozen.",
+        f"torch/distributed/fsdp/fully_sharded_data_parallel.py, class docstring; {_FLAT}, "
+        "_validate_tensors_to_flatten",
+    ),
+    Refusal(
+        "ValueError",
+        "FSDP does not support wrapping such modules when use_orig_params=False",
+        _mixes_requires_grad_below_root,
+        "given `modules_to_wrap`, each module would manage parameters that are uniformly frozen "
+        "or "
+        "non-frozen. This uniformity requirement is strict for `use_orig_params=False` (hard "
+        "error)",
+        "torch/distributed/fsdp/_wrap_utils.py, _validate_frozen_params",
+    ),
+    Refusal(
+        "ValueError",
+        "Must flatten tensors with uniform dtype",
+        _mixes_dtypes,
+        "Must flatten tensors with uniform dtype but got ...",
+        f"{_FLAT}, _validate_tensors_to_flatten",
+    ),
+)

@@ -19,6 +19,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState, follow
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Call
 
 
@@ -48,7 +49,7 @@ class ReducerOptions:
 
 def reducer_options(case: Case, engine: str) -> ReducerOptions:
     """What an engine constructs the reducer of a case with."""
-    by_replicate = engine == "replicate"
+    by_replicate = not spec_of(engine).wrapper
     return ReducerOptions(
         built_by_forward=by_replicate,
         find_unused_parameters=case.ddp.find_unused_parameters,

@@ -1,0 +1,1 @@
+"""``DistributedDataParallel``. This file imports no torch."""

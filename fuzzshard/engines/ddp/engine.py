@@ -1,0 +1,88 @@
+"""``DistributedDataParallel``."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import override
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.schedule_state import steps_unsynced
+from fuzzshard.engines.ddp import contract
+from fuzzshard.engines.ddp import options as ddp_options
+from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.no_sync import NoSyncEngine
+from fuzzshard.engines.refusal import Refusal
+
+if TYPE_CHECKING:
+    from fuzzshard.training.trace import Trace
+
+
+class DDP(NoSyncEngine):
+    """Finds unused parameters by itself and leaves buffers alone, unless the case's options say
+    otherwise.
+    """
+
+    name: ClassVar[str] = "ddp"
+    refusals: ClassVar[tuple[Refusal, ...]] = contract.REFUSALS
+
+    @override
+    @classmethod
+    def not_applicable(cls, case: Case) -> Exclusion | None:
+        return contract.not_applicable(case)
+
+    @override
+    @classmethod
+    def not_comparable(cls, case: Case, reference: Trace) -> Exclusion | None:
+        if steps_unsynced(case, reference.skipped):
+            return contract.NOTHING_DIFFERENTIATED
+        if contract.misses_a_root(case, reference.unreduced()):
+            return contract.MISSED_ROOT
+        return None
+
+    @override
+    def parallelize(self, model: nn.Module) -> nn.Module:
+        device_ids = None if self.mesh.device.type == "cpu" else [self.mesh.device]
+        buffers = model.buffers() if self.case.ddp.buffers != "local" else ()
+        ddp_options.spoil(self.case, self.mesh, (*model.parameters(), *buffers))
+        self.ddp = DistributedDataParallel(
+            model, device_ids=device_ids, **ddp_options.arguments(self.case, self.mesh)
+        )
+        ddp_options.register_hook(self.case, self.mesh, self.ddp)
+        if self.case.ddp.manual_finalization:
+            setattr(self.ddp, "require_manual_backward_finalization", True)  # noqa: B010, a property
+        self._join = ddp_options.join(self.case, self.ddp)
+        return self.ddp
+
+    @override
+    def finalize_backward(self) -> None:
+        """Waits for the reductions: "call this after backward returns" is always right."""
+        if self.case.ddp.manual_finalization and not self._is_within:
+            ddp: Any = self.ddp  # the method is new in torch 2.15
+            ddp.finalize_backward()
+
+    @override
+    def finish(self) -> None:
+        """Leaves the join context: all ranks are done, and synchronise the final model."""
+        if self._join is not None:
+            with self._join:
+                pass
+
+    @override
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        return self.ddp.no_sync()
+
+    @override
+    def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
+        """Under ``no_sync`` gradients are accumulated on this rank alone, on top of reduced
+        ones.
+        """
+        (held,) = super().gradients().values()
+        return {"local_gradient" if self.unsynced else "gradient": held}
+
+
+ENGINE = DDP

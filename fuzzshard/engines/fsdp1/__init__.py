@@ -1,0 +1,1 @@
+"""``FullyShardedDataParallel`` (FSDP1). This file imports no torch."""

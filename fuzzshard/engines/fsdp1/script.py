@@ -1,0 +1,286 @@
+"""What scripts of FSDP1 say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import Alias, walk
+from fuzzshard.case.units import unit_modules
+from fuzzshard.engines.script import Script
+from fuzzshard.errors import UsageError
+from fuzzshard.model.expressions import class_name, constructor
+from fuzzshard.model.statements import at, call_lines
+from fuzzshard.parts.engines.fsdp1 import shards
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
+    from fuzzshard.case.options import FSDP1, Precision
+    from fuzzshard.reproducer.mesh import MeshNames
+
+_STRATEGIES = {
+    "full_shard": "FULL_SHARD",
+    "shard_grad_op": "SHARD_GRAD_OP",
+    "no_shard": "NO_SHARD",
+    "hybrid_shard": "HYBRID_SHARD",
+    "hybrid_shard_zero2": "_HYBRID_SHARD_ZERO2",
+}
+
+
+def _options(spec: FSDP1) -> list[str]:
+    """The keyword arguments of ``FullyShardedDataParallel`` that differ from its defaults."""
+    arguments = []
+    if spec.strategy != "full_shard":
+        arguments.append(f"sharding_strategy=ShardingStrategy.{_STRATEGIES[spec.strategy]}")
+    if spec.offload:
+        arguments.append("cpu_offload=CPUOffload(offload_params=True)")
+    if spec.backward_prefetch != "pre":
+        prefetch = "BackwardPrefetch.BACKWARD_POST" if spec.backward_prefetch else None
+        arguments.append(f"backward_prefetch={prefetch}")
+    if spec.forward_prefetch:
+        arguments.append("forward_prefetch=True")
+    if spec.precision is not None:
+        arguments.append(f"mixed_precision=MixedPrecision({_mixed_precision(spec.precision)})")
+    if not spec.limit_all_gathers:
+        arguments.append("limit_all_gathers=False")
+    if spec.use_orig_params:
+        arguments.append("use_orig_params=True")
+    if spec.initial == "first_rank":
+        arguments.append("sync_module_states=True")
+    return arguments
+
+
+_SUMMON = {
+    "written": "",
+    "discarded": ", writeback=False",
+    "on_host": ", writeback=False, offload_to_cpu=True",
+    "first_rank": ", writeback=False, rank0_only=True",
+    "gradients": ", with_grads=True",
+    "root": ", recurse=False",
+}
+
+
+def _hook_lines(spec: FSDP1, fsdp: str, group: str, *, shards: bool) -> list[str]:
+    """Registers the communication hook on ``fsdp``, if there is one."""
+    if spec.hook is None:
+        return []
+    if spec.hook == "torch":
+        name = "reduce_scatter_hook" if shards else "allreduce_hook"
+        return [
+            f"{fsdp}.register_comm_hook(default_hooks.DefaultState({group}), default_hooks.{name})"
+        ]
+    reduced = (
+        "dist.reduce_scatter_tensor(shard, grad, group=group)"
+        if shards
+        else "dist.all_reduce(grad, group=group)"
+    )
+    one = "shard" if shards else "grad"
+    policy = spec.precision
+    first = policy is not None and (policy.reduce or policy.param) == "float16"
+    lines = ["grad /= group.size()", reduced] if first else [reduced, f"{one} /= group.size()"]
+    return [
+        f"def average_hook(group, grad{', shard' if shards else ''}):",
+        *(f"    {line}" for line in lines),
+        f"{fsdp}.register_comm_hook({group}, average_hook)",
+    ]
+
+
+def _summon_lines(spec: FSDP1, fsdp: str, *, shards: bool) -> list[str]:
+    """What happens to the full parameters after a step."""
+    if spec.summon is None:
+        return []
+    call = f"FullyShardedDataParallel.summon_full_params({fsdp}{_SUMMON[spec.summon]})"
+    factor = {"written": 2, "discarded": 0}.get(spec.summon)
+    if factor is None or (factor == 0 and not shards):
+        return [f"with {call}:", "    pass"]
+    lines = [
+        f"with {call}, torch.no_grad():",
+        f"    torch._foreach_mul_(list({fsdp}.parameters()), {factor})",
+    ]
+    if factor == 2:
+        lines += [
+            "with torch.no_grad():",
+            f"    torch._foreach_mul_(list({fsdp}.parameters()), 0.5)",
+        ]
+    return lines
+
+
+def _mixed_precision(precision: Precision) -> str:
+    named = {"param": precision.param, "reduce": precision.reduce, "buffer": precision.param}
+    arguments = [f"{name}_dtype=torch.{dtype}" for name, dtype in named.items() if dtype]
+    return ", ".join(
+        [*arguments, *([] if precision.cast_inputs else ["cast_root_forward_inputs=False"])]
+    )
+
+
+_DOUBLE = [
+    "doubled = set()",
+    "def double(module):",
+    "    for p in set(module.parameters(recurse=False)) - doubled:",
+    "        doubled.add(p)",
+    "        p.data *= 2",
+]
+
+
+def _initial_lines(case: Case, model: str) -> list[str]:
+    """Takes their values from parameters, before FSDP1 gives them back."""
+    match case.fsdp1.initial:
+        case "applied":
+            return [
+                "with torch.no_grad():",
+                f"    torch._foreach_mul_(list({model}.parameters()), 0.5)",
+            ]
+        case "first_rank":
+            tensors = f"(*{model}.parameters(), *{model}.buffers())"
+            return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
+        case "meta":
+            return [
+                f"plain = dict(zip({model}.modules(), copy.deepcopy({model}).modules()))",
+                f'{model}.to("meta")',
+                "def initialize(module):",
+                "    module.to_empty(device=device, recurse=False)",
+                "    for kind in (nn.Module.parameters, nn.Module.buffers):",
+                "        for tensor, value in zip(kind(module, False), kind(plain[module], "
+                "False)):",
+                "            tensor.data.copy_(value)",
+            ]
+        case _:
+            return []
+
+
+def _unit_lines(case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
+    """Units bottom-up, or by a policy; a module that is registered twice is replaced twice."""
+    arguments = ["device_id=torch.device(device)"]
+    if case.fsdp1.takes_mesh:
+        arguments.append("device_mesh=mesh")
+    elif not names.flat:
+        arguments.append(names.process_group)
+    arguments += _options(case.fsdp1)
+    arguments += ["param_init_fn=initialize"] if case.fsdp1.initial == "meta" else []
+    units = unit_modules(case)
+    if not units:
+        return call_lines(f"{variable} = FullyShardedDataParallel", [model, *arguments])
+    if case.fsdp1.wrapping == "policy":
+        listed = ", ".join(at(model, unit) for unit in units)
+        policy = _policy(case, units)
+        lines = [f"units = [{listed}]"]
+        return lines + call_lines(
+            f"{variable} = FullyShardedDataParallel",
+            [model, *arguments, f"auto_wrap_policy={policy}"],
+        )
+    lines = call_lines("options = dict", arguments)
+    for unit in units:
+        place = _place(case, model, unit)
+        lines.append(f"{place} = FullyShardedDataParallel({place}, **options)")
+        aliases = [
+            path for path, m in walk(case.model) if isinstance(m, Alias) and m.target == unit
+        ]
+        lines += [f"{_place(case, model, alias)} = {place}" for alias in aliases]
+    return [*lines, f"{variable} = FullyShardedDataParallel({model}, **options)"]
+
+
+def _place(case: Case, model: str, path: str) -> str:
+    """Where a module is registered, below the wrappers of its parents: attributes are set on
+    these.
+    """
+    wrappers = {c.module for c in case.checkpoints if c.implementation == "wrapper"}
+    found, parent = model, ""
+    for name in path.split("."):
+        if parent in wrappers:
+            found += "._checkpoint_wrapped_module"
+        found, parent = f"{found}.{name}", f"{parent}.{name}" if parent else name
+    return found
+
+
+def _policy(case: Case, units: tuple[str, ...]) -> str:
+    """By class where all modules of the units' classes are units, as the engine has it; else one
+    by one.
+    """
+    wrapped = {c.module for c in case.checkpoints if c.implementation == "wrapper"}
+
+    def of(path: str) -> str:
+        module = facts(case).modules[path]
+        kind = constructor(module, 1, class_name(path)).partition("(")[0]
+        return "CheckpointWrapper" if path in wrapped else kind
+
+    modules = facts(case).modules
+    others = [of(path) for path in modules if path and path not in units]
+    inner = [part for leaf in facts(case).leaves.values() for part in leaf.apart(1).values()]
+    others += [part.constructor(1).partition("(")[0] for part in inner]
+    if {of(path) for path in units}.isdisjoint(others):
+        return "ModuleWrapPolicy({type(unit) for unit in units})"
+    return "CustomPolicy(lambda module: module in units)"
+
+
+class FSDP1Script(Script):
+    """Puts ``FullyShardedDataParallel`` around every unit, the model among them."""
+
+    variable = "fsdp"
+    imports = {
+        "torch.distributed.fsdp": (
+            *("BackwardPrefetch", "CPUOffload", "FullyShardedDataParallel"),
+            *("MixedPrecision", "ShardingStrategy"),
+        ),
+        "torch.distributed.fsdp.wrap": ("CustomPolicy", "ModuleWrapPolicy"),
+    }
+
+    @override
+    def takes_mesh(self, case: Case) -> bool:
+        return case.fsdp1.takes_mesh
+
+    @override
+    def start_lines(self, case: Case) -> list[str]:
+        detail = case.fsdp1.debug == "detail"
+        return ["dist.set_debug_level(dist.DebugLevel.DETAIL)"] if detail else []
+
+    @override
+    def around_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
+        lines = _initial_lines(case, model)
+        lines += _unit_lines(case, model, variable, names)
+        lines += _DOUBLE if case.fsdp1.initial == "applied" else []
+        lines += [f"{variable}.apply(double)"] if case.fsdp1.initial == "applied" else []
+        group = "dist.group.WORLD" if names.flat else "group"
+        return lines + _hook_lines(case.fsdp1, variable, group, shards=shards(case))
+
+    @override
+    def clip_line(self, called: str, arguments: str) -> str:
+        return f"{called}.clip_grad_norm_({arguments})"
+
+    @override
+    def after_step_lines(self, case: Case, called: str) -> list[str]:
+        return _summon_lines(case.fsdp1, called, shards=shards(case))
+
+    @override
+    def gathered_lines(self, case: Case, called: str, value: str, *, gradient: bool) -> list[str]:
+        """The gradient of a flat parameter as what a step makes of it."""
+        arguments, lines = called, []
+        if gradient and not case.fsdp1.use_orig_params:
+            lines = [
+                "# FSDP1 gathers parameters and no flat gradients: a step of length 1 shows "
+                "these.",
+                f"torch.optim.SGD({called}.parameters(), lr=1.0).step()",
+            ]
+        elif gradient:
+            value, arguments = f"{value}.grad", f"{called}, with_grads=True"
+        return [
+            *lines,
+            f"with FullyShardedDataParallel.summon_full_params({arguments}):",
+            f"    return {value}.detach().clone()",
+        ]
+
+    @override
+    def whole(self, case: Case, called: str, oracle: str) -> str:
+        if oracle in ("local_gradient", "resume"):
+            raise UsageError(
+                f"FSDP1 has no way to gather {oracle} for a script", "replay the case"
+            )
+        if oracle == "gradient" and not case.fsdp1.use_orig_params:
+            raise UsageError(
+                "FSDP1 gathers no gradients of flat parameters for a script", "replay the case"
+            )
+        return f"whole({called}{', gradients=True' if oracle == 'gradient' else ''})"
+
+
+SCRIPT = FSDP1Script()

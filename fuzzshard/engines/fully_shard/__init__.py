@@ -1,0 +1,1 @@
+"""``fully_shard`` (FSDP2). This file imports no torch."""

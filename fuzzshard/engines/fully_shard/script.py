@@ -1,0 +1,167 @@
+"""What scripts of ``fully_shard`` say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from fuzzshard.case.communication import CUSTOM
+from fuzzshard.case.facts import facts
+from fuzzshard.case.graph import Block
+from fuzzshard.engines.script import Script
+from fuzzshard.model.statements import assignment, at, call_lines
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case, WrapGroup
+    from fuzzshard.case.options import Precision
+    from fuzzshard.reproducer.mesh import MeshNames
+
+_SHARD_DIMS = {
+    "last": "Shard(-1)",
+    "largest": "Shard(d) if (d := p.shape.index(max(p.shape))) else None",
+}
+
+
+def _arguments(group: WrapGroup) -> list[str]:
+    """The keyword arguments of a ``fully_shard`` call that are not about the mesh."""
+    arguments = []
+    if group.reshard_after_forward is not None:
+        arguments.append(f"reshard_after_forward={group.reshard_after_forward}")
+    if group.precision is not None:
+        arguments.append(f"mp_policy=MixedPrecisionPolicy({_policy(group.precision)})")
+    if group.offload is not None:
+        pinned = "" if group.offload == "pinned" else "pin_memory=False"
+        arguments.append(f"offload_policy=CPUOffloadPolicy({pinned})")
+    if group.shard_dim != "first":
+        arguments.append(f"shard_placement_fn=lambda p: {_SHARD_DIMS[group.shard_dim]}")
+    return arguments
+
+
+def _policy(precision: Precision) -> str:
+    dtypes = {name: getattr(precision, name) for name in ("param", "reduce", "output")}
+    named = [f"{name}_dtype=torch.{dtype}" for name, dtype in dtypes.items() if dtype]
+    if not precision.cast_inputs:
+        named.append("cast_forward_inputs=False")
+    if precision.keep:
+        named.append("param_dtype_override_fn=lambda p: p.dtype if p.dim() == 1 else None")
+    return ", ".join(named)
+
+
+def _wrap_lines(case: Case, model: str) -> list[str]:
+    """The ``fully_shard`` calls, and the calls on what they make."""
+    lines, ignored = [], []
+    if case.ignored:
+        names = [fqn for fqn, owner in facts(case).owners.items() if owner is None]
+        lines += [*assignment("ignored_names", names)]
+        lines.append(f"ignored = {{{model}.get_parameter(name) for name in ignored_names}}")
+        ignored = ["ignored_params=ignored"]
+    for group in case.wrap:
+        modules = ", ".join(at(model, path) for path in group.modules)
+        listed = modules if len(group.modules) == 1 else f"[{modules}]"
+        lines += call_lines("fully_shard", [listed, "mesh=mesh", *_arguments(group), *ignored])
+    if any("allocate" in group.communication for group in case.wrap):
+        axis = "" if case.mesh.replicate is None else '"shard"'
+        lines.append(
+            f"dist.barrier(mesh.get_group({axis}))  # NCCL allocates for a communicator that is "
+            "there"
+        )
+    told = {option for group in case.wrap for option in group.communication}
+    lines += [line for option in CUSTOM if option in told for line in _CUSTOM_COMM[option]]
+    for group in case.wrap:
+        lines += _prefetch_lines(group, model)
+        module = at(model, group.modules[0])
+        lines += [
+            f"{module}.{_COMMUNICATION[o]}" for o in group.communication if o in _COMMUNICATION
+        ]
+    if sharing := [
+        at(model, g.modules[0]) for g in case.wrap if "share_streams" in g.communication
+    ]:
+        lines.append(f"share_comm_ctx([{', '.join(sharing)}])")
+    if case.finalize is not None:
+        lines.append(f"{model}.set_manual_backward_finalization(True)")
+    for path in (path for group in case.wrap for path in group.modules):
+        block = facts(case).modules[path]
+        if isinstance(block, Block) and block.method != "forward":
+            lines.append(f'register_fsdp_forward_method({at(model, path)}, "{block.method}")')
+    return lines
+
+
+_COMMUNICATION = {
+    "sum": "set_force_sum_reduction_for_comms(True)",
+    "allocate": "set_allocate_memory_from_process_group_for_comm(True)",
+    "two_buffers": "set_reduce_scatter_max_input_buffers(2)",
+    "hook": "set_all_reduce_hook(lambda output: None)",
+    "hook_stream": (
+        "set_all_reduce_hook(lambda output: None, stream=torch.get_device_module(device).Stream())"
+    ),
+    "custom_gather": "set_custom_all_gather(PlainAllGather())",
+    "custom_scatter": "set_custom_reduce_scatter(PlainReduceScatter())",
+    "separate_group": "set_separate_reduce_scatter_group(True)",
+    "keep_storage": "set_keep_unsharded_storage(True, recurse=False)",
+    "zeros_for_unused": "set_reduce_scatter_unused_params(True, recurse=False)",
+    "no_backward_unshard": "set_unshard_in_backward(False)",
+}
+_ALLOCATE = [
+    "    def allocate(self, size, *, dtype, device):",
+    "        return torch.empty(*size, dtype=dtype, device=device)",
+    "",
+]
+_CUSTOM_COMM = {
+    "custom_gather": [
+        "class PlainAllGather:  # as fully_shard does it by itself",
+        *_ALLOCATE,
+        "    def __call__(self, output_tensor, input_tensor, group, async_op=False):",
+        "        return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)",
+        "",
+    ],
+    "custom_scatter": [
+        "class PlainReduceScatter:  # as fully_shard does it by itself",
+        *_ALLOCATE,
+        "    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):",
+        "        return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, "
+        "async_op)",
+        "",
+    ],
+}
+
+
+def _prefetch_lines(group: WrapGroup, model: str) -> list[str]:
+    lists = {"forward": group.forward_prefetch, "backward": group.backward_prefetch}
+    return [
+        f"{at(model, group.modules[0])}.set_modules_to_{when}_prefetch"
+        f"([{', '.join(at(model, path) for path in paths)}])"
+        for when, paths in lists.items()
+        if paths
+    ]
+
+
+class FullyShardScript(Script):
+    """Applies the wrap groups in order."""
+
+    imports = {
+        "torch.distributed.fsdp": (
+            *("CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy"),
+            *("fully_shard", "register_fsdp_forward_method", "share_comm_ctx"),
+        ),
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group": ("FSDPParamGroup",),
+        "torch.distributed.fsdp._fully_shard._fsdp_state": ("FSDPState",),
+    }
+
+    @override
+    def group_call(self, listed: str, group: WrapGroup) -> str:
+        return f"fully_shard({', '.join((listed, *_arguments(group)))})"
+
+    @override
+    def takes_mesh(self, case: Case) -> bool:
+        return bool(case.wrap)
+
+    @override
+    def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
+        lines = _wrap_lines(case, model)
+        if case.init == "meta":
+            lines.append(f"materialize({model}{', seed' if seeds else ''})")
+        return lines + ([f'{model}.compile(backend="{case.compile}")'] if case.compile else [])
+
+
+SCRIPT = FullyShardScript()

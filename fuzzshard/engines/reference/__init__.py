@@ -1,0 +1,1 @@
+"""The plain module, whose gradients an all-reduce averages. This file imports no torch."""

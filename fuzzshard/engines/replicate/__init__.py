@@ -1,0 +1,1 @@
+"""``replicate``: composable DDP. This file imports no torch."""

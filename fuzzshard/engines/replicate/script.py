@@ -1,0 +1,41 @@
+"""What scripts of ``replicate`` say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from fuzzshard.case.arrivals import ignored_modules
+from fuzzshard.engines.ddp.script import arguments, group, hook_lines, initial_lines
+from fuzzshard.engines.script import Script
+from fuzzshard.model.statements import at, call_lines
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
+    from fuzzshard.reproducer.mesh import MeshNames
+
+
+class ReplicateScript(Script):
+    """Hooks the model itself."""
+
+    @override
+    def takes_mesh(self, case: Case) -> bool:
+        return case.ddp.device_mesh
+
+    @override
+    def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
+        ignored = [at(model, path) for path in ignored_modules(case, by_replicate=True)]
+        told = [f"ignored_modules=[{', '.join(ignored)}]"] if ignored else []
+        return [
+            *initial_lines(case, model, buffers=False),
+            *call_lines("replicate", [model, *told, *arguments(case, names)]),
+            *hook_lines(case.ddp, model, group(names)),
+        ]
+
+    @override
+    def sync_line(self, called: str, synced: bool) -> str:
+        return f"{called}.set_requires_gradient_sync({synced})"
+
+
+SCRIPT = ReplicateScript()

@@ -1,0 +1,93 @@
+"""What every engine says of itself without torch; generic code asks this, and never which engine
+it is.
+
+How an engine trains, what it refuses and what its scripts say is in its folder of
+``fuzzshard/engines``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from fuzzshard.parts.op import Choice
+
+if TYPE_CHECKING:  # what an engine is shown of the layers above, for types alone
+    from fuzzshard.case.case import Case as Case
+    from fuzzshard.case.facts import Facts as Facts
+    from fuzzshard.parts.precision import Precision as Precision
+else:  # nobody looks at annotations when it runs
+    Case = Facts = Precision = None
+
+
+class EngineSpec:
+    """One way to train a model."""
+
+    name: ClassVar[str]
+    """Its name in JSON and signatures, and that of its folder."""
+    title: ClassVar[str]
+    """The name that its users know, in Markdown."""
+    tag: ClassVar[str]
+    """What titles of issues begin with."""
+    meaning: ClassVar[str] = ""
+    """What the feature means that it runs."""
+    options: ClassVar[str] = ""
+    """The field of a case that has its options, if there is one."""
+    meanings: ClassVar[Mapping[str, str]] = {}
+    """What each feature of its :attr:`options` means."""
+    choice: ClassVar[Choice | None] = None
+    """The choice of swarms without which it does not run; None: it runs in every case."""
+    wrapper: ClassVar[str] = ""
+    """The class of the module that it puts around the model, which has ``no_sync()`` in place of
+    flags.
+    """
+    applies_groups: ClassVar[bool] = False
+    """Whether it applies the wrap groups one by one, and has all that ``FSDPModule`` has: flags,
+    ``unshard``, relations. What no group manages is averaged by hand.
+    """
+    keeps_order: ClassVar[bool] = False
+    """Whether iterations are to be alike: forwards in one order, a backward that synchronises, and
+    the step. It warns of other orders.
+    """
+    has_units: ClassVar[bool] = False
+    """Whether every wrapped module is a unit with a flat parameter, of which a rank has a range:
+    what is registered, and what gradients are of.
+    """
+    ignores_modules: ClassVar[bool] = False
+    """Whether it is told which of the ignored modules it leaves to the user."""
+    may_differ: ClassVar[tuple[str, ...]] = ()
+    """The oracles that look at what it may do otherwise than the reference, for a documented
+    reason (:mod:`fuzzshard.oracles.allowed`).
+    """
+    outlives_run: ClassVar[str] = ""
+    """Why its models may outlive every reference to them, if they do on stock torch."""
+
+    @property
+    def implementation(self) -> str:
+        """The engine whose code it runs: no witness for it."""
+        return self.name
+
+    def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:
+        """Whether a forward of ``target`` moves inputs from the host to the device."""
+        return False
+
+    def has_flat_parameters(self, case: Case) -> bool:
+        """Whether its parameters, and their gradients, are flat ones of several parameters."""
+        return False
+
+    def policy(self, case: Case) -> Precision | None:
+        """The mixed precision that it has for the whole model, in place of that of groups."""
+        return None
+
+    def features(self, case: Case, found: Facts) -> Iterator[str]:
+        """The features of its options, where it runs."""
+        return iter(())
+
+    def needs_cuda(self, case: Case) -> str | None:
+        """Why it cannot run ``case`` on CPU ranks, in one line; None if it can."""
+        return None
+
+    def check(self, case: Case, found: Facts) -> None:
+        """Raises :class:`InvalidCase` where its options cannot be meant, or do not fit the
+        case.
+        """

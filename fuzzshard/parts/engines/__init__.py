@@ -1,0 +1,39 @@
+"""The engines, without torch. To add one: its file, its folder in ``fuzzshard/engines``, and a
+line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fuzzshard.parts.engine import EngineSpec as EngineSpec
+from fuzzshard.parts.engines.ddp import DistributedDataParallel
+from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
+from fuzzshard.parts.engines.fully_shard import FullyShard
+from fuzzshard.parts.engines.reference import Reference
+from fuzzshard.parts.engines.replicate import Replicate
+
+ENGINES: dict[str, EngineSpec] = {
+    spec.name: spec
+    for spec in (DistributedDataParallel(), Replicate(), FullyShard(), FullyShardedDataParallel())
+}
+"""Those that are judged, in the order in which they train."""
+
+BY_GROUPS = next(spec for spec in ENGINES.values() if spec.applies_groups)
+"""The one that wrap groups are written for."""
+
+REFERENCE = Reference()
+"""What they are judged by."""
+
+OPTIONS = tuple(dict.fromkeys(spec.options for spec in reversed(ENGINES.values()) if spec.options))
+"""The fields of a case that have options of engines, in the order in which they are drawn."""
+
+
+def spec_of(engine: str) -> EngineSpec:
+    """Return what the engine of that name says of itself; the reference is what else there is."""
+    return ENGINES.get(engine, REFERENCE)
+
+
+def specs(engines: Iterable[str]) -> tuple[EngineSpec, ...]:
+    """Return what ``engines`` say of themselves."""
+    return tuple(map(spec_of, engines))

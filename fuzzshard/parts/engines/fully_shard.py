@@ -1,0 +1,33 @@
+"""``fully_shard`` (FSDP2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from fuzzshard.parts.engine import EngineSpec
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
+
+
+class FullyShard(EngineSpec):
+    """Every wrap group is a call of it."""
+
+    name = "fully_shard"
+    title = "`fully_shard`"
+    tag = "FSDP2"
+    meaning = "fully_shard runs"
+    applies_groups = True
+    may_differ = ("input_gradient",)
+
+    @override
+    def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:
+        return target in wrapped
+
+    @override
+    def needs_cuda(self, case: Case) -> str | None:
+        if any(group.offload == "pinned" for group in case.wrap):
+            return "pinned memory needs CUDA"
+        return None

@@ -1,0 +1,45 @@
+"""``replicate``: composable DDP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from fuzzshard.parts.engine import EngineSpec
+from fuzzshard.parts.engines.ddp import ALONE, DistributedDataParallel, option_features
+from fuzzshard.parts.op import Choice
+
+if TYPE_CHECKING:
+    from fuzzshard.case.case import Case
+    from fuzzshard.case.facts import Facts
+
+
+class Replicate(EngineSpec):
+    """DDP without a wrapper."""
+
+    name = "replicate"
+    title = "`replicate`"
+    tag = "replicate"
+    meaning = "composable DDP runs"
+    options = DistributedDataParallel.options
+    choice = Choice("replicate", 23, place=2)
+    ignores_modules = True
+    may_differ = DistributedDataParallel.may_differ
+    outlives_run = "some parameters of some cases do, on torch 2.13 as it is; why is not known"
+
+    @property
+    @override
+    def implementation(self) -> str:
+        """torch/distributed/_composable/replicate.py wraps DDP."""
+        return DistributedDataParallel.name
+
+    @override
+    def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:
+        return not target
+
+    @override
+    def features(self, case: Case, found: Facts) -> Iterator[str]:
+        ignores = case.ddp.ignored_modules and any(path in found.modules for path in case.ignored)
+        return option_features(case, found, (*ALONE, *(() if ignores else ("ignored_modules",))))
