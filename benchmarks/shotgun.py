@@ -24,7 +24,7 @@ from fuzzshard.case.case import ALL_ENGINES, Optimizer, WrapGroup
 from fuzzshard.case.options import DDP, FSDP1, Precision
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.parts.ops import OPS
-from fuzzshard.verdict import ORACLES
+from fuzzshard.parts.oracles import ORACLES
 
 ROOT = Path(__file__).parent.parent
 DATA = ("fuzzshard/upstream/", "fuzzshard/mends/")
@@ -116,7 +116,7 @@ def vocabulary() -> dict[str, dict[str, tuple[str, ...]]]:
         },
         "option": {field: (f".{field}", f"'{field}'") for field in fields},
         "op": {op.__name__: (op.__name__, f"'{op.__struct_config__.tag}'") for op in OPS},
-        "oracle": {oracle: (f"'{oracle}'",) for oracle in ORACLES},
+        "oracle": {oracle.name: (f"'{oracle.name}'",) for oracle in ORACLES},
         "engine": {engine: (f"'{engine}'",) for engine in ALL_ENGINES},
     }
 

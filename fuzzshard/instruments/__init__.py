@@ -25,64 +25,63 @@ read.
 class Instrument(NamedTuple):
     """One way to see within an engine.
 
-    ``rules`` are the oracles whose findings it makes, as (oracle, engine, details); no details are
-    all of them. ``unseen`` says what nobody sees without it.
+    ``engine`` is whose findings it makes, those that say so (``sees``, by
+    :meth:`fuzzshard.parts.oracle.Oracle.instrument`). ``unseen`` says what nobody sees without it.
     """
 
     name: str
-    rules: tuple[tuple[str, str, tuple[str, ...]], ...]
+    engine: str
     unseen: str
+    sees: str = ""
 
     def makes(self, finding: Finding) -> bool:
         """Return whether ``finding`` rests on this instrument."""
-        return any(
-            finding.oracle == oracle
-            and finding.engine in (engine, "")
-            and (not details or finding.detail in details)
-            for oracle, engine, details in self.rules
-        )
+        sees = finding.rule.instrument(finding.detail)
+        return sees == (self.sees or self.name) and finding.engine in (self.engine, "")
 
 
 _FS = "fully_shard"
 
 UNREDUCED = Instrument(
     "unreduced gradients",
-    (("unreduced_gradient", _FS, ()),),
+    _FS,
     "wrong values of fully_shard's gradients while they wait for their reduction",
 )
 GROUP_STATES = Instrument(
     "group states",
-    (("leak", _FS, ("reduction", "gather", "state")),),
+    _FS,
     "collectives and states that a run of fully_shard leaves behind",
 )
 UNSHARDED_MEMORY = Instrument(
     "unsharded memory",
-    (("leak", _FS, ("memory", "buffer")),),
+    _FS,
     "unsharded parameters and buffers that fully_shard does not free",
 )
 POST_BACKWARDS = Instrument(
     "post-backwards of fully_shard",
-    (("hooks", _FS, ()),),
+    _FS,
     "groups of fully_shard that reshard and reduce later than they could",
+    sees="post-backwards",
 )
 FSDP1_POST_BACKWARDS = Instrument(
     "post-backwards of FSDP1",
-    (("hooks", "fsdp1", ()),),
+    "fsdp1",
     "units of FSDP1 that reshard later than they could",
+    sees="post-backwards",
 )
 COLLECTIVES = Instrument(
     "collectives",
-    (("communication", _FS, ()), ("collectives", _FS, ())),
+    _FS,
     "collectives of fully_shard in a wrong number, size or dtype",
 )
 REGISTRATION = Instrument(
     "registration",
-    (("registration", _FS, ()),),
+    _FS,
     "parameters that fully_shard registers otherwise than documented",
 )
 FLAT_PARAMETERS = Instrument(
     "flat parameters",
-    (),
+    "fsdp1",
     "all of FSDP1, which is not judged",
 )
 

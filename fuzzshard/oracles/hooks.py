@@ -21,6 +21,7 @@ from fuzzshard.case.schedule_state import follow, ops_that_run
 from fuzzshard.case.units import parameter_units, units
 from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.parts.oracles.hooks import Hooks, InBackward
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
@@ -40,17 +41,16 @@ def fully_shard_hook_findings(case: Case, trace: Trace, rank: int) -> list[Findi
             wanted, timely = prediction.in_backward.get(group.index, 0), seen[op, number, False]
             if timely != wanted:
                 late = seen[op, number, True]
-                observed = f"{timely} in backward" + (f", {late} at its end" if late else "")
+                observed = f"{InBackward(timely)}" + (f", {late} at its end" if late else "")
                 name = ", ".join(m or "the root" for m in group.spec.modules)
-                found.append(
-                    _finding("fully_shard", op, rank, name, observed, f"{wanted} in backward")
-                )
+                due = str(InBackward(wanted))
+                found.append(_finding("fully_shard", op, rank, name, observed, due))
     return found[:MOST_FINDINGS]
 
 
 def _finding(engine: str, op: int, rank: int, name: str, observed: str, expected: str) -> Finding:
     return Finding(
-        oracle="hooks",
+        oracle=Hooks.name,
         engine=engine,
         observed=observed,
         expected=expected,
@@ -65,7 +65,7 @@ def fsdp1_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
     seen = Counter(p.op for p in trace.post_backwards if not p.deferred)
     return [
         _finding(
-            "fsdp1", op, rank, "", f"{seen[op]} units in backward", f"{wanted} units in backward"
+            "fsdp1", op, rank, "", *(str(InBackward(n, of_units=True)) for n in (seen[op], wanted))
         )
         for op, wanted in resharded_units(case, rank)
         if wanted is not None and op in ops_that_run(case, "fsdp1") and seen[op] != wanted

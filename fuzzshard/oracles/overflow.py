@@ -40,7 +40,7 @@ def first_overflow(case: Case, found: Sequence[Difference]) -> int:
 
 def _overflowed(difference: Difference, most: float) -> bool:
     """Whether one side is infinite only where the other, a mean, is larger than ``most``."""
-    if difference.key.oracle != "gradient" or (both := difference.both) is None:
+    if difference.key.rule.gradient != "reduced" or (both := difference.both) is None:
         return False
     observed, expected = both
     means = torch.cat(
@@ -51,7 +51,7 @@ def _overflowed(difference: Difference, most: float) -> bool:
 
 def _overflowed_otherwise(difference: Difference) -> bool:
     """Whether the same elements overflowed on both sides, and some of them to another end."""
-    if difference.key.oracle != "gradient" or (both := difference.both) is None:
+    if difference.key.rule.gradient != "reduced" or (both := difference.both) is None:
         return False
     observed, expected = both
     invalid = ~observed.isfinite()

@@ -24,6 +24,7 @@ from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.oracles.judge import MOST_FINDINGS
 from fuzzshard.parts.op import Below, Call
+from fuzzshard.parts.oracles.registration import Registered
 from fuzzshard.training.trace import Key, Registration, Trace
 from fuzzshard.verdict import Finding
 
@@ -177,12 +178,12 @@ def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
         if index >= 0:
             model.advance(skipped=index in trace.skipped)
         for fqn in model.facts.parameters:
-            observed = trace.registrations.get(Key(index, "registration", fqn))
+            observed = trace.registrations.get(Key(index, Registered.name, fqn))
             expected = model.expected(fqn)
             if observed is not None and expected is not None and observed != expected:
                 found.append(
                     Finding(
-                        oracle="registration",
+                        oracle=Registered.name,
                         engine="fully_shard",
                         observed=str(observed),
                         expected=str(expected),

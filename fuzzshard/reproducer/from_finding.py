@@ -7,9 +7,11 @@ import dataclasses
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.errors import UsageError
-from fuzzshard.reproducer.aim import OF_TYPE, ROUNDING, Aim, Kind, Values
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorOracle
+from fuzzshard.parts.oracles import TENSOR_ORACLES, named, tensor_oracle
+from fuzzshard.reproducer.aim import ROUNDING, Aim, Values
 from fuzzshard.reproducer.losses import microbatches
-from fuzzshard.verdict import MISSING, NOT_REFUSED, TENSOR_ORACLES, UNEXPECTED, Finding
+from fuzzshard.verdict import Finding
 
 LEAST_MARGIN = 1e3
 """How many times larger than its bound a difference must be for values of another seed to show it:
@@ -25,99 +27,44 @@ def aim_of(case: Case, signature: str, finding: Finding | None, values: Values =
         aim = _from_finding(case, finding)
         return _seeded(case, aim, finding) if values == "seeded" else aim
     kind, _, rest = signature.partition("/")
-    engine, _, oracle = rest.partition("/")
+    engine, _, rest = rest.partition("/")
     if kind in ("crash", "death", "desync"):
         return Aim("desync" if kind == "desync" else "raise", engine)
-    oracle = oracle.partition("/")[0]
+    name = rest.partition("/")[0]
     engine = engine or ("fully_shard" if "fully_shard" in case.engines else case.engines[0])
-    match oracle:
-        case (
-            "registration"
-            | "communication"
-            | "hooks"
-            | "warning"
-            | "expectation"
-            | "unreduced_gradient"
-            | "leak"
-        ):
-            raise UsageError(
-                "a script for this signature needs the finding", "pass the finding of its entry"
-            )
-        case "collectives":
-            return Aim("collectives", engine)
-        case "replicas":
-            return Aim("replicas", engine)
-        case _:
-            oracles = (oracle,) if oracle else _judged_everywhere(engine)
-            return Aim("compare", engine, oracles, bound=None)
+    if not name:
+        return Aim("compare", engine, _judged_everywhere(engine), bound=None)
+    oracle = named(name)
+    if oracle.needs_finding:
+        raise UsageError(
+            "a script for this signature needs the finding", "pass the finding of its entry"
+        )
+    if isinstance(oracle, TensorOracle):
+        return Aim("compare", engine, (oracle,), bound=None)
+    return Aim("alone", engine, rule=oracle)
 
 
 def _from_finding(case: Case, finding: Finding) -> Aim:
-    engine, op = finding.engine, finding.op
-    match finding.oracle:
-        case "deadline":
-            return Aim("desync", engine)
-        case "exit":
-            return Aim("desync" if finding.detail in ("desync", "SIGABRT") else "raise", engine)
-        case "exception":
-            return (
-                Aim("desync", engine)
-                if finding.detail == "desync"
-                else Aim("raise", engine, op=op)
-            )
-        case "registration":
-            return Aim("registration", engine, op=op, name=finding.name, expected=finding.expected)
-        case "communication":
-            return Aim(
-                "communication", engine, op=op, name=finding.name, expected=finding.expected
-            )
-        case "hooks":
-            return Aim("hooks", engine, op=op, name=finding.name, expected=finding.expected)
-        case "warning":
-            return Aim("warning", engine)
-        case "expectation" if finding.detail == NOT_REFUSED:
-            if op < 0:
-                raise UsageError("no script expects an error of a constructor", "replay the case")
-            return Aim("error", engine, op=op, expected=finding.name)
-        case "expectation":
-            errors = [e.op for e in case.expect if e.engine == engine and e.kind == "error"]
-            return Aim("error", engine, op=errors[0]) if errors else Aim("warning", engine)
-        case "collectives":
-            return Aim("collectives", engine)
-        case "replicas":
-            return Aim("replicas", engine)
-        case "leak":
-            kind: Kind = "outlives" if finding.detail == "survivor" else "held"
-            held = Aim(kind, engine, op=op, name=finding.name, expected=finding.expected)
-            return dataclasses.replace(held, observed=finding.observed, detail=finding.detail)
-        case "unreduced_gradient":
-            held = Aim("held", engine, op=op, name=finding.name, detail="unreduced")
-            if finding.detail in (MISSING, UNEXPECTED):
-                return dataclasses.replace(held, expected=finding.detail)
-            if finding.expected.startswith(OF_TYPE):
-                return dataclasses.replace(held, expected=finding.expected)
+    engine, op, rule = finding.engine, finding.op, finding.rule
+    own = rule.aim(case, finding, Aim("alone", engine, rule=rule))
+    if own is not None:
+        return own
+    oracle = tensor_oracle(rule.name)
     if finding.rung == "relation":
-        return Aim("relation", engine, (finding.oracle,), op)
-    if (
-        finding.oracle == "resume"
-        and finding.detail in (MISSING, UNEXPECTED)
-        and engine != "fsdp1"
-    ):
-        return Aim("presence", engine, ("resume",), op, finding.name, expected=finding.detail)
+        return Aim("relation", engine, (oracle,), op)
+    presence = finding.detail in (MISSING, UNEXPECTED)
+    if oracle.is_state and presence and engine != "fsdp1":
+        return Aim("presence", engine, (oracle,), op, finding.name, expected=finding.detail)
     bounded = finding.rung in ("bounded", "precision")
     bound = finding.bound if bounded else 0.0
-    if bounded and finding.detail in (MISSING, UNEXPECTED):
+    if bounded and presence:
         bound = None
-    alone = (
-        bounded
-        or finding.oracle == "unreduced_gradient"
-        or finding.engine in _SOMETIMES_ALLOWED.get(finding.oracle, ())
-    )
+    alone = bounded or oracle.gradient == "waiting" or _sometimes_allowed(engine, oracle)
     if finding.engine == "reference":
         raise UsageError(
             "the finding is about the case itself, not about an engine", "mend the case"
         )
-    aim = Aim("compare", engine, (finding.oracle,), op, finding.name if alone else "", bound)
+    aim = Aim("compare", engine, (oracle,), op, finding.name if alone else "", bound)
     return dataclasses.replace(aim, error=finding.error or 0.0) if bound else aim
 
 
@@ -133,19 +80,17 @@ def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
             "the model of this case is built anew with other values", "use the named ones"
         )
     seeded = dataclasses.replace(aim, values="seeded", name=finding.name or aim.name)
-    if aim.kind == "registration" and _class(finding.observed) != _class(finding.expected):
-        return dataclasses.replace(seeded, expected=_class(finding.expected))
     if aim.kind == "relation":
         return seeded
     if aim.kind != "compare":
-        return dataclasses.replace(seeded, name=aim.name)
+        return aim.rule.seeded(finding, seeded.but(name=aim.name))
     if finding.detail in (MISSING, UNEXPECTED) and _is_attribute(case, aim, finding):
         return dataclasses.replace(seeded, kind="presence", expected=finding.detail)
-    if finding.expected.startswith(OF_TYPE) and aim.oracles[0] in ("output", "loss"):
+    if finding.type_due and aim.oracles[0].of_forward:
         return dataclasses.replace(seeded, kind="type", expected=finding.expected)
     if finding.error is None:
         return seeded
-    if has_precision(case) and aim.oracles == ("unreduced_gradient",) and aim.op is not None:
+    if has_precision(case) and aim.has("waiting") and aim.op is not None:
         if microbatches(case, aim.op) < 2 or case.tensor_parallel:
             raise UsageError(
                 "no script emulates mixed precision on a plain model", "replay the case"
@@ -159,11 +104,6 @@ def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
     return dataclasses.replace(seeded, error=finding.error, bound=aim.bound)
 
 
-def _class(text: str) -> str:
-    """``"DTensor[2, 2] float32 S(0) on mesh [2]"`` -> ``"DTensor"``."""
-    return text.partition("[")[0]
-
-
 def _is_attribute(case: Case, aim: Aim, finding: Finding) -> bool:
     """Whether what is missing can be read from a parameter or an input.
 
@@ -171,28 +111,28 @@ def _is_attribute(case: Case, aim: Aim, finding: Finding) -> bool:
     lack it.
     """
     if aim.engine == "fsdp1":
-        missing = finding.detail == MISSING and aim.oracles[0] == "gradient"
+        missing = finding.detail == MISSING and aim.oracles[0].gradient == "reduced"
         return missing and case.fsdp1.use_orig_params
-    return aim.oracles[0] in ("gradient", "input_gradient")
+    return aim.oracles[0].gradient in ("reduced", "input")
 
 
-_SOMETIMES_ALLOWED = {
-    "input_gradient": ("fully_shard",),
-    "buffer": ("ddp", "replicate"),
-    "gradient": ("fsdp1",),
-    "local_gradient": ("fsdp1",),
-}
-"""What an engine may do otherwise for a documented reason (:mod:`fuzzshard.oracles.allowed`)."""
+def _sometimes_allowed(engine: str, oracle: TensorOracle) -> bool:
+    """Whether an engine may do that otherwise for a documented reason
+    (:mod:`fuzzshard.oracles.allowed`).
+    """
+    match engine:
+        case "fully_shard":
+            return oracle.gradient == "input"
+        case "fsdp1":
+            return oracle.gradient in ("reduced", "local")
+        case "ddp" | "replicate":
+            return oracle.of_buffers
+    return False
 
 
-_NOT_GATHERED = ("registered_parameter", "resume")
-"""What FSDP1 has in flat parameters only."""
-
-
-def _judged_everywhere(engine: str) -> tuple[str, ...]:
-    skipped = _NOT_GATHERED if engine == "fsdp1" else ()
+def _judged_everywhere(engine: str) -> tuple[TensorOracle, ...]:
     return tuple(
         oracle
         for oracle in TENSOR_ORACLES
-        if engine not in _SOMETIMES_ALLOWED.get(oracle, ()) and oracle not in skipped
+        if not _sometimes_allowed(engine, oracle) and (oracle.gathered or engine != "fsdp1")
     )

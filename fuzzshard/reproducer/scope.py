@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.edit import split
 from fuzzshard.case.groups import modules_named, wrapped_modules
 from fuzzshard.case.options import DelaySite, Expect
 from fuzzshard.model.expressions import class_name
@@ -68,10 +69,34 @@ class Scope:
         """The engine that the script is about."""
         return self.aim.engine
 
+    def at(self, path: str) -> str:
+        """The expression for the module or parameter at ``path``."""
+        return at(self.model, path)
+
+    def part(self, fqn: str) -> str:
+        """The expression for what ``fully_shard`` holds of a parameter."""
+        self.uses |= {"groups", "part"}
+        return f"part({self.model}, {self._owner(fqn)})"
+
+    def unreduced(self) -> str:
+        """The expression for the unreduced gradient of the parameter that is looked at."""
+        self.uses |= {"groups", "unreduced"}
+        return f"unreduced({self.model}, {self._owner(self.aim.name)})"
+
+    def _owner(self, fqn: str) -> str:
+        """The arguments that say which parameter is meant."""
+        module, name = split(fqn)
+        return f'{self.at(module)}, "{name}"'
+
+    @property
+    def is_fully_shard(self) -> bool:
+        """Whether the engine is ``fully_shard``."""
+        return self.engine == "fully_shard"
+
     @property
     def shards(self) -> bool:
         """Whether the engine is ``fully_shard``, and the case has something for it."""
-        return self.engine == "fully_shard" and bool(self.case.wrap)
+        return self.is_fully_shard and bool(self.case.wrap)
 
     @property
     def has_wrapper_modules(self) -> bool:

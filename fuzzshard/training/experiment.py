@@ -311,7 +311,7 @@ def _digest(trace: Trace) -> str:
     last: dict[str, bytes] = {}
     pieces: dict[str, str] = {}
     for key, observation in trace.tensors.items():
-        if key.oracle == "parameter" and observation.tensor is not None:
+        if key.rule.is_weight and observation.tensor is not None:
             last[key.name] = (
                 observation.tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
             )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status, Verdict
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED
+from fuzzshard.verdict import Finding, Status, Verdict
 
 
 def signature(oracle: str, detail: str = "", **fields: object) -> str:

@@ -1,0 +1,29 @@
+"""The gradients of inputs."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import oracle
+
+
+class InputGradient(oracle.TensorOracle):
+    """What backwards leave in inputs that require a gradient."""
+
+    name = "input_gradient"
+    place = 60
+    looks = ("inputs",)
+    gradient = "input"
+    in_relations = True
+    handle = "name"
+    what = "gradient of an input"
+    thing = "The gradient of {name}"
+
+    @override
+    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
+        for name, tensor in seen.trainer.feed.differentiable():
+            seen.keep(self, index, name, tensor.grad)
+
+    @override
+    def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:
+        return [(name, f"{variable}.grad") for name, variable in watch.inputs.differentiable()]

@@ -1,0 +1,28 @@
+"""The outputs of a forward."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import oracle
+
+
+class Output(oracle.TensorOracle):
+    """Every output of the module that is called, on every rank."""
+
+    name = "output"
+    place = 40
+    looks = ("outputs",)
+    of_forward = True
+    in_relations = True
+    handle = "name"
+    what = "output"
+
+    @override
+    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
+        for name, output in seen.outputs.items():
+            seen.keep(self, index, name, output)
+
+    @override
+    def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:
+        return watch.outputs(index)

@@ -1,0 +1,39 @@
+"""The values of registered parameters after a forward.
+
+The reference registers parameters in the dtype they are trained in. An engine may register them in
+the dtype that a forward computes in: which one it is, another oracle judges.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import oracle
+
+
+class RegisteredParameter(oracle.TensorOracle):
+    """What users read from a model between a forward and its backward."""
+
+    name = "registered_parameter"
+    place = 130
+    looks = ("parameters",)
+    dtype = "observed"
+    gathered = False
+    handle = "name"
+    what = "parameter after forward"
+    thing = "{name} after the forward"
+
+    @override
+    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
+        for fqn in seen.engine.facts.parameters if seen.engine.registers else ():
+            seen.keep_once(self, index, fqn, seen.engine.parameter(fqn))
+
+    @override
+    def one(self, watch: oracle.Watch, index: int) -> str:
+        return watch.scope.at(watch.aim.name)
+
+    @override
+    def entries(self, watch: oracle.Watch, index: int) -> str:
+        watch.scope.uses.add("names")
+        value = f"{watch.scope.model}.get_parameter(n)"
+        return watch.entries(index, value, "n in names", oracle=self.name)

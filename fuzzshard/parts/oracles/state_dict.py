@@ -1,0 +1,29 @@
+"""State dicts that are taken, and what one that was taken earlier holds now."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import oracle
+
+
+class StateDict(oracle.TensorOracle):
+    """Every tensor of a state dict; one taken earlier where its tensors are the model's own."""
+
+    name = "state_dict"
+    place = 120
+    looks = ("dict", "taken")
+    holds_buffers = True
+    what = "state dict"
+    thing = "{name} in the state dict"
+
+    @override
+    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
+        if look == "taken" and not seen.engine.state_dict_aliases:
+            return
+        for fqn, tensor in seen.trainer.states.taken.items():
+            seen.keep(self, index, fqn, tensor)
+
+    @override
+    def entries(self, watch: oracle.Watch, index: int) -> str:
+        return watch.entries(index, "t", "n, t in taken.items()", oracle=self.name)
