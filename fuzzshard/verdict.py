@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -33,8 +34,19 @@ class Status(enum.StrEnum):
         return self in (Status.DIVERGENCE, Status.CRASH, Status.HANG)
 
 
-NOT_APPLICABLE = "not applicable"
-"""What the note of an engine begins with that was not run: its documentation excludes the case."""
+class Note(NamedTuple):
+    """Why an engine was not judged, or not to the end; its text stands in verdicts."""
+
+    kind: Literal["refused", "not applicable", "raised as expected"]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.reason}"
+
+
+def is_excluded(note: str) -> bool:
+    """Whether it is the text of a :class:`Note` on a case that a documentation excludes."""
+    return note.startswith("not applicable: ")
 
 
 class Finding(

@@ -86,7 +86,7 @@ def title(entry: CorpusEntry, cause: Collection[str]) -> str:
 
 
 def _headline(entry: CorpusEntry, first: Finding) -> str:
-    return first.rule.headline(first, hangs=entry.status is not Status.CRASH)
+    return first.rule.headline(first, ends="die" if entry.status is Status.CRASH else "hang")
 
 
 def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
@@ -96,7 +96,7 @@ def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
         " ".join(text.split()).rstrip(".") for text in (first.observed, first.expected)
     )
     who = f"Training with {engine_name(first.engine)} on {_ranks(entry)}"
-    sentence = first.rule.sentence(who, observed)
+    sentence = first.rule.sentence.format(who=who, observed=observed, brief=cut(observed, 400))
     what = sentence or f"{who}: the {_headline(entry, first)}{_where(entry, first)}."
     presence = first.detail in (MISSING, UNEXPECTED)
     if first.error is None and not presence and not sentence:
@@ -162,8 +162,9 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
     reference = (
         "the plain module on every rank, with its gradients averaged by an explicit all-reduce"
     )
-    if broken := first.rule.reason(first, reference):
-        return broken
+    expected = " ".join(first.expected.split()).rstrip(".")
+    if basis := first.rule.basis:
+        return basis.format(truth=reference, expected=expected)
     if first.rung == "relation":
         return (
             f"it is compared with itself, with `{entry.case.relation}` otherwise, which must "

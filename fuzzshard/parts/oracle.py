@@ -7,6 +7,7 @@ reference's (:class:`TensorOracle`).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 
 from typing_extensions import override
@@ -14,8 +15,11 @@ from typing_extensions import override
 from fuzzshard.errors import UsageError
 
 if TYPE_CHECKING:  # what an oracle is shown of the layers above, for types alone
+    from torch import Tensor as Tensor
+
     from fuzzshard.case.case import Case as Case
     from fuzzshard.reproducer.aim import Aim as Aim
+    from fuzzshard.reproducer.aim import Kind as Kind
     from fuzzshard.reproducer.alone import Alone as Alone
     from fuzzshard.reproducer.scope import Scope as Scope
     from fuzzshard.reproducer.watch import Watch as Watch
@@ -23,7 +27,7 @@ if TYPE_CHECKING:  # what an oracle is shown of the layers above, for types alon
     from fuzzshard.verdict import Finding as Finding
     from fuzzshard.world.messages import RankReport as RankReport
 else:  # nobody looks at annotations when it runs
-    Aim = Alone = Case = Finding = Observer = RankReport = Scope = Watch = None
+    Aim = Alone = Case = Finding = Kind = Observer = RankReport = Scope = Tensor = Watch = None
 
 MISSING = "missing"
 UNEXPECTED = "unexpected"
@@ -34,9 +38,6 @@ round.
 
 NOT_REFUSED = "not refused"
 """Detail of a finding: the engine trains on where its documentation announces an error."""
-
-PARAMETERS = "n, p in params.items()"
-"""What comprehensions in scripts go over."""
 
 LONGEST_STATEMENT = 105
 """The most characters of a statement in a function of a script."""
@@ -80,14 +81,13 @@ class TensorType(NamedTuple):
         return f"({list(self.shape)}, {self.dtype})"
 
 
+Tensors = Iterable[tuple[str, "Tensor | None"]]
 Loses = Literal["", "raised", "raised otherwise", "died", "hung"]
 """How ranks are lost: an engine raised, or raised another error than the expected one."""
 
 
 class Oracle:
-    """One rule. Where findings of it rest on an instrument, that is a name of
-    :mod:`fuzzshard.instruments`.
-    """
+    """One rule."""
 
     name: ClassVar[str] = ""
     place: ClassVar[int] = 0
@@ -123,13 +123,18 @@ class Oracle:
 
     # Of findings:
 
+    is_internal: ClassVar[bool] = False
+    """Whether nobody sees it but an instrument."""
+    rests_on: ClassVar[str] = ""
+    """What says that it sees its findings (:attr:`fuzzshard.instruments.Instrument.sees`)."""
+
     def internal(self, detail: str) -> bool:
-        """Whether nobody sees it but an instrument."""
-        return False
+        """:attr:`is_internal`, of one of its details."""
+        return self.is_internal
 
     def instrument(self, detail: str) -> str:
-        """What its findings rest on."""
-        return ""
+        """:attr:`rests_on`, of one of its details."""
+        return self.rests_on
 
     def signature(self, engine: str, detail: str) -> str:
         """A stable name for a kind of finding."""
@@ -144,31 +149,41 @@ class Oracle:
 
     # Words:
 
-    def headline(self, finding: Finding, *, hangs: bool) -> str:
-        """What goes wrong, for a title; ``hangs`` says how a lost collective showed."""
-        return " ".join(finding.observed.split())
+    title: ClassVar[str] = "{observed}"
+    """What goes wrong, of ``name``, ``observed`` and ``expected``; ``ends`` says how ranks do."""
+    sentence: ClassVar[str] = ""
+    """The same of ``who`` trains, where more is to be said: ``brief`` is the beginning of
+    ``observed``.
+    """
+    basis: ClassVar[str] = ""
+    """The rule that is broken, and where it comes from, of ``expected`` and ``truth``, which
+    describes the reference.
+    """
+    shown: ClassVar[str] = ""
+    """What its own assertion shows of an ``engine``, in words like :attr:`title`; ``where`` is the
+    name, if there is one.
+    """
 
-    def sentence(self, who: str, observed: str) -> str:
-        """What goes wrong, where more is to be said than the headline."""
-        return ""
+    def headline(self, finding: Finding, *, ends: str) -> str:
+        """What goes wrong, for a title."""
+        observed = " ".join(finding.observed.split())
+        return self.title.format(
+            name=finding.name, observed=observed, expected=finding.expected, ends=ends
+        )
 
     def consequence(self, finding: Finding) -> str:
         """What users have of it, where they may not know."""
         return ""
 
-    def reason(self, finding: Finding, truth: str) -> str:
-        """The rule that is broken, and where it comes from; ``truth`` describes the reference."""
-        return ""
-
-    def story(self, aim: Aim, finding: Finding, observed: str, expected: str) -> str:
-        """What the script of an aim with its own assertion shows."""
-        return f"{aim.engine}: observed {observed}, expected {expected}."
-
     # Scripts:
+
+    aims: ClassVar[Kind] = "alone"
+    of_one_op: ClassVar[bool] = False
+    """Whether its own assertion is of one op, and of what is due there."""
 
     def aim(self, case: Case, finding: Finding, aim: Aim) -> Aim | None:
         """What a script looks at; ``aim`` is at the engine with this oracle's own assertion."""
-        return aim
+        return aim.at(finding) if self.of_one_op else aim.but(kind=self.aims)
 
     def seeded(self, finding: Finding, aim: Aim) -> Aim:
         """The aim where values are those of another seed."""
@@ -198,59 +213,32 @@ class Oracle:
 class LostRanks(Oracle):
     """Ranks do not come to the end of the schedule."""
 
-    @override
-    def reason(self, finding: Finding, truth: str) -> str:
-        return (
-            f"{truth}, runs the same schedule to its end, and no documented refusal is in its way."
-        )
+    basis = "{truth}, runs the same schedule to its end, and no documented refusal is in its way."
 
 
 class Demanded(Oracle):
     """An error or a warning that is documented, or that is none."""
 
-    @override
-    def reason(self, finding: Finding, truth: str) -> str:
-        return f"the documentation demands {' '.join(finding.expected.split()).rstrip('.')}."
+    needs_finding = True
+    basis = "the documentation demands {expected}."
 
 
 class Predicted(Oracle):
     """What ``fully_shard`` does within, by a model of what it documents."""
 
     of_values = False
-    needs_finding = True
-    stops_at_op = True
-
-    @override
-    def internal(self, detail: str) -> bool:
-        return True
-
-    @override
-    def reason(self, finding: Finding, truth: str) -> str:
-        return (
-            "collectives and hooks of each op follow from the documented policies of wrapped "
-            "modules."
-        )
-
-    @override
-    def story(self, aim: Aim, finding: Finding, observed: str, expected: str) -> str:
-        where = f" ({aim.name})" if aim.name else ""
-        return (
-            f"{aim.engine} in the last op here{where}: observed {observed}, expected {expected}."
-        )
-
-    @override
-    def aim(self, case: Case, finding: Finding, aim: Aim) -> Aim:
-        return aim.at(finding)
+    is_internal = needs_finding = stops_at_op = of_one_op = True
+    basis = (
+        "collectives and hooks of each op follow from the documented policies of wrapped modules."
+    )
+    shown = "{engine} in the last op here{where}: observed {observed}, expected {expected}."
 
 
 class AcrossRanks(Oracle):
     """Ranks are compared with each other."""
 
     of_values = False
-
-    @override
-    def reason(self, finding: Finding, truth: str) -> str:
-        return "ranks are compared with each other, so no reference is needed."
+    basis = "ranks are compared with each other, so no reference is needed."
 
 
 class TensorOracle(Oracle):
@@ -278,34 +266,51 @@ class TensorOracle(Oracle):
     """Whether FSDP1 has more than its flat parameters of it."""
     in_flat: ClassVar[bool] = False
     """Whether FSDP1 has a range of a flat tensor in place of it."""
-    handle: ClassVar[Literal["", "parameter", "name"]] = ""
+    handle: ClassVar[Literal["", "variable", "expression"]] = ""
     """How a script names one such tensor: by a variable that has the parameter, or by an
     expression.
     """
-    noun: ClassVar[str] = "gradient"
-    """What is missing where it is missing."""
     what: ClassVar[str] = ""
     """What it is, in a title."""
     thing: ClassVar[str] = ""
     """What it is of, in a sentence, with ``{name}``."""
 
+    value: ClassVar[str] = ""
+    over: ClassVar[str] = "n, p in params.items()"
+    """The expression for one of them, and what a comprehension goes over; with ``model`` and
+    ``called`` (:class:`fuzzshard.reproducer.scope.Scope`). Empty for what :meth:`pairs` names.
+    """
+    single: ClassVar[str] = ""
+    """The expression for the ``one`` that is looked at."""
+    helpers: ClassVar[frozenset[str]] = frozenset()
+    """What :attr:`over` uses."""
+    whole: ClassVar[str | None] = None
+    """The arguments by which ``whole`` gathers it from the shards of FSDP1, after the model."""
+
+    def tensors(self, seen: Observer) -> Tensors:
+        """What there is to record, by name."""
+        return ()
+
     @override
-    def headline(self, finding: Finding, *, hangs: bool) -> str:
-        """What is wrong with a tensor."""
+    def record(self, seen: Observer, index: int, look: str) -> None:
+        for name, tensor in self.tensors(seen):
+            flat = seen.engine.flat_range(name) if self.in_flat else None
+            seen.keep(self, index, name, tensor, flat)
+
+    @override
+    def headline(self, finding: Finding, *, ends: str) -> str:
         what = self.what or self.name
         if finding.detail == MISSING:
             return f"{what} is None where plain training has one"
         if finding.detail == UNEXPECTED:
             return f"{what} is there where plain training has none"
-        if finding.type_due is not None:
-            return f"{what} has the wrong shape or dtype"
-        return f"{what} is silently wrong"
+        wrong = "has the wrong shape or dtype" if finding.type_due else "is silently wrong"
+        return f"{what} {wrong}"
 
     def said(self, finding: Finding) -> str:
         """The tensor of a finding, as the subject of a sentence."""
-        if self.thing:
-            return self.thing.format(name=finding.name)
-        return finding.name[:1].upper() + finding.name[1:]
+        name = finding.name
+        return self.thing.format(name=name) if self.thing else name[:1].upper() + name[1:]
 
     @override
     def aim(self, case: Case, finding: Finding, aim: Aim) -> Aim | None:
@@ -314,6 +319,8 @@ class TensorOracle(Oracle):
 
     def one(self, watch: Watch, index: int) -> str:
         """The expression for the one tensor that is looked at after the op at ``index``."""
+        if self.single:
+            return self.single.format(one=watch.parameter or watch.scope.at(watch.aim.name))
         return dict(self.pairs(watch, index))[watch.aim.name]
 
     def returned(self, watch: Watch) -> list[str]:
@@ -325,17 +332,25 @@ class TensorOracle(Oracle):
         return []
 
     def entries(self, watch: Watch, index: int) -> str:
-        """A dict comprehension over what has a name in the model; empty for what :meth:`pairs`
-        names.
-        """
-        return ""
+        """A dict comprehension over what has a name in the model."""
+        if not self.value or (self.of_buffers and not watch.has_buffers):
+            return ""
+        watch.scope.uses |= self.helpers
+        called = {"model": watch.scope.model, "called": watch.scope.called}
+        value, over = self.value.format_map(called), self.over.format_map(called)
+        return watch.entries(index, value, over, oracle=self.name)
 
-    def whole(self, watch: Watch, index: int) -> str:
-        """The arguments by which ``whole`` gathers it from the shards of FSDP1, after the model.
-
-        Raises :class:`UsageError` where nothing does.
-        """
-        raise UsageError(f"FSDP1 has no way to gather {self.name} for a script", "replay the case")
+    def gathered_by(self, watch: Watch, index: int) -> str:
+        """:attr:`whole`; raises :class:`UsageError` where nothing gathers it."""
+        if self.whole is None:
+            raise UsageError(
+                f"FSDP1 has no way to gather {self.name} for a script", "replay the case"
+            )
+        if self.gradient and watch.flat_gradients:
+            raise UsageError(
+                "FSDP1 gathers no gradients of flat parameters for a script", "replay the case"
+            )
+        return self.whole
 
 
 class ParameterGradient(TensorOracle):
@@ -343,17 +358,10 @@ class ParameterGradient(TensorOracle):
 
     looks = ("gradients",)
     in_flat = True
-    handle = "parameter"
+    handle = "variable"
+    value = "p.grad"
+    single = "{one}.grad"
 
     @override
-    def record(self, seen: Observer, index: int, look: str) -> None:
-        for fqn, gradient in seen.engine.gradients().get(self.gradient, {}).items():
-            seen.keep(self, index, fqn, gradient, seen.engine.flat_range(fqn))
-
-    @override
-    def one(self, watch: Watch, index: int) -> str:
-        return f"{watch.parameter or watch.scope.at(watch.aim.name)}.grad"
-
-    @override
-    def entries(self, watch: Watch, index: int) -> str:
-        return watch.entries(index, "p.grad", oracle=self.name)
+    def tensors(self, seen: Observer) -> Tensors:
+        return seen.engine.gradients().get(self.gradient, {}).items()

@@ -43,7 +43,9 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
         case "desync":
             return f"Under {aim.engine} the ranks lose each other: {observed}."
         case "alone":
-            return aim.rule.story(aim, finding, observed, expected)
+            where = f" ({aim.name})" if aim.name else ""
+            said = {"engine": aim.engine, "name": finding.name, "thing": _thing(finding)}
+            return aim.rule.shown.format(where=where, observed=observed, expected=expected, **said)
         case "presence":
             missing = aim.expected == MISSING
             wanted = "has no gradient and should" if missing else "has a gradient and should not"

@@ -9,7 +9,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
 from fuzzshard.model.expressions import result_expression
 from fuzzshard.parts.op import Call, Op
-from fuzzshard.parts.oracle import PARAMETERS, TensorOracle
+from fuzzshard.parts.oracle import TensorOracle
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.scope import Scope, at
 
@@ -52,7 +52,7 @@ class Watch:
         if len(self.aim.oracles) == 1 and wanted and (own := wanted[0].returned(self)):
             return own
         if self.watched:
-            if wanted and self.scope.engine == "fsdp1" and wanted[0].handle == "parameter":
+            if wanted and self.scope.engine == "fsdp1" and wanted[0].handle == "variable":
                 return self._gathered()
             return [f"return {self.one()}"] if wanted else []
         lines = []
@@ -78,7 +78,7 @@ class Watch:
         if not aim.seeded or aim.op is None or not aim.oracles or not aim.name:
             return False
         oracle = aim.oracles[0]
-        if oracle.handle == "parameter":
+        if oracle.handle == "variable":
             return (
                 not self.sums
                 if self.scope.engine != "fsdp1"
@@ -94,7 +94,7 @@ class Watch:
         is_held = (
             self.scope.engine != "fsdp1"
             and self.watched
-            and self.aim.oracles[0].handle == "parameter"
+            and self.aim.oracles[0].handle == "variable"
         )
         return self.aim.name.rpartition(".")[2] if is_held else ""
 
@@ -125,9 +125,7 @@ class Watch:
         """Whether gradients are those of flat parameters."""
         return self.scope.engine == "fsdp1" and not self.case.fsdp1.use_orig_params
 
-    def entries(
-        self, index: int, value: str, over: str = PARAMETERS, *, oracle: str, name: str = "{n}"
-    ) -> str:
+    def entries(self, index: int, value: str, over: str, *, oracle: str, name: str = "{n}") -> str:
         """A dict comprehension: ``value`` for each ``name``."""
         if self.aim.op is None:
             return f'{{f"op {index} {oracle} {name}": snapshot({value}) for {over}}}'
@@ -160,7 +158,7 @@ class Watch:
 
     def _whole(self, index: int, oracle: TensorOracle) -> str:
         """What FSDP1 has of parameters, gathered from its shards."""
-        arguments = oracle.whole(self, index)
+        arguments = oracle.gathered_by(self, index)
         self.scope.uses |= {"whole"}
         value = f"whole({self.scope.called}{arguments})"
         if self.aim.op is None:

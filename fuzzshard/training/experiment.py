@@ -44,7 +44,7 @@ from fuzzshard.training.survivors import Survivors, collect_garbage, wait_for_su
 from fuzzshard.training.torch_coverage import tracing
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
-from fuzzshard.verdict import NOT_APPLICABLE, Finding
+from fuzzshard.verdict import Finding, Note
 from fuzzshard.world.blame import device_error, error_text
 from fuzzshard.world.messages import RankReport
 
@@ -91,7 +91,7 @@ class Experiment:
             if (
                 excluded := not_applicable(self.case, name) or self._not_comparable(name)
             ) is not None:
-                self.notes[name] = f"{NOT_APPLICABLE}: {excluded.reason}"
+                self.notes[name] = str(Note("not applicable", excluded.reason))
                 continue
             trace = Trace()
             try:
@@ -268,12 +268,12 @@ class Experiment:
             ):  # whatever was expected, this process is of no more use
                 raise EngineFailure(name, watch.op) from error
             if watch.expects(error):
-                self.notes[name] = f"raised as expected: {_first_line(error)}"
+                self.notes[name] = str(Note("raised as expected", _first_line(error)))
             elif watch.error is not None:
                 raise EngineFailure(name, watch.op, describe(watch.error)) from error
             elif watch.refuses(error):
                 self.refused.append(name)
-                self.notes[name] = f"refused: {_first_line(error)}"
+                self.notes[name] = str(Note("refused", _first_line(error)))
                 return False
             else:
                 raise EngineFailure(name, watch.op) from error

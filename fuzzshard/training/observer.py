@@ -109,11 +109,6 @@ class Observer:
         if not self.engine.reregisters:
             self.copies[fqn] = parameter._version, self.trace.tensors[key]
 
-    def keep_trained(self, oracle: Oracle, index: int) -> None:
-        """Keeps every parameter that is trained, as far as this rank has it."""
-        for fqn, parameter in self.engine.observed().items():
-            self.keep(oracle, index, fqn, parameter, self.engine.flat_range(fqn))
-
     def optimizer_states(self) -> Iterator[tuple[str, torch.Tensor | None]]:
         """The states of the optimizer, by name."""
         yield from optimizer_states(self.trainer)

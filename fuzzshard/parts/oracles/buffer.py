@@ -16,17 +16,11 @@ class Buffer(oracle.TensorOracle):
     of_buffers = True
     holds_buffers = True
     what = "buffer"
+    value = "b"
+    over = "n, b in zip(buffer_names, {called}.buffers())"
+    helpers = frozenset({"buffer_names"})
     thing = "The buffer {name}"
 
     @override
-    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
-        for name, buffer in seen.buffers():
-            seen.keep(self, index, name, buffer)
-
-    @override
-    def entries(self, watch: oracle.Watch, index: int) -> str:
-        if not watch.has_buffers:
-            return ""
-        watch.scope.uses.add("buffer_names")
-        over = f"n, b in zip(buffer_names, {watch.scope.called}.buffers())"
-        return watch.entries(index, "b", over, oracle=self.name)
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return seen.buffers()

@@ -31,13 +31,11 @@ for name in (
 class Collectives(oracle.AcrossRanks):
     """One sequence of collectives on every rank."""
 
-    name = "collectives"
+    name = rests_on = "collectives"
     place = 200
+    title = "ranks do not issue the same collectives"
+    shown = "Under {engine} the ranks do not issue the same collectives."
     across_ranks = "one sequence on every rank"
-
-    @override
-    def instrument(self, detail: str) -> str:
-        return self.name
 
     @override
     def observed(
@@ -47,14 +45,6 @@ class Collectives(oracle.AcrossRanks):
         sizes, and which never meet in a data-parallel collective.
         """
         return str(rank % (case.mesh.tensor or 1)), report.collectives.get(engine, "")
-
-    @override
-    def headline(self, finding: oracle.Finding, *, hangs: bool) -> str:
-        return "ranks do not issue the same collectives"
-
-    @override
-    def story(self, aim: oracle.Aim, finding: oracle.Finding, observed: str, expected: str) -> str:
-        return f"Under {aim.engine} the ranks do not issue the same collectives."
 
     @override
     def before(self, scope: oracle.Scope) -> list[str]:

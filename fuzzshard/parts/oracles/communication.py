@@ -46,8 +46,8 @@ class Number(NamedTuple):
     def __str__(self) -> str:
         return str(self.fewest) if self.fewest == self.most else f"{self.fewest} to {self.most}"
 
-    def assertion(self, name: str) -> str:
-        """The expression of a script, over its ``calls``."""
+    def right(self, name: str) -> str:
+        """What a script asserts of its ``calls``."""
         if self.fewest == self.most:
             return f"len(calls) == {self.most}"
         return f"{self.fewest} <= len(calls) <= {self.most}"
@@ -61,8 +61,8 @@ class Sizes(NamedTuple):
     def __str__(self) -> str:
         return f"of {', '.join(map(str, self.sizes))} elements"
 
-    def assertion(self, name: str) -> str:
-        """The expression of a script, over its ``calls``."""
+    def right(self, name: str) -> str:
+        """What a script asserts of its ``calls``."""
         if name == GATHERS:
             return f"{{size for size, _ in calls}} <= {set(self.sizes)}"
         return f"sorted(size for size, _ in calls) == {list(self.sizes)}"
@@ -76,8 +76,8 @@ class Dtypes(NamedTuple):
     def __str__(self) -> str:
         return " and ".join(self.dtypes)
 
-    def assertion(self, name: str) -> str:
-        """The expression of a script, over its ``calls``."""
+    def right(self, name: str) -> str:
+        """What a script asserts of its ``calls``."""
         return f"{{dtype for _, dtype in calls}} == {set(self.dtypes)}"
 
 
@@ -100,15 +100,8 @@ class Communication(oracle.Predicted):
 
     name = "communication"
     place = 170
-
-    @override
-    def instrument(self, detail: str) -> str:
-        return "collectives"
-
-    @override
-    def headline(self, finding: oracle.Finding, *, hangs: bool) -> str:
-        observed = " ".join(finding.observed.split())
-        return f"{finding.name} are {observed} where {finding.expected} are due"
+    rests_on = "collectives"
+    title = "{name} are {observed} where {expected} are due"
 
     @override
     def before(self, scope: oracle.Scope) -> list[str]:
@@ -120,5 +113,5 @@ class Communication(oracle.Predicted):
     @override
     def around(self, aim: oracle.Aim, lines: list[str]) -> list[str]:
         text = f"rank {{rank}}: expected {aim.expected} {aim.name}, observed {{calls}}"
-        right = read(aim.expected).assertion(aim.name)
+        right = read(aim.expected).right(aim.name)
         return ["calls.clear()", *lines, f'text = f"{text}"', f"assert {right}, text"]

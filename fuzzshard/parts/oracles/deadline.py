@@ -13,19 +13,10 @@ class Deadline(oracle.LostRanks):
     name = "deadline"
     place = 20
     loses = "hung"
+    aims = "desync"
+    title = "ranks wait for each other for ever"
+    sentence = "{who} hangs: {observed}."
 
     @override
     def signature(self, engine: str, detail: str) -> str:
         return f"desync/{engine}"
-
-    @override
-    def headline(self, finding: oracle.Finding, *, hangs: bool) -> str:
-        return "ranks wait for each other for ever"
-
-    @override
-    def sentence(self, who: str, observed: str) -> str:
-        return f"{who} hangs: {observed}."
-
-    @override
-    def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
-        return aim.but(kind="desync")

@@ -13,14 +13,11 @@ class Exceptions(oracle.LostRanks):
     name = "exception"
     place = 0
     loses = "raised"
+    sentence = "{who} raises `{brief}`."
 
     @override
     def signature(self, engine: str, detail: str) -> str:
         return oracle.lost(engine, detail) or f"crash/{engine}/{detail}"
-
-    @override
-    def sentence(self, who: str, observed: str) -> str:
-        return f"{who} raises `{oracle.cut(observed, 400)}`."
 
     @override
     def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:

@@ -13,18 +13,12 @@ class Exit(oracle.LostRanks):
     name = "exit"
     place = 10
     loses = "died"
+    title = "ranks {ends}: {observed}"
+    sentence = "{who} loses a rank: {observed}."
 
     @override
     def signature(self, engine: str, detail: str) -> str:
         return oracle.lost(engine, detail) or f"death/{engine}/{detail}"
-
-    @override
-    def headline(self, finding: oracle.Finding, *, hangs: bool) -> str:
-        return f"ranks {'hang' if hangs else 'die'}: {' '.join(finding.observed.split())}"
-
-    @override
-    def sentence(self, who: str, observed: str) -> str:
-        return f"{who} loses a rank: {observed}."
 
     @override
     def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:

@@ -15,7 +15,6 @@ class Expectation(oracle.Demanded):
     place = 30
     loses = "raised otherwise"
     tells_apart = True
-    needs_finding = True
 
     @override
     def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:

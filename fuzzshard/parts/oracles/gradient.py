@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing_extensions import override
-
-from fuzzshard.errors import UsageError
 from fuzzshard.parts import oracle
 
 
@@ -17,11 +14,4 @@ class Gradient(oracle.ParameterGradient):
     in_relations = True
     what = "gradient of a parameter"
     thing = "The gradient of {name}"
-
-    @override
-    def whole(self, watch: oracle.Watch, index: int) -> str:
-        if watch.flat_gradients:
-            raise UsageError(
-                "FSDP1 gathers no gradients of flat parameters for a script", "replay the case"
-            )
-        return ", gradients=True"
+    whole = ", gradients=True"

@@ -55,14 +55,8 @@ class Hooks(oracle.Predicted):
 
     name = "hooks"
     place = 180
-
-    @override
-    def instrument(self, detail: str) -> str:
-        return "post-backwards"
-
-    @override
-    def headline(self, finding: oracle.Finding, *, hangs: bool) -> str:
-        return "post-backward hooks do not run within the backward"
+    rests_on = "post-backwards"
+    title = "post-backward hooks do not run within the backward"
 
     @override
     def before(self, scope: oracle.Scope) -> list[str]:

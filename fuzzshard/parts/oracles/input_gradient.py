@@ -15,14 +15,13 @@ class InputGradient(oracle.TensorOracle):
     looks = ("inputs",)
     gradient = "input"
     in_relations = True
-    handle = "name"
+    handle = "expression"
     what = "gradient of an input"
     thing = "The gradient of {name}"
 
     @override
-    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
-        for name, tensor in seen.trainer.feed.differentiable():
-            seen.keep(self, index, name, tensor.grad)
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return ((name, x.grad) for name, x in seen.trainer.feed.differentiable())
 
     @override
     def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:

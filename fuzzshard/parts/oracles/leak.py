@@ -47,8 +47,9 @@ class Leak(oracle.Oracle):
     place = 190
     of_values = False
     tells_apart = True
-    needs_finding = True
-    ignores_values = True
+    needs_finding = ignores_values = True
+    title = "{name}: {observed}; {expected} is due"
+    shown = "What {engine} leaves behind of {name}: {observed}, expected {expected}."
 
     @override
     def internal(self, detail: str) -> bool:
@@ -59,16 +60,6 @@ class Leak(oracle.Oracle):
         if detail in _INTERNAL:
             return "group states"
         return "unsharded memory" if detail in ("memory", "buffer") else ""
-
-    @override
-    def headline(self, finding: oracle.Finding, *, hangs: bool) -> str:
-        observed = " ".join(finding.observed.split())
-        return f"{finding.name}: {observed}; {finding.expected} is due"
-
-    @override
-    def story(self, aim: oracle.Aim, finding: oracle.Finding, observed: str, expected: str) -> str:
-        what = f"What {aim.engine} leaves behind of {finding.name}"
-        return f"{what}: {observed}, expected {expected}."
 
     @override
     def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:

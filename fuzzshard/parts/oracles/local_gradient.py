@@ -26,4 +26,5 @@ class LocalGradient(oracle.ParameterGradient):
         if not watch.sums:
             return super().entries(watch, index)
         local = "local[n] if p.grad is None else p.grad + local[n]"
-        return watch.entries(index, f"({local}) if n in local else p.grad", oracle=self.name)
+        value = f"({local}) if n in local else p.grad"
+        return watch.entries(index, value, self.over, oracle=self.name)

@@ -16,13 +16,13 @@ class Loss(oracle.TensorOracle):
     of_forward = True
     is_loss = True
     in_relations = True
-    handle = "name"
+    handle = "expression"
     what = "loss"
     thing = "The loss"
 
     @override
-    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
-        seen.keep(self, index, self.name, seen.loss)
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return [(self.name, seen.loss)]
 
     @override
     def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:

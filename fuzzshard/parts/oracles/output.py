@@ -15,13 +15,12 @@ class Output(oracle.TensorOracle):
     looks = ("outputs",)
     of_forward = True
     in_relations = True
-    handle = "name"
+    handle = "expression"
     what = "output"
 
     @override
-    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
-        for name, output in seen.outputs.items():
-            seen.keep(self, index, name, output)
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return seen.outputs.items()
 
     @override
     def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:

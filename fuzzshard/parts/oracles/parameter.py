@@ -16,22 +16,13 @@ class Parameter(oracle.TensorOracle):
     is_weight = True
     in_relations = True
     in_flat = True
-    handle = "parameter"
+    handle = "variable"
+    value = "p"
+    single = "{one}"
+    whole = ""
     what = "parameter after the optimizer step"
     thing = "{name} after the optimizer step"
 
     @override
-    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
-        seen.keep_trained(self, index)
-
-    @override
-    def one(self, watch: oracle.Watch, index: int) -> str:
-        return watch.parameter
-
-    @override
-    def entries(self, watch: oracle.Watch, index: int) -> str:
-        return watch.entries(index, "p", oracle=self.name)
-
-    @override
-    def whole(self, watch: oracle.Watch, index: int) -> str:
-        return ""
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return seen.engine.observed().items()

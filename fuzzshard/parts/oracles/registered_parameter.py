@@ -19,21 +19,15 @@ class RegisteredParameter(oracle.TensorOracle):
     looks = ("parameters",)
     dtype = "observed"
     gathered = False
-    handle = "name"
+    handle = "expression"
     what = "parameter after forward"
+    value = "{model}.get_parameter(n)"
+    over = "n in names"
+    helpers = frozenset({"names"})
+    single = "{one}"
     thing = "{name} after the forward"
 
     @override
     def record(self, seen: oracle.Observer, index: int, look: str) -> None:
         for fqn in seen.engine.facts.parameters if seen.engine.registers else ():
             seen.keep_once(self, index, fqn, seen.engine.parameter(fqn))
-
-    @override
-    def one(self, watch: oracle.Watch, index: int) -> str:
-        return watch.scope.at(watch.aim.name)
-
-    @override
-    def entries(self, watch: oracle.Watch, index: int) -> str:
-        watch.scope.uses.add("names")
-        value = f"{watch.scope.model}.get_parameter(n)"
-        return watch.entries(index, value, "n in names", oracle=self.name)

@@ -17,15 +17,19 @@ def _class(text: str) -> str:
 class Registered(oracle.Oracle):
     """Class, placements, mesh, shape and dtype of every parameter, and whether it is frozen."""
 
-    name = "registration"
+    name = rests_on = "registration"
     place = 150
     looks = ("registered",)
     of_values = False
-    needs_finding = True
-
-    @override
-    def instrument(self, detail: str) -> str:
-        return self.name
+    needs_finding = of_one_op = True
+    basis = (
+        "which class of parameter, placement and mesh is registered after each op follows from "
+        "the docstrings of `fully_shard`, `reshard` and `set_reshard_after_backward`."
+    )
+    shown = (
+        "{engine} registers {name} other than documented: observed {observed}, expected "
+        "{expected}."
+    )
 
     @override
     def record(self, seen: oracle.Observer, index: int, look: str) -> None:
@@ -34,7 +38,7 @@ class Registered(oracle.Oracle):
             seen.trace.register(seen.key(self, index, fqn), seen.engine.parameter(fqn))
 
     @override
-    def headline(self, finding: oracle.Finding, *, hangs: bool) -> str:
+    def headline(self, finding: oracle.Finding, *, ends: str) -> str:
         observed, expected = _class(finding.observed), _class(finding.expected)
         return f"registered parameter is a {observed}, not a {expected}"
 
@@ -46,22 +50,6 @@ class Registered(oracle.Oracle):
             " What stays unsharded takes memory, and a forward that finds it so does not see a "
             "step."
         )
-
-    @override
-    def reason(self, finding: oracle.Finding, truth: str) -> str:
-        return (
-            "which class of parameter, placement and mesh is registered after each op follows "
-            "from the docstrings of `fully_shard`, `reshard` and `set_reshard_after_backward`."
-        )
-
-    @override
-    def story(self, aim: oracle.Aim, finding: oracle.Finding, observed: str, expected: str) -> str:
-        what = f"{aim.engine} registers {finding.name} other than documented"
-        return f"{what}: observed {observed}, expected {expected}."
-
-    @override
-    def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
-        return aim.at(finding)
 
     @override
     def seeded(self, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:

@@ -12,6 +12,8 @@ class Replicas(oracle.AcrossRanks):
 
     name = "replicas"
     place = 210
+    title = "replicas drift apart"
+    shown = "Under {engine} the ranks end with different parameters."
     across_ranks = "equal copies"
     takes_parameters = True
 
@@ -21,14 +23,6 @@ class Replicas(oracle.AcrossRanks):
     ) -> tuple[str, str]:
         pieces, _, value = report.replicas.get(engine, ":").partition(":")
         return pieces, value
-
-    @override
-    def headline(self, finding: oracle.Finding, *, hangs: bool) -> str:
-        return "replicas drift apart"
-
-    @override
-    def story(self, aim: oracle.Aim, finding: oracle.Finding, observed: str, expected: str) -> str:
-        return f"Under {aim.engine} the ranks end with different parameters."
 
     @override
     def after(self, script: oracle.Alone) -> list[str]:

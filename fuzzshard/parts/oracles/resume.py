@@ -22,14 +22,18 @@ class Resume(oracle.TensorOracle):
     is_state = True
     gathered = False
     in_flat = True
-    noun = "state"
     what = "saved and loaded state"
+    value = "p"
     thing = "{name} after saving, corrupting or loading"
+
+    @override
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return seen.engine.observed().items()
 
     @override
     def record(self, seen: oracle.Observer, index: int, look: str) -> None:
         if look == "corrupted":
-            seen.keep_trained(self, index)
+            super().record(seen, index, look)
             return
         for name, state in seen.optimizer_states():
             seen.keep(self, index, name, state)
@@ -42,16 +46,11 @@ class Resume(oracle.TensorOracle):
     @override
     def entries(self, watch: oracle.Watch, index: int) -> str:
         if watch.ops[index].corrupts:
-            return watch.entries(index, "p", oracle=self.name)
+            return super().entries(watch, index)
         names = _STATES[watch.case.optimizer.kind.removesuffix("w")]
-        return watch.entries(
-            index,
-            "optimizer.state.get(p, {}).get(k)",
-            f"{oracle.PARAMETERS} for k in {names}",
-            name="{k} of {n}",
-            oracle=self.name,
-        )
+        value, over = "optimizer.state.get(p, {}).get(k)", f"{self.over} for k in {names}"
+        return watch.entries(index, value, over, name="{k} of {n}", oracle=self.name)
 
     @override
-    def whole(self, watch: oracle.Watch, index: int) -> str:
-        return "" if watch.ops[index].corrupts else super().whole(watch, index)
+    def gathered_by(self, watch: oracle.Watch, index: int) -> str:
+        return "" if watch.ops[index].corrupts else super().gathered_by(watch, index)

@@ -15,6 +15,8 @@ class StateDict(oracle.TensorOracle):
     looks = ("dict", "taken")
     holds_buffers = True
     what = "state dict"
+    value = "t"
+    over = "n, t in taken.items()"
     thing = "{name} in the state dict"
 
     @override
@@ -23,7 +25,3 @@ class StateDict(oracle.TensorOracle):
             return
         for fqn, tensor in seen.trainer.states.taken.items():
             seen.keep(self, index, fqn, tensor)
-
-    @override
-    def entries(self, watch: oracle.Watch, index: int) -> str:
-        return watch.entries(index, "t", "n, t in taken.items()", oracle=self.name)

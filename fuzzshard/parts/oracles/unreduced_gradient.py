@@ -16,23 +16,15 @@ class UnreducedGradient(oracle.TensorOracle):
     place = 90
     looks = ("unreduced",)
     gradient = "waiting"
-    handle = "name"
-    needs_finding = True
-    ignores_values = True
+    handle = "expression"
+    is_internal = needs_finding = ignores_values = True
+    rests_on = "unreduced gradients"
+    shown = "{thing} under {engine}: observed {observed}, expected {expected}."
     thing = "The gradient of {name} that waits for its reduction"
 
     @override
-    def internal(self, detail: str) -> bool:
-        return True
-
-    @override
-    def instrument(self, detail: str) -> str:
-        return "unreduced gradients"
-
-    @override
-    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
-        for fqn, gradient in seen.engine.unreduced_gradients().items():
-            seen.keep(self, index, fqn, gradient)
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return seen.engine.unreduced_gradients().items()
 
     @override
     def aim(
@@ -42,11 +34,6 @@ class UnreducedGradient(oracle.TensorOracle):
         if finding.detail in (oracle.MISSING, oracle.UNEXPECTED):
             return held.but(expected=finding.detail)
         return held if finding.type_due else None
-
-    @override
-    def story(self, aim: oracle.Aim, finding: oracle.Finding, observed: str, expected: str) -> str:
-        what = f"{self.said(finding)} under {aim.engine}"
-        return f"{what}: observed {observed}, expected {expected}."
 
     @override
     def returned(self, watch: oracle.Watch) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing_extensions import override
-
 from fuzzshard.parts import oracle
 
 
@@ -14,8 +12,4 @@ class Warned(oracle.Demanded):
     place = 160
     of_values = False
     is_said = True
-    needs_finding = True
-
-    @override
-    def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
-        return aim.but(kind="heard")
+    aims = "heard"
