@@ -24,7 +24,7 @@ from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.engines.fully_shard_state import GroupState
 from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.group_model import Ahead, Group, Phase
-from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import SHARDED, RegistrationModel
 from fuzzshard.parts.oracles.leak import IDLE, NOTHING, PARTIAL, Leak, Left
 from fuzzshard.training.remains import Remains
@@ -182,3 +182,8 @@ def _hooks(held: GroupState, group: Group) -> Iterator[Left]:
 
 def _name(group: Group) -> str:
     return ", ".join(module or "the root" for module in group.spec.modules)
+
+
+def judge(run: Run) -> list[Finding]:
+    """The findings in one run."""
+    return leak_findings(run.case, run.engine, run.trace, run.reference, run.mesh.global_rank)

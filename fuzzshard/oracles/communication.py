@@ -17,7 +17,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import ops_that_run
 from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.group_model import Issued
-from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.parts.oracles.communication import (
     ENTRY_POINTS,
     GATHERS,
@@ -124,3 +124,10 @@ def _disagreements(expected: Expected, seen: list[Collective]) -> Iterator[tuple
         if dtypes != {i.dtype for i in wanted}:
             due = Dtypes(tuple(sorted({str(i.dtype) for i in wanted})))
             yield name, str(Dtypes(tuple(sorted(dtypes)))), str(due)
+
+
+def judge(run: Run) -> list[Finding]:
+    """The findings in one run."""
+    if run.engine != "fully_shard":
+        return []
+    return communication_findings(run.case, run.trace, run.mesh.global_rank)

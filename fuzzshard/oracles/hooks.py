@@ -20,7 +20,7 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.schedule_state import follow, ops_that_run
 from fuzzshard.case.units import parameter_units, units
 from fuzzshard.oracles.fully_shard_model import followed
-from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.parts.oracles.hooks import Hooks, InBackward
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
@@ -139,3 +139,13 @@ class _Calls:
             else:
                 count += not used.isdisjoint(fqns)
         return count
+
+
+def judge(run: Run) -> list[Finding]:
+    """The findings in one run."""
+    match run.engine:
+        case "fully_shard":
+            return fully_shard_hook_findings(run.case, run.trace, run.mesh.global_rank)
+        case "fsdp1":
+            return fsdp1_hook_findings(run.case, run.trace, run.mesh.global_rank)
+    return []

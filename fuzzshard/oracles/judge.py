@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import first
+from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.oracles.bound import Bound, distance, largest_distance
 from fuzzshard.oracles.compare import Difference, agree
 from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorType
@@ -16,6 +18,16 @@ from fuzzshard.verdict import Finding, is_internal
 
 MOST_FINDINGS = 12
 """Findings kept per engine and rank: the first ones say where it began."""
+
+
+class Run(NamedTuple):
+    """The run of one engine on one rank, and that of the reference."""
+
+    case: Case
+    engine: str
+    trace: Trace
+    reference: Trace
+    mesh: RankMesh
 
 
 def tensor_findings(

@@ -22,7 +22,7 @@ from fuzzshard.case.groups import groups_within, modules_named
 from fuzzshard.case.placements import shard_dim
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.case.tensor_parallel import tensor_dims
-from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.parts.op import Below, Call
 from fuzzshard.parts.oracles.registration import Registered
 from fuzzshard.training.trace import Key, Registration, Trace
@@ -193,3 +193,10 @@ def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
                     )
                 )
     return found[:MOST_FINDINGS]
+
+
+def judge(run: Run) -> list[Finding]:
+    """The findings in one run."""
+    if run.engine != "fully_shard":
+        return []
+    return registration_findings(run.case, run.trace, run.mesh.rank)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import traceback
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -27,11 +27,10 @@ from fuzzshard.engines.reference import Reference
 from fuzzshard.engines.registry import ENGINES, not_applicable, surroundings
 from fuzzshard.engines.replicate import Replicate
 from fuzzshard.instruments import COLLECTIVES, InstrumentError, believed, works
-from fuzzshard.oracles.after_run import KEEPS_ITSELF, leak_findings, memory_findings
+from fuzzshard.oracles.after_run import KEEPS_ITSELF, memory_findings
 from fuzzshard.oracles.alone import findings_alone
-from fuzzshard.oracles.communication import communication_findings
-from fuzzshard.oracles.hooks import fsdp1_hook_findings, fully_shard_hook_findings
-from fuzzshard.oracles.registration import registration_findings
+from fuzzshard.oracles.beside_tensors import findings_beside_tensors
+from fuzzshard.oracles.judge import Run
 from fuzzshard.oracles.relation import regroups_sums, relation_findings
 from fuzzshard.oracles.resume import uncorrupted
 from fuzzshard.training import hooks
@@ -115,7 +114,9 @@ class Experiment:
         findings += self.unexpected
         findings += uncorrupted(self.case, reference, self.mesh.rank)
         if self.case.observe != "losses":
-            findings += self._findings_beside_tensors(engines)
+            for name in engines:
+                run = Run(self.case, name, self.traces[name], reference, self.mesh)
+                findings += findings_beside_tensors(run)
         if FullyShard.name in engines:
             findings += self._relation_findings(self.traces[FullyShard.name])
         findings += self._memory_findings(engines)
@@ -131,21 +132,6 @@ class Experiment:
             },
             replicas={n: _digest(t) for n, t in self.traces.items()},
         )
-
-    def _findings_beside_tensors(self, engines: Iterable[str]) -> list[Finding]:
-        """What is registered, communicated, hooked and left behind otherwise than documented."""
-        found: list[Finding] = []
-        reference, rank = self.traces[Reference.name], self.mesh.global_rank
-        for name in engines:
-            found += leak_findings(self.case, name, self.traces[name], reference, rank)
-        if FullyShard.name in engines:
-            trace = self.traces[FullyShard.name]
-            found += registration_findings(self.case, trace, self.mesh.rank)
-            found += communication_findings(self.case, trace, rank)
-            found += fully_shard_hook_findings(self.case, trace, rank)
-        if FSDP1.name in engines:
-            found += fsdp1_hook_findings(self.case, self.traces[FSDP1.name], rank)
-        return found
 
     def _names(self) -> tuple[str, ...]:
         """What is trained; where ranks differ, the reference's gradients have no common mean."""
