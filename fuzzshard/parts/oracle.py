@@ -39,6 +39,9 @@ round.
 NOT_REFUSED = "not refused"
 """Detail of a finding: the engine trains on where its documentation announces an error."""
 
+IN_SPEC = " in its spec"
+"""Says in a finding of a dtype that a DTensor only claims to have."""
+
 LONGEST_STATEMENT = 105
 """The most characters of a statement in a function of a script."""
 

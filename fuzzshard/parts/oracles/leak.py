@@ -16,9 +16,6 @@ from fuzzshard.parts import oracle
 Kind = Literal["survivor", "memory", "buffer", "reduction", "gather", "state", "hook", "layout"]
 """Details of findings, and ``device_memory``."""
 
-IN_SPEC = " in its spec"
-"""Says in a finding of a dtype that a DTensor only claims to have."""
-
 PARTIAL = "a sum over shards that was not all-reduced"
 NOTHING = "none"
 IDLE = "idle"
@@ -169,7 +166,7 @@ def _layout(scope: oracle.Scope) -> list[str]:
     if kind == "gradient":
         made = "grad = parameter.grad"
     known = "(t.dtype, t.device, t.shape, t.placements if isinstance(t, DTensor) else None)"
-    if IN_SPEC in scope.aim.observed + scope.aim.expected:
+    if oracle.IN_SPEC in scope.aim.observed + scope.aim.expected:
         known = "(t.dtype, t._spec.tensor_meta.dtype, t.device, t.shape, t.placements)"
     return [
         f"parameter = {scope.at(fqn)}",
