@@ -7,6 +7,7 @@ import ast
 import pytest
 import shotgun
 
+from fuzzshard.parts.oracle import Oracle
 from fuzzshard.parts.oracles import ORACLES
 
 NAMED = {file: shotgun.names(ast.parse(file.read_text())) for file in shotgun.sources()}
@@ -14,10 +15,9 @@ ROOMS = shotgun.rooms_of_oracles(NAMED)
 
 
 @pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle.name)
-def test_an_oracle_is_named_in_its_room_and_by_what_judges_it_on_ranks(oracle: object) -> None:
-    name = getattr(oracle, "name", "")
-    files = [file.relative_to(shotgun.ROOT).as_posix() for file in ROOMS[name]]
-    assert f"fuzzshard/parts/oracles/{name}.py" in files
+def test_an_oracle_is_named_in_its_room_and_by_what_judges_it_on_ranks(oracle: Oracle) -> None:
+    files = [file.relative_to(shotgun.ROOT).as_posix() for file in ROOMS[oracle.name]]
+    assert f"fuzzshard/parts/oracles/{oracle.name}.py" in files
     others = [file for file in files if not file.startswith("fuzzshard/parts/oracles/")]
     assert all(file.startswith(("fuzzshard/oracles/", "fuzzshard/training/")) for file in others)
     assert len(files) <= 2
