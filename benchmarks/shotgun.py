@@ -2,9 +2,10 @@
 touch.
 
 A file names a leaf or an op where it defines or imports its class, or has its tag as a string; an
-option where it reads, gives or lists the field; an oracle or an engine where its name is a string.
-An engine's own room and the one list of engines do not count, and neither does the string where it
-means an axis of a mesh, a layout of activations or a component of torch (:data:`OTHERWISE`).
+option where it reads, gives or lists the field; an oracle where it imports its module or its name
+is a string that means the oracle; an engine where its name is a string. An engine's own room and
+the one list of engines do not count, and neither does the string where it means an axis of a mesh,
+a layout of activations or a component of torch (:data:`OTHERWISE`).
 Counted are the modules of fuzzshard/ and strategies/, without those that are data: the rows of
 torch's own tests (upstream/) and the mends. A field whose name means other things too (join, kind,
 output) counts too high. Runs nothing, and reads the tree that it stands in.
@@ -27,7 +28,7 @@ from fuzzshard.case.options import DDP, FSDP1, Precision
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.parts.ops import OPS
-from fuzzshard.verdict import ORACLES
+from fuzzshard.parts.oracles import ORACLES
 
 ROOT = Path(__file__).parent.parent
 DATA = ("fuzzshard/upstream/", "fuzzshard/mends/")
@@ -37,6 +38,37 @@ WIDEST = 100
 OTHERWISE = frozenset(("shard", "tensor", "pp", "sequence", "DTensor"))
 """Beside one of these, "replicate" is an axis of a mesh or a layout of activations, and it and
 "fully_shard" are components of torch. As ``input`` or ``output`` it is a layout, too.
+"""
+
+MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "loss": {
+        "the field of a case": ("case/order", "report/show", "shrink/culprits"),
+        "a variable of programs": (
+            *("parts/ops/backward", "parts/ops/forward"),
+            *("reproducer/helpers", "reproducer/watch"),
+        ),
+        "a class of lines in a drawing": ("report/html/schedule",),
+    },
+    "output": {"a dtype of a policy": ("case/dtypes", "reproducer/options")},
+    "buffer": {"a dtype of a policy": ("reproducer/options",), "a leak": ("oracles/after_run",)},
+    "state_dict": {
+        "a way to save": (
+            *("engines/ddp", "engines/optimizer_state", "parts/op", "parts/ops/load_state"),
+            *("parts/ops/save_state", "reproducer/state_ops", "training/states"),
+        ),
+        "a method that no child can be called by": ("case/facts",),
+    },
+    "warning": {
+        "what a case expects": ("case/options", "reproducer/expected", "training/expectations"),
+        "the same, drawn": ("strategies/exec_order",),
+        "what a line begins with": ("bisect/environment",),
+    },
+    "communication": {"a choice of swarms": ("strategies/groups", "strategies/swarm")},
+    "collectives": {"an instrument": ("instruments/__init__",)},
+    "registration": {"an instrument": ("instruments/__init__",)},
+}
+"""What names of oracles mean as well, and the modules in which they mean that and no oracle. An
+import of the oracle's own module counts everywhere.
 """
 
 
@@ -55,6 +87,7 @@ def main() -> int:
     files = {file: file.read_text() for file in sources()}
     named = {file: names(ast.parse(text)) for file, text in files.items()}
     kinds = {kind: count(wanted, named) for kind, wanted in vocabulary().items()}
+    kinds["oracle"] = rooms_of_oracles(named)
     outside = {
         engine: len([file for file in where if not in_room(engine, file)])
         for engine, where in kinds.pop("engine").items()
@@ -123,7 +156,6 @@ def vocabulary() -> dict[str, dict[str, tuple[str, ...]]]:
         },
         "option": {field: (f".{field}", f"'{field}'") for field in fields},
         "op": {op.__name__: (op.__name__, f"'{op.__struct_config__.tag}'") for op in OPS},
-        "oracle": {oracle: (f"'{oracle}'",) for oracle in ORACLES},
         "engine": {engine: (f"'{engine}'",) for engine in ENGINES},
     }
 
@@ -164,6 +196,7 @@ def names(tree: ast.AST) -> frozenset[str]:
     for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(module=str(module)) if module.startswith("fuzzshard"):
+                found.add(module)
                 found |= {alias.name for alias in node.names}
             case ast.ClassDef(name=name):
                 found.add(name)
@@ -174,6 +207,22 @@ def names(tree: ast.AST) -> frozenset[str]:
             case ast.Constant(value=str(value)) if node not in elsewhere or value not in ENGINES:
                 found.add(f"'{value}'")
     return frozenset(found)
+
+
+def rooms_of_oracles(named: Mapping[Path, frozenset[str]]) -> dict[str, list[Path]]:
+    """The files that name each oracle, and not something else by the same word."""
+    found = {}
+    for oracle in ORACLES:
+        word, module = f"'{oracle.name}'", type(oracle).__module__
+        modules = {m for files in MEANS_ELSE.get(oracle.name, {}).values() for m in files}
+        means_else = {f"{m}.py" for m in modules} | {f"fuzzshard/{m}.py" for m in modules}
+        found[oracle.name] = [
+            file
+            for file, names in named.items()
+            if module in names
+            or (word in names and file.relative_to(ROOT).as_posix() not in means_else)
+        ]
+    return found
 
 
 def count(

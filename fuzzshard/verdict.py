@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
+
+from fuzzshard.parts import oracles
+from fuzzshard.parts.oracle import Oracle, TensorType
 
 
 class Status(enum.StrEnum):
@@ -30,68 +34,19 @@ class Status(enum.StrEnum):
         return self in (Status.DIVERGENCE, Status.CRASH, Status.HANG)
 
 
-MISSING = "missing"
-UNEXPECTED = "unexpected"
-"""Details of a finding: the engine has no tensor where the reference has one, or the other way
-round.
-"""
+class Note(NamedTuple):
+    """Why an engine was not judged, or not to the end; its text stands in verdicts."""
 
-NOT_REFUSED = "not refused"
-"""Detail of a finding: the engine trains on where its documentation announces an error."""
+    kind: Literal["refused", "not applicable", "raised as expected"]
+    reason: str
 
-
-NOT_APPLICABLE = "not applicable"
-"""What the note of an engine begins with that was not run: its documentation excludes the case."""
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.reason}"
 
 
-IN_SPEC = " in its spec"
-"""Says in a finding of a dtype that a DTensor only claims to have."""
-
-
-TENSOR_ORACLES = (
-    "output",
-    "loss",
-    "input_gradient",
-    "gradient",
-    "local_gradient",
-    "unreduced_gradient",
-    "resume",
-    "parameter",
-    "state_dict",
-    "registered_parameter",
-    "buffer",
-)
-"""Those that compare a tensor of an engine with the reference's."""
-
-ORACLES = (
-    "exception",
-    "exit",
-    "deadline",
-    "expectation",
-    *TENSOR_ORACLES,
-    "registration",
-    "warning",
-    "communication",
-    "hooks",
-    "leak",
-    "collectives",
-    "replicas",
-)
-"""Every oracle, the one nearest to the cause first: it is primary when several rules break at one
-op.
-"""
-
-
-INTERNAL_ORACLES = ("unreduced_gradient", "communication", "hooks")
-INTERNAL_LEAKS = ("reduction", "gather", "state")
-"""What only an instrument sees: what torch holds under private names, which hooks ran, what was
-sent.
-
-Whoever trains sees values and their layouts, what is registered, errors, memory that stays
-allocated, models that outlive their last reference, hooks that add up in public registries. Ranks
-that disagree about their collectives are no internal matter: some of them wait for ever, or reduce
-what does not belong together.
-"""
+def is_excluded(note: str) -> bool:
+    """Whether it is the text of a :class:`Note` on a case that a documentation excludes."""
+    return note.startswith("not applicable: ")
 
 
 class Finding(
@@ -99,10 +54,10 @@ class Finding(
 ):
     """One broken rule.
 
-    ``oracle`` names the rule, one of :data:`ORACLES`. ``engine`` is the culprit by vote. ``op`` is
-    the index into the schedule (-1: none) and ``name`` the FQN or output that differs. ``error``
-    and ``bound`` are absolute, in the tensor's unit; a bound of 0 means bitwise equality was
-    required. ``detail`` tells kinds of one oracle's findings apart.
+    ``oracle`` names the rule, one of :data:`fuzzshard.parts.oracles.ORACLES`. ``engine`` is the
+    culprit by vote. ``op`` is the index into the schedule (-1: none), ``name`` the FQN or output
+    that differs. ``error`` and ``bound`` are absolute, in the tensor's unit; a bound of 0 means
+    bitwise equality was required. ``detail`` tells kinds of one oracle's findings apart.
     """
 
     oracle: str
@@ -118,11 +73,25 @@ class Finding(
     detail: str = ""
 
     @property
+    def rule(self) -> Oracle:
+        """The oracle."""
+        return oracles.named(self.oracle)
+
+    @property
     def internal(self) -> bool:
-        """Whether only an instrument can see it."""
-        return self.oracle in INTERNAL_ORACLES or (
-            self.oracle == "leak" and self.detail in INTERNAL_LEAKS
-        )
+        """Whether only an instrument can see it: what torch holds under private names, which hooks
+        ran, what was sent.
+
+        Whoever trains sees values and their layouts, what is registered, errors. Ranks that
+        disagree about their collectives are no internal matter: some of them wait for ever, or
+        reduce what does not belong together.
+        """
+        return self.rule.internal(self.detail)
+
+    @property
+    def type_due(self) -> TensorType | None:
+        """What the tensor should be, where it is one and its values are not what is wrong."""
+        return TensorType.read(self.expected)
 
 
 def is_internal(findings: Sequence[Finding]) -> bool:
@@ -151,22 +120,7 @@ def signature_of(findings: Sequence[Finding]) -> str:
     if not findings:
         return ""
     first = findings[0]
-    match first.oracle:
-        case "deadline":
-            return f"desync/{first.engine}"
-        case "exit" | "exception" if first.detail in ("desync", "SIGABRT"):
-            return f"desync/{first.engine}"
-        case "exit":
-            return f"death/{first.engine}/{first.detail}"
-        case "exception":
-            return f"crash/{first.engine}/{first.detail}"
-        case _:
-            told_apart = first.oracle in ("expectation", "leak") or first.detail in (
-                MISSING,
-                UNEXPECTED,
-            )
-            kind = f"/{first.detail}" if first.detail and told_apart else ""
-            return f"divergence/{first.engine}/{first.oracle}{kind}"
+    return first.rule.signature(first.engine, first.detail)
 
 
 class Verdict(

@@ -11,7 +11,8 @@ from typing import Protocol
 from fuzzshard.campaign.judge import Runner, judge, judge_clearly, same_finding
 from fuzzshard.case.case import Case
 from fuzzshard.mending.mend import find_mend
-from fuzzshard.verdict import NOT_REFUSED, Status, Verdict
+from fuzzshard.parts.oracle import NOT_REFUSED
+from fuzzshard.verdict import Status, Verdict
 
 
 class MendableWorld(Runner, Protocol):

@@ -23,7 +23,7 @@ from fuzzshard.errors import (
 )
 from fuzzshard.instruments import INSTRUMENTS, OFF, off_readings
 from fuzzshard.mending.mend import own_mends
-from fuzzshard.verdict import NOT_APPLICABLE, Status, Verdict
+from fuzzshard.verdict import Status, Verdict, is_excluded
 
 LARGEST_CPU_WORLD = 8
 """A CPU rank is only a process; still, no file decides that this machine starts a thousand of
@@ -195,7 +195,7 @@ def _not_judged(entry: CorpusEntry, verdict: Verdict, info: Mapping[str, str]) -
         return ""
     engine = entry.findings[0].engine
     note = verdict.notes.get(engine, "")
-    if note.startswith(NOT_APPLICABLE):
+    if is_excluded(note):
         return f"{engine} is {note}"
     off = [i for i in INSTRUMENTS if i.name in off_readings(info.get(OFF, ""))]
     blind = {i.name for finding in entry.findings for i in off if i.makes(finding)}

@@ -11,7 +11,8 @@ from fuzzshard.corpus.entry import CONTRACT, CorpusEntry
 from fuzzshard.drafts.evidence import Evidence
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.parts.engines import ENGINES
-from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED, cut
+from fuzzshard.verdict import Finding, Status
 
 _TELLING = (
     *(
@@ -69,8 +70,8 @@ def title(entry: CorpusEntry, cause: Collection[str]) -> str:
     """What goes wrong, and under which condition; what is known of the cause says it better."""
     first = entry.findings[0]
     if (mend := own_mends().get(entry.cause)) is not None:
-        return _cut(f"[{_tag(mend.component)}] {mend.title}", _TITLE_LENGTH)
-    text = _cut(f"[{_tag(first.engine)}] {_headline(entry, first)}", _TITLE_LENGTH)
+        return cut(f"[{_tag(mend.component)}] {mend.title}", _TITLE_LENGTH)
+    text = cut(f"[{_tag(first.engine)}] {_headline(entry, first)}", _TITLE_LENGTH)
     told = ""
     for each in conditions(entry, cause):
         longer = f"{told}, {each}" if told else each
@@ -81,63 +82,7 @@ def title(entry: CorpusEntry, cause: Collection[str]) -> str:
 
 
 def _headline(entry: CorpusEntry, first: Finding) -> str:
-    one_line = " ".join(first.observed.split())
-    match first.oracle:
-        case "exception":
-            return one_line
-        case "exit":
-            return (
-                f"ranks die: {one_line}"
-                if entry.status is Status.CRASH
-                else f"ranks hang: {one_line}"
-            )
-        case "deadline":
-            return "ranks wait for each other for ever"
-        case "warning" | "expectation":
-            return one_line
-        case "communication":
-            return f"{first.name} are {one_line} where {first.expected} are due"
-        case "hooks":
-            return "post-backward hooks do not run within the backward"
-        case "leak":
-            return f"{first.name}: {one_line}; {first.expected} is due"
-        case "collectives":
-            return "ranks do not issue the same collectives"
-        case "replicas":
-            return "replicas drift apart"
-        case "registration":
-            return (
-                f"registered parameter is a {_kind(first.observed)}, not a {_kind(first.expected)}"
-            )
-    what = _WHAT.get(first.oracle, first.oracle)
-    if first.detail == MISSING:
-        return f"{what} is None where plain training has one"
-    if first.detail == UNEXPECTED:
-        return f"{what} is there where plain training has none"
-    if first.expected.startswith("a tensor of shape"):
-        return f"{what} has the wrong shape or dtype"
-    return f"{what} is silently wrong"
-
-
-_WHAT = {
-    "output": "output",
-    "loss": "loss",
-    "input_gradient": "gradient of an input",
-    "gradient": "gradient of a parameter",
-    "local_gradient": "gradient that is accumulated without synchronisation",
-    "resume": "saved and loaded state",
-    "parameter": "parameter after the optimizer step",
-    "state_dict": "state dict",
-    "registered_parameter": "parameter after forward",
-    "buffer": "buffer",
-}
-
-
-_UNSHARDED = ("Tensor", "DTensor")
-
-
-def _kind(text: str) -> str:
-    return text.partition("[")[0]
+    return first.rule.headline(first, ends="die" if entry.status is Status.CRASH else "hang")
 
 
 def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
@@ -147,31 +92,15 @@ def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
         " ".join(text.split()).rstrip(".") for text in (first.observed, first.expected)
     )
     who = f"Training with {engine_name(first.engine)} on {_ranks(entry)}"
-    what = {
-        "exception": f"{who} raises `{_cut(observed, 400)}`.",
-        "exit": f"{who} loses a rank: {observed}.",
-        "deadline": f"{who} hangs: {observed}.",
-    }.get(first.oracle, f"{who}: the {_headline(entry, first)}{_where(entry, first)}.")
+    sentence = first.rule.sentence.format(who=who, observed=observed, brief=cut(observed, 400))
+    what = sentence or f"{who}: the {_headline(entry, first)}{_where(entry, first)}."
     presence = first.detail in (MISSING, UNEXPECTED)
-    if (
-        first.error is None
-        and not presence
-        and first.oracle not in ("exception", "exit", "deadline")
-    ):
-        what += f" Expected: `{_cut(expected, 300)}`; observed: `{_cut(observed, 300)}`."
-    if (
-        first.oracle == "registration"
-        and (_kind(first.observed), _kind(first.expected)) == _UNSHARDED
-    ):
-        what += (
-            " What stays unsharded takes memory, and a forward that finds it so does not see "
-            "a step."
-        )
+    if first.error is None and not presence and not sentence:
+        what += f" Expected: `{cut(expected, 300)}`; observed: `{cut(observed, 300)}`."
+    what += first.rule.consequence(first)
     loud = entry.status in (Status.CRASH, Status.HANG)
     silent = (
-        ""
-        if loud or first.oracle == "warning"
-        else " Nothing is raised, so training goes on with it."
+        "" if loud or first.rule.is_said else " Nothing is raised, so training goes on with it."
     )
     told = [] if entry.cause in own_mends() else conditions(entry, cause)
     together = (
@@ -229,27 +158,9 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
     reference = (
         "the plain module on every rank, with its gradients averaged by an explicit all-reduce"
     )
-    match first.oracle:
-        case "exception" | "exit" | "deadline":
-            return (
-                f"{reference}, runs the same schedule to its end, and no documented refusal is "
-                "in its way."
-            )
-        case "registration":
-            return (
-                "which class of parameter, placement and mesh is registered after each op follows "
-                "from the "
-                "docstrings of `fully_shard`, `reshard` and `set_reshard_after_backward`."
-            )
-        case "communication" | "hooks":
-            return (
-                "collectives and hooks of each op follow from the documented policies of "
-                "wrapped modules."
-            )
-        case "collectives" | "replicas":
-            return "ranks are compared with each other, so no reference is needed."
-        case "warning" | "expectation":
-            return f"the documentation demands {' '.join(first.expected.split()).rstrip('.')}."
+    expected = " ".join(first.expected.split()).rstrip(".")
+    if basis := first.rule.basis:
+        return basis.format(truth=reference, expected=expected)
     if first.rung == "relation":
         return (
             f"it is compared with itself, with `{entry.case.relation}` otherwise, which must "
@@ -268,7 +179,3 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
             "equal."
         )
     return f"it is compared with {reference}; {why}"
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 4].rstrip() + " ..."

@@ -200,12 +200,12 @@ class Engine(abc.ABC):
         return None
 
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
-        """What ``.grad`` of the trained parameters holds, by the oracle that judges it.
+        """What ``.grad`` of the trained parameters holds, by how far it is reduced.
 
-        ``gradient`` is reduced over the mesh, ``local_gradient`` also has this rank's unreduced
+        ``reduced`` is, over the mesh, ``local`` also has this rank's unreduced
         part in it.
         """
-        return {"gradient": {fqn: parameter.grad for fqn, parameter in self.trained.items()}}
+        return {"reduced": {fqn: parameter.grad for fqn, parameter in self.trained.items()}}
 
     def unreduced_gradients(self) -> dict[str, torch.Tensor | None]:
         """What a rank keeps of sharded parameters' gradients to reduce later, where that can be

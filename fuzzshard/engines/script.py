@@ -65,13 +65,6 @@ class Script:
         """Returns the whole of a parameter of which a rank has a part, or of its gradient."""
         raise NotImplementedError
 
-    def whole(self, case: Case, called: str, oracle: str) -> str:
-        """The expression for the whole of all of them, by name.
-
-        Raises :class:`UsageError` where there is no way to gather that.
-        """
-        raise NotImplementedError
-
 
 @functools.cache
 def script_of(engine: str) -> Script:

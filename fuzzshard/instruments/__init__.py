@@ -27,21 +27,20 @@ read.
 class Instrument(NamedTuple):
     """One way to see within the engines that it is ``of``.
 
-    ``rules`` are the oracles whose findings it makes, as (oracle, details); no details are all of
-    them. ``unseen`` says what nobody sees without it.
+    It makes the findings that say so (``sees``, by
+    :meth:`fuzzshard.parts.oracle.Oracle.instrument`). ``unseen`` says what nobody sees without it.
     """
 
     name: str
     of: Callable[[EngineSpec], bool]
-    rules: tuple[tuple[str, tuple[str, ...]], ...]
     unseen: str
+    sees: str = ""
 
     def makes(self, finding: Finding) -> bool:
         """Return whether ``finding`` rests on this instrument."""
-        return (not finding.engine or self.of(spec_of(finding.engine))) and any(
-            finding.oracle == oracle and (not details or finding.detail in details)
-            for oracle, details in self.rules
-        )
+        if finding.rule.instrument(finding.detail) != (self.sees or self.name):
+            return False
+        return not finding.engine or self.of(spec_of(finding.engine))
 
 
 def _groups(spec: EngineSpec) -> bool:
@@ -55,49 +54,43 @@ def _units(spec: EngineSpec) -> bool:
 UNREDUCED = Instrument(
     "unreduced gradients",
     _groups,
-    (("unreduced_gradient", ()),),
     "wrong values of fully_shard's gradients while they wait for their reduction",
 )
 GROUP_STATES = Instrument(
     "group states",
     _groups,
-    (("leak", ("reduction", "gather", "state")),),
     "collectives and states that a run of fully_shard leaves behind",
 )
 UNSHARDED_MEMORY = Instrument(
     "unsharded memory",
     _groups,
-    (("leak", ("memory", "buffer")),),
     "unsharded parameters and buffers that fully_shard does not free",
 )
 POST_BACKWARDS = Instrument(
     "post-backwards of fully_shard",
     _groups,
-    (("hooks", ()),),
     "groups of fully_shard that reshard and reduce later than they could",
+    sees="post-backwards",
 )
 FSDP1_POST_BACKWARDS = Instrument(
     "post-backwards of FSDP1",
     _units,
-    (("hooks", ()),),
     "units of FSDP1 that reshard later than they could",
+    sees="post-backwards",
 )
 COLLECTIVES = Instrument(
     "collectives",
     _groups,
-    (("communication", ()), ("collectives", ())),
     "collectives of fully_shard in a wrong number, size or dtype",
 )
 REGISTRATION = Instrument(
     "registration",
     _groups,
-    (("registration", ()),),
     "parameters that fully_shard registers otherwise than documented",
 )
 FLAT_PARAMETERS = Instrument(
     "flat parameters",
     _units,
-    (),
     "all of FSDP1, which is not judged",
 )
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence, Set
-from typing import Literal, NamedTuple
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import is_kept
@@ -25,21 +24,13 @@ from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.group_model import Ahead, Group, Phase
-from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.oracles.registration import SHARDED, RegistrationModel
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.oracles.leak import IDLE, NOTHING, PARTIAL, Leak, Left
 from fuzzshard.training.remains import Remains
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
-
-
-class Leak(NamedTuple):
-    """One thing that is left: its kind, its name, what is there, and what should be."""
-
-    kind: Literal["survivor", "memory", "buffer", "reduction", "gather", "state", "hook", "layout"]
-    name: str
-    observed: str
-    expected: str
 
 
 def leak_findings(
@@ -60,7 +51,7 @@ def leak_findings(
     ]
     return [
         Finding(
-            oracle="leak",
+            oracle=Leak.name,
             engine=engine,
             observed=leak.observed,
             expected=leak.expected,
@@ -83,7 +74,7 @@ def memory_findings(case: Case, engine: str, after: Sequence[int], rank: int) ->
     observed = f"{grown.pop()} bytes more after every run"
     return [
         Finding(
-            oracle="leak",
+            oracle=Leak.name,
             engine=engine,
             observed=observed,
             expected="as many as after the run before",
@@ -95,7 +86,7 @@ def memory_findings(case: Case, engine: str, after: Sequence[int], rank: int) ->
     ]
 
 
-def _outliving(trace: Trace) -> Iterator[Leak]:
+def _outliving(trace: Trace) -> Iterator[Left]:
     """What is still there when the engine is not: something refers to it for ever."""
     if trace.survivors:
         kept = (
@@ -103,19 +94,19 @@ def _outliving(trace: Trace) -> Iterator[Leak]:
             if trace.survivors[3:]
             else ", ".join(trace.survivors)
         )
-        yield Leak(
+        yield Left(
             "survivor", "the model", f"{kept} outlive it", "freed with the last reference to it"
         )
 
 
-def _of_any_engine(remains: Remains) -> Iterator[Leak]:
+def _of_any_engine(remains: Remains) -> Iterator[Left]:
     for name, (before, after) in remains.hooks.items():
-        yield Leak("hook", name, f"{after} after the run", f"{before}, as before it")
+        yield Left("hook", name, f"{after} after the run", f"{before}, as before it")
     for name, (state, parameter) in remains.states.items():
-        yield Leak("layout", name, str(state), f"{parameter}, as its parameter")
+        yield Left("layout", name, str(state), f"{parameter}, as its parameter")
 
 
-def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterator[Leak]:
+def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterator[Left]:
     """What ``fully_shard`` holds; other engines show nothing of the kind."""
     if not remains.groups:
         return
@@ -129,7 +120,7 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
     flags = flags_set(case)
     states = remains.groups.values()
     if all(held.idle for held in states) and any(held.keeps_buffer for held in states):
-        yield Leak(
+        yield Left(
             "buffer",
             "the last all-gather",
             "its output, which was copied out",
@@ -146,44 +137,49 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
             yield from _hooks(held, group)
 
 
-def _unsharded(held: GroupState) -> Iterator[Leak]:
+def _unsharded(held: GroupState) -> Iterator[Left]:
     for fqn, elements in held.unsharded.items():
         if elements:
-            yield Leak("memory", f"unsharded {fqn}", f"memory of {elements} elements", "freed")
+            yield Left("memory", f"unsharded {fqn}", f"memory of {elements} elements", "freed")
 
 
-def _lost(held: GroupState) -> Iterator[Leak]:
+def _lost(held: GroupState) -> Iterator[Left]:
     """ "Keeping the storage preserves its data pointers" (``set_keep_unsharded_storage``)."""
     for fqn, elements in held.unsharded.items():
         if not elements:
-            yield Leak("memory", f"unsharded {fqn}", "no memory", "kept")
+            yield Left("memory", f"unsharded {fqn}", "no memory", "kept")
 
 
-def _communication(held: GroupState, group: Group, flags: Set[str]) -> Iterator[Leak]:
+def _communication(held: GroupState, group: Group, flags: Set[str]) -> Iterator[Left]:
     name = _name(group)
     if held.reduces and "is_last_backward" not in flags:
         expected = "freed at the end of the last backward"
-        yield Leak("reduction", f"reduction of {name}", "its input or event", expected)
+        yield Left("reduction", f"reduction of {name}", "its input or event", expected)
     if held.partial and "requires_all_reduce" not in flags:
-        yield Leak(
+        yield Left(
             "reduction",
             f"reduction of {name}",
-            "a sum over shards that was not all-reduced",
-            "none",
+            PARTIAL,
+            NOTHING,
         )
 
 
-def _hooks(held: GroupState, group: Group) -> Iterator[Leak]:
+def _hooks(held: GroupState, group: Group) -> Iterator[Left]:
     """What the model of the hooks knows; it has to follow every one of them for that."""
     name = _name(group)
     ahead = group.ahead is Ahead.ISSUED
     if held.gathers != ahead:
-        words = {True: "issued and never used", False: "none"}
-        yield Leak("gather", f"all-gather of {name}", words[held.gathers], words[ahead])
+        words = {True: "issued and never used", False: NOTHING}
+        yield Left("gather", f"all-gather of {name}", words[held.gathers], words[ahead])
     if held.idle != (group.phase is Phase.IDLE):
-        observed = "idle" if held.idle else "within a forward or backward"
-        yield Leak("state", f"state of {name}", observed, group.phase.value)
+        observed = IDLE if held.idle else "within a forward or backward"
+        yield Left("state", f"state of {name}", observed, group.phase.value)
 
 
 def _name(group: Group) -> str:
     return ", ".join(module or "the root" for module in group.spec.modules)
+
+
+def judge(run: Run) -> list[Finding]:
+    """The findings in one run."""
+    return leak_findings(run.case, run.engine, run.trace, run.reference, run.mesh.global_rank)

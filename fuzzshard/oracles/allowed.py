@@ -38,34 +38,29 @@ def _zeros_for_none(difference: Difference) -> bool:
 
 
 def _zero_input_gradient(case: Case, difference: Difference) -> bool:
-    return difference.key.oracle == "input_gradient" and _zeros_for_none(difference)
+    return difference.key.rule.gradient == "input" and _zeros_for_none(difference)
 
 
 def _initialised_state(case: Case, difference: Difference) -> bool:
-    return difference.key.oracle == "resume" and _zeros_for_none(difference)
+    return difference.key.rule.is_state and _zeros_for_none(difference)
 
 
 def _recomputed_in_a_graph(case: Case, difference: Difference) -> bool:
-    return case.compile in TRACED_BACKWARD and _recomputed_statistics(
-        case, difference, "buffer", "state_dict"
-    )
-
-
-def _recomputed_statistics(case: Case, difference: Difference, *holders: str) -> bool:
-    """Those of batch norms in checkpoints, in ``holders``, and what an evaluation computes from
-    them.
+    """Statistics of batch norms in checkpoints, and what an evaluation computes from them.
 
     From a backward through an evaluation on, that is everything.
     """
+    if case.compile not in TRACED_BACKWARD:
+        return False
     key = difference.key
     if not any(has_batch_norm(case, checkpoint.module) for checkpoint in case.checkpoints):
         return False
     if key.op >= _trained_by_evaluation(case):
         return True
-    if key.oracle in holders:
+    if key.rule.holds_buffers:
         recomputed = {p for c in case.checkpoints for p in modules_below(case.model, c.module)}
         return key.name.rpartition(".")[0] in recomputed
-    return key.oracle in ("output", "loss") and key.op in _evaluates(case)
+    return key.rule.of_forward and key.op in _evaluates(case)
 
 
 @functools.lru_cache(maxsize=64)  # asked for every tensor that differs
@@ -86,7 +81,7 @@ def _zeros_in_a_flat_gradient(case: Case, difference: Difference) -> bool:
     owners = parameter_units(case)
     unit = owners.get(difference.key.name)
     return (
-        difference.key.oracle in ("gradient", "local_gradient")
+        difference.key.rule.gradient in ("reduced", "local")
         and _zeros_for_none(difference)
         and list(owners.values()).count(unit or frozenset()) > 1
     )

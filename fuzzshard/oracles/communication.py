@@ -10,14 +10,23 @@ where that guess is wrong there may be more all-gathers than needed, so their nu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import ops_that_run
 from fuzzshard.oracles.fully_shard_model import followed
 from fuzzshard.oracles.group_model import Issued
-from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.oracles.judge import MOST_FINDINGS, Run
+from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.oracles.communication import (
+    ENTRY_POINTS,
+    GATHERS,
+    Communication,
+    Dtypes,
+    Number,
+    of_sizes,
+)
 from fuzzshard.training.collectives import Collective
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
@@ -72,7 +81,7 @@ def communication_findings(case: Case, trace: Trace, rank: int) -> list[Finding]
     expected = expected_communication(case, rank)
     found = [
         Finding(
-            oracle="communication",
+            oracle=Communication.name,
             engine=trace.engine,
             observed=observed,
             expected=wanted,
@@ -94,19 +103,14 @@ def _disagreements(expected: Expected, seen: list[Collective]) -> Iterator[tuple
         expected.gathers is not None
         and not expected.gathers[0] <= len(gathers) <= expected.gathers[1]
     ):
-        fewest, most = expected.gathers
-        yield (
-            "all-gathers",
-            str(len(gathers)),
-            str(fewest) if fewest == most else f"{fewest} to {most}",
-        )
+        yield GATHERS, str(len(gathers)), str(Number(*expected.gathers))
     elif (
         expected.gathers is not None
         and None not in expected.gathered
         and set(gathers) - expected.gathered
     ):
-        yield "all-gathers", _sizes(gathers), _sizes(expected.gathered)
-    for kind, name in zip(REDUCTIONS, ("reduce-scatters", "all-reduces"), strict=True):
+        yield GATHERS, str(of_sizes(gathers)), str(of_sizes(expected.gathered))
+    for kind, name in zip(REDUCTIONS, (n for n in ENTRY_POINTS if n != GATHERS), strict=True):
         observed = [c for c in seen if c.kind == kind]
         wanted = [i for i in expected.reductions if i.kind == kind]
         if len(observed) != len(wanted):
@@ -116,15 +120,15 @@ def _disagreements(expected: Expected, seen: list[Collective]) -> Iterator[tuple
         if all(i.size is not None for i in wanted) and Counter(sizes) != Counter(
             i.size for i in wanted
         ):
-            yield name, _sizes(sizes), _sizes(i.size for i in wanted)
+            yield name, str(of_sizes(sizes)), str(of_sizes(i.size for i in wanted))
         dtypes = {c.dtype for c in observed}
         if dtypes != {i.dtype for i in wanted}:
-            yield (
-                name,
-                " and ".join(sorted(dtypes)),
-                " and ".join(sorted({str(i.dtype) for i in wanted})),
-            )
+            due = Dtypes(tuple(sorted({str(i.dtype) for i in wanted})))
+            yield name, str(Dtypes(tuple(sorted(dtypes)))), str(due)
 
 
-def _sizes(sizes: Iterable[int | None]) -> str:
-    return f"of {', '.join(map(str, sorted(s for s in sizes if s is not None)))} elements"
+def judge(run: Run) -> list[Finding]:
+    """The findings in one run."""
+    if not spec_of(run.engine).applies_groups:
+        return []
+    return communication_findings(run.case, run.trace, run.mesh.global_rank)

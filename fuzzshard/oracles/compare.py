@@ -7,7 +7,6 @@ import dataclasses
 import torch
 
 from fuzzshard.training.trace import Key, Pieces, Trace, cut
-from fuzzshard.verdict import ORACLES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +35,8 @@ class Difference:
 
 
 def rank_of(key: Key) -> tuple[int, int, str]:
-    """Sorts keys by first appearance: op, then :data:`ORACLES`, then name."""
-    return key.op, ORACLES.index(key.oracle), key.name
+    """Sorts keys by first appearance: op, then by the oracles, then name."""
+    return key.op, key.rule.place, key.name
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -70,14 +69,7 @@ def agree(
 
 
 def differences(reference: Trace, observed: Trace) -> list[Difference]:
-    """All differences in order. What ``observed`` did not record, its engine does not promise.
-
-    The reference registers parameters in the dtype they are trained in. An engine may register
-    them in the dtype that a forward computes in: which one it is,
-    :mod:`fuzzshard.oracles.registration` judges. What a rank has not reduced yet may have a wider
-    dtype than its backward gave it: where FSDP1 does not shard, it adds up in the flat gradient
-    that was reduced before.
-    """
+    """All differences in order. What ``observed`` did not record, its engine does not promise."""
     found = []
     for key, truth in reference.tensors.items():
         got = observed.tensors.get(key)
@@ -88,10 +80,11 @@ def differences(reference: Trace, observed: Trace) -> list[Difference]:
                 found.append(Difference(key, got.tensor, truth.tensor, got.pieces))
             continue
         expected = cut(truth.tensor, got.pieces)
-        if key.oracle == "registered_parameter":
-            expected = expected.to(got.tensor.dtype)
-        elif key.oracle == "local_gradient":
-            expected = expected.to(torch.promote_types(expected.dtype, got.tensor.dtype))
+        match key.rule.dtype:
+            case "observed":
+                expected = expected.to(got.tensor.dtype)
+            case "wider":
+                expected = expected.to(torch.promote_types(expected.dtype, got.tensor.dtype))
         if not same_bits(got.tensor, expected):
             found.append(Difference(key, got.tensor, expected, got.pieces))
     return sorted(found, key=lambda d: rank_of(d.key))

@@ -20,7 +20,9 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.schedule_state import follow, ops_that_run
 from fuzzshard.case.units import parameter_units, units
 from fuzzshard.oracles.fully_shard_model import followed
-from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.oracles.judge import MOST_FINDINGS, Run
+from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.oracles.hooks import Hooks, InBackward
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
@@ -40,17 +42,16 @@ def fully_shard_hook_findings(case: Case, trace: Trace, rank: int) -> list[Findi
             wanted, timely = prediction.in_backward.get(group.index, 0), seen[op, number, False]
             if timely != wanted:
                 late = seen[op, number, True]
-                observed = f"{timely} in backward" + (f", {late} at its end" if late else "")
+                observed = f"{InBackward(timely)}" + (f", {late} at its end" if late else "")
                 name = ", ".join(m or "the root" for m in group.spec.modules)
-                found.append(
-                    _finding(trace.engine, op, rank, name, observed, f"{wanted} in backward")
-                )
+                due = str(InBackward(wanted))
+                found.append(_finding(trace.engine, op, rank, name, observed, due))
     return found[:MOST_FINDINGS]
 
 
 def _finding(engine: str, op: int, rank: int, name: str, observed: str, expected: str) -> Finding:
     return Finding(
-        oracle="hooks",
+        oracle=Hooks.name,
         engine=engine,
         observed=observed,
         expected=expected,
@@ -69,8 +70,7 @@ def fsdp1_hook_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
             op,
             rank,
             "",
-            f"{seen[op]} units in backward",
-            f"{wanted} units in backward",
+            *(str(InBackward(n, of_units=True)) for n in (seen[op], wanted)),
         )
         for op, wanted in resharded_units(case, rank)
         if wanted is not None and op in ops_that_run(case, trace.engine) and seen[op] != wanted
@@ -144,3 +144,13 @@ class _Calls:
             else:
                 count += not used.isdisjoint(fqns)
         return count
+
+
+def judge(run: Run) -> list[Finding]:
+    """The findings in one run."""
+    spec, findings = spec_of(run.engine), list[Finding]()
+    if spec.applies_groups:
+        findings += fully_shard_hook_findings(run.case, run.trace, run.mesh.global_rank)
+    if spec.has_units:
+        findings += fsdp1_hook_findings(run.case, run.trace, run.mesh.global_rank)
+    return findings

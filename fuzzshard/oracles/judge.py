@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import first
+from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.oracles.bound import Bound, distance, largest_distance
 from fuzzshard.oracles.compare import Difference, agree
 from fuzzshard.parts.engines import REFERENCE, spec_of
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorType
 from fuzzshard.training.trace import Trace
-from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, is_internal
+from fuzzshard.verdict import Finding, is_internal
 
 MOST_FINDINGS = 12
 """Findings kept per engine and rank: the first ones say where it began."""
+
+
+class Run(NamedTuple):
+    """The run of one engine on one rank, and that of the reference."""
+
+    case: Case
+    engine: str
+    trace: Trace
+    reference: Trace
+    mesh: RankMesh
 
 
 def tensor_findings(
@@ -78,10 +91,10 @@ def describe(tensor: torch.Tensor | None, difference: Difference) -> str:
     if tensor is None:
         return "None"
     if observed is None or expected is None:
-        return f"a tensor of shape {list(tensor.shape)}, {tensor.dtype}"
+        return str(TensorType(tuple(tensor.shape), str(tensor.dtype)))
     if not difference.comparable:
-        place = f", on {tensor.device}" if observed.device != expected.device else ""
-        return f"a tensor of shape {list(tensor.shape)}, {tensor.dtype}{place}"
+        place = str(tensor.device) if observed.device != expected.device else ""
+        return str(TensorType(tuple(tensor.shape), str(tensor.dtype), place))
     error = distance(observed, expected)
     index = torch.unravel_index(error.argmax(), error.shape)
     where = [int(i) for i in index]

@@ -33,7 +33,7 @@ def first_overflow(case: Case, found: Sequence[Difference]) -> int:
 
 
 def _overflowed(difference: Difference, *, on_both_sides: bool) -> bool:
-    if difference.key.oracle != "gradient" or (both := difference.both) is None:
+    if difference.key.rule.gradient != "reduced" or (both := difference.both) is None:
         return False
     observed, expected = both
     lost = ~(observed.isfinite() & expected.isfinite())

@@ -22,8 +22,10 @@ from fuzzshard.case.groups import groups_within, modules_named
 from fuzzshard.case.placements import shard_dim
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.case.tensor_parallel import tensor_dims
-from fuzzshard.oracles.judge import MOST_FINDINGS
+from fuzzshard.oracles.judge import MOST_FINDINGS, Run
+from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Below, Call
+from fuzzshard.parts.oracles.registration import Registered
 from fuzzshard.training.trace import Key, Registration, Trace
 from fuzzshard.verdict import Finding
 
@@ -177,12 +179,12 @@ def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
         if index >= 0:
             model.advance(skipped=index in trace.skipped)
         for fqn in model.facts.parameters:
-            observed = trace.registrations.get(Key(index, "registration", fqn))
+            observed = trace.registrations.get(Key(index, Registered.name, fqn))
             expected = model.expected(fqn)
             if observed is not None and expected is not None and observed != expected:
                 found.append(
                     Finding(
-                        oracle="registration",
+                        oracle=Registered.name,
                         engine=trace.engine,
                         observed=str(observed),
                         expected=str(expected),
@@ -192,3 +194,10 @@ def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
                     )
                 )
     return found[:MOST_FINDINGS]
+
+
+def judge(run: Run) -> list[Finding]:
+    """The findings in one run."""
+    if not spec_of(run.engine).applies_groups:
+        return []
+    return registration_findings(run.case, run.trace, run.mesh.rank)

@@ -18,9 +18,6 @@ from fuzzshard.oracles.judge import tensor_findings
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
-COMPARED = ("output", "loss", "input_gradient", "gradient", "parameter")
-"""What a relation is about; how parameters are registered in between may well differ."""
-
 
 def regroups_sums(case: Case) -> bool:
     """Whether the two runs may round otherwise, and are to be compared in float64 where they do.
@@ -41,7 +38,7 @@ def relation_findings(
     """
     found = []
     for key, observation in trace.tensors.items():
-        if key.oracle not in COMPARED or key not in other.tensors:
+        if not key.rule.in_relations or key not in other.tensors:
             continue
         observed, expected = observation.tensor, other.tensors[key].tensor
         if observed is None or expected is None:

@@ -7,6 +7,7 @@ import torch
 from fuzzshard.case.case import Case
 from fuzzshard.oracles.compare import same_bits
 from fuzzshard.parts.engines import REFERENCE
+from fuzzshard.parts.oracles.resume import Resume
 from fuzzshard.training.trace import Trace
 from fuzzshard.verdict import Finding
 
@@ -15,21 +16,21 @@ def uncorrupted(case: Case, reference: Trace, rank: int) -> list[Finding]:
     """Corruptions after which the reference still had every saved parameter: loading would prove
     nothing.
 
-    Engines are held to the parameters that the reference has then, by the oracle ``resume``.
+    Engines are held to the parameters that the reference has then.
     """
     found = []
     saved: dict[str, torch.Tensor] = {}
     for index, op in enumerate(case.schedule):
         if op.via:
-            saved = _parameters(reference, index, "parameter")
+            saved = _parameters(reference, index, saved=True)
         elif op.corrupts:
-            corrupted = _parameters(reference, index, "resume")
+            corrupted = _parameters(reference, index, saved=False)
             if corrupted and all(
                 same_bits(tensor, saved[name]) for name, tensor in corrupted.items()
             ):
                 found.append(
                     Finding(
-                        oracle="resume",
+                        oracle=Resume.name,
                         engine=REFERENCE.name,
                         observed="the parameters that were saved",
                         expected="others, after they were corrupted",
@@ -40,10 +41,12 @@ def uncorrupted(case: Case, reference: Trace, rank: int) -> list[Finding]:
     return found
 
 
-def _parameters(trace: Trace, index: int, oracle: str) -> dict[str, torch.Tensor]:
-    """What ``oracle`` recorded of every parameter after the op at ``index``."""
+def _parameters(trace: Trace, index: int, *, saved: bool) -> dict[str, torch.Tensor]:
+    """What was recorded of every parameter after the op at ``index``: ``saved`` or corrupted."""
     return {
         key.name: observation.tensor
         for key, observation in trace.tensors.items()
-        if key.op == index and key.oracle == oracle and observation.tensor is not None
+        if key.op == index
+        and (key.rule.is_weight if saved else key.rule.is_state)
+        and observation.tensor is not None
     }

@@ -15,9 +15,10 @@ from fuzzshard.parts.op import Choice
 if TYPE_CHECKING:  # what an engine is shown of the layers above, for types alone
     from fuzzshard.case.case import Case as Case
     from fuzzshard.case.facts import Facts as Facts
+    from fuzzshard.parts.oracle import TensorOracle as TensorOracle
     from fuzzshard.parts.precision import Precision as Precision
 else:  # nobody looks at annotations when it runs
-    Case = Facts = Precision = None
+    Case = Facts = Precision = TensorOracle = None
 
 
 class EngineSpec:
@@ -55,9 +56,9 @@ class EngineSpec:
     """
     ignores_modules: ClassVar[bool] = False
     """Whether it is told which of the ignored modules it leaves to the user."""
-    may_differ: ClassVar[tuple[str, ...]] = ()
-    """The oracles that look at what it may do otherwise than the reference, for a documented
-    reason (:mod:`fuzzshard.oracles.allowed`).
+    differs_in: ClassVar[tuple[str, ...]] = ()
+    """Which gradients (:attr:`fuzzshard.parts.oracle.TensorOracle.gradient`), or "buffers", it may
+    have otherwise than the reference for a documented reason (:mod:`fuzzshard.oracles.allowed`).
     """
     outlives_run: ClassVar[str] = ""
     """Why its models may outlive every reference to them, if they do on stock torch."""
@@ -66,6 +67,11 @@ class EngineSpec:
     def implementation(self) -> str:
         """The engine whose code it runs: no witness for it."""
         return self.name
+
+    def may_differ(self, oracle: TensorOracle) -> bool:
+        """Whether what ``oracle`` compares is among what it :attr:`differs_in`."""
+        of_buffers = oracle.of_buffers and "buffers" in self.differs_in
+        return of_buffers or oracle.gradient in self.differs_in
 
     def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:
         """Whether a forward of ``target`` moves inputs from the host to the device."""

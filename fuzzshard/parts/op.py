@@ -119,8 +119,11 @@ class Op(Part, frozen=True, kw_only=True):
     ``others``.
     """
     looks: ClassVar[tuple[str, ...]] = ()
-    """What is recorded after it: private methods of
-    :class:`fuzzshard.training.observer.Observer`.
+    """What it may have changed, which oracles look at
+    (:attr:`fuzzshard.parts.oracle.Oracle.looks`): how parameters are ``registered``, their values
+    (``parameters``), ``trained`` and ``corrupted`` ones, ``buffers``, ``inputs``, ``gradients``,
+    ``unreduced`` ones, states of the ``optimizer``, the state ``dict``, one that was ``taken``
+    earlier.
     """
     method: ClassVar[str] = ""
     """The method of ``FSDPModule`` that it calls, where not every supported torch has that."""

@@ -16,7 +16,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.model.statements import indented
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
-from fuzzshard.reproducer.held import unreduced
 from fuzzshard.reproducer.losses import microbatches
 from fuzzshard.reproducer.program import Program
 from fuzzshard.reproducer.seeded import model_lines, seed_line
@@ -37,7 +36,7 @@ class Accumulate(Writer):
         one = replace(case, schedule=(*ops[:first], replace(ops[first], batch=0), ops[first + 1]))
         aim = dataclasses.replace(aim, op=first + 1)
         super().__init__(one, aim, Program(one, aim, called="model", model="model"))
-        self._left = unreduced(self.program.scope)
+        self._left = self.program.scope.unreduced()
         self._delays = self.delays()
 
     def definitions(self) -> list[str]:

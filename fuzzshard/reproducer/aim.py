@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from fuzzshard.parts.oracle import Oracle, TensorOracle
+
+if TYPE_CHECKING:
+    from fuzzshard.verdict import Finding
 
 Kind = Literal[
     "compare",
@@ -11,17 +16,11 @@ Kind = Literal[
     "accumulation",
     "presence",
     "type",
-    "registration",
-    "communication",
-    "hooks",
-    "collectives",
-    "replicas",
+    "alone",
     "error",
-    "warning",
+    "heard",
     "raise",
     "desync",
-    "held",
-    "outlives",
 ]
 
 Values = Literal["seeded", "named"]
@@ -35,20 +34,17 @@ VALUES: tuple[Values, ...] = ("seeded", "named")
 ROUNDING = {"float32": 1e-6, "float64": 1e-15}
 """What sums in another order may differ by where the finding was compared bit for bit."""
 
-OF_TYPE = "a tensor of shape"
-"""How the text of what was expected begins where shapes or dtypes differ."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Aim:
-    """``compare`` tensors with the reference, or one of the kinds that need no reference.
+    """``compare`` tensors with the reference, or one of the kinds that need no reference. What
+    stands ``alone`` is asserted by the ``rule`` itself.
 
     A ``relation`` compares with the same engine, as :mod:`fuzzshard.case.relations` changes the
     case, an ``accumulation`` of microbatches with each of them. ``error`` is an error that the
-    case expects and that does not come, ``warning`` one that does or does not. ``presence`` is of
-    a gradient or an optimizer state that is there or not, ``type`` the shape and dtype of a
-    tensor. ``held`` is what an engine keeps within (``detail`` says of which kind), ``outlives``
-    what is not freed with it.
+    case expects and that does not come, ``heard`` a warning that does or does not. ``presence`` is
+    of a gradient or an optimizer state that is there or not, ``type`` the shape and dtype of a
+    tensor.
 
     ``oracles`` are compared after op ``op``, or after every op if it is None; with a ``name`` only
     that tensor. The difference may be ``bound``, in the unit of the tensor; None means that no
@@ -58,7 +54,7 @@ class Aim:
 
     kind: Kind
     engine: str
-    oracles: tuple[str, ...] = ()
+    oracles: tuple[TensorOracle, ...] = ()
     op: int | None = None
     name: str = ""
     bound: float | None = 0.0
@@ -67,6 +63,15 @@ class Aim:
     detail: str = ""
     error: float = 0.0
     values: Values = "named"
+    rule: Oracle = Oracle()  # noqa: RUF009 (a value)
+
+    def but(self, **changes: Any) -> Self:
+        """The same aim with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    def at(self, finding: Finding) -> Self:
+        """At the op and the name of ``finding``, with what is due there."""
+        return self.but(op=finding.op, name=finding.name, expected=finding.expected)
 
     @property
     def trains_reference(self) -> bool:
@@ -75,9 +80,27 @@ class Aim:
         """
         return self.kind in ("compare", "relation")
 
-    def watches(self, oracle: str, index: int) -> bool:
-        """Whether what ``oracle`` looks at is wanted after op ``index``."""
-        return oracle in self.oracles and self.op in (None, index)
+    def watched(self, index: int) -> tuple[TensorOracle, ...]:
+        """Whose tensors are wanted after op ``index``."""
+        return self.oracles if self.op in (None, index) else ()
+
+    def has(self, gradient: str, index: int | None = None) -> bool:
+        """Whether such gradients are wanted (:attr:`TensorOracle.gradient`): at all, or after op
+        ``index``.
+        """
+        watched = self.oracles if index is None else self.watched(index)
+        return any(oracle.gradient == gradient for oracle in watched)
+
+    @property
+    def stops_at_op(self) -> bool:
+        """Whether it looks at what an op does, not at what it leaves behind."""
+        return self.kind == "error" or (self.kind == "alone" and self.rule.stops_at_op)
+
+    @property
+    def ignores_values(self) -> bool:
+        """Whether nobody averages gradients by hand for it."""
+        alone = self.kind == "alone" and self.rule.ignores_values
+        return alone or self.kind in ("presence", "accumulation")
 
     @property
     def seeded(self) -> bool:

@@ -42,6 +42,7 @@ class BackwardLines:
         )
         self.losses, self.watch = forwards.losses, forwards.watch
         self._averages = [i for i, names in sync.unsynced.items() if not names]
+        self._looks = ("inputs", "gradients", "unreduced")
         self._unsynced = False
         self._leaves_waiting = any(
             op.switch and op.switch.flag == "is_last_backward" for op in ops
@@ -67,13 +68,12 @@ class BackwardLines:
             lines = [*self._differentiate(index, loss), *self._finalize_synced()]
             lines += self.scope.wait("after_backward")
             self._unsynced = not (self.scope.engine.applies_groups or self.flags.synced)
-        gradient = "local_gradient" if self._unsynced else "gradient"
-        if self._leaves_waiting and self.scope.aim.watches("gradient", index):
+        if self._leaves_waiting and self.scope.aim.has("reduced", index):
             lines += [
                 'if device == "cuda":',
                 "    torch.cuda.synchronize()  # only the last backward waits",
             ]
-        return lines + self.watch.lines(index, ("input_gradient", gradient, "unreduced_gradient"))
+        return lines + self.watch.lines(index, self._looks, local=self._unsynced)
 
     def _finalize(self) -> list[str]:
         """What the user has to call after a backward."""

@@ -33,7 +33,7 @@ class Compare(Writer):
             raise UsageError(
                 "no script emulates mixed precision on a plain model", "replay the case"
             )
-        if case.tensor_parallel and "unreduced_gradient" in aim.oracles:
+        if case.tensor_parallel and aim.has("waiting"):
             raise UsageError(
                 "no script knows the layout of an unreduced DTensor", "replay the case"
             )
@@ -160,8 +160,8 @@ class Compare(Writer):
         lines, key = [], f'"{self.aim.name}"'
         if not self.program.watch.watched:
             lines.append(f"expected, observed = expected[{key}], observed[{key}]")
-        local = ("output", "loss", "unreduced_gradient")
-        if self.shards and (self.case.tensor_parallel or self.aim.oracles[0] not in local):
+        is_local = self.aim.oracles[0].of_forward or self.aim.has("waiting")
+        if self.shards and (self.case.tensor_parallel or not is_local):
             offloads = any(group.offload is not None for group in self.case.wrap)
             for variable in ["expected"] * (self.aim.kind == "relation") + ["observed"]:
                 full = f"{variable}{'.to(device)' if offloads else ''}.full_tensor()"

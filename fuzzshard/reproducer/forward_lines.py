@@ -51,7 +51,7 @@ class ForwardLines:
         return [
             *lines,
             *body,
-            *self.watch.lines(index, ("output", "loss", "registered_parameter", "buffer")),
+            *self.watch.lines(index, ("outputs", *self.ops[index].looks)),
         ]
 
     def _before(self, index: int, op: Call) -> list[str]:
@@ -92,7 +92,7 @@ class ForwardLines:
             "handle.remove()",
             *recovery,
             f"{scope.called}.zero_grad()",
-            *self.watch.lines(index, ("buffer",)),
+            *self.watch.lines(index, ("buffers",)),
         ]
 
     def _call(self, op: Call) -> str:
@@ -120,8 +120,10 @@ class ForwardLines:
     def _body(self, index: int, op: Call, call: str) -> list[str]:
         """The call and its loss, in as few statements as what is looked at allows."""
         waits = self.scope.wait("after_forward")
-        looks_at_output = self.scope.aim.watches("output", index)
-        if not self.scope.aim.watches("loss", index) and index not in self.losses.needed:
+        watched = [oracle for oracle in self.scope.aim.watched(index) if oracle.of_forward]
+        looks_at_output = any(not oracle.is_loss for oracle in watched)
+        looks_at_loss = any(oracle.is_loss for oracle in watched)
+        if not looks_at_loss and index not in self.losses.needed:
             return [f"out = {call}" if looks_at_output else call, *waits]
         outputs = output_expressions(self.case, op)
         terms = [self.term(op, i, outputs[i]) for i in op.used(len(outputs))]

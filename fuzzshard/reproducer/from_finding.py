@@ -8,9 +8,11 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import REFERENCE, spec_of, specs
-from fuzzshard.reproducer.aim import OF_TYPE, ROUNDING, Aim, Kind, Values
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED, TensorOracle
+from fuzzshard.parts.oracles import TENSOR_ORACLES, named, tensor_oracle
+from fuzzshard.reproducer.aim import ROUNDING, Aim, Values
 from fuzzshard.reproducer.losses import microbatches
-from fuzzshard.verdict import MISSING, NOT_REFUSED, TENSOR_ORACLES, UNEXPECTED, Finding
+from fuzzshard.verdict import Finding
 
 LEAST_MARGIN = 1e3
 """How many times larger than its bound a difference must be for values of another seed to show it:
@@ -26,100 +28,45 @@ def aim_of(case: Case, signature: str, finding: Finding | None, values: Values =
         aim = _from_finding(case, finding)
         return _seeded(case, aim, finding) if values == "seeded" else aim
     kind, _, rest = signature.partition("/")
-    engine, _, oracle = rest.partition("/")
+    engine, _, rest = rest.partition("/")
     if kind in ("crash", "death", "desync"):
         return Aim("desync" if kind == "desync" else "raise", engine)
-    oracle = oracle.partition("/")[0]
+    name = rest.partition("/")[0]
     by_groups = (spec.name for spec in specs(case.engines) if spec.applies_groups)
     engine = engine or next(by_groups, case.engines[0])
-    match oracle:
-        case (
-            "registration"
-            | "communication"
-            | "hooks"
-            | "warning"
-            | "expectation"
-            | "unreduced_gradient"
-            | "leak"
-        ):
-            raise UsageError(
-                "a script for this signature needs the finding", "pass the finding of its entry"
-            )
-        case "collectives":
-            return Aim("collectives", engine)
-        case "replicas":
-            return Aim("replicas", engine)
-        case _:
-            oracles = (oracle,) if oracle else _judged_everywhere(engine)
-            return Aim("compare", engine, oracles, bound=None)
+    if not name:
+        return Aim("compare", engine, _judged_everywhere(engine), bound=None)
+    oracle = named(name)
+    if oracle.needs_finding:
+        raise UsageError(
+            "a script for this signature needs the finding", "pass the finding of its entry"
+        )
+    if isinstance(oracle, TensorOracle):
+        return Aim("compare", engine, (oracle,), bound=None)
+    return Aim("alone", engine, rule=oracle)
 
 
 def _from_finding(case: Case, finding: Finding) -> Aim:
-    engine, op = finding.engine, finding.op
-    match finding.oracle:
-        case "deadline":
-            return Aim("desync", engine)
-        case "exit":
-            return Aim("desync" if finding.detail in ("desync", "SIGABRT") else "raise", engine)
-        case "exception":
-            return (
-                Aim("desync", engine)
-                if finding.detail == "desync"
-                else Aim("raise", engine, op=op)
-            )
-        case "registration":
-            return Aim("registration", engine, op=op, name=finding.name, expected=finding.expected)
-        case "communication":
-            return Aim(
-                "communication", engine, op=op, name=finding.name, expected=finding.expected
-            )
-        case "hooks":
-            return Aim("hooks", engine, op=op, name=finding.name, expected=finding.expected)
-        case "warning":
-            return Aim("warning", engine)
-        case "expectation" if finding.detail == NOT_REFUSED:
-            if op < 0:
-                raise UsageError("no script expects an error of a constructor", "replay the case")
-            return Aim("error", engine, op=op, expected=finding.name)
-        case "expectation":
-            errors = [e.op for e in case.expect if e.engine == engine and e.kind == "error"]
-            return Aim("error", engine, op=errors[0]) if errors else Aim("warning", engine)
-        case "collectives":
-            return Aim("collectives", engine)
-        case "replicas":
-            return Aim("replicas", engine)
-        case "leak":
-            kind: Kind = "outlives" if finding.detail == "survivor" else "held"
-            held = Aim(kind, engine, op=op, name=finding.name, expected=finding.expected)
-            return dataclasses.replace(held, observed=finding.observed, detail=finding.detail)
-        case "unreduced_gradient":
-            held = Aim("held", engine, op=op, name=finding.name, detail="unreduced")
-            if finding.detail in (MISSING, UNEXPECTED):
-                return dataclasses.replace(held, expected=finding.detail)
-            if finding.expected.startswith(OF_TYPE):
-                return dataclasses.replace(held, expected=finding.expected)
+    engine, op, rule = finding.engine, finding.op, finding.rule
+    own = rule.aim(case, finding, Aim("alone", engine, rule=rule))
+    if own is not None:
+        return own
+    oracle = tensor_oracle(rule.name)
     if finding.rung == "relation":
-        return Aim("relation", engine, (finding.oracle,), op)
-    if (
-        finding.oracle == "resume"
-        and finding.detail in (MISSING, UNEXPECTED)
-        and not spec_of(engine).has_units
-    ):
-        return Aim("presence", engine, ("resume",), op, finding.name, expected=finding.detail)
+        return Aim("relation", engine, (oracle,), op)
+    presence = finding.detail in (MISSING, UNEXPECTED)
+    if oracle.is_state and presence and not spec_of(engine).has_units:
+        return Aim("presence", engine, (oracle,), op, finding.name, expected=finding.detail)
     bounded = finding.rung in ("bounded", "precision")
     bound = finding.bound if bounded else 0.0
-    if bounded and finding.detail in (MISSING, UNEXPECTED):
+    if bounded and presence:
         bound = None
-    alone = (
-        bounded
-        or finding.oracle == "unreduced_gradient"
-        or finding.oracle in spec_of(engine).may_differ
-    )
+    alone = bounded or oracle.gradient == "waiting" or spec_of(engine).may_differ(oracle)
     if finding.engine == REFERENCE.name:
         raise UsageError(
             "the finding is about the case itself, not about an engine", "mend the case"
         )
-    aim = Aim("compare", engine, (finding.oracle,), op, finding.name if alone else "", bound)
+    aim = Aim("compare", engine, (oracle,), op, finding.name if alone else "", bound)
     return dataclasses.replace(aim, error=finding.error or 0.0) if bound else aim
 
 
@@ -135,19 +82,17 @@ def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
             "the model of this case is built anew with other values", "use the named ones"
         )
     seeded = dataclasses.replace(aim, values="seeded", name=finding.name or aim.name)
-    if aim.kind == "registration" and _class(finding.observed) != _class(finding.expected):
-        return dataclasses.replace(seeded, expected=_class(finding.expected))
     if aim.kind == "relation":
         return seeded
     if aim.kind != "compare":
-        return dataclasses.replace(seeded, name=aim.name)
+        return aim.rule.seeded(finding, seeded.but(name=aim.name))
     if finding.detail in (MISSING, UNEXPECTED) and _is_attribute(case, aim, finding):
         return dataclasses.replace(seeded, kind="presence", expected=finding.detail)
-    if finding.expected.startswith(OF_TYPE) and aim.oracles[0] in ("output", "loss"):
+    if finding.type_due and aim.oracles[0].of_forward:
         return dataclasses.replace(seeded, kind="type", expected=finding.expected)
     if finding.error is None:
         return seeded
-    if has_precision(case) and aim.oracles == ("unreduced_gradient",) and aim.op is not None:
+    if has_precision(case) and aim.has("waiting") and aim.op is not None:
         if microbatches(case, aim.op) < 2 or case.tensor_parallel:
             raise UsageError(
                 "no script emulates mixed precision on a plain model", "replay the case"
@@ -161,11 +106,6 @@ def _seeded(case: Case, aim: Aim, finding: Finding) -> Aim:
     return dataclasses.replace(seeded, error=finding.error, bound=aim.bound)
 
 
-def _class(text: str) -> str:
-    """``"DTensor[2, 2] float32 S(0) on mesh [2]"`` -> ``"DTensor"``."""
-    return text.partition("[")[0]
-
-
 def _is_attribute(case: Case, aim: Aim, finding: Finding) -> bool:
     """Whether what is missing can be read from a parameter or an input.
 
@@ -173,16 +113,15 @@ def _is_attribute(case: Case, aim: Aim, finding: Finding) -> bool:
     lack it.
     """
     if spec_of(aim.engine).has_units:
-        missing = finding.detail == MISSING and aim.oracles[0] == "gradient"
+        missing = finding.detail == MISSING and aim.oracles[0].gradient == "reduced"
         return missing and not spec_of(aim.engine).has_flat_parameters(case)
-    return aim.oracles[0] in ("gradient", "input_gradient")
+    return aim.oracles[0].gradient in ("reduced", "input")
 
 
-_NOT_GATHERED = ("registered_parameter", "resume")
-"""What units have in flat parameters only."""
-
-
-def _judged_everywhere(engine: str) -> tuple[str, ...]:
+def _judged_everywhere(engine: str) -> tuple[TensorOracle, ...]:
     spec = spec_of(engine)
-    skipped = (*spec.may_differ, *(_NOT_GATHERED if spec.has_units else ()))
-    return tuple(oracle for oracle in TENSOR_ORACLES if oracle not in skipped)
+    return tuple(
+        oracle
+        for oracle in TENSOR_ORACLES
+        if not spec.may_differ(oracle) and (oracle.gathered or not spec.has_units)
+    )

@@ -26,12 +26,6 @@ from fuzzshard.reproducer.state_ops import States
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
 from fuzzshard.reproducer.watch import Watch
 
-_STOPS_AT_OP = ("communication", "hooks", "error")
-"""Kinds that look at what an op does, not at what it leaves behind."""
-
-_NO_MATTER_OF_VALUES = ("presence", "held", "outlives", "accumulation")
-"""Kinds for which nobody averages gradients by hand."""
-
 
 class Program:
     """Writes the ops up to the one that the aim looks at; ``lines`` is the result.
@@ -59,7 +53,7 @@ class Program:
             self.inputs,
             self.losses,
             self.watch,
-            inlines=self.sync.plain and aim.kind not in _STOPS_AT_OP,
+            inlines=self.sync.plain and not aim.stops_at_op,
         )
         self.backwards = BackwardLines(
             self.scope,
@@ -111,7 +105,7 @@ class Program:
 
     def _sync_plan(self) -> SyncPlan:
         owners = set(self.facts.owners.values())
-        if self.aim.kind in _NO_MATTER_OF_VALUES:
+        if self.aim.ignores_values:
             owners = set()
         elif self.aim.kind != "compare":
             owners &= {None} if self.scope.engine.applies_groups else set()
@@ -135,13 +129,13 @@ class Program:
     def _parameters(self) -> list[str]:
         """What is made of a model's parameters, at the beginning and when they were replaced."""
         lines = []
-        watched = {"gradient", "local_gradient", "parameter", "resume"} & set(self.aim.oracles)
+        watched = any(oracle.in_flat for oracle in self.aim.oracles)
         if parameter := self.watch.parameter:
             lines.append(f"{parameter} = {at(self.scope.model, self.aim.name)}")
         is_returned = self.watch.watched or self.aim.kind == "presence"
         if (
             (watched and not is_returned)
-            or self.aim.kind == "replicas"
+            or self.aim.rule.takes_parameters
             or uses_parameters(self.scope)
         ):
             lines.append(f"params = {self.scope.parameters(self.scope.model)}")
@@ -164,7 +158,7 @@ class Program:
 
     def stops_at(self, index: int) -> bool:
         """Whether the script ends within this op."""
-        return self.aim.op == index and self.aim.kind in _STOPS_AT_OP
+        return self.aim.op == index and self.aim.stops_at_op
 
     def reshard(self) -> list[str]:
         """Parameters may only change while they are sharded, says the docstring of
@@ -244,7 +238,8 @@ class Program:
         ]
         return [*lines, *self.renewed(), *(["local = {}"] if self.sums else [])]
 
-    @property
-    def taken_oracle(self) -> tuple[str, ...]:
-        """What looks at a state dict that was taken earlier; those of units are copies."""
-        return ("state_dict",) if self.taken and not self.scope.engine.has_units else ()
+    def look(self, index: int) -> list[str]:
+        """What is looked at after the op at ``index``; state dicts of units are copies."""
+        keeps = self.taken and not self.scope.engine.has_units
+        looks = [look for look in self.ops[index].looks if keeps or look != "taken"]
+        return self.watch.lines(index, looks)

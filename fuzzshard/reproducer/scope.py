@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.edit import split
 from fuzzshard.case.groups import modules_named, wrapped_modules
 from fuzzshard.case.options import DelaySite, Expect
 from fuzzshard.model.expressions import class_name
@@ -57,6 +58,25 @@ class Scope:
     def engine(self) -> EngineSpec:
         """The engine that the script is about."""
         return spec_of(self.aim.engine)
+
+    def at(self, path: str) -> str:
+        """The expression for the module or parameter at ``path``."""
+        return at(self.model, path)
+
+    def part(self, fqn: str) -> str:
+        """The expression for what ``fully_shard`` holds of a parameter."""
+        self.uses |= {"groups", "part"}
+        return f"part({self.model}, {self._owner(fqn)})"
+
+    def unreduced(self) -> str:
+        """The expression for the unreduced gradient of the parameter that is looked at."""
+        self.uses |= {"groups", "unreduced"}
+        return f"unreduced({self.model}, {self._owner(self.aim.name)})"
+
+    def _owner(self, fqn: str) -> str:
+        """The arguments that say which parameter is meant."""
+        module, name = split(fqn)
+        return f'{self.at(module)}, "{name}"'
 
     @property
     def shards(self) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 
+from fuzzshard.parts.oracle import MISSING, TensorOracle
 from fuzzshard.reproducer.aim import Aim
-from fuzzshard.verdict import MISSING, Finding
+from fuzzshard.verdict import Finding
 
 _WIDTH = 108
 
@@ -29,69 +30,39 @@ def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
             return f"{aim.engine} differs from {_TRUTH}{known}."
         return f"{aim.engine} breaks a rule{known}."
     observed, expected = _one_line(finding.observed), _one_line(finding.expected)
+    thing = f"{_thing(finding)} under {aim.engine}"
     match aim.kind:
         case "relation":
-            what = f"{_thing(finding)} under {aim.engine}"
-            return (
-                f"{what} depends on what must not "
-                f"matter{'' if aim.seeded else ': ' + _observed(finding)}."
-            )
-        case "error" | "warning":
+            what = f"{thing} depends on what must not matter"
+            return f"{what}{'' if aim.seeded else ': ' + _observed(finding)}."
+        case "error" | "heard":
             return f"Under {aim.engine}: observed {observed}, expected {expected}."
-        case "communication" | "hooks":
-            where = f" ({aim.name})" if aim.name else ""
-            return (
-                f"{aim.engine} in the last op here{where}: observed {observed}, expected "
-                f"{expected}."
-            )
         case "raise":
-            verb = "raises" if finding.oracle == "exception" else "kills its process:"
+            verb = "raises" if finding.rule.loses == "raised" else "kills its process:"
             return f"{aim.engine} {verb} {observed}."
         case "desync":
             return f"Under {aim.engine} the ranks lose each other: {observed}."
-        case "registration":
-            what = f"{aim.engine} registers {finding.name} other than documented"
-        case "collectives":
-            return f"Under {aim.engine} the ranks do not issue the same collectives."
-        case "held" if finding.oracle == "unreduced_gradient":
-            return (
-                f"{_thing(finding)} under {aim.engine}: observed {observed}, expected {expected}."
-            )
-        case "held" | "outlives":
-            return (
-                f"What {aim.engine} leaves behind of {finding.name}: {observed}, expected "
-                f"{expected}."
-            )
-        case "replicas":
-            return f"Under {aim.engine} the ranks end with different parameters."
+        case "alone":
+            where = f" ({aim.name})" if aim.name else ""
+            said = {"engine": aim.engine, "name": finding.name, "thing": _thing(finding)}
+            return aim.rule.shown.format(where=where, observed=observed, expected=expected, **said)
         case "presence":
-            wanted = (
-                "has no gradient and should"
-                if aim.expected == MISSING
-                else "has a gradient and should not"
-            )
-            if aim.oracles == ("resume",):
-                wanted = "is lost" if aim.expected == MISSING else "is there and should not be"
+            missing = aim.expected == MISSING
+            wanted = "has no gradient and should" if missing else "has a gradient and should not"
+            if aim.oracles[0].is_state:
+                wanted = "is lost" if missing else "is there and should not be"
             return (
                 f"Under {aim.engine} {finding.name} {wanted}: observed {observed}, expected "
                 f"{expected}."
             )
         case "type":
-            return (
-                f"{_thing(finding)} under {aim.engine}: observed {observed}, expected {expected}."
-            )
+            return f"{thing}: observed {observed}, expected {expected}."
         case "accumulation":
-            what = (
-                f"{_thing(finding)} under {aim.engine} is not the sum of what each microbatch "
-                "leaves alone"
-            )
-        case "compare" if finding.oracle == "unreduced_gradient":
-            what = (
-                f"{_thing(finding)} under {aim.engine} is not what plain training adds up on "
-                "the rank"
-            )
+            what = f"{thing} is not the sum of what each microbatch leaves alone"
+        case "compare" if aim.has("waiting"):
+            what = f"{thing} is not what plain training adds up on the rank"
         case "compare":
-            what = f"{_thing(finding)} under {aim.engine} is not that of {_TRUTH}"
+            what = f"{thing} is not that of {_TRUTH}"
     if aim.seeded and finding.error is not None:
         return f"{what}."  # the numbers are those of other values
     return f"{what}: observed {observed}, expected {expected}."
@@ -105,29 +76,8 @@ _TRUTH = "plain training with an all-reduce"
 
 
 def _thing(finding: Finding) -> str:
-    match finding.oracle:
-        case "local_gradient":
-            return f"The gradient of {finding.name} that adds up without synchronisation"
-        case "unreduced_gradient":
-            return f"The gradient of {finding.name} that waits for its reduction"
-        case "gradient":
-            return f"The gradient of {finding.name}"
-        case "input_gradient":
-            return f"The gradient of {finding.name}"
-        case "parameter":
-            return f"{finding.name} after the optimizer step"
-        case "resume":
-            return f"{finding.name} after saving, corrupting or loading"
-        case "state_dict":
-            return f"{finding.name} in the state dict"
-        case "registered_parameter":
-            return f"{finding.name} after the forward"
-        case "buffer":
-            return f"The buffer {finding.name}"
-        case "loss":
-            return "The loss"
-        case _:
-            return finding.name[:1].upper() + finding.name[1:]
+    rule = finding.rule
+    return rule.said(finding) if isinstance(rule, TensorOracle) else finding.name
 
 
 def _one_line(text: str) -> str:

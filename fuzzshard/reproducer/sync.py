@@ -71,7 +71,7 @@ def sync_plan(
             divisors |= {index: factors} if factors else {}
             everything, nothing = len(names) == len(owners), not names
             plain &= (aim.tolerant or not averaged) and (everything or nothing)
-            plain &= not (names and (several or aim.watches("gradient", index)))
+            plain &= not (names and (several or aim.has("reduced", index)))
             plain &= not factors or (not averaged and _is_one_factor(factors, owners))
             if nothing or (averaged and not local):
                 clears = None if nothing else index
@@ -86,7 +86,7 @@ def sync_plan(
         elif op.replaces_parameters:
             plain = False  # parameters are others from here on
     plain |= not owners
-    if "unreduced_gradient" not in aim.oracles:
+    if not aim.has("waiting"):
         clears = None
     elif averaged and clears is None:
         plain = False

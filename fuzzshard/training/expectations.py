@@ -13,7 +13,10 @@ from fuzzshard.case.schedule_state import follow
 from fuzzshard.engines.refusals import Announcements
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import names_rank
-from fuzzshard.verdict import NOT_REFUSED, Finding
+from fuzzshard.parts.oracle import NOT_REFUSED
+from fuzzshard.parts.oracles.expectation import Expectation
+from fuzzshard.parts.oracles.warning import Warned
+from fuzzshard.verdict import Finding
 
 FORWARD_ORDER = "Forward order differs"
 """How FSDP1 begins to say that ranks, or iterations, run their units in different orders."""
@@ -93,7 +96,7 @@ class Watch:
             return None
         due, refusal = overdue
         return Finding(
-            oracle="expectation",
+            oracle=Expectation.name,
             engine=self.engine,
             observed="no error",
             expected=f"an error at op {due.op} that matches {refusal.pattern!r}: {refusal.source}",
@@ -137,10 +140,10 @@ class Watch:
                 re.search(e.pattern, text) for e in self.warnings
             ):
                 expected = "no warning: every iteration runs the same units in the same order"
-                yield self._finding(op, text, expected, oracle="warning")
+                yield self._finding(op, text, expected, oracle=Warned.name)
 
     def _finding(
-        self, op: int, observed: str, expected: str, oracle: str = "expectation"
+        self, op: int, observed: str, expected: str, oracle: str = Expectation.name
     ) -> Finding:
         return Finding(
             oracle=oracle,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,6 +33,13 @@ class Feed:
             specs = self.case.inputs.tensors if not op.target else self._specs_of(op.target)
             self.batches[key] = [self._input(op, i, spec) for i, spec in enumerate(specs)]
         return self.batches[key]
+
+    def differentiable(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The inputs so far that require a gradient, by name."""
+        for (target, batch), tensors in self.batches.items():
+            for i, tensor in enumerate(tensors):
+                if tensor.requires_grad:
+                    yield f"input {i} of batch {batch}{' of ' + target if target else ''}", tensor
 
     def forget(self, op: Call) -> None:
         """Drops the inputs of a forward whose iteration was lost: nothing says which of their

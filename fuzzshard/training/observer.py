@@ -4,10 +4,15 @@ states.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fuzzshard.engines.base import plain_name
+import torch
+
+from fuzzshard.engines.base import Engine, plain_name
 from fuzzshard.parts.op import Op
+from fuzzshard.parts.oracle import Oracle
+from fuzzshard.parts.oracles import ORACLES
 from fuzzshard.training.remains import hook_counts, remains
 from fuzzshard.training.states import optimizer_states
 from fuzzshard.training.trace import Key, Observation, Trace
@@ -16,12 +21,21 @@ if TYPE_CHECKING:
     from fuzzshard.training.trainer import Trainer
 
 
+_LOOKING = {
+    look: tuple(oracle for oracle in ORACLES if look in oracle.looks)
+    for look in dict.fromkeys(look for oracle in ORACLES for look in oracle.looks)
+}
+"""The oracles that look at what an op may have changed."""
+
+
 class Observer:
     """Looks at the engine of one trainer, op by op, and fills its trace."""
 
     def __init__(self, trainer: Trainer, trace: Trace) -> None:
         self.trainer = trainer
         self.trace = trace
+        self.outputs: Mapping[str, torch.Tensor]
+        self.loss: torch.Tensor
         self.copies: dict[str, tuple[int, Observation]] = {}
         """What was last recorded of each registered parameter, and its version."""
         self._engine, self._hooks = trainer.engine, hook_counts(trainer.engine)
@@ -39,79 +53,67 @@ class Observer:
     def observe(self, index: int, op: Op) -> None:
         """Records what the op at ``index`` may have changed."""
         for look in op.looks:
-            getattr(self, f"_{look}")(index)
+            self.look(index, look)
+
+    def look(self, index: int, look: str) -> None:
+        """Records what stands in ``look`` after the op at ``index``."""
+        for oracle in _LOOKING[look]:
+            oracle.record(self, index, look)
+
+    def computed(
+        self, index: int, target: str, outputs: Sequence[torch.Tensor], loss: torch.Tensor
+    ) -> None:
+        """Records what a forward has computed."""
+        where = target or "the root"
+        self.outputs = {f"output {i} of {where}": output for i, output in enumerate(outputs)}
+        self.loss = loss
+        self.look(index, "outputs")
+        del self.outputs, self.loss
 
     def begin(self) -> None:
         """Records what there is before the first op."""
-        self._registration(-1)
+        self.look(-1, "registered")
 
-    def _registration(self, index: int) -> None:
-        """Records how every parameter is registered, where the engine registers others in
-        training.
-        """
-        if self.trainer.engine.reregisters:
-            for fqn in self.trainer.engine.facts.parameters:
-                self.trace.register(
-                    Key(index, "registration", fqn), self.trainer.engine.parameter(fqn)
-                )
+    # What oracles record:
 
-    def _parameters(self, index: int) -> None:
-        """What is registered; a tensor that only an in-place op can change is copied once a
+    @property
+    def engine(self) -> Engine:
+        """The engine that is looked at."""
+        return self.trainer.engine
+
+    def key(self, oracle: Oracle, index: int, name: str) -> Key:
+        """What an observation is kept under."""
+        return Key(index, oracle.name, name)
+
+    def keep(
+        self,
+        oracle: Oracle,
+        index: int,
+        name: str,
+        tensor: torch.Tensor | None,
+        flat: tuple[int, int] | None = None,
+    ) -> None:
+        """Keeps a copy of ``tensor`` (:meth:`Trace.record`)."""
+        self.trace.record(self.key(oracle, index, name), tensor, flat)
+
+    def keep_once(self, oracle: Oracle, index: int, fqn: str, parameter: torch.Tensor) -> None:
+        """Keeps a registered parameter; one that only an in-place op can change is copied once a
         version.
         """
-        for fqn in self.trainer.engine.facts.parameters if self.trainer.engine.registers else ():
-            key = Key(index, "registered_parameter", fqn)
-            parameter = self.trainer.engine.parameter(fqn)
-            version, copy = self.copies.get(fqn, (-1, None))
-            if copy is not None and version == parameter._version:
-                self.trace.tensors[key] = copy
-                continue
-            self.trace.record(key, parameter)
-            if not self.trainer.engine.reregisters:
-                self.copies[fqn] = parameter._version, self.trace.tensors[key]
+        key = self.key(oracle, index, fqn)
+        version, copy = self.copies.get(fqn, (-1, None))
+        if copy is not None and version == parameter._version:
+            self.trace.tensors[key] = copy
+            return
+        self.trace.record(key, parameter)
+        if not self.engine.reregisters:
+            self.copies[fqn] = parameter._version, self.trace.tensors[key]
 
-    def _trained(self, index: int, oracle: str = "parameter") -> None:
-        for fqn, parameter in self.trainer.engine.observed().items():
-            self.trace.record(
-                Key(index, oracle, fqn), parameter, self.trainer.engine.flat_range(fqn)
-            )
+    def optimizer_states(self) -> Iterator[tuple[str, torch.Tensor | None]]:
+        """The states of the optimizer, by name."""
+        yield from optimizer_states(self.trainer)
 
-    def _resumed(self, index: int) -> None:
-        self._trained(index, "resume")
-
-    def _optimizer(self, index: int) -> None:
-        for name, state in optimizer_states(self.trainer):
-            self.trace.record(Key(index, "resume", name), state)
-
-    def _state_dict(self, index: int) -> None:
-        for fqn, tensor in self.trainer.states.taken.items():
-            self.trace.record(Key(index, "state_dict", fqn), tensor)
-
-    def _taken(self, index: int) -> None:
-        """What a state dict that was taken earlier holds now, where its tensors are the model's
-        own.
-        """
-        if self.trainer.engine.state_dict_aliases:
-            self._state_dict(index)
-
-    def _gradients(self, index: int) -> None:
-        for oracle, gradients in self.trainer.engine.gradients().items():
-            for fqn, gradient in gradients.items():
-                self.trace.record(
-                    Key(index, oracle, fqn), gradient, self.trainer.engine.flat_range(fqn)
-                )
-
-    def _unreduced(self, index: int) -> None:
-        for fqn, gradient in self.trainer.engine.unreduced_gradients().items():
-            self.trace.record(Key(index, "unreduced_gradient", fqn), gradient)
-
-    def _inputs(self, index: int) -> None:
-        for (target, batch), tensors in self.trainer.feed.batches.items():
-            for i, tensor in enumerate(tensors):
-                if tensor.requires_grad:
-                    name = f"input {i} of batch {batch}{' of ' + target if target else ''}"
-                    self.trace.record(Key(index, "input_gradient", name), tensor.grad)
-
-    def _buffers(self, index: int) -> None:
-        for name, buffer in self.trainer.engine.model.named_buffers():
-            self.trace.record(Key(index, "buffer", plain_name(name)), buffer)
+    def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The buffers of the model, by the names that the plain one gives them."""
+        for name, buffer in self.engine.model.named_buffers():
+            yield plain_name(name), buffer

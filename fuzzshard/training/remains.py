@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.fully_shard.state import GroupState
-from fuzzshard.verdict import IN_SPEC
+from fuzzshard.parts.oracle import IN_SPEC
 
 if TYPE_CHECKING:
     from fuzzshard.training.trainer import Trainer

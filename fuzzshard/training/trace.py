@@ -11,6 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
+from fuzzshard.parts.oracle import TensorOracle
+from fuzzshard.parts.oracles import tensor_oracle
 from fuzzshard.training.collectives import Collective
 from fuzzshard.training.hooks import PostBackward
 
@@ -26,6 +28,11 @@ class Key(NamedTuple):
     op: int
     oracle: str
     name: str
+
+    @property
+    def rule(self) -> TensorOracle:
+        """The oracle."""
+        return tensor_oracle(self.oracle)
 
 
 class Piece(NamedTuple):
@@ -119,13 +126,14 @@ class Trace:
         """The parameters that had no gradient at all after each backward, by the index of its
         op.
         """
+        held: dict[tuple[int, str], list[bool]] = {}
+        for key, observation in self.tensors.items():
+            if key.rule.gradient in ("reduced", "local"):
+                held.setdefault((key.op, key.name), []).append(observation.tensor is not None)
         found: dict[int, set[str]] = {}
-        held = {key for key, observation in self.tensors.items() if observation.tensor is not None}
-        for key in self.tensors:
-            if key.oracle == "gradient" and held.isdisjoint(
-                (key, key._replace(oracle="local_gradient"))
-            ):
-                found.setdefault(key.op, set()).add(key.name)
+        for (op, name), there in held.items():
+            if not any(there):
+                found.setdefault(op, set()).add(name)
         return found
 
     def unreduced(self) -> set[int]:
@@ -133,7 +141,7 @@ class Trace:
 
         A backward that had nothing to differentiate changed nothing, and does not count.
         """
-        return {key.op for key in self.tensors if key.oracle == "local_gradient"}.difference(
+        return {key.op for key in self.tensors if key.rule.gradient == "local"}.difference(
             self.skipped
         )
 

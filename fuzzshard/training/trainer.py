@@ -20,7 +20,7 @@ from fuzzshard.training.interrupt import interrupted
 from fuzzshard.training.observer import Observer
 from fuzzshard.training.optimizers import make_optimizer
 from fuzzshard.training.states import States, rebuild, zero
-from fuzzshard.training.trace import Key, Trace
+from fuzzshard.training.trace import Trace
 
 OnOp = Callable[[int], None]
 
@@ -103,12 +103,8 @@ class Trainer:
     def forward(self, index: int, op: Call) -> None:
         """Runs a forward, and keeps its loss."""
         outputs, loss = self._called(index, op, delayed=True)
-        if self.trace is not None:
-            for i, output in enumerate(outputs):
-                self.trace.record(
-                    Key(index, "output", f"output {i} of {op.target or 'the root'}"), output
-                )
-            self.trace.record(Key(index, "loss", "loss"), loss)
+        if self.observer is not None:
+            self.observer.computed(index, op.target, outputs, loss)
         if op.grad:
             self.pending.append(loss)
 

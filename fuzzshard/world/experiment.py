@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import traceback
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -21,11 +21,10 @@ from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
 from fuzzshard.engines.registry import engine_of, not_applicable, surroundings
 from fuzzshard.instruments import COLLECTIVES, InstrumentError, believed, works
-from fuzzshard.oracles.after_run import leak_findings, memory_findings
+from fuzzshard.oracles.after_run import memory_findings
 from fuzzshard.oracles.alone import findings_alone
-from fuzzshard.oracles.communication import communication_findings
-from fuzzshard.oracles.hooks import fsdp1_hook_findings, fully_shard_hook_findings
-from fuzzshard.oracles.registration import registration_findings
+from fuzzshard.oracles.beside_tensors import findings_beside_tensors
+from fuzzshard.oracles.judge import Run
 from fuzzshard.oracles.relation import regroups_sums, relation_findings
 from fuzzshard.oracles.resume import uncorrupted
 from fuzzshard.parts.engines import REFERENCE, specs
@@ -38,7 +37,7 @@ from fuzzshard.training.survivors import Survivors, collect_garbage, wait_for_su
 from fuzzshard.training.torch_coverage import tracing
 from fuzzshard.training.trace import Trace
 from fuzzshard.training.trainer import Trainer
-from fuzzshard.verdict import NOT_APPLICABLE, Finding
+from fuzzshard.verdict import Finding, Note
 from fuzzshard.world.blame import device_error, error_text
 from fuzzshard.world.ladder import Ladder
 from fuzzshard.world.messages import RankReport
@@ -86,7 +85,7 @@ class Experiment:
             if (
                 excluded := not_applicable(self.case, name) or self._not_comparable(name)
             ) is not None:
-                self.notes[name] = f"{NOT_APPLICABLE}: {excluded.reason}"
+                self.notes[name] = str(Note("not applicable", excluded.reason))
                 continue
             trace = Trace(engine=name)
             try:
@@ -110,7 +109,9 @@ class Experiment:
         findings += self.unexpected
         findings += uncorrupted(self.case, reference, self.mesh.rank)
         if self.case.observe != "losses":
-            findings += self._findings_beside_tensors(engines)
+            for name in engines:
+                run = Run(self.case, name, self.traces[name], reference, self.mesh)
+                findings += findings_beside_tensors(run)
         for spec in specs(engines):
             if spec.applies_groups:
                 findings += self._relation_findings(spec.name, self.traces[spec.name])
@@ -127,22 +128,6 @@ class Experiment:
             },
             replicas={n: _digest(t) for n, t in self.traces.items()},
         )
-
-    def _findings_beside_tensors(self, engines: Iterable[str]) -> list[Finding]:
-        """What is registered, communicated, hooked and left behind otherwise than documented."""
-        found: list[Finding] = []
-        reference, rank = self.traces[REFERENCE.name], self.mesh.global_rank
-        for name in engines:
-            found += leak_findings(self.case, name, self.traces[name], reference, rank)
-        for spec in specs(engines):
-            trace = self.traces[spec.name]
-            if spec.applies_groups:
-                found += registration_findings(self.case, trace, self.mesh.rank)
-                found += communication_findings(self.case, trace, rank)
-                found += fully_shard_hook_findings(self.case, trace, rank)
-            if spec.has_units:
-                found += fsdp1_hook_findings(self.case, trace, rank)
-        return found
 
     def _names(self) -> tuple[str, ...]:
         """What is trained; where ranks differ, the reference's gradients have no common mean."""
@@ -250,12 +235,12 @@ class Experiment:
             ):  # whatever was expected, this process is of no more use
                 raise EngineFailure(name, watch.op) from error
             if watch.expects(error):
-                self.notes[name] = f"raised as expected: {_first_line(error)}"
+                self.notes[name] = str(Note("raised as expected", _first_line(error)))
             elif watch.error is not None:
                 raise EngineFailure(name, watch.op, describe(watch.error)) from error
             elif watch.refuses(error):
                 self.refused.append(name)
-                self.notes[name] = f"refused: {_first_line(error)}"
+                self.notes[name] = str(Note("refused", _first_line(error)))
                 return False
             else:
                 raise EngineFailure(name, watch.op) from error
@@ -293,7 +278,7 @@ def _digest(trace: Trace) -> str:
     last: dict[str, bytes] = {}
     pieces: dict[str, str] = {}
     for key, observation in trace.tensors.items():
-        if key.oracle == "parameter" and observation.tensor is not None:
+        if key.rule.is_weight and observation.tensor is not None:
             last[key.name] = (
                 observation.tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
             )

@@ -141,7 +141,7 @@ class Ladder:
     def _differences(self, engine: str, traces: Mapping[str, Trace]) -> list[Difference]:
         found = differences(traces[Reference.name], traces[engine])
         if self.case.observe == "losses":
-            found = [d for d in found if d.key.oracle == "loss"]
+            found = [d for d in found if d.key.rule.is_loss]
         return [d for d in found if not is_allowed(engine, self.case, d)]
 
     def _findings(

@@ -11,7 +11,8 @@ import msgspec
 
 from fuzzshard.case.case import Case
 from fuzzshard.parts.engines import REFERENCE
-from fuzzshard.verdict import ORACLES, Finding, Status, Verdict, first_findings
+from fuzzshard.parts.oracles import ORACLES, losing
+from fuzzshard.verdict import Finding, Status, Verdict, first_findings
 from fuzzshard.world.blame import death_trouble, device_error, signal_name
 from fuzzshard.world.desync import describe_hang, latest
 from fuzzshard.world.messages import Failure, Position, RankReport
@@ -86,7 +87,7 @@ def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdi
     if hung := outcome.waiting():
         where = describe_hang(case, outcome.positions)
         finding = Finding(
-            oracle="deadline",
+            oracle=losing("hung").name,
             engine=_engine(outcome, hung),
             observed=f"ranks {sorted(hung)} had not finished after {limit:.1f} s"
             + (where and f": {where}"),
@@ -114,14 +115,7 @@ def _judged(case: Case, outcome: Outcome, seconds: float, limit: float) -> Verdi
 
 def _appearance(finding: Finding) -> tuple[int, int, str, int]:
     """By op, then the rule nearest to the cause first."""
-    return finding.op, ORACLES.index(finding.oracle), finding.name, finding.rank
-
-
-def _is_of_values(finding: Finding) -> bool:
-    """Whether it says that something computed is wrong, and not how parameters are registered,
-    say.
-    """
-    return ORACLES.index(finding.oracle) < ORACLES.index("registration")
+    return finding.op, finding.rule.place, finding.name, finding.rank
 
 
 def _status(findings: list[Finding], refused: Sequence[str]) -> tuple[Status, str]:
@@ -179,7 +173,7 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
             )
         another = bool(failure.expected) and not failure.desync
         finding = Finding(
-            oracle="expectation" if another else "exception",
+            oracle=losing("raised otherwise" if another else "raised").name,
             engine=failure.engine,
             observed=failure.message,
             expected=failure.expected if another else "no exception",
@@ -191,7 +185,7 @@ def _lost(outcome: Outcome, stacks: dict[str, str], seconds: float) -> Verdict:
         # Whether a lost peer shows as an error or as a hang is chance, and a hung rank says
         # nothing.
         found = [] if failure.desync else sorted(failure.findings, key=_appearance)
-        silent = [f for f in found if f.op < finding.op and _is_of_values(f)]
+        silent = [f for f in found if f.op < finding.op and f.rule.of_values]
         if (
             silent
         ):  # what goes wrong first is the finding: the crash may follow from it, and would hide it
@@ -218,7 +212,7 @@ def _died(
     said = [f"died: {ending}"] if rank in outcome.dead else []
     said += [f"CUDA error: {kernel}"] if kernel else []
     finding = Finding(
-        oracle="exit",
+        oracle=losing("died").name,
         engine=_engine(outcome, outcome.dead | {rank}),
         observed=f"rank {rank} {', '.join(said)}",
         expected="no rank dies",
@@ -253,39 +247,21 @@ def _disagreements(case: Case, active: dict[int, RankReport]) -> list[Finding]:
     """Rules that no rank can check alone: one sequence of collectives, equal replicas."""
     found = []
     last = len(case.schedule) - 1
-    for oracle, expected in (
-        ("collectives", "one sequence on every rank"),
-        ("replicas", "equal copies"),
-    ):
+    for oracle in (oracle for oracle in ORACLES if oracle.across_ranks):
         for engine in next(iter(active.values())).replicas:
             seen: dict[str, tuple[int, str]] = {}
             for rank, report in active.items():
-                pieces, value = _observed(case, rank, report, oracle, engine)
+                pieces, value = oracle.observed(case, rank, report, engine)
                 first, other = seen.setdefault(pieces, (rank, value))
                 if other != value:
                     found.append(
                         Finding(
-                            oracle=oracle,
+                            oracle=oracle.name,
                             engine=engine,
                             observed=f"{value or 'none'} on rank {rank}",
-                            expected=f"{expected}: {other or 'none'} on rank {first}",
+                            expected=f"{oracle.across_ranks}: {other or 'none'} on rank {first}",
                             op=last,
                             rank=rank,
                         )
                     )
     return found
-
-
-def _observed(
-    case: Case, rank: int, report: RankReport, oracle: str, engine: str
-) -> tuple[str, str]:
-    """What to compare, between which ranks.
-
-    Replicas only between ranks that hold the same piece; collectives not between tensor-parallel
-    ranks, whose uneven shards of one parameter have different sizes, and which never meet in a
-    data-parallel collective.
-    """
-    if oracle == "collectives":
-        return str(rank % (case.mesh.tensor or 1)), report.collectives.get(engine, "")
-    pieces, _, value = report.replicas.get(engine, ":").partition(":")
-    return pieces, value

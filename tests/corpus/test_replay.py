@@ -20,7 +20,7 @@ from fuzzshard.corpus.replay import ReplayResult, replay
 from fuzzshard.doctor import clean_case
 from fuzzshard.errors import InfraError
 from fuzzshard.instruments import OFF, UNREDUCED, off_text
-from fuzzshard.verdict import NOT_APPLICABLE, Finding, Status, Verdict
+from fuzzshard.verdict import Finding, Note, Status, Verdict
 
 PASS = Verdict(status=Status.PASS)
 
@@ -108,7 +108,8 @@ def test_a_finding_is_compared_by_its_signature(
 
 
 def test_an_engine_that_was_not_run_has_not_lost_its_finding(tmp_path: Path) -> None:
-    notes = {"fully_shard": f"{NOT_APPLICABLE}: parameters are modified", "ddp": "refused: no"}
+    excluded = Note("not applicable", "parameters are modified")
+    notes = {"fully_shard": str(excluded), "ddp": str(Note("refused", "no"))}
     world = FakeWorld(replace(PASS, notes=notes))
     (result,) = run(world, save(tmp_path / "a"))
     assert result.outcome is Outcome.SKIPPED

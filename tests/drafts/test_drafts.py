@@ -21,7 +21,8 @@ from fuzzshard.drafts.duplicates import Duplicate, duplicates
 from fuzzshard.drafts.evidence import Evidence, ScriptRuns, collect_env, readable
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import as_diff
-from fuzzshard.verdict import MISSING, Finding, Status, Verdict
+from fuzzshard.parts.oracle import MISSING
+from fuzzshard.verdict import Finding, Status, Verdict
 
 FINDING = Finding(
     oracle="gradient",

@@ -11,8 +11,8 @@ from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import MOST_FINDINGS, tensor_findings, vote
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import SaveState
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED
 from fuzzshard.training.trace import Piece, Trace
-from fuzzshard.verdict import MISSING, UNEXPECTED
 
 KEY = gradient(1)
 TIED = chain(a=Linear(out=5), b=Linear(out=5))

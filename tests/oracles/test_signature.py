@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status, Verdict
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED
+from fuzzshard.verdict import Finding, Status, Verdict, signature_of
 
 
 def signature(oracle: str, detail: str = "", **fields: object) -> str:
@@ -58,3 +59,9 @@ def test_without_a_finding_there_is_no_signature() -> None:
 @pytest.mark.parametrize("status", Status)
 def test_three_outcomes_accuse_an_engine(status: Status) -> None:
     assert status.is_finding == (status in ("DIVERGENCE", "CRASH", "HANG"))
+
+
+def test_an_oracle_of_another_release_is_read_by_its_name() -> None:
+    finding = Finding(oracle="moment", engine="ddp", observed="1", expected="2", detail=MISSING)
+    assert signature_of([finding]) == "divergence/ddp/moment/missing"
+    assert not finding.internal

@@ -14,8 +14,9 @@ from fuzzshard.case.options import FSDP1, Precision
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import CorruptState, LoadState, SaveState, SetFlag
+from fuzzshard.parts.oracle import MISSING
 from fuzzshard.reproducer import scripts
-from fuzzshard.verdict import MISSING, Finding, Verdict
+from fuzzshard.verdict import Finding, Verdict
 from fuzzshard.world import World, WorldConfig
 
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"

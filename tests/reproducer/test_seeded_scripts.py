@@ -16,9 +16,10 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import ranks_differ
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.ops import Backward, Forward, Step
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED
 from fuzzshard.reproducer import script, scripts
 from fuzzshard.strategies import draw_cases
-from fuzzshard.verdict import MISSING, UNEXPECTED, Finding, Status
+from fuzzshard.verdict import Finding, Status
 from fuzzshard.world import World
 
 GRADIENT = Finding(

@@ -82,7 +82,7 @@ class DDP(NoSyncEngine):
         ones.
         """
         (held,) = super().gradients().values()
-        return {"local_gradient" if self.unsynced else "gradient": held}
+        return {"local" if self.unsynced else "reduced": held}
 
 
 ENGINE = DDP

@@ -263,7 +263,7 @@ class FSDP1(NoSyncEngine):
         held = {
             fqn: None if grad is None else grad.to(self.mesh.device) for fqn, grad in found.items()
         }
-        return {"local_gradient" if self.unsynced else "gradient": held}
+        return {"local" if self.unsynced else "reduced": held}
 
     def _gradient(self, piece: Slice) -> torch.Tensor | None:
         flat = piece.handle.flat_param

@@ -10,7 +10,6 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.units import unit_modules
 from fuzzshard.engines.script import Script
-from fuzzshard.errors import UsageError
 from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.model.statements import at, call_lines
 from fuzzshard.parts.engines.fsdp1 import shards
@@ -269,18 +268,6 @@ class FSDP1Script(Script):
             f"with FullyShardedDataParallel.summon_full_params({arguments}):",
             f"    return {value}.detach().clone()",
         ]
-
-    @override
-    def whole(self, case: Case, called: str, oracle: str) -> str:
-        if oracle in ("local_gradient", "resume"):
-            raise UsageError(
-                f"FSDP1 has no way to gather {oracle} for a script", "replay the case"
-            )
-        if oracle == "gradient" and not case.fsdp1.use_orig_params:
-            raise UsageError(
-                "FSDP1 gathers no gradients of flat parameters for a script", "replay the case"
-            )
-        return f"whole({called}{', gradients=True' if oracle == 'gradient' else ''})"
 
 
 SCRIPT = FSDP1Script()

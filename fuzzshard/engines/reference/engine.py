@@ -199,9 +199,9 @@ class Reference(Engine):
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:
         held = super().gradients()
         if self.sync.local:
-            held["local_gradient"] = {
+            held["local"] = {
                 fqn: self.sync.with_local(fqn, gradient)
-                for fqn, gradient in held["gradient"].items()
+                for fqn, gradient in held["reduced"].items()
             }
         return held
 

@@ -114,7 +114,7 @@ class DistributedDataParallel(EngineSpec):
     options = "ddp"
     meanings = MEANINGS
     wrapper = "DistributedDataParallel"
-    may_differ = ("buffer",)
+    differs_in = ("buffers",)
 
     @override
     def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:

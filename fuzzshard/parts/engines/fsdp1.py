@@ -132,7 +132,7 @@ class FullyShardedDataParallel(EngineSpec):
     wrapper = "FullyShardedDataParallel"
     keeps_order = True
     has_units = True
-    may_differ = ("gradient", "local_gradient")
+    differs_in = ("reduced", "local")
     outlives_run = (
         "two modules of six of the smallest model with two units do, on torch 2.13 as it is "
         "(measured without fuzzshard); why is not known"

@@ -20,7 +20,7 @@ class FullyShard(EngineSpec):
     tag = "FSDP2"
     meaning = "fully_shard runs"
     applies_groups = True
-    may_differ = ("input_gradient",)
+    differs_in = ("input",)
 
     @override
     def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:

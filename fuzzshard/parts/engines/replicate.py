@@ -26,7 +26,7 @@ class Replicate(EngineSpec):
     options = DistributedDataParallel.options
     choice = Choice("replicate", 23, place=2)
     ignores_modules = True
-    may_differ = DistributedDataParallel.may_differ
+    differs_in = DistributedDataParallel.differs_in
     outlives_run = "some parameters of some cases do, on torch 2.13 as it is; why is not known"
 
     @property

@@ -25,7 +25,7 @@ class Abort(op.Op, tag="abort", frozen=True, kw_only=True):
     says = "{at} raises in the {op.during} of batch {op.batch}; model.reset_iter_state()"
     aborts = True
     method = "reset_iter_state"
-    looks = ("registration", "buffers", "unreduced")
+    looks = ("registered", "buffers", "unreduced")
     meanings = {
         "op:abort_forward": "a forward that ends with an exception, and reset_iter_state()",
         "op:abort_backward": "a backward that ends with an exception, and reset_iter_state()",

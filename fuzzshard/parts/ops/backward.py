@@ -14,7 +14,7 @@ class Backward(op.Op, tag="backward", frozen=True, kw_only=True):
     which: op.Which = "all"
 
     lane = "backward"
-    looks = ("registration", "inputs", "gradients", "unreduced")
+    looks = ("registered", "inputs", "gradients", "unreduced")
     meanings = {
         "reuse:two_forwards": "a backward while two forwards are pending",
         "schedule:backward_oldest": "a backward of the oldest of several pending losses",

@@ -37,7 +37,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
         lines = program.clip_lines(f"{self.max_norm}, {self.norm_type}")
-        return [*lines, *program.watch.lines(index, ("gradient",))]
+        return [*lines, *program.look(index)]
 
     @classmethod
     @override

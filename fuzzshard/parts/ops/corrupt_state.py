@@ -20,7 +20,7 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
     says = "corrupt_state({op.how!r})"
     lane = "state"
     corrupts = True
-    looks = ("resumed",)
+    looks = ("corrupted",)
     meanings = {
         "op:corrupt": "parameters and optimizer state zeroed",
         "op:rebuild": "model and optimizer built anew",
@@ -50,4 +50,4 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
             if self.rebuilds
             else [*program.reshard(), *program.states.zero()]
         )
-        return [*lines, *program.watch.lines(index, ("resume",))]
+        return [*lines, *program.look(index)]

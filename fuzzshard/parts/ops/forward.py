@@ -27,7 +27,7 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     outputs: tuple[int, ...] | None = None
 
     lane = "forward"
-    looks = ("registration", "parameters", "buffers")
+    looks = ("registered", "parameters", "buffers")
     meanings = {
         "schedule:no_grad_forward": "a forward under no_grad",
         "schedule:eval_forward": "a forward in eval mode",

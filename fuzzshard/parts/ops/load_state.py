@@ -53,5 +53,4 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
     def lines(self, program: op.Program, index: int) -> list[str]:
         lines = program.states.load(program.renewed(), assign=self.assign)
         program.taken &= not self.assign
-        oracles = ("parameter", "buffer", "resume", *program.taken_oracle)
-        return [*lines, *program.watch.lines(index, oracles)]
+        return [*lines, *program.look(index)]

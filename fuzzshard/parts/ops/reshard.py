@@ -15,7 +15,7 @@ class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
 
     lane = "sharding"
     frees = True
-    looks = ("registration",)
+    looks = ("registered",)
     meanings = {"op:reshard": "an explicit reshard"}
     choices = (op.Choice("reshard", 14, 6),)
 

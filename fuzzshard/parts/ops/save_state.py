@@ -41,10 +41,7 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
-        return [
-            *program.states.save(self.via),
-            *program.watch.lines(index, ("parameter", "resume")),
-        ]
+        return [*program.states.save(self.via), *program.look(index)]
 
     @classmethod
     @override

@@ -20,7 +20,7 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
     engines_only: bool = False
 
     says = "{others}{at}.requires_grad_({op.value})"
-    looks = ("registration",)
+    looks = ("registered",)
     meanings = {
         "freeze:toggled_on": "requires_grad_(True) during training",
         "freeze:toggled_off": "requires_grad_(False) during training",

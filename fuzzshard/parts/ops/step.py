@@ -15,7 +15,7 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
 
     says = "optimizer.step()"
     lane = "optimizer"
-    looks = ("registration", "trained", "taken")
+    looks = ("registered", "trained", "taken")
     updates = True
     meanings = {
         "schedule:several_steps": "two optimizer steps or more",
@@ -44,7 +44,7 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
     def lines(self, program: op.Program, index: int) -> list[str]:
         lines = [*program.reshard(), *program.scope.wait("before_step"), "optimizer.step()"]
         lines += [*program.after_step(), *program.scope.wait("after_step")]
-        return [*lines, *program.watch.lines(index, ("parameter", *program.taken_oracle))]
+        return [*lines, *program.look(index)]
 
     @classmethod
     @override

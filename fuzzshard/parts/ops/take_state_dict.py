@@ -15,7 +15,7 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
     says = "kept = model.state_dict()"
     lane = "state"
     takes_state = True
-    looks = ("state_dict",)
+    looks = ("dict",)
     meanings = {
         "op:take_state_dict": "a state dict that must follow later steps",
         "op:take_state_dict_before_forward": "a state dict taken before the first forward",
@@ -35,8 +35,7 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
         program.taken = True
-        looked = program.watch.lines(index, ("state_dict",))
-        return [f"taken = {program.scope.called}.state_dict()", *looked]
+        return [f"taken = {program.scope.called}.state_dict()", *program.look(index)]
 
     @classmethod
     @override

@@ -21,7 +21,7 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
     says = "{at}.unshard(async_op={op.async_op}{alone})"
     lane = "sharding"
     gathers = True
-    looks = ("registration",)
+    looks = ("registered",)
     meanings = {
         "op:unshard": "an explicit unshard",
         "op:unshard_async": "an explicit unshard that does not wait",

@@ -1,0 +1,370 @@
+"""What every oracle says of itself; generic code asks this, and never which oracle it is.
+
+An oracle is a rule over what ranks record. Eleven of them compare a tensor of an engine with the
+reference's (:class:`TensorOracle`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
+
+from typing_extensions import override
+
+from fuzzshard.errors import UsageError
+
+if TYPE_CHECKING:  # what an oracle is shown of the layers above, for types alone
+    from torch import Tensor as Tensor
+
+    from fuzzshard.case.case import Case as Case
+    from fuzzshard.reproducer.aim import Aim as Aim
+    from fuzzshard.reproducer.aim import Kind as Kind
+    from fuzzshard.reproducer.alone import Alone as Alone
+    from fuzzshard.reproducer.scope import Scope as Scope
+    from fuzzshard.reproducer.watch import Watch as Watch
+    from fuzzshard.training.observer import Observer as Observer
+    from fuzzshard.verdict import Finding as Finding
+    from fuzzshard.world.messages import RankReport as RankReport
+else:  # nobody looks at annotations when it runs
+    Aim = Alone = Case = Finding = Kind = Observer = RankReport = Scope = Tensor = Watch = None
+
+MISSING = "missing"
+UNEXPECTED = "unexpected"
+"""Details of a finding: the engine has no tensor where the reference has one, or the other way
+round.
+"""
+
+
+NOT_REFUSED = "not refused"
+"""Detail of a finding: the engine trains on where its documentation announces an error."""
+
+IN_SPEC = " in its spec"
+"""Says in a finding of a dtype that a DTensor only claims to have."""
+
+LONGEST_STATEMENT = 105
+"""The most characters of a statement in a function of a script."""
+
+SAME_TYPE = 'assert observed == expected, f"rank {rank}: expected {expected}, observed {observed}"'
+
+
+def lost(engine: str, detail: str) -> str:
+    """The signature of what a lost collective shows as, by chance; empty for anything else."""
+    return f"desync/{engine}" if detail in ("desync", "SIGABRT") else ""
+
+
+def cut(text: str, length: int) -> str:
+    """The beginning of ``text``, with dots where more follows."""
+    return text if len(text) <= length else text[: length - 4].rstrip() + " ..."
+
+
+class TensorType(NamedTuple):
+    """What a tensor is, values aside; its text stands in findings."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str = ""
+    """Where two devices differ."""
+
+    def __str__(self) -> str:
+        place = f", on {self.device}" if self.device else ""
+        return f"a tensor of shape {list(self.shape)}, {self.dtype}{place}"
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """The type that has this text; None for any other text."""
+        told = re.fullmatch(r"a tensor of shape \[([\d, ]*)\], ([\w.]+)(?:, on (.+))?", text)
+        if told is None:
+            return None
+        return cls(tuple(map(int, re.findall(r"\d+", told[1]))), told[2], told[3] or "")
+
+    @property
+    def expression(self) -> str:
+        """Shape and dtype as a tuple."""
+        return f"({list(self.shape)}, {self.dtype})"
+
+
+Tensors = Iterable[tuple[str, "Tensor | None"]]
+Loses = Literal["", "raised", "raised otherwise", "died", "hung"]
+"""How ranks are lost: an engine raised, or raised another error than the expected one."""
+
+
+class Oracle:
+    """One rule."""
+
+    name: ClassVar[str] = ""
+    place: ClassVar[int] = 0
+    """Its place among all, the one nearest to the cause first: that is primary when several rules
+    break at one op.
+    """
+    loses: ClassVar[Loses] = ""
+    of_values: ClassVar[bool] = True
+    """Whether it says that something computed is wrong, and not how parameters are registered,
+    say.
+    """
+    tells_apart: ClassVar[bool] = False
+    """Whether each of its details is another kind of finding."""
+    is_said: ClassVar[bool] = False
+    """Whether torch says something: training does not go on in silence."""
+    needs_finding: ClassVar[bool] = False
+    """Whether a signature is not enough to write a script."""
+    across_ranks: ClassVar[str] = ""
+    """What it expects of all ranks together, where no rank can check it alone."""
+    stops_at_op: ClassVar[bool] = False
+    """Whether its scripts look at what an op does, not at what it leaves behind."""
+    ignores_values: ClassVar[bool] = False
+    """Whether its scripts average no gradients by hand."""
+    takes_parameters: ClassVar[bool] = False
+    """Whether its scripts look at ``params``."""
+
+    looks: ClassVar[tuple[str, ...]] = ()
+    """What an op may have changed for it to be recorded (:attr:`fuzzshard.parts.op.Op.looks`)."""
+
+    def record(self, seen: Observer, index: int, look: str) -> None:
+        """Records what there is after the op at ``index``, which may have changed ``look``."""
+        raise NotImplementedError
+
+    # Of findings:
+
+    is_internal: ClassVar[bool] = False
+    """Whether nobody sees it but an instrument."""
+    rests_on: ClassVar[str] = ""
+    """What says that it sees its findings (:attr:`fuzzshard.instruments.Instrument.sees`)."""
+
+    def internal(self, detail: str) -> bool:
+        """:attr:`is_internal`, of one of its details."""
+        return self.is_internal
+
+    def instrument(self, detail: str) -> str:
+        """:attr:`rests_on`, of one of its details."""
+        return self.rests_on
+
+    def signature(self, engine: str, detail: str) -> str:
+        """A stable name for a kind of finding."""
+        told_apart = detail and (self.tells_apart or detail in (MISSING, UNEXPECTED))
+        return f"divergence/{engine}/{self.name}{f'/{detail}' if told_apart else ''}"
+
+    # Ranks against each other:
+
+    def observed(self, case: Case, rank: int, report: RankReport, engine: str) -> tuple[str, str]:
+        """Which ranks are compared, by a name that they share, and what one of them has."""
+        raise NotImplementedError
+
+    # Words:
+
+    title: ClassVar[str] = "{observed}"
+    """What goes wrong, of ``name``, ``observed`` and ``expected``; ``ends`` says how ranks do."""
+    sentence: ClassVar[str] = ""
+    """The same of ``who`` trains, where more is to be said: ``brief`` is the beginning of
+    ``observed``.
+    """
+    basis: ClassVar[str] = ""
+    """The rule that is broken, and where it comes from, of ``expected`` and ``truth``, which
+    describes the reference.
+    """
+    shown: ClassVar[str] = ""
+    """What its own assertion shows of an ``engine``, in words like :attr:`title`; ``where`` is the
+    name, if there is one.
+    """
+
+    def headline(self, finding: Finding, *, ends: str) -> str:
+        """What goes wrong, for a title."""
+        observed = " ".join(finding.observed.split())
+        return self.title.format(
+            name=finding.name, observed=observed, expected=finding.expected, ends=ends
+        )
+
+    def consequence(self, finding: Finding) -> str:
+        """What users have of it, where they may not know."""
+        return ""
+
+    # Scripts:
+
+    aims: ClassVar[Kind] = "alone"
+    of_one_op: ClassVar[bool] = False
+    """Whether its own assertion is of one op, and of what is due there."""
+
+    def aim(self, case: Case, finding: Finding, aim: Aim) -> Aim | None:
+        """What a script looks at; ``aim`` is at the engine with this oracle's own assertion."""
+        return aim.at(finding) if self.of_one_op else aim.but(kind=self.aims)
+
+    def seeded(self, finding: Finding, aim: Aim) -> Aim:
+        """The aim where values are those of another seed."""
+        return aim
+
+    def before(self, scope: Scope) -> list[str]:
+        """Statements before the model is wrapped."""
+        return []
+
+    def before_run(self, scope: Scope) -> list[str]:
+        """Statements between wrapping and the first op."""
+        return []
+
+    def around(self, aim: Aim, lines: list[str]) -> list[str]:
+        """The statements of the op that is looked at, and what they must do."""
+        return lines
+
+    def within(self, aim: Aim, lines: list[str]) -> list[str]:
+        """The whole run, from building the model on."""
+        return lines
+
+    def after(self, script: Alone) -> list[str]:
+        """The assertion after the run."""
+        return []
+
+
+class LostRanks(Oracle):
+    """Ranks do not come to the end of the schedule."""
+
+    basis = "{truth}, runs the same schedule to its end, and no documented refusal is in its way."
+
+
+class Demanded(Oracle):
+    """An error or a warning that is documented, or that is none."""
+
+    needs_finding = True
+    basis = "the documentation demands {expected}."
+
+
+class Predicted(Oracle):
+    """What ``fully_shard`` does within, by a model of what it documents."""
+
+    of_values = False
+    is_internal = needs_finding = stops_at_op = of_one_op = True
+    basis = (
+        "collectives and hooks of each op follow from the documented policies of wrapped modules."
+    )
+    shown = "{engine} in the last op here{where}: observed {observed}, expected {expected}."
+
+
+class AcrossRanks(Oracle):
+    """Ranks are compared with each other."""
+
+    of_values = False
+    basis = "ranks are compared with each other, so no reference is needed."
+
+
+class TensorOracle(Oracle):
+    """Compares a tensor of an engine with the reference's."""
+
+    gradient: ClassVar[Literal["", "input", "reduced", "local", "waiting"]] = ""
+    """Which gradient it is: of an input; of a parameter, and reduced over the mesh, with this
+    rank's unreduced part in it, or waiting for its reduction.
+    """
+    of_forward: ClassVar[bool] = False
+    """Whether a forward computes it."""
+    is_loss: ClassVar[bool] = False
+    """Whether cases that observe losses only have it."""
+    is_weight: ClassVar[bool] = False
+    """Whether it is what replicas have copies of, and steps train."""
+    is_state: ClassVar[bool] = False
+    """Whether it is what a load brings back: states of the optimizer are there or not."""
+    of_buffers: ClassVar[bool] = False
+    holds_buffers: ClassVar[bool] = False
+    in_relations: ClassVar[bool] = False
+    """Whether a relation is about it."""
+    dtype: ClassVar[Literal["same", "observed", "wider"]] = "same"
+    """Which dtype is due: the reference's, any, or one that is not narrower."""
+    gathered: ClassVar[bool] = True
+    """Whether FSDP1 has more than its flat parameters of it."""
+    in_flat: ClassVar[bool] = False
+    """Whether FSDP1 has a range of a flat tensor in place of it."""
+    handle: ClassVar[Literal["", "variable", "expression"]] = ""
+    """How a script names one such tensor: by a variable that has the parameter, or by an
+    expression.
+    """
+    what: ClassVar[str] = ""
+    """What it is, in a title."""
+    thing: ClassVar[str] = ""
+    """What it is of, in a sentence, with ``{name}``."""
+
+    value: ClassVar[str] = ""
+    over: ClassVar[str] = "n, p in params.items()"
+    """The expression for one of them, and what a comprehension goes over; with ``model`` and
+    ``called`` (:class:`fuzzshard.reproducer.scope.Scope`). Empty for what :meth:`pairs` names.
+    """
+    single: ClassVar[str] = ""
+    """The expression for the ``one`` that is looked at."""
+    helpers: ClassVar[frozenset[str]] = frozenset()
+    """What :attr:`over` uses."""
+    whole: ClassVar[str | None] = None
+    """The arguments by which ``whole`` gathers it from the shards of FSDP1, after the model."""
+
+    def tensors(self, seen: Observer) -> Tensors:
+        """What there is to record, by name."""
+        return ()
+
+    @override
+    def record(self, seen: Observer, index: int, look: str) -> None:
+        for name, tensor in self.tensors(seen):
+            flat = seen.engine.flat_range(name) if self.in_flat else None
+            seen.keep(self, index, name, tensor, flat)
+
+    @override
+    def headline(self, finding: Finding, *, ends: str) -> str:
+        what = self.what or self.name
+        if finding.detail == MISSING:
+            return f"{what} is None where plain training has one"
+        if finding.detail == UNEXPECTED:
+            return f"{what} is there where plain training has none"
+        wrong = "has the wrong shape or dtype" if finding.type_due else "is silently wrong"
+        return f"{what} {wrong}"
+
+    def said(self, finding: Finding) -> str:
+        """The tensor of a finding, as the subject of a sentence."""
+        name = finding.name
+        return self.thing.format(name=name) if self.thing else name[:1].upper() + name[1:]
+
+    @override
+    def aim(self, case: Case, finding: Finding, aim: Aim) -> Aim | None:
+        """What any tensor is looked at by: a comparison with the reference."""
+        return None
+
+    def one(self, watch: Watch, index: int) -> str:
+        """The expression for the one tensor that is looked at after the op at ``index``."""
+        if self.single:
+            return self.single.format(one=watch.parameter or watch.scope.at(watch.aim.name))
+        return dict(self.pairs(watch, index))[watch.aim.name]
+
+    def returned(self, watch: Watch) -> list[str]:
+        """Statements of its own that return it, where it is all that a script looks at."""
+        return []
+
+    def pairs(self, watch: Watch, index: int) -> list[tuple[str, str]]:
+        """Names and expressions of tensors that stand in variables of their own."""
+        return []
+
+    def entries(self, watch: Watch, index: int) -> str:
+        """A dict comprehension over what has a name in the model."""
+        if not self.value or (self.of_buffers and not watch.has_buffers):
+            return ""
+        watch.scope.uses |= self.helpers
+        called = {"model": watch.scope.model, "called": watch.scope.called}
+        value, over = self.value.format_map(called), self.over.format_map(called)
+        return watch.entries(index, value, over, oracle=self.name)
+
+    def gathered_by(self, watch: Watch, index: int) -> str:
+        """:attr:`whole`; raises :class:`UsageError` where nothing gathers it."""
+        if self.whole is None:
+            raise UsageError(
+                f"FSDP1 has no way to gather {self.name} for a script", "replay the case"
+            )
+        if self.gradient and watch.flat_gradients:
+            raise UsageError(
+                "FSDP1 gathers no gradients of flat parameters for a script", "replay the case"
+            )
+        return self.whole
+
+
+class ParameterGradient(TensorOracle):
+    """What ``.grad`` of the trained parameters has."""
+
+    looks = ("gradients",)
+    in_flat = True
+    handle = "variable"
+    value = "p.grad"
+    single = "{one}.grad"
+
+    @override
+    def tensors(self, seen: Observer) -> Tensors:
+        return seen.engine.gradients().get(self.gradient, {}).items()

@@ -1,0 +1,56 @@
+"""The oracles: every file of this folder is one, and all are found here."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+from fuzzshard.parts.oracle import Oracle, TensorOracle
+
+for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_file.name)
+
+
+def _below(kind: type[Oracle]) -> Iterator[type[Oracle]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
+
+
+ORACLES: tuple[Oracle, ...] = tuple(
+    sorted((kind() for kind in _below(Oracle) if kind.name), key=lambda oracle: oracle.place)
+)
+"""Every oracle, the one nearest to the cause first."""
+
+TENSOR_ORACLES = tuple(oracle for oracle in ORACLES if isinstance(oracle, TensorOracle))
+"""Those that compare a tensor of an engine with the reference's."""
+
+_NAMED = {oracle.name: oracle for oracle in ORACLES}
+
+
+def named(name: str) -> Oracle:
+    """The oracle of that name; one that another release has is called so, and compares tensors."""
+    return _NAMED.get(name) or _of_another_release(name)
+
+
+def tensor_oracle(name: str) -> TensorOracle:
+    """The oracle of that name, which compares tensors."""
+    oracle = named(name)
+    assert isinstance(oracle, TensorOracle), name
+    return oracle
+
+
+def _of_another_release(name: str) -> TensorOracle:
+    class Unknown(TensorOracle):
+        """What nothing else is known of."""
+
+        place = ORACLES[-1].place + 1
+
+    Unknown.name = name
+    return Unknown()
+
+
+def losing(how: str) -> Oracle:
+    """The oracle of ranks that are lost so (:data:`fuzzshard.parts.oracle.Loses`)."""
+    return next(oracle for oracle in ORACLES if oracle.loses == how)

@@ -1,0 +1,26 @@
+"""The buffers of a model: statistics of batch norms."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import oracle
+
+
+class Buffer(oracle.TensorOracle):
+    """Every buffer after what may have changed it."""
+
+    name = "buffer"
+    place = 140
+    looks = ("buffers",)
+    of_buffers = True
+    holds_buffers = True
+    what = "buffer"
+    value = "b"
+    over = "n, b in zip(buffer_names, {called}.buffers())"
+    helpers = frozenset({"buffer_names"})
+    thing = "The buffer {name}"
+
+    @override
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return seen.buffers()

@@ -1,0 +1,60 @@
+"""Whether all ranks issue the same collectives."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import oracle
+
+_RECORD = """
+calls = []
+
+
+def recorded(name, collective):
+    def call(*args, **kwargs):
+        sizes = [a.numel() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+        calls.append(f"{name}{sizes}")
+        return collective(*args, **kwargs)
+
+    return call
+
+
+for name in (
+    "all_reduce broadcast all_gather all_gather_into_tensor all_gather_single reduce_scatter "
+    "reduce_scatter_tensor reduce_scatter_single all_to_all_single"
+).split():
+    if hasattr(dist, name):
+        setattr(dist, name, recorded(name, getattr(dist, name)))
+"""
+
+
+class Collectives(oracle.AcrossRanks):
+    """One sequence of collectives on every rank."""
+
+    name = rests_on = "collectives"
+    place = 200
+    title = "ranks do not issue the same collectives"
+    shown = "Under {engine} the ranks do not issue the same collectives."
+    across_ranks = "one sequence on every rank"
+
+    @override
+    def observed(
+        self, case: oracle.Case, rank: int, report: oracle.RankReport, engine: str
+    ) -> tuple[str, str]:
+        """Not between tensor-parallel ranks, whose uneven shards of one parameter have different
+        sizes, and which never meet in a data-parallel collective.
+        """
+        return str(rank % (case.mesh.tensor or 1)), report.collectives.get(engine, "")
+
+    @override
+    def before(self, scope: oracle.Scope) -> list[str]:
+        return _RECORD.strip().splitlines()
+
+    @override
+    def after(self, script: oracle.Alone) -> list[str]:
+        return [
+            "everyone = [None] * dist.get_world_size()",
+            "dist.all_gather_object(everyone, list(calls))",
+            'text = f"rank {rank}: expected {everyone[0]}\\nobserved {everyone[rank]}"',
+            "assert everyone[rank] == everyone[0], text",
+        ]

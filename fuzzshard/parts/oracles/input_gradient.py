@@ -1,0 +1,28 @@
+"""The gradients of inputs."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import oracle
+
+
+class InputGradient(oracle.TensorOracle):
+    """What backwards leave in inputs that require a gradient."""
+
+    name = "input_gradient"
+    place = 60
+    looks = ("inputs",)
+    gradient = "input"
+    in_relations = True
+    handle = "expression"
+    what = "gradient of an input"
+    thing = "The gradient of {name}"
+
+    @override
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return ((name, x.grad) for name, x in seen.trainer.feed.differentiable())
+
+    @override
+    def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:
+        return [(name, f"{variable}.grad") for name, variable in watch.inputs.differentiable()]

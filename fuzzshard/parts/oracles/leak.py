@@ -1,0 +1,185 @@
+"""What a run leaves behind: :mod:`fuzzshard.oracles.after_run` says what is due.
+
+Scripts say it by names that are private to torch, those of
+:mod:`fuzzshard.engines.fully_shard_state`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from typing_extensions import override
+
+from fuzzshard.errors import UsageError
+from fuzzshard.parts import oracle
+
+Kind = Literal["survivor", "memory", "buffer", "reduction", "gather", "state", "hook", "layout"]
+"""Details of findings, and ``device_memory``."""
+
+PARTIAL = "a sum over shards that was not all-reduced"
+NOTHING = "none"
+IDLE = "idle"
+"""What is left of a group, or is due."""
+
+_INTERNAL = ("reduction", "gather", "state")
+
+
+class Left(NamedTuple):
+    """One thing that is left: its kind, its name, what is there, and what should be."""
+
+    kind: Kind
+    name: str
+    observed: str
+    expected: str
+
+
+class Leak(oracle.Oracle):
+    """Memory, pending communication, hooks, misplaced states.
+
+    Whoever trains sees memory that stays allocated, models that outlive their last reference,
+    hooks that add up in public registries.
+    """
+
+    name = "leak"
+    place = 190
+    of_values = False
+    tells_apart = True
+    needs_finding = ignores_values = True
+    title = "{name}: {observed}; {expected} is due"
+    shown = "What {engine} leaves behind of {name}: {observed}, expected {expected}."
+
+    @override
+    def internal(self, detail: str) -> bool:
+        return detail in _INTERNAL
+
+    @override
+    def instrument(self, detail: str) -> str:
+        if detail in _INTERNAL:
+            return "group states"
+        return "unsharded memory" if detail in ("memory", "buffer") else ""
+
+    @override
+    def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
+        return aim.at(finding).but(observed=finding.observed, detail=finding.detail)
+
+    @override
+    def before_run(self, scope: oracle.Scope) -> list[str]:
+        return [f"before = {_hook_count(scope)}"] if scope.aim.detail == "hook" else []
+
+    @override
+    def within(self, aim: oracle.Aim, lines: list[str]) -> list[str]:
+        """In a function, after which nothing of the model is there."""
+        if aim.detail != "survivor":
+            return lines
+        watched = "[*model.named_modules(), *model.named_parameters()]"
+        lines = [*lines, f"return {{name: weakref.ref(thing) for name, thing in {watched}}}"]
+        return [
+            "",
+            "",
+            "def run():",
+            *(f"    {line}" for line in lines),
+            "",
+            "",
+            "watched = run()",
+            "while gc.collect():",
+            "    pass",
+            "left = [name or 'the root' for name, thing in watched.items() if thing() is not "
+            "None]",
+            'assert not left, f"rank {rank}: {left} outlive the model"',
+        ]
+
+    @override
+    def after(self, script: oracle.Alone) -> list[str]:
+        """The assertion; raises :class:`UsageError` for what a script cannot name."""
+        aim, scope = script.aim, script.program.scope
+        match aim.detail:
+            case "survivor":
+                return []
+            case "hook":
+                text = f"{{before}} {aim.name} before the run, {{after}} after it"
+                return [
+                    f"after = {_hook_count(scope)}",
+                    f'text = f"rank {{rank}}: {text}"',
+                    "assert after == before, text",
+                ]
+            case "layout":
+                return _layout(scope)
+            case "buffer":
+                scope.uses.add("groups")
+                found = f"[g.comm_ctx.all_gather_state for g in groups({scope.model})]"
+                return _nothing(found, "an all-gather that was copied out is kept")
+            case "memory":
+                return [
+                    f"held = {scope.part(aim.name.removeprefix('unsharded '))}",
+                    "tensors = (*held.all_gather_outputs, *held._unsharded_inner_tensors)",
+                    "size = sum(t.untyped_storage().size() for t in tensors)",
+                    f'assert size == 0, f"rank {{rank}}: {{size}} bytes of {aim.name} are not '
+                    'freed"',
+                ]
+            case _:
+                return _of_group(scope)
+
+
+def _of_group(scope: oracle.Scope) -> list[str]:
+    """What one group holds; the name ends with one of its modules, or with several."""
+    aim = scope.aim
+    scope.uses.add("groups")
+    what, _, modules = aim.name.partition(" of ")
+    first = modules.split(", ")[0].replace("the root", "")
+    mine = f"for g in groups({scope.model}) if {scope.at(first)} in g.modules"
+    match aim.detail:
+        case "gather" if aim.expected == NOTHING:
+            return _nothing(
+                f"[g._all_gather_result {mine}]", f"an {what} was issued and is not used"
+            )
+        case "reduction" if aim.observed == PARTIAL:
+            return _nothing(
+                f"[g._partial_reduce_output {mine}]", "a sum over shards was not all-reduced"
+            )
+        case "reduction":
+            # one at most, before torch 2.12
+            before = 'getattr(g.comm_ctx, "reduce_scatter_state", None)'
+            inputs = f'*getattr(g.comm_ctx, "reduce_scatter_states", [{before}])'
+            kept = f"[s {mine} for s in (g._post_reduce_event, g._all_reduce_state, {inputs})]"
+            return _nothing(kept, "inputs or events of a reduction are kept")
+        case "state" if aim.expected == IDLE:
+            states = f"{{g._training_state.name {mine}}}"
+            return [
+                f"states = {states}",
+                'assert states == {"IDLE"}, f"rank {rank}: after the run the group is in '
+                '{states}"',
+            ]
+    raise UsageError(f"no script looks at {aim.name}", "replay the case")
+
+
+def _nothing(found: str, text: str) -> list[str]:
+    return [
+        f"kept = {found}",
+        f'assert kept == [None] * len(kept), f"rank {{rank}}: {text}"',
+    ]
+
+
+def _layout(scope: oracle.Scope) -> list[str]:
+    kind, _, fqn = scope.aim.name.partition(" of ")
+    scope.uses.add("DTensor")
+    made = f'state = optimizer.state[parameter]["{kind}"]'
+    if kind == "gradient":
+        made = "grad = parameter.grad"
+    known = "(t.dtype, t.device, t.shape, t.placements if isinstance(t, DTensor) else None)"
+    if oracle.IN_SPEC in scope.aim.observed + scope.aim.expected:
+        known = "(t.dtype, t._spec.tensor_meta.dtype, t.device, t.shape, t.placements)"
+    return [
+        f"parameter = {scope.at(fqn)}",
+        made,
+        "layouts = [",
+        f"    {known}",
+        f"    for t in ({made.partition(' ')[0]}, parameter)",
+        "]",
+        f'text = f"rank {{rank}}: the {kind} is {{layouts[0]}}, its parameter {{layouts[1]}}"',
+        "assert layouts[0] == layouts[1], text",
+    ]
+
+
+def _hook_count(scope: oracle.Scope) -> str:
+    kind, _, name = scope.aim.name.partition(" of ")
+    return f'len(getattr({scope.at(name.replace("the root", ""))}, "{kind}", None) or ())'

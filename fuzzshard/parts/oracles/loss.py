@@ -1,0 +1,29 @@
+"""The loss of a forward."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import oracle
+
+
+class Loss(oracle.TensorOracle):
+    """The loss that is made of the outputs of a forward, on every rank."""
+
+    name = "loss"
+    place = 50
+    looks = ("outputs",)
+    of_forward = True
+    is_loss = True
+    in_relations = True
+    handle = "expression"
+    what = "loss"
+    thing = "The loss"
+
+    @override
+    def tensors(self, seen: oracle.Observer) -> oracle.Tensors:
+        return [(self.name, seen.loss)]
+
+    @override
+    def pairs(self, watch: oracle.Watch, index: int) -> list[tuple[str, str]]:
+        return [(self.name, watch.loss(index))]

@@ -1,0 +1,77 @@
+"""How parameters are registered: :mod:`fuzzshard.oracles.registration` says what is due."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import oracle
+
+_CLASSES = ("DTensor", "Tensor", "Parameter")
+
+
+def _class(text: str) -> str:
+    """``"DTensor[2, 2] float32 S(0) on mesh [2]"`` -> ``"DTensor"``."""
+    return text.partition("[")[0]
+
+
+class Registered(oracle.Oracle):
+    """Class, placements, mesh, shape and dtype of every parameter, and whether it is frozen."""
+
+    name = rests_on = "registration"
+    place = 150
+    looks = ("registered",)
+    of_values = False
+    needs_finding = of_one_op = True
+    basis = (
+        "which class of parameter, placement and mesh is registered after each op follows from "
+        "the docstrings of `fully_shard`, `reshard` and `set_reshard_after_backward`."
+    )
+    shown = (
+        "{engine} registers {name} other than documented: observed {observed}, expected "
+        "{expected}."
+    )
+
+    @override
+    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
+        """Where the engine registers others in training."""
+        for fqn in seen.engine.facts.parameters if seen.engine.reregisters else ():
+            seen.trace.register(seen.key(self, index, fqn), seen.engine.parameter(fqn))
+
+    @override
+    def headline(self, finding: oracle.Finding, *, ends: str) -> str:
+        observed, expected = _class(finding.observed), _class(finding.expected)
+        return f"registered parameter is a {observed}, not a {expected}"
+
+    @override
+    def consequence(self, finding: oracle.Finding) -> str:
+        if (_class(finding.observed), _class(finding.expected)) != ("Tensor", "DTensor"):
+            return ""
+        return (
+            " What stays unsharded takes memory, and a forward that finds it so does not see a "
+            "step."
+        )
+
+    @override
+    def seeded(self, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
+        """The class alone where that is wrong."""
+        wanted = _class(finding.expected)
+        return aim if _class(finding.observed) == wanted else aim.but(expected=wanted)
+
+    @override
+    def after(self, script: oracle.Alone) -> list[str]:
+        name, expected = script.aim.name, script.aim.expected
+        if expected in _CLASSES:
+            text = f"rank {{rank}}: {name}: expected a {expected}, observed a"
+            negated = "" if expected == "DTensor" else "not "
+            return [
+                f"observed = {script.program.scope.at(name)}",
+                f'text = f"{text} {{type(observed).__name__}}"',
+                f"assert {negated}isinstance(observed, DTensor), text",
+            ]
+        script.uses.add("describe")
+        text = f"rank {{rank}}: {name}: expected {{expected}}, observed {{observed}}"
+        return [
+            f"expected = {expected!r}",
+            f'observed = describe(model.get_parameter("{name}"))',
+            f'assert observed == expected, f"{text}"',
+        ]

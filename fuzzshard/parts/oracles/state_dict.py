@@ -1,0 +1,27 @@
+"""State dicts that are taken, and what one that was taken earlier holds now."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts import oracle
+
+
+class StateDict(oracle.TensorOracle):
+    """Every tensor of a state dict; one taken earlier where its tensors are the model's own."""
+
+    name = "state_dict"
+    place = 120
+    looks = ("dict", "taken")
+    holds_buffers = True
+    what = "state dict"
+    value = "t"
+    over = "n, t in taken.items()"
+    thing = "{name} in the state dict"
+
+    @override
+    def record(self, seen: oracle.Observer, index: int, look: str) -> None:
+        if look == "taken" and not seen.engine.state_dict_aliases:
+            return
+        for fqn, tensor in seen.trainer.states.taken.items():
+            seen.keep(self, index, fqn, tensor)

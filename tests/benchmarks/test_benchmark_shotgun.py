@@ -1,0 +1,35 @@
+"""Where each oracle is named, counted by the benchmark."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+import shotgun
+
+from fuzzshard.parts.oracle import Oracle
+from fuzzshard.parts.oracles import ORACLES
+
+NAMED = {file: shotgun.names(ast.parse(file.read_text())) for file in shotgun.sources()}
+ROOMS = shotgun.rooms_of_oracles(NAMED)
+
+
+@pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle.name)
+def test_an_oracle_is_named_in_its_room_and_by_what_judges_it_on_ranks(oracle: Oracle) -> None:
+    files = [file.relative_to(shotgun.ROOT).as_posix() for file in ROOMS[oracle.name]]
+    assert f"fuzzshard/parts/oracles/{oracle.name}.py" in files
+    others = [file for file in files if not file.startswith("fuzzshard/parts/oracles/")]
+    assert all(file.startswith(("fuzzshard/oracles/", "fuzzshard/training/")) for file in others)
+    assert len(files) <= 2
+
+
+def test_every_word_that_means_something_else_stands_where_it_is_said_to() -> None:
+    for name, meanings in shotgun.MEANS_ELSE.items():
+        for module in (module for modules in meanings.values() for module in modules):
+            places = (f"{module}.py", f"fuzzshard/{module}.py")
+            files = [shotgun.ROOT / place for place in places if (shotgun.ROOT / place) in NAMED]
+            assert [file for file in files if f"'{name}'" in NAMED[file]], (name, module)
+
+
+def test_oracles_have_places_of_their_own() -> None:
+    assert len({oracle.place for oracle in ORACLES}) == len(ORACLES)
