@@ -27,7 +27,7 @@ from fuzzshard.parts.op import Below, Switch
 
 if TYPE_CHECKING:
     from fuzzshard.engines.exclusion import Exclusion
-    from fuzzshard.engines.refusal import Refusal
+    from fuzzshard.engines.refusals import Refusal
     from fuzzshard.training.trace import Trace
 
 DTYPES = {

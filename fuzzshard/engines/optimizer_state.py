@@ -22,7 +22,7 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState, follow
 from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.case.tensor_parallel import tensor_dims
-from fuzzshard.engines.refusal import Due, Refusal
+from fuzzshard.engines.refusals import Due, Refusal
 from fuzzshard.parts.engines import spec_of
 
 

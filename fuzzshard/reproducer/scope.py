@@ -10,6 +10,7 @@ from collections.abc import Callable
 from fuzzshard.case.case import Case
 from fuzzshard.case.groups import modules_named, wrapped_modules
 from fuzzshard.case.options import DelaySite, Expect
+from fuzzshard.engines.script import Script, script_of
 from fuzzshard.model.expressions import class_name
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.engine import EngineSpec
@@ -57,6 +58,11 @@ class Scope:
     def engine(self) -> EngineSpec:
         """The engine that the script is about."""
         return spec_of(self.aim.engine)
+
+    @property
+    def script(self) -> Script:
+        """What the engine says in its own words."""
+        return script_of(self.aim.engine)
 
     @property
     def shards(self) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.engines.script import script_of
 from fuzzshard.model.expressions import result_expression
 from fuzzshard.model.statements import at
 from fuzzshard.parts.op import Call, Op
@@ -220,13 +219,13 @@ class Watch:
         """The whole of one parameter, of which a rank has a part, or of its gradient."""
         gradient = self.aim.oracles[0] == "gradient"
         value = at(self.scope.model, self.aim.name)
-        script = script_of(self.scope.engine.name)
-        return script.gathered_lines(self.case, self.scope.called, value, gradient=gradient)
+        called = self.scope.called
+        return self.scope.script.gathered_lines(self.case, called, value, gradient=gradient)
 
     def _whole(self, index: int, oracle: str) -> str:
         """What a rank has of parameters, gathered from its shards."""
         known = "parameter" if oracle == "resume" and self._corrupts(index) else oracle
-        value = script_of(self.scope.engine.name).whole(self.case, self.scope.called, known)
+        value = self.scope.script.whole(self.case, self.scope.called, known)
         self.scope.uses |= {"whole"}
         if self.aim.op is None:
             return f'{{f"op {index} {oracle} {{n}}": t for n, t in {value}.items()}}'

@@ -126,7 +126,7 @@ class DistributedDataParallel(EngineSpec):
 
     @override
     def check(self, case: Case, found: Facts) -> None:
-        others = set(case.engines) - {self.name}
+        others = set(case.engines) - {DistributedDataParallel.name}
         if case.ddp.broadcasts_buffers and others and found.batch_norms:
             raise InvalidCase(
                 "DDP broadcasts buffers, which the other engines do not, and there is one "
