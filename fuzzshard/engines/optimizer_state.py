@@ -206,7 +206,7 @@ class _Walk:
 
 
 def lacking(of: Lack) -> Callable[[Case, str], Iterator[Due]]:
-    """Where ``of`` is lacking."""
+    """Return where ``of`` is lacking."""
 
     def due(case: Case, engine: str) -> Iterator[Due]:
         return (Due(op, certain) for lack, op, certain in lacks(case, engine) if lack is of)

@@ -47,7 +47,7 @@ REFUSALS = tuple(dict.fromkeys(r for engine in ENGINES.values() for r in engine.
 
 
 def engine_of(name: str) -> type[Engine]:
-    """The engine of that name; the reference is one too."""
+    """Return the engine of that name; the reference is one too."""
     return ENGINES.get(name, Reference)
 
 

@@ -61,7 +61,7 @@ class Scope:
 
     @property
     def script(self) -> Script:
-        """What the engine says in its own words."""
+        """Return what the engine says in its own words."""
         return script_of(self.aim.engine)
 
     @property

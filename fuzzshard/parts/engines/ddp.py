@@ -60,7 +60,7 @@ ALONE = ("buffers", "join", "manual_finalization")
 
 
 def option_features(case: Case, found: Facts, without: Collection[str]) -> Iterator[str]:
-    """The features of all options but ``without``."""
+    """Yield the features of all options but ``without``."""
     for name in off_default(case.ddp):
         if name in without:
             continue
