@@ -133,7 +133,7 @@ def _precision(precision: Precision | None) -> Iterator[str]:
 
 
 def engine_features(case: Case, found: Facts) -> Iterator[str]:
-    """Options of the engines that run; those that have the same options each tell some."""
+    """Yield options of the engines that run; those that have the same ones each tell some."""
     for spec in specs(case.engines):
         yield from spec.features(case, found)
 

@@ -159,7 +159,7 @@ def judged(world: Judge, num_ranks: int, entry: CorpusEntry) -> Evidence:
 
 
 def _agreeing_peer(world: Judge, entry: CorpusEntry, engine: str) -> str:
-    """Another engine that does the same as the reference, of those that every case has."""
+    """Return another engine that agrees with the reference, of those that every case has."""
     peer = next(other for other in ENGINES if other != engine)
     if engine not in ALL_ENGINES or entry.case.tensor_parallel or entry.case.relation:
         return ""

@@ -27,7 +27,7 @@ from fuzzshard.parts.op import Below, Switch
 
 if TYPE_CHECKING:
     from fuzzshard.engines.exclusion import Exclusion
-    from fuzzshard.engines.refusal import Refusal
+    from fuzzshard.engines.refusals import Refusal
     from fuzzshard.training.trace import Trace
 
 DTYPES = {
@@ -63,17 +63,17 @@ class Engine(abc.ABC):
 
     @classmethod
     def not_applicable(cls, case: Case) -> Exclusion | None:
-        """Why its documented contract does not cover a case, or None."""
+        """Return why its documented contract does not cover a case, or None."""
         return None
 
     @classmethod
     def not_comparable(cls, case: Case, reference: Trace) -> Exclusion | None:
-        """Why it cannot be compared with what the reference did, or None."""
+        """Return why it cannot be compared with what the reference did, or None."""
         return None
 
     @classmethod
     def surroundings(cls, case: Case) -> contextlib.AbstractContextManager[None]:
-        """What it is built and trained in."""
+        """Return what it is built and trained in."""
         return contextlib.nullcontext()
 
     def __init__(self, case: Case, mesh: RankMesh, dtype: torch.dtype) -> None:

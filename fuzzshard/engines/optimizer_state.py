@@ -22,7 +22,7 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState, follow
 from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.case.tensor_parallel import tensor_dims
-from fuzzshard.engines.refusal import Due, Refusal
+from fuzzshard.engines.refusals import Due, Refusal
 from fuzzshard.parts.engines import spec_of
 
 
@@ -206,7 +206,7 @@ class _Walk:
 
 
 def lacking(of: Lack) -> Callable[[Case, str], Iterator[Due]]:
-    """Where ``of`` is lacking."""
+    """Return where ``of`` is lacking."""
 
     def due(case: Case, engine: str) -> Iterator[Due]:
         return (Due(op, certain) for lack, op, certain in lacks(case, engine) if lack is of)

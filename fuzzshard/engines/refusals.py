@@ -8,25 +8,52 @@ come.
 
 from __future__ import annotations
 
-from fuzzshard.case.case import Case
-from fuzzshard.engines.refusal import Due, Refusal
-from fuzzshard.engines.registry import ENGINES
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
-REFUSALS: tuple[Refusal, ...] = tuple(
-    dict.fromkeys(refusal for engine in ENGINES.values() for refusal in engine.refusals)
-)
-"""Those of all engines, some of which have the same."""
+from fuzzshard.case.case import Case
+
+
+class Due(NamedTuple):
+    """An op at which an error is announced (-1: construction), and whether it is certain to
+    come.
+    """
+
+    op: int
+    certain: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """One documented error of an engine: its type, a pattern of its text, and where it is
+    announced.
+
+    ``due`` says at which ops of a case. ``quote`` is what the documentation says, ``source`` where
+    it does. ``doubt`` is why an error that is announced may not come. A ``UserWarning`` is made an
+    error where it is due, and stays a warning elsewhere.
+    """
+
+    error: str
+    pattern: str
+    due: Callable[[Case, str], Iterator[Due]]
+    quote: str
+    source: str
+    doubt: str = ""
+
+    def says(self, error: BaseException) -> bool:
+        """Whether ``error`` is of the type, and has the text."""
+        return (
+            type(error).__name__ == self.error and re.search(self.pattern, str(error)) is not None
+        )
 
 
 class Announcements:
-    """The refusals that a case announces of an engine."""
+    """Which of the ``refusals`` of an engine a case announces."""
 
-    def __init__(self, case: Case, engine: str) -> None:
-        self._all = [
-            (due, refusal)
-            for refusal in (ENGINES[engine].refusals if engine in ENGINES else ())
-            for due in refusal.due(case, engine)
-        ]
+    def __init__(self, case: Case, engine: str, refusals: Iterable[Refusal]) -> None:
+        self._all = [(due, refusal) for refusal in refusals for due in refusal.due(case, engine)]
 
     def announces(self, error: BaseException, op: int) -> bool:
         """Whether ``error``, raised by op ``op``, is a refusal that is announced there."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from contextlib import AbstractContextManager
 
 from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.case.facts import facts
@@ -43,8 +42,12 @@ RANKS_DIFFER = Exclusion(
 )
 
 
+REFUSALS = tuple(dict.fromkeys(r for engine in ENGINES.values() for r in engine.refusals))
+"""Those of all engines, some of which have the same."""
+
+
 def engine_of(name: str) -> type[Engine]:
-    """The engine of that name; the reference is one too."""
+    """Return the engine of that name; the reference is one too."""
     return ENGINES.get(name, Reference)
 
 
@@ -55,8 +58,3 @@ def not_applicable(case: Case, engine: str) -> Exclusion | None:
     if ranks_differ(case) and not spec_of(engine).keeps_order:
         return RANKS_DIFFER
     return engine_of(engine).not_applicable(case)
-
-
-def surroundings(case: Case, engine: str) -> AbstractContextManager[None]:
-    """What an engine is built and trained in."""
-    return engine_of(engine).surroundings(case)

@@ -26,49 +26,49 @@ class Script:
     """By module of torch, the names that its statements may use."""
 
     def takes_mesh(self, case: Case) -> bool:
-        """Whether it is given the mesh."""
+        """Return whether it is given the mesh."""
         return False
 
     def start_lines(self, case: Case) -> list[str]:
-        """What comes before the model is made."""
+        """Return what comes before the model is made."""
         return []
 
     def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
-        """Parallelises ``model`` in place; with ``seeds`` values are those of ``seed``."""
+        """Parallelise ``model`` in place; with ``seeds`` values are those of ``seed``."""
         return []
 
     def around_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
-        """Assigns to ``variable`` what it puts around ``model``, if it does."""
+        """Assign to ``variable`` what it puts around ``model``, if it does."""
         return []
 
     def group_call(self, listed: str, group: WrapGroup) -> str:
-        """The call that applies a wrap group of the modules that are ``listed``."""
+        """Return the call that applies a wrap group of the modules that are ``listed``."""
         raise NotImplementedError
 
     def sync_line(self, called: str, synced: bool) -> str:
-        """Switches synchronisation, where it has neither flags nor ``no_sync()``."""
+        """Switch synchronisation, where it has neither flags nor ``no_sync()``."""
         raise NotImplementedError
 
     def finalize_lines(self, case: Case, called: str) -> list[str]:
-        """What the user has to call after a backward that synchronises."""
+        """Return what the user has to call after a backward that synchronises."""
         return []
 
     def clip_line(self, called: str, arguments: str) -> str:
-        """Its own way to clip the norm of all gradients, if it has one."""
+        """Return its own way to clip the norm of all gradients, if it has one."""
         return ""
 
     def after_step_lines(self, case: Case, called: str) -> list[str]:
-        """What a case does after every step."""
+        """Return what a case does after every step."""
         return []
 
     def gathered_lines(self, case: Case, called: str, value: str, *, gradient: bool) -> list[str]:
-        """Returns the whole of a parameter of which a rank has a part, or of its gradient."""
+        """Return the whole of a parameter of which a rank has a part, or of its gradient."""
         raise NotImplementedError
 
 
 @functools.cache
 def script_of(engine: str) -> Script:
-    """What the scripts of the engine of that name say."""
+    """Return what the scripts of the engine of that name say."""
     if engine not in ENGINES:
         return Script()
     found: Script = importlib.import_module(f"fuzzshard.engines.{engine}.script").SCRIPT

@@ -65,7 +65,7 @@ class EngineSpec:
 
     @property
     def implementation(self) -> str:
-        """The engine whose code it runs: no witness for it."""
+        """Return the engine whose code it runs: no witness for it."""
         return self.name
 
     def may_differ(self, oracle: TensorOracle) -> bool:
@@ -74,26 +74,26 @@ class EngineSpec:
         return of_buffers or oracle.gradient in self.differs_in
 
     def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:
-        """Whether a forward of ``target`` moves inputs from the host to the device."""
+        """Return whether a forward of ``target`` moves inputs from the host to the device."""
         return False
 
     def has_flat_parameters(self, case: Case) -> bool:
-        """Whether its parameters, and their gradients, are flat ones of several parameters."""
+        """Return whether its parameters, and their gradients, are flat ones of several."""
         return False
 
     def policy(self, case: Case) -> Precision | None:
-        """The mixed precision that it has for the whole model, in place of that of groups."""
+        """Return the mixed precision that it has for the whole model in place of groups."""
         return None
 
     def features(self, case: Case, found: Facts) -> Iterator[str]:
-        """The features of its options, where it runs."""
+        """Yield the features of its options, where it runs."""
         return iter(())
 
     def needs_cuda(self, case: Case) -> str | None:
-        """Why it cannot run ``case`` on CPU ranks, in one line; None if it can."""
+        """Return why it cannot run ``case`` on CPU ranks, in one line; None if it can."""
         return None
 
     def check(self, case: Case, found: Facts) -> None:
-        """Raises :class:`InvalidCase` where its options cannot be meant, or do not fit the
+        """Raise :class:`InvalidCase` where its options cannot be meant, or do not fit the
         case.
         """

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fuzzshard.engines.script import script_of
 from fuzzshard.model.statements import assignment, indented
 from fuzzshard.parts.op import Op
 from fuzzshard.reproducer.forward_lines import ForwardLines
@@ -108,8 +107,7 @@ class BackwardLines:
 
     def _finalize_synced(self) -> list[str]:
         """What the user has to call after a backward that synchronises."""
-        script = script_of(self.scope.engine.name)
-        lines = script.finalize_lines(self.case, self.scope.called)
+        lines = self.scope.script.finalize_lines(self.case, self.scope.called)
         return self.scope.unless_reference(lines) if self.flags.synced else []
 
     def _clear(self, index: int) -> list[str]:

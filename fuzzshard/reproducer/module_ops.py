@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fuzzshard.case.groups import root_groups, wrapped_modules
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
-from fuzzshard.engines.script import script_of
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.op import Switch
 from fuzzshard.reproducer.scope import Scope
@@ -88,5 +87,5 @@ class Flags:
         return [f"if isinstance({called}, {self.scope.engine.wrapper}):", *indented(lines)]
 
     def _switch(self, synced: bool) -> list[str]:
-        script = script_of(self.scope.engine.name)
-        return self.scope.unless_reference([script.sync_line(self.scope.called, synced)])
+        line = self.scope.script.sync_line(self.scope.called, synced)
+        return self.scope.unless_reference([line])

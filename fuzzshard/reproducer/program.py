@@ -8,7 +8,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
 from fuzzshard.case.sync_flags import multiplies
-from fuzzshard.engines.script import script_of
 from fuzzshard.model.names import seed_of
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.op import Below
@@ -197,7 +196,7 @@ class Program:
         """
         scope = self.scope
         plain = f"torch.nn.utils.clip_grad_norm_({scope.model}.parameters(), {arguments})"
-        if own := script_of(scope.engine.name).clip_line(scope.called, arguments):
+        if own := scope.script.clip_line(scope.called, arguments):
             if not scope.aim.trains_reference:
                 return [own]
             return [
@@ -215,7 +214,7 @@ class Program:
     def after_step(self) -> list[str]:
         """Records an event, and what a case does with the parameters of units."""
         events, engine = module_ops.event_lines(self.scope), self.scope.engine
-        lines = script_of(engine.name).after_step_lines(self.case, self.scope.called)
+        lines = self.scope.script.after_step_lines(self.case, self.scope.called)
         if lines and self.aim.trains_reference:
             lines = [
                 f"if isinstance({self.scope.called}, {engine.wrapper}):",

@@ -11,6 +11,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
 from fuzzshard.case.groups import modules_named, wrapped_modules
 from fuzzshard.case.options import DelaySite, Expect
+from fuzzshard.engines.script import Script, script_of
 from fuzzshard.model.expressions import class_name
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.engine import EngineSpec
@@ -77,6 +78,11 @@ class Scope:
         """The arguments that say which parameter is meant."""
         module, name = split(fqn)
         return f'{self.at(module)}, "{name}"'
+
+    @property
+    def script(self) -> Script:
+        """Return what the engine says in its own words."""
+        return script_of(self.aim.engine)
 
     @property
     def shards(self) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.engines.script import script_of
 from fuzzshard.model.expressions import result_expression
 from fuzzshard.model.statements import at
 from fuzzshard.parts.op import Call, Op
@@ -141,9 +140,8 @@ class Watch:
     def _gathered(self) -> list[str]:
         """The whole of one parameter, of which a rank has a part, or of its gradient."""
         value = at(self.scope.model, self.aim.name)
-        script = script_of(self.scope.engine.name)
-        gradient = self.aim.has("reduced")
-        return script.gathered_lines(self.case, self.scope.called, value, gradient=gradient)
+        called, gradient = self.scope.called, self.aim.has("reduced")
+        return self.scope.script.gathered_lines(self.case, called, value, gradient=gradient)
 
     def _whole(self, index: int, oracle: TensorOracle) -> str:
         """What a rank has of parameters, gathered from its shards."""

@@ -11,6 +11,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.options import Expect
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.engines.refusals import Announcements
+from fuzzshard.engines.registry import engine_of
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import names_rank
 from fuzzshard.parts.oracle import NOT_REFUSED
@@ -43,7 +44,7 @@ class Watch:
             (e for e in expected if e.kind == "error" and names_rank(e.ranks, rank)), None
         )
         self.warnings = [expect for expect in expected if expect.kind == "warning"]
-        self.announcements = Announcements(case, engine)
+        self.announcements = Announcements(case, engine, engine_of(engine).refusals)
         self.op = -1
         self.raised = False
         self._heard: list[tuple[int, str]] = []

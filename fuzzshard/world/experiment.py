@@ -19,7 +19,7 @@ from fuzzshard.case.schedule_state import ranks_differ
 from fuzzshard.engines.base import DTYPES, Engine
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.mesh import RankMesh, rank_mesh
-from fuzzshard.engines.registry import engine_of, not_applicable, surroundings
+from fuzzshard.engines.registry import engine_of, not_applicable
 from fuzzshard.instruments import COLLECTIVES, InstrumentError, believed, works
 from fuzzshard.oracles.after_run import memory_findings
 from fuzzshard.oracles.alone import findings_alone
@@ -219,7 +219,7 @@ class Experiment:
         record_into(recorder)
         hooks.record_into(recorder, [] if trace is None else trace.post_backwards)
         try:
-            with watch.listening(), surroundings(self.case, name), traced:
+            with watch.listening(), engine_of(name).surroundings(self.case), traced:
                 trainer = Trainer(self.case, build(), trace, recorder)
                 trainer.run(watch.enter)
                 self._wait_for_kernels()

@@ -163,9 +163,7 @@ def _misread(proof: Proof, device: torch.device) -> dict[str, str]:
             return found
     made = [(finding, [i for i in INSTRUMENTS if i.makes(finding)]) for finding in findings]
     if any(not instruments for _, instruments in made):
-        if FLAT_PARAMETERS.of(
-            spec_of(engine)
-        ):  # its gradients and parameters are read by private names
+        if FLAT_PARAMETERS.of(spec_of(engine)):  # all of it is read by private names
             first = next(finding for finding, instruments in made if not instruments)
             found[FLAT_PARAMETERS.name] = f"read {first.observed}, not {first.expected}"
         return found

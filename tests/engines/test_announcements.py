@@ -25,8 +25,7 @@ from fuzzshard.engines.ddp.reducer import Complaint, ReducerOptions, complaint
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
 from fuzzshard.engines.optimizer_state import Lack, lacks
-from fuzzshard.engines.refusals import REFUSALS
-from fuzzshard.engines.registry import not_applicable
+from fuzzshard.engines.registry import REFUSALS, not_applicable
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.ops import (
     Backward,

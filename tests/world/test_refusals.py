@@ -33,9 +33,8 @@ from fuzzshard.case.graph import Alias, Block, Call
 from fuzzshard.case.options import DDP, FSDP1, ParameterDtype, Precision
 from fuzzshard.case.validate import validate
 from fuzzshard.contracts import TIES_ACROSS_GROUPS_ARE_REFUSED, VIEWS_ARE_WARNED_OF
-from fuzzshard.engines.refusal import Refusal
-from fuzzshard.engines.refusals import REFUSALS
-from fuzzshard.engines.registry import ENGINES
+from fuzzshard.engines.refusals import Refusal
+from fuzzshard.engines.registry import ENGINES, REFUSALS
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.conv2d import Conv2d

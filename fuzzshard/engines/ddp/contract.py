@@ -14,7 +14,7 @@ from fuzzshard.engines.ddp import options as ddp_options
 from fuzzshard.engines.ddp.reducer import Complaint, complaint, reducer_options
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
-from fuzzshard.engines.refusal import Due, Refusal
+from fuzzshard.engines.refusals import Due, Refusal
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 
 _CONSTRUCTION = (

@@ -16,7 +16,7 @@ from fuzzshard.engines.ddp import contract
 from fuzzshard.engines.ddp import options as ddp_options
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.no_sync import NoSyncEngine
-from fuzzshard.engines.refusal import Refusal
+from fuzzshard.engines.refusals import Refusal
 
 if TYPE_CHECKING:
     from fuzzshard.training.trace import Trace

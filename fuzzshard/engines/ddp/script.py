@@ -95,7 +95,7 @@ def arguments(case: Case, names: MeshNames) -> list[str]:
 
 
 def group(names: MeshNames) -> str:
-    """The process group that a hook is registered with."""
+    """Return the process group that a hook is registered with."""
     return "None" if names.flat else "group"
 
 

@@ -20,7 +20,7 @@ from fuzzshard.case.units import (
     units,
 )
 from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
-from fuzzshard.engines.refusal import Due, Refusal
+from fuzzshard.engines.refusals import Due, Refusal
 from fuzzshard.parts.engines.fsdp1 import shards
 from fuzzshard.parts.op import Op, Toggle
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS

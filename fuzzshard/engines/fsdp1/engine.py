@@ -29,7 +29,7 @@ from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fsdp1 import contract
 from fuzzshard.engines.fsdp1 import options as fsdp1_options
 from fuzzshard.engines.no_sync import NoSyncEngine
-from fuzzshard.engines.refusal import Refusal
+from fuzzshard.engines.refusals import Refusal
 from fuzzshard.instruments import FLAT_PARAMETERS, works
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.engines.fsdp1 import shards

@@ -20,7 +20,7 @@ from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
 from fuzzshard.engines.fully_shard import options
 from fuzzshard.engines.fully_shard.lazy_roots import Flaw, flaw
 from fuzzshard.engines.optimizer_state import NO_SAVED_STATE, Lack, lacking
-from fuzzshard.engines.refusal import Due, Refusal
+from fuzzshard.engines.refusals import Due, Refusal
 
 FSDP1_POLICY = Exclusion(
     "the mixed precision of the case is that of FSDP1",

@@ -22,7 +22,7 @@ from fuzzshard.engines.fully_shard.state import (
     unreduced_gradient,
 )
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.engines.refusal import Refusal
+from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.engines.tensor_parallel import parallelize_tensors
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works

@@ -22,7 +22,7 @@ from fuzzshard.engines.ddp.engine import DDP
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.no_sync import NoSyncEngine
-from fuzzshard.engines.refusal import Refusal
+from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.sync import ExplicitSync
 
 

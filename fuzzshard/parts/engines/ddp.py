@@ -60,7 +60,7 @@ ALONE = ("buffers", "join", "manual_finalization")
 
 
 def option_features(case: Case, found: Facts, without: Collection[str]) -> Iterator[str]:
-    """The features of all options but ``without``."""
+    """Yield the features of all options but ``without``."""
     for name in off_default(case.ddp):
         if name in without:
             continue
@@ -126,7 +126,7 @@ class DistributedDataParallel(EngineSpec):
 
     @override
     def check(self, case: Case, found: Facts) -> None:
-        others = set(case.engines) - {self.name}
+        others = set(case.engines) - {DistributedDataParallel.name}
         if case.ddp.broadcasts_buffers and others and found.batch_norms:
             raise InvalidCase(
                 "DDP broadcasts buffers, which the other engines do not, and there is one "

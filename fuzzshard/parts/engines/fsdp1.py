@@ -55,12 +55,12 @@ class FSDP1(Part, frozen=True, kw_only=True):
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether it shards over one axis and replicates over the other."""
+        """Return whether it shards over one axis and replicates over the other."""
         return self.strategy.startswith("hybrid")
 
     @property
     def takes_mesh(self) -> bool:
-        """Whether it is given a device mesh."""
+        """Return whether it is given a device mesh."""
         return self.is_hybrid or self.device_mesh
 
 

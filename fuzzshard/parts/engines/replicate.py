@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines.ddp import ALONE, DistributedDataParallel, option_features
 from fuzzshard.parts.op import Choice
 
@@ -16,17 +15,16 @@ if TYPE_CHECKING:
     from fuzzshard.case.facts import Facts
 
 
-class Replicate(EngineSpec):
-    """DDP without a wrapper."""
+class Replicate(DistributedDataParallel):
+    """DDP without a wrapper, and with its options."""
 
     name = "replicate"
     title = "`replicate`"
     tag = "replicate"
     meaning = "composable DDP runs"
-    options = DistributedDataParallel.options
+    wrapper = ""
     choice = Choice("replicate", 23, place=2)
     ignores_modules = True
-    differs_in = DistributedDataParallel.differs_in
     outlives_run = "some parameters of some cases do, on torch 2.13 as it is; why is not known"
 
     @property
@@ -34,10 +32,6 @@ class Replicate(EngineSpec):
     def implementation(self) -> str:
         """torch/distributed/_composable/replicate.py wraps DDP."""
         return DistributedDataParallel.name
-
-    @override
-    def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:
-        return not target
 
     @override
     def features(self, case: Case, found: Facts) -> Iterator[str]:

@@ -8,7 +8,7 @@ from fuzzshard.engines.base import Engine
 from fuzzshard.engines.ddp.engine import DDP
 from fuzzshard.engines.fsdp1.engine import FSDP1
 from fuzzshard.engines.fully_shard.engine import FullyShard
-from fuzzshard.engines.refusals import REFUSALS
+from fuzzshard.engines.registry import REFUSALS
 
 
 def apply() -> None:
