@@ -261,6 +261,7 @@ class TensorOracle(Oracle):
     """Whether it is what a load brings back: states of the optimizer are there or not."""
     of_buffers: ClassVar[bool] = False
     holds_buffers: ClassVar[bool] = False
+    """Whether buffers are all that it has, or are among it."""
     in_relations: ClassVar[bool] = False
     """Whether a relation is about it."""
     dtype: ClassVar[Literal["same", "observed", "wider"]] = "same"
@@ -367,4 +368,4 @@ class ParameterGradient(TensorOracle):
 
     @override
     def tensors(self, seen: Observer) -> Tensors:
-        return seen.engine.gradients().get(self.gradient, {}).items()
+        return seen.gradients(self.gradient)
