@@ -142,7 +142,7 @@ class _Calls:
 
 
 def judge(run: Run) -> list[Finding]:
-    """The findings in one run."""
+    """Return the findings in one run."""
     match run.engine:
         case "fully_shard":
             return fully_shard_hook_findings(run.case, run.trace, run.mesh.global_rank)
