@@ -49,11 +49,19 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "a class of lines in a drawing": ("report/html/schedule",),
     },
-    "output": {"a dtype of a policy": ("case/dtypes", "reproducer/options")},
-    "buffer": {"a dtype of a policy": ("reproducer/options",), "a leak": ("oracles/after_run",)},
+    "output": {"a dtype of a policy": ("case/dtypes", "engines/fully_shard/script")},
+    "buffer": {
+        "a dtype of a policy": ("engines/fsdp1/script",),
+        "a leak": ("oracles/after_run",),
+    },
     "state_dict": {
         "a way to save": (
-            *("engines/ddp", "engines/optimizer_state", "parts/op", "parts/ops/load_state"),
+            *(
+                "engines/ddp/contract",
+                "engines/optimizer_state",
+                "parts/op",
+                "parts/ops/load_state",
+            ),
             *("parts/ops/save_state", "reproducer/state_ops", "training/states"),
         ),
         "a method that no child can be called by": ("case/facts",),

@@ -45,7 +45,7 @@ class Note(NamedTuple):
 
 
 def is_excluded(note: str) -> bool:
-    """Whether it is the text of a :class:`Note` on a case that a documentation excludes."""
+    """Tell whether it is the text of a :class:`Note` that documentation excludes the case."""
     return note.startswith("not applicable: ")
 
 

@@ -181,5 +181,5 @@ def _name(group: Group) -> str:
 
 
 def judge(run: Run) -> list[Finding]:
-    """The findings in one run."""
+    """Return the findings in one run."""
     return leak_findings(run.case, run.engine, run.trace, run.reference, run.mesh.global_rank)

@@ -15,5 +15,5 @@ _JUDGES = [module.judge for module in _MODULES if hasattr(module, "judge")]
 
 
 def findings_beside_tensors(run: Run) -> list[Finding]:
-    """What is registered, communicated, hooked and left behind otherwise than documented."""
+    """Ask every judge what is otherwise than documented: hooks, collectives, what is left."""
     return [finding for judge in _JUDGES for finding in judge(run)]

@@ -128,7 +128,7 @@ def _disagreements(expected: Expected, seen: list[Collective]) -> Iterator[tuple
 
 
 def judge(run: Run) -> list[Finding]:
-    """The findings in one run."""
+    """Return the findings in one run."""
     if not spec_of(run.engine).applies_groups:
         return []
     return communication_findings(run.case, run.trace, run.mesh.global_rank)

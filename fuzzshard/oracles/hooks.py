@@ -147,7 +147,7 @@ class _Calls:
 
 
 def judge(run: Run) -> list[Finding]:
-    """The findings in one run."""
+    """Return the findings in one run."""
     spec, findings = spec_of(run.engine), list[Finding]()
     if spec.applies_groups:
         findings += fully_shard_hook_findings(run.case, run.trace, run.mesh.global_rank)

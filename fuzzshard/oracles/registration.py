@@ -197,7 +197,7 @@ def registration_findings(case: Case, trace: Trace, rank: int) -> list[Finding]:
 
 
 def judge(run: Run) -> list[Finding]:
-    """The findings in one run."""
+    """Return the findings in one run."""
     if not spec_of(run.engine).applies_groups:
         return []
     return registration_findings(run.case, run.trace, run.mesh.rank)

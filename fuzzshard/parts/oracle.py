@@ -49,12 +49,12 @@ SAME_TYPE = 'assert observed == expected, f"rank {rank}: expected {expected}, ob
 
 
 def lost(engine: str, detail: str) -> str:
-    """The signature of what a lost collective shows as, by chance; empty for anything else."""
+    """Return the signature that all have as which a lost collective shows; else nothing."""
     return f"desync/{engine}" if detail in ("desync", "SIGABRT") else ""
 
 
 def cut(text: str, length: int) -> str:
-    """The beginning of ``text``, with dots where more follows."""
+    """Return the beginning of ``text``, with dots where more follows."""
     return text if len(text) <= length else text[: length - 4].rstrip() + " ..."
 
 
@@ -72,7 +72,7 @@ class TensorType(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """The type that has this text; None for any other text."""
+        """Return the type that has this text; None for any other text."""
         told = re.fullmatch(r"a tensor of shape \[([\d, ]*)\], ([\w.]+)(?:, on (.+))?", text)
         if told is None:
             return None
@@ -80,7 +80,7 @@ class TensorType(NamedTuple):
 
     @property
     def expression(self) -> str:
-        """Shape and dtype as a tuple."""
+        """Return shape and dtype as a tuple."""
         return f"({list(self.shape)}, {self.dtype})"
 
 
@@ -140,14 +140,14 @@ class Oracle:
         return self.rests_on
 
     def signature(self, engine: str, detail: str) -> str:
-        """A stable name for a kind of finding."""
+        """Return a stable name for a kind of finding."""
         told_apart = detail and (self.tells_apart or detail in (MISSING, UNEXPECTED))
         return f"divergence/{engine}/{self.name}{f'/{detail}' if told_apart else ''}"
 
     # Ranks against each other:
 
     def observed(self, case: Case, rank: int, report: RankReport, engine: str) -> tuple[str, str]:
-        """Which ranks are compared, by a name that they share, and what one of them has."""
+        """Return a name that ranks share which are compared, and what one of them has."""
         raise NotImplementedError
 
     # Words:
@@ -168,14 +168,14 @@ class Oracle:
     """
 
     def headline(self, finding: Finding, *, ends: str) -> str:
-        """What goes wrong, for a title."""
+        """Say what goes wrong, for a title."""
         observed = " ".join(finding.observed.split())
         return self.title.format(
             name=finding.name, observed=observed, expected=finding.expected, ends=ends
         )
 
     def consequence(self, finding: Finding) -> str:
-        """What users have of it, where they may not know."""
+        """Say what users have of it, where they may not know."""
         return ""
 
     # Scripts:
@@ -185,31 +185,31 @@ class Oracle:
     """Whether its own assertion is of one op, and of what is due there."""
 
     def aim(self, case: Case, finding: Finding, aim: Aim) -> Aim | None:
-        """What a script looks at; ``aim`` is at the engine with this oracle's own assertion."""
+        """Return what a script looks at; ``aim`` is at the engine, by this oracle's assertion."""
         return aim.at(finding) if self.of_one_op else aim.but(kind=self.aims)
 
     def seeded(self, finding: Finding, aim: Aim) -> Aim:
-        """The aim where values are those of another seed."""
+        """Return the aim where values are those of another seed."""
         return aim
 
     def before(self, scope: Scope) -> list[str]:
-        """Statements before the model is wrapped."""
+        """Write what comes before the model is wrapped."""
         return []
 
     def before_run(self, scope: Scope) -> list[str]:
-        """Statements between wrapping and the first op."""
+        """Write what comes between wrapping and the first op."""
         return []
 
     def around(self, aim: Aim, lines: list[str]) -> list[str]:
-        """The statements of the op that is looked at, and what they must do."""
+        """Write the statements of the op that is looked at, and what they must do."""
         return lines
 
     def within(self, aim: Aim, lines: list[str]) -> list[str]:
-        """The whole run, from building the model on."""
+        """Write the whole run, from building the model on."""
         return lines
 
     def after(self, script: Alone) -> list[str]:
-        """The assertion after the run."""
+        """Write the assertion after the run."""
         return []
 
 
@@ -261,6 +261,7 @@ class TensorOracle(Oracle):
     """Whether it is what a load brings back: states of the optimizer are there or not."""
     of_buffers: ClassVar[bool] = False
     holds_buffers: ClassVar[bool] = False
+    """Whether buffers are all that it has, or are among it."""
     in_relations: ClassVar[bool] = False
     """Whether a relation is about it."""
     dtype: ClassVar[Literal["same", "observed", "wider"]] = "same"
@@ -291,7 +292,7 @@ class TensorOracle(Oracle):
     """The arguments by which ``whole`` gathers it from the shards of FSDP1, after the model."""
 
     def tensors(self, seen: Observer) -> Tensors:
-        """What there is to record, by name."""
+        """Return what there is to record, by name."""
         return ()
 
     @override
@@ -311,31 +312,31 @@ class TensorOracle(Oracle):
         return f"{what} {wrong}"
 
     def said(self, finding: Finding) -> str:
-        """The tensor of a finding, as the subject of a sentence."""
+        """Name the tensor of a finding, as the subject of a sentence."""
         name = finding.name
         return self.thing.format(name=name) if self.thing else name[:1].upper() + name[1:]
 
     @override
     def aim(self, case: Case, finding: Finding, aim: Aim) -> Aim | None:
-        """What any tensor is looked at by: a comparison with the reference."""
+        """Return None: any tensor is compared with the reference's."""
         return None
 
     def one(self, watch: Watch, index: int) -> str:
-        """The expression for the one tensor that is looked at after the op at ``index``."""
+        """Write the expression for the one tensor that is looked at after an op."""
         if self.single:
             return self.single.format(one=watch.parameter or watch.scope.at(watch.aim.name))
         return dict(self.pairs(watch, index))[watch.aim.name]
 
     def returned(self, watch: Watch) -> list[str]:
-        """Statements of its own that return it, where it is all that a script looks at."""
+        """Write statements of its own that return it, where a script looks at nothing else."""
         return []
 
     def pairs(self, watch: Watch, index: int) -> list[tuple[str, str]]:
-        """Names and expressions of tensors that stand in variables of their own."""
+        """List names and expressions of tensors that stand in variables of their own."""
         return []
 
     def entries(self, watch: Watch, index: int) -> str:
-        """A dict comprehension over what has a name in the model."""
+        """Write a dict comprehension over what has a name in the model."""
         if not self.value or (self.of_buffers and not watch.has_buffers):
             return ""
         watch.scope.uses |= self.helpers
@@ -344,7 +345,7 @@ class TensorOracle(Oracle):
         return watch.entries(index, value, over, oracle=self.name)
 
     def gathered_by(self, watch: Watch, index: int) -> str:
-        """:attr:`whole`; raises :class:`UsageError` where nothing gathers it."""
+        """Return :attr:`whole`; raises :class:`UsageError` where nothing gathers it."""
         if self.whole is None:
             raise UsageError(
                 f"FSDP1 has no way to gather {self.name} for a script", "replay the case"
@@ -367,4 +368,4 @@ class ParameterGradient(TensorOracle):
 
     @override
     def tensors(self, seen: Observer) -> Tensors:
-        return seen.engine.gradients().get(self.gradient, {}).items()
+        return seen.gradients(self.gradient)

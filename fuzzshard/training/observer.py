@@ -4,7 +4,7 @@ states.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,6 +38,7 @@ class Observer:
         self.loss: torch.Tensor
         self.copies: dict[str, tuple[int, Observation]] = {}
         """What was last recorded of each registered parameter, and its version."""
+        self._gradients: dict[str, dict[str, torch.Tensor | None]] | None = None
         self._engine, self._hooks = trainer.engine, hook_counts(trainer.engine)
 
     def forget(self) -> None:
@@ -59,6 +60,7 @@ class Observer:
         """Records what stands in ``look`` after the op at ``index``."""
         for oracle in _LOOKING[look]:
             oracle.record(self, index, look)
+        self._gradients = None
 
     def computed(
         self, index: int, target: str, outputs: Sequence[torch.Tensor], loss: torch.Tensor
@@ -109,9 +111,15 @@ class Observer:
         if not self.engine.reregisters:
             self.copies[fqn] = parameter._version, self.trace.tensors[key]
 
+    def gradients(self, kind: str) -> Iterable[tuple[str, torch.Tensor | None]]:
+        """Those of one kind; the engine is asked for all of them once after an op."""
+        if self._gradients is None:
+            self._gradients = self.engine.gradients()
+        return self._gradients.get(kind, {}).items()
+
     def optimizer_states(self) -> Iterator[tuple[str, torch.Tensor | None]]:
         """The states of the optimizer, by name."""
-        yield from optimizer_states(self.trainer)
+        return optimizer_states(self.trainer)
 
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The buffers of the model, by the names that the plain one gives them."""

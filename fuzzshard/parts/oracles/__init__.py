@@ -30,12 +30,12 @@ _NAMED = {oracle.name: oracle for oracle in ORACLES}
 
 
 def named(name: str) -> Oracle:
-    """The oracle of that name; one that another release has is called so, and compares tensors."""
+    """Return the oracle of that name; one of another release compares tensors, for all we know."""
     return _NAMED.get(name) or _of_another_release(name)
 
 
 def tensor_oracle(name: str) -> TensorOracle:
-    """The oracle of that name, which compares tensors."""
+    """Return the oracle of that name, which compares tensors."""
     oracle = named(name)
     assert isinstance(oracle, TensorOracle), name
     return oracle
@@ -52,5 +52,5 @@ def _of_another_release(name: str) -> TensorOracle:
 
 
 def losing(how: str) -> Oracle:
-    """The oracle of ranks that are lost so (:data:`fuzzshard.parts.oracle.Loses`)."""
+    """Return the oracle of ranks that are lost so (:data:`fuzzshard.parts.oracle.Loses`)."""
     return next(oracle for oracle in ORACLES if oracle.loses == how)

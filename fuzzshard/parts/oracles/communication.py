@@ -47,7 +47,7 @@ class Number(NamedTuple):
         return str(self.fewest) if self.fewest == self.most else f"{self.fewest} to {self.most}"
 
     def right(self, name: str) -> str:
-        """What a script asserts of its ``calls``."""
+        """Write what a script asserts of its ``calls``."""
         if self.fewest == self.most:
             return f"len(calls) == {self.most}"
         return f"{self.fewest} <= len(calls) <= {self.most}"
@@ -62,7 +62,7 @@ class Sizes(NamedTuple):
         return f"of {', '.join(map(str, self.sizes))} elements"
 
     def right(self, name: str) -> str:
-        """What a script asserts of its ``calls``."""
+        """Write what a script asserts of its ``calls``."""
         if name == GATHERS:
             return f"{{size for size, _ in calls}} <= {set(self.sizes)}"
         return f"sorted(size for size, _ in calls) == {list(self.sizes)}"
@@ -77,17 +77,17 @@ class Dtypes(NamedTuple):
         return " and ".join(self.dtypes)
 
     def right(self, name: str) -> str:
-        """What a script asserts of its ``calls``."""
+        """Write what a script asserts of its ``calls``."""
         return f"{{dtype for _, dtype in calls}} == {set(self.dtypes)}"
 
 
 def of_sizes(sizes: Iterable[int | None]) -> Sizes:
-    """Those sizes that are known."""
+    """Return those sizes that are known."""
     return Sizes(tuple(sorted(size for size in sizes if size is not None)))
 
 
 def read(text: str) -> Number | Sizes | Dtypes:
-    """What has this text in a finding."""
+    """Return what has this text in a finding."""
     if number := re.fullmatch(r"(\d+)(?: to (\d+))?", text):
         return Number(int(number[1]), int(number[2] or number[1]))
     if re.fullmatch(r"of [\d, ]* elements", text):

@@ -46,7 +46,7 @@ class InBackward(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """The number that has this text in a finding."""
+        """Return the number that has this text in a finding."""
         return cls(int(text.split()[0]), " units " in text)
 
 
