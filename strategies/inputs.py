@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+
 from msgspec.structs import replace
 
 from fuzzshard.case.batches import least_rows, used_batches
-from fuzzshard.case.case import Case, Inputs, RankBatch, TensorSpec
-from fuzzshard.case.facts import Facts
+from fuzzshard.case.case import Case, Inputs, Mesh, RankBatch, TensorSpec
+from fuzzshard.case.facts import Facts, facts
+from fuzzshard.case.graph import Block
+from fuzzshard.errors import InvalidCase
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -56,6 +61,31 @@ def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], *, cuda: bool) -> In
     )
 
 
+def fitting(root: Block, drawn: Inputs) -> Inputs:
+    """Inputs that a model can be called with: ``drawn``, as far as it takes them.
+
+    Raises :class:`InvalidCase` where nothing fits, which only a model of one's own can be.
+    """
+    count = len(root.inputs)
+    specs = [*drawn.tensors, *[drawn.tensors[-1]] * count][:count]
+    mixed = [
+        tuple(replace(s, kind=k) for s, k in zip(specs, kinds, strict=True))
+        for kinds in itertools.product(("float", "ids"), repeat=count)
+    ]
+    alike = [
+        tuple(replace(s, size=width) for s in tensors)
+        for width in _ALL_WIDTHS
+        for tensors in mixed
+    ]
+    seqs = dict.fromkeys((drawn.seq, 0, 2, 4))
+    for seq, tensors in itertools.product(seqs, (*mixed, *alike)):
+        data = replace(drawn, seq=seq, tensors=tensors)
+        with contextlib.suppress(InvalidCase):
+            facts(Case(seed=0, model=root, inputs=data, mesh=Mesh(shard=1), schedule=()))
+            return data
+    raise InvalidCase("no inputs of up to 48 features fit the model", "give inputs too")
+
+
 def with_rank_batches(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
     """A finished case in which ranks have different numbers of rows: in all batches, or in one of
     them.
@@ -86,3 +116,4 @@ def with_rank_batches(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Cas
 
 _IMAGES = (4, 12, 16, 48)
 """Square images of one channel or three."""
+_ALL_WIDTHS = sorted({*_EVEN_WIDTHS, *_ODD_WIDTHS, *_IMAGES})

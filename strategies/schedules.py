@@ -41,9 +41,10 @@ def schedule(tape: Tape, swarm: Swarm, subject: Subject) -> tuple[Op, ...]:
     run.between = [[] for _ in range(steps)]
     for op in OPS:
         op.draw_between(run)
-    for between in run.between:
+    for index, between in enumerate(run.between):
         run.ops += between
-        run.step()
+        if not index or tape.keeps():
+            tape.within(run.step)
     return run.finished()
 
 
