@@ -11,7 +11,7 @@ What only some programs do (mixed precision, tensor parallelism, offloading, che
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Container, Iterable
 
 from fuzzshard.parts.leaves import KINDS
 from fuzzshard.parts.ops import OPS
@@ -132,11 +132,11 @@ EXTENSIONS: dict[str, int] = {
 _EXTENDED = 67
 """Percent of all cases."""
 
-Swarm = Set[str]
+Swarm = Container[str]
 """The choices that one case may make."""
 
 
-class Kept(Set[str]):
+class Kept:
     """A swarm that asks the tape about an extension when it comes up first, whether to keep it."""
 
     def __init__(self, tape: Tape, choices: Swarm) -> None:
@@ -151,12 +151,6 @@ class Kept(Set[str]):
         if choice not in self._kept:
             self._kept[choice] = self._tape.keeps()
         return self._kept[choice]
-
-    def __iter__(self) -> Iterator[str]:
-        return filter(self.__contains__, self._choices)
-
-    def __len__(self) -> int:
-        return len(self._choices)
 
 
 def swarm(tape: Tape) -> frozenset[str]:

@@ -143,7 +143,8 @@ class DrawnTape(Tape):
 
     def within(self, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """What ``make`` returns, drawn as one span."""
-        made: T = self._draw(_span(getattr(make, "__func__", make))(make, args, kwargs))
+        span = _span(getattr(make, "__func__", make))
+        made: T = self._draw(span(self, make, args, kwargs))
         return made
 
 
@@ -162,11 +163,13 @@ def _span(function: object) -> Callable[..., SearchStrategy[Any]]:
 
     def spanned(
         draw: DrawFn,
+        tape: DrawnTape,
         make: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         label: str = getattr(function, "__qualname__", ""),
     ) -> Any:
+        tape._draw = draw
         return make(*args, **kwargs)
 
     return st.composite(spanned)

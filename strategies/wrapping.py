@@ -22,7 +22,7 @@ def wrap(tape: Tape, swarm: Swarm, root: Block, found: Facts, mesh: Mesh) -> tup
     ancestor.
     """
     candidates = [path for path in found.modules if path and _has_parameters(found, path)]
-    several = bool({"many_groups", "list_group"} & swarm)
+    several = "many_groups" in swarm or "list_group" in swarm
     chosen = []
     if several:
         chosen = [
