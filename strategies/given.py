@@ -31,6 +31,7 @@ from fuzzshard.case.case import (
 )
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, has_alias
+from fuzzshard.case.tidy import with_first_uses
 from fuzzshard.case.validate import is_valid
 from fuzzshard.parts.op import Op
 from fuzzshard.strategies.cases import SIZES, Given, draw_case
@@ -98,7 +99,9 @@ def reuse_patterns(draw: DrawFn, of: Block | Case, /) -> tuple[Tie, ...]:
 def schedules(draw: DrawFn, of: Block | Case, /) -> tuple[Op, ...]:
     """Training runs of a graph, or of a case: forwards, backwards, steps and what may be between."""
     tape, swarm = _begin(draw)
-    return draw_schedule(tape, swarm, Subject.of(replace(_case_of(of), schedule=())))
+    case = replace(_case_of(of), schedule=())
+    drawn = draw_schedule(tape, swarm, Subject.of(case))
+    return with_first_uses(replace(case, schedule=drawn)).schedule
 
 
 Part = SearchStrategy[T] | Callable[[Case], SearchStrategy[T]]
@@ -147,7 +150,7 @@ def cases(
     case = draw_case([tape] * len(SIZES), kept, _MAX_RANKS, engines, cuda=cuda, given=given)
     if given != Given() and not is_valid(case):
         reject()
-    return case
+    return with_first_uses(case) if schedule is None else case
 
 
 def _asked(draw: DrawFn, part: Part[T] | None) -> Callable[[Case], T] | None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import NamedTuple, get_args
-
-import msgspec
 
 from fuzzshard.case.case import Case, CheckpointImplementation, Mesh
 from fuzzshard.case.codec import encode
@@ -14,7 +11,8 @@ from fuzzshard.case.dims import get_dims
 from fuzzshard.case.graph import Alias, Block, Call, Passing, Returns, walk
 from fuzzshard.case.tidy import count_uneven, count_unused, disorder, flag_distance, plan_depth
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.parts.part import Part
+from fuzzshard.parts.part import default_of as default_of
+from fuzzshard.parts.part import off_default as off_default
 
 
 class Size(NamedTuple):
@@ -152,23 +150,6 @@ def canonical_values(block: Block) -> dict[str, str]:
     several = len(block.inputs) > 1
     names = {name: f"x{i}" if several else "x" for i, name in enumerate(block.inputs)}
     return names | {node.name: f"h{i}" for i, node in enumerate(block.nodes)}
-
-
-def off_default(part: Part) -> Iterator[str]:
-    """The fields of ``part`` that have a default and differ from it."""
-    for name, default in _defaults(type(part)).items():
-        if getattr(part, name) != default:
-            yield name
-
-
-def default_of(part: Part, name: str) -> object:
-    """The default of one field."""
-    return _defaults(type(part))[name]
-
-
-@functools.cache
-def _defaults(part: type[Part]) -> dict[str, object]:
-    return {f.name: f.default for f in msgspec.structs.fields(part) if not f.required}
 
 
 def _count_options(case: Case) -> int:
