@@ -138,7 +138,11 @@ def _experiment(
         optimizer=optimizer(tape, swarm, exact=exact),
         dtype="float64" if tape.chance(40) else "float32",
         values="dyadic" if exact or tape.chance(_DYADIC) else "gaussian",
-        loss="sum" if tape.chance(30) else "dot" if exact or tape.chance(55) else "mean_square",
+        loss="sum"
+        if tape.chance(30)
+        else "dot"
+        if exact or tape.chance(55, simpler=True)
+        else "mean_square",
     )
 
 

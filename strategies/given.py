@@ -97,7 +97,7 @@ def reuse_patterns(draw: DrawFn, of: Block | Case, /) -> tuple[Tie, ...]:
 
 @st.composite
 def schedules(draw: DrawFn, of: Block | Case, /) -> tuple[Op, ...]:
-    """Training runs of a graph, or of a case: forwards, backwards, steps and what may be between."""
+    """Training runs of a graph, or of a case: forwards, backwards, steps and what lies between."""
     tape, swarm = _begin(draw)
     case = replace(_case_of(of), schedule=())
     drawn = draw_schedule(tape, swarm, Subject.of(case))

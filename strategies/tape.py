@@ -6,7 +6,7 @@ equally often, and differ in what they are good at (note 0001):
 
 - :class:`ByteTape` costs 2 us a decision. The stream of cases that a seed stands for is read off
   such tapes, and never shrinks: fuzzshard reduces the case itself.
-- :class:`DrawnTape` costs 15 us a decision, which Hypothesis can lower and delete by itself.
+- :class:`DrawnTape` costs 15 us a decision, which Hypothesis lowers and deletes by itself.
 """
 
 from __future__ import annotations
@@ -101,15 +101,18 @@ class DrawnTape(Tape):
     deletes it with all that depends on it. What merely says which decisions come up at all (the
     swarm, the tasks of a model and their order) would be hundreds of draws with nothing to show
     for: two integers stand for it (:meth:`outline`), and a draw beside each use (:meth:`keeps`)
-    leaves it out.
+    leaves it out. Integers have no spans of their own, and spans no label in common: Hypothesis
+    would copy one over another, which shifts all that follows.
     """
 
     def __init__(self, draw: DrawFn) -> None:
         self._draw = draw
+        self._random = draw(st.randoms(use_true_random=False))
+        self._spans = itertools.count()
 
     def below(self, n: int) -> int:
         """An integer in ``range(n)``."""
-        return self._draw(_range(n)) if n > 1 else 0
+        return self._random.randrange(n) if n > 1 else 0
 
     def weighted(self, options: Sequence[tuple[T, int]]) -> T:
         """One of the options: the lowest integers stand for one of them each, to be found soon."""
@@ -143,7 +146,7 @@ class DrawnTape(Tape):
 
     def within(self, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """What ``make`` returns, drawn as one span."""
-        span = _span(getattr(make, "__func__", make))
+        span = _span(next(self._spans))
         made: T = self._draw(span(self, make, args, kwargs))
         return made
 
@@ -153,13 +156,8 @@ _OUTLINE = 100
 
 
 @functools.cache
-def _range(n: int) -> SearchStrategy[int]:
-    return st.integers(0, n - 1)
-
-
-@functools.cache
-def _span(function: object) -> Callable[..., SearchStrategy[Any]]:
-    """Composites of one function are alike for Hypothesis, which may copy one over another."""
+def _span(number: int) -> Callable[..., SearchStrategy[Any]]:
+    """A composite with a label of its own."""
 
     def spanned(
         draw: DrawFn,
@@ -167,7 +165,7 @@ def _span(function: object) -> Callable[..., SearchStrategy[Any]]:
         make: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        label: str = getattr(function, "__qualname__", ""),
+        label: int = number,
     ) -> Any:
         tape._draw = draw
         return make(*args, **kwargs)
