@@ -166,8 +166,9 @@ def _begin(draw: DrawFn) -> tuple[DrawnTape, Swarm]:
 
 
 def _case_of(of: Block | Case) -> Case:
-    """A case; of a graph one that has nothing besides."""
+    """A case; of a graph one whose root is wrapped, and that has nothing besides."""
     if isinstance(of, Case):
         return of
     data = fitting(of, Inputs(batch=2, tensors=(TensorSpec(size=4),)))
-    return Case(seed=0, model=of, inputs=data, mesh=Mesh(shard=2), schedule=())
+    root = WrapGroup(modules=("",))
+    return Case(seed=0, model=of, inputs=data, mesh=Mesh(shard=2), schedule=(), wrap=(root,))

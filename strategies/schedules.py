@@ -250,7 +250,7 @@ class Run:
 
     def any_wrapped(self, percent: int = 40) -> Below:
         """The root and all below it, or one wrapped module with this probability."""
-        if not self.tape.chance(percent):
+        if not self.wrapped or not self.tape.chance(percent):
             return Below()
         return Below(self.tape.pick(self.wrapped), self.tape.chance(30))
 

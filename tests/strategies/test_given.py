@@ -152,11 +152,11 @@ GRAPH = public.Block(
 @pytest.mark.parametrize(
     ("of_graph", "is_faulty", "size"),
     [
-        (wrapping_plans, lambda plan: len(plan) >= 3, 3),
+        (wrapping_plans, lambda plan: len(plan) >= 3, 4),
         (wrapping_plans, lambda plan: any(len(g.modules) > 1 for g in plan), 2),
         (freeze_masks, lambda mask: any(freeze.after_wrap for freeze in mask), 1),
         (reuse_patterns, lambda ties: len(ties) == 2, 2),
-        (schedules, lambda ops: any(getattr(op, "flag", None) for op in ops), 7),
+        (schedules, lambda ops: any(op.switch for op in ops), 8),
     ],
 )
 def test_a_part_of_a_case_shrinks_alone(
