@@ -64,11 +64,14 @@ def meshes(draw: DrawFn, *, max_ranks: int = _MAX_RANKS) -> Mesh:
 def module_graphs(draw: DrawFn) -> Block:
     """Module graphs: models of a few layers, nested, with residuals, reuse and unused parts.
 
-    What they are called with is no part of them; ``cases`` finds inputs that fit.
+    Their float inputs are of one width, whatever that is: ``cases`` finds inputs that fit.
     """
     tape, swarm = _begin(draw)
     pool = widths(tape, swarm, exact=False)
     data = draw_inputs(tape, swarm, pool, cuda=False)
+    size = data.tensors[0].size
+    floats = (replace(t, size=size) if t.kind == "float" else t for t in data.tensors)
+    data = replace(data, tensors=tuple(floats))
     return draw_model(tape, swarm, pool, data, Mesh(shard=2), exact=False)
 
 

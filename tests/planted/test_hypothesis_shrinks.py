@@ -1,4 +1,4 @@
-"""Hypothesis alone shrinks a case that fails on real ranks, in somebody's test without campaigns."""
+"""Hypothesis alone shrinks a case that fails on real ranks, in somebody's own test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WITH_FROZEN = """\
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_fault_with_frozen_parameters_shrinks_within_a_minute(
+def test_a_fault_with_frozen_parameters_shrinks_within_300_runs(
     tmp_path: Path, number: int
 ) -> None:
     wraps = "    wrapped = fully_shard(module, mesh=mesh, **options)\n"
@@ -58,4 +58,4 @@ def test_a_fault_with_frozen_parameters_shrinks_within_a_minute(
     print(said)
     assert case.freezes, said
     assert len(case.schedule) <= 6, said
-    assert seconds < 60, said
+    assert len(tried) < 300, said  # of 0.05 s each; 0.6 s where ten jobs share two cores
