@@ -107,7 +107,7 @@ def schedules(draw: DrawFn, of: Block | Case, /) -> tuple[Op, ...]:
     return with_first_uses(replace(case, schedule=drawn)).schedule
 
 
-Part = SearchStrategy[T] | Callable[[Case], SearchStrategy[T]]
+Drawn = SearchStrategy[T] | Callable[[Case], SearchStrategy[T]]
 """A strategy, or a function that returns one for the case as far as it is drawn."""
 
 
@@ -118,10 +118,10 @@ def cases(
     mesh: SearchStrategy[Mesh] | None = None,
     inputs: SearchStrategy[Inputs] | None = None,
     model: SearchStrategy[Block] | None = None,
-    wrap: Part[tuple[WrapGroup, ...]] | None = None,
-    ties: Part[tuple[Tie, ...]] | None = None,
-    freezes: Part[tuple[Freeze, ...]] | None = None,
-    schedule: Part[tuple[Op, ...]] | None = None,
+    wrap: Drawn[tuple[WrapGroup, ...]] | None = None,
+    ties: Drawn[tuple[Tie, ...]] | None = None,
+    freezes: Drawn[tuple[Freeze, ...]] | None = None,
+    schedule: Drawn[tuple[Op, ...]] | None = None,
     engines: tuple[EngineName, ...] = ALL_ENGINES,
     cuda: bool = False,
 ) -> Case:
@@ -156,7 +156,7 @@ def cases(
     return with_first_uses(case) if schedule is None else case
 
 
-def _asked(draw: DrawFn, part: Part[T] | None) -> Callable[[Case], T] | None:
+def _asked(draw: DrawFn, part: Drawn[T] | None) -> Callable[[Case], T] | None:
     if part is None:
         return None
     return lambda case: draw(part if isinstance(part, SearchStrategy) else part(case))
