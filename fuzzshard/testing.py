@@ -2,11 +2,11 @@
 
     from hypothesis import given, settings
 
-    from fuzzshard.strategies import cases
+    from fuzzshard.strategies import cases, meshes
     from fuzzshard.testing import assert_parity
 
     @settings(deadline=None, max_examples=50)
-    @given(cases(world_size=2))
+    @given(cases(mesh=meshes(max_ranks=2)))
     def test_sharding_changes_nothing(case):
         assert_parity(case)
 

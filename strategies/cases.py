@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from hypothesis import strategies as st
+import dataclasses
+from collections.abc import Callable, Sequence
+
 from msgspec.structs import replace
 
-from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
+from fuzzshard.case.case import Case, EngineName, Freeze, Inputs, Mesh, Tie, WrapGroup
 from fuzzshard.case.facts import facts
-from fuzzshard.case.flow import Flow
 from fuzzshard.case.graph import Block, has_alias, walk
 from fuzzshard.case.needs import needs_cpu
 from fuzzshard.parts.engines import specs
+from fuzzshard.parts.op import Op
 from fuzzshard.strategies.ddp import ddp
 from fuzzshard.strategies.exec_order import diverging
 from fuzzshard.strategies.freezing import freezes
 from fuzzshard.strategies.fsdp1 import fsdp1
 from fuzzshard.strategies.graph import model
 from fuzzshard.strategies.groups import group_options
-from fuzzshard.strategies.inputs import inputs, widths, with_rank_batches
+from fuzzshard.strategies.inputs import fitting, inputs, widths, with_rank_batches
 from fuzzshard.strategies.meshes import mesh
 from fuzzshard.strategies.optimizers import optimizer, optimizer_options
 from fuzzshard.strategies.options import engines as draw_engines
@@ -26,8 +28,8 @@ from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, preci
 from fuzzshard.strategies.reuse import ties
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
-from fuzzshard.strategies.swarm import Swarm, swarm
-from fuzzshard.strategies.tape import Tape, cut
+from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.tape import Tape
 from fuzzshard.strategies.tensor_parallel import tensor_parallel
 from fuzzshard.strategies.wrapping import checkpoints, self_contained, wrap
 
@@ -44,58 +46,87 @@ _DIVERGING = 4
 """Percent of the cases with FSDP1."""
 
 
-def cases(
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """The parts of a case that come from elsewhere; each is asked for where it would be drawn."""
+
+    mesh: Callable[[], Mesh] | None = None
+    inputs: Callable[[], Inputs] | None = None
+    model: Callable[[], Block] | None = None
+    wrap: Callable[[Case], tuple[WrapGroup, ...]] | None = None
+    ties: Callable[[Case], tuple[Tie, ...]] | None = None
+    freezes: Callable[[Case], tuple[Freeze, ...]] | None = None
+    schedule: Callable[[Case], tuple[Op, ...]] | None = None
+
+    @property
+    def nothing_but_mesh(self) -> bool:
+        """Whether all the rest is drawn."""
+        return dataclasses.replace(self, mesh=None) == NOTHING
+
+
+NOTHING = Given()
+
+
+def draw_case(
+    tapes: Sequence[Tape],
+    allowed: Swarm,
+    largest_mesh: int,
+    engines: tuple[EngineName, ...],
     *,
-    world_size: int,
-    engines: tuple[EngineName, ...] = ALL_ENGINES,
-    max_mesh_size: int | None = None,
-    cuda: bool = False,
-) -> st.SearchStrategy[Case]:
-    """Valid cases for a world of ``world_size`` ranks, on meshes of at most ``max_mesh_size`` of
-    them.
-
-    Everything drawn is valid by construction; nothing is filtered. A case has some of ``engines``.
-    With ``cuda`` some need a world on CUDA devices. A quarter of the cases are *exact*: dyadic
-    values and only operations that do not round, so that any order of summation must give equal
-    bits.
-    """
-    largest = min(world_size, max_mesh_size or world_size)
-    tapes = st.binary(min_size=sum(SIZES), max_size=sum(SIZES)).map(lambda data: cut(data, SIZES))
-    return tapes.map(lambda tapes: _case(tapes, largest, engines, cuda))
-
-
-def _case(
-    tapes: list[Tape], largest_mesh: int, engines: tuple[EngineName, ...], cuda: bool
+    cuda: bool,
+    given: Given = NOTHING,
 ) -> Case:
-    for_swarm, for_settings, for_model, for_plans, for_options, for_schedule = tapes
-    allowed = swarm(for_swarm)
+    """A valid case by construction, as far as nothing is given, on ``largest_mesh`` ranks at most.
+
+    A case has some of ``engines``. With ``cuda`` some need a world on CUDA devices. A quarter of
+    the cases are *exact*: dyadic values and only operations that do not round, so that any order
+    of summation must give equal bits.
+    """
+    _, for_settings, for_model, for_plans, for_options, for_schedule = tapes
     chosen = draw_engines(for_settings, allowed, engines)
-    if (
-        any(spec.keeps_order for spec in specs(chosen))
-        and largest_mesh > 1
-        and for_settings.chance(_DIVERGING)
-    ):
-        return diverging(for_options, largest_mesh)
-    case = _experiment(for_settings, for_model, allowed, largest_mesh, cuda=cuda)
-    case, flow, trainable = planned(for_plans, allowed, replace(case, engines=chosen))
-    case = with_options(for_options, allowed, case, cuda=cuda)
-    subject = Subject(case=case, found=facts(case), flow=flow, trainable=trainable)
-    case = replace(case, schedule=schedule(for_schedule, allowed, subject))
-    case = with_rank_batches(for_settings, allowed, case, subject.found)
+    ranks = given.mesh() if given.mesh else None
+    if ranks:  # the family below is for meshes of one axis
+        largest_mesh = ranks.shard if ranks == Mesh(shard=ranks.shard) else 1
+    drawn = given.nothing_but_mesh and largest_mesh > 1
+    keeps_order = any(spec.keeps_order for spec in specs(chosen))
+    if keeps_order and drawn and for_settings.chance(_DIVERGING):
+        case = for_options.within(diverging, for_options, largest_mesh)
+        return replace(case, mesh=ranks or case.mesh)
+    case = _experiment(for_settings, for_model, allowed, ranks or largest_mesh, given, cuda=cuda)
+    case = replace(case, engines=chosen)
+    case = for_plans.within(planned, for_plans, allowed, case, given)
+    case = for_options.within(with_options, for_options, allowed, case, cuda=cuda)
+    subject = Subject.of(case)
+    ops = (
+        given.schedule(case)
+        if given.schedule
+        else for_schedule.within(schedule, for_schedule, allowed, subject)
+    )
+    case = replace(case, schedule=ops)
+    case = for_settings.within(with_rank_batches, for_settings, allowed, case, subject.found)
     if cuda and needs_cpu(case):
         case = in_one_dtype(case)
-    return ddp(for_settings, allowed, related(for_settings, allowed, case))
+    case = for_settings.within(related, for_settings, allowed, case)
+    return for_settings.within(ddp, for_settings, allowed, case)
 
 
 def _experiment(
-    tape: Tape, for_model: Tape, swarm: Swarm, largest_mesh: int, *, cuda: bool
+    tape: Tape, for_model: Tape, swarm: Swarm, on: Mesh | int, given: Given, *, cuda: bool
 ) -> Case:
-    """A model and all settings that are independent of how it is wrapped and trained."""
-    exact = tape.chance(_EXACT)
-    ranks = mesh(tape, swarm, largest_mesh, exact=exact)
+    """A model and all settings that are independent of how it is wrapped and trained.
+
+    It is for the mesh ``on``, or for some mesh of at most as many ranks.
+    """
+    exact = tape.chance(_EXACT) and given.nothing_but_mesh
+    ranks = mesh(tape, swarm, on, exact=exact) if isinstance(on, int) else on
+    exact = exact and ranks.data_size & (ranks.data_size - 1) == 0
     pool = widths(tape, swarm, exact=exact)
-    data = inputs(tape, swarm, pool, cuda=cuda)
-    root = model(for_model, swarm, pool, data, ranks, exact=exact)
+    data = given.inputs() if given.inputs else inputs(tape, swarm, pool, cuda=cuda)
+    if given.model:
+        root = given.model()
+        data = data if given.inputs else fitting(root, data)
+    else:
+        root = for_model.within(model, for_model, swarm, pool, data, ranks, exact=exact)
     if any(
         isinstance(module, Block) and module.passing == "dataclass" for _, module in walk(root)
     ):
@@ -109,23 +140,25 @@ def _experiment(
         optimizer=optimizer(tape, swarm, exact=exact),
         dtype="float64" if tape.chance(40) else "float32",
         values="dyadic" if exact or tape.chance(_DYADIC) else "gaussian",
-        loss="sum" if tape.chance(30) else "dot" if exact or tape.chance(55) else "mean_square",
+        loss="sum"
+        if tape.chance(30)
+        else "dot"
+        if exact or tape.chance(55, simpler=True)
+        else "mean_square",
     )
 
 
-def planned(tape: Tape, swarm: Swarm, case: Case) -> tuple[Case, Flow, frozenset[str]]:
-    """Wraps, ties, checkpoints and freezes; where gradients flow, and what is trainable at
-    first.
-    """
-    case = replace(case, wrap=wrap(tape, swarm, case.model, facts(case), case.mesh))
-    if has_alias(case.model):
+def planned(tape: Tape, swarm: Swarm, case: Case, given: Given = NOTHING) -> Case:
+    """``case`` with wrap groups, ties, checkpoints and freezes."""
+    root = case.model
+    groups = given.wrap(case) if given.wrap else wrap(tape, swarm, root, facts(case), case.mesh)
+    case = replace(case, wrap=groups)
+    if has_alias(root) and not given.wrap:
         case = self_contained(case)
-    case = replace(case, ties=ties(tape, swarm, case))
-    found = facts(case)
-    flow = Flow(case.model, case.inputs, found, case.ties)
-    frozen, trainable = freezes(tape, swarm, found, flow)
-    recomputed = checkpoints(tape, swarm, case.model, found, case.wrap)
-    return replace(case, checkpoints=recomputed, freezes=frozen), flow, trainable
+    case = replace(case, ties=given.ties(case) if given.ties else ties(tape, swarm, case))
+    frozen = given.freezes(case) if given.freezes else freezes(tape, swarm, case)
+    recomputed = checkpoints(tape, swarm, root, facts(case), case.wrap)
+    return replace(case, checkpoints=recomputed, freezes=frozen)
 
 
 def with_options(tape: Tape, swarm: Swarm, case: Case, *, cuda: bool) -> Case:

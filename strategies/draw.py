@@ -7,11 +7,15 @@ import zlib
 from collections.abc import Iterator
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 
 from fuzzshard.case.case import ALL_ENGINES, Case, EngineName
-from fuzzshard.strategies.cases import cases
+from fuzzshard.strategies.cases import SIZES, draw_case
+from fuzzshard.strategies.swarm import swarm
+from fuzzshard.strategies.tape import cut
 
 _BATCH = 50
+_NUM_BYTES = sum(SIZES)
 
 
 def draw_batch(
@@ -35,9 +39,10 @@ def draw_batch(
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(cases(world_size=world_size, engines=engines, cuda=cuda))
-    def collect(case: Case) -> None:
-        drawn.append(case)
+    @given(st.binary(min_size=_NUM_BYTES, max_size=_NUM_BYTES))
+    def collect(data: bytes) -> None:
+        tapes = cut(data, SIZES)
+        drawn.append(draw_case(tapes, swarm(tapes[0]), world_size, engines, cuda=cuda))
 
     collect()
     return drawn

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
-from fuzzshard.case.case import Freeze
-from fuzzshard.case.facts import Facts
+from fuzzshard.case.case import Case, Freeze
+from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.paths import is_within
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
 
-def freezes(
-    tape: Tape, swarm: Swarm, found: Facts, flow: Flow
-) -> tuple[tuple[Freeze, ...], frozenset[str]]:
-    """Up to three frozen modules or parameters, and what stays trainable: enough for a
-    backward.
-    """
+def freezes(tape: Tape, swarm: Swarm, case: Case) -> tuple[Freeze, ...]:
+    """Up to three frozen modules or parameters; what stays trainable is enough for a backward."""
+    found = facts(case)
+    flow = Flow(case.model, case.inputs, found, case.ties)
     trainable = frozenset(found.parameters)
     chosen: list[Freeze] = []
     for kind in ("freeze_parameter", "freeze_module", "freeze_parameter"):
@@ -28,7 +26,13 @@ def freezes(
             trainable = rest
             late = "freeze_after_wrap" in swarm and tape.chance(65)
             chosen.append(Freeze(target=target, after_wrap=late))
-    return tuple(chosen), trainable
+    return tuple(chosen)
+
+
+def still_trainable(found: Facts, freezes: Iterable[Freeze]) -> frozenset[str]:
+    """The parameters that none of ``freezes`` is for."""
+    frozen = [freeze.target for freeze in freezes]
+    return frozenset(p for p in found.parameters if not any(is_within(p, f) for f in frozen))
 
 
 def pick_target(tape: Tape, found: Facts, among: Set[str], *, module: bool) -> str | None:

@@ -46,10 +46,7 @@ def model(
     """
     leaves = Leaves(tape, swarm, pool, sequence=inputs.seq > 0, exact=exact)
     growth = Growth(tape, swarm, leaves)
-    count = tape.weighted(_NUM_LEAVES_EXACT if exact else _NUM_LEAVES)
-    tasks = tape.shuffled(
-        [*["leaf"] * count, *_edge_tasks(tape, swarm, inputs, mesh, exact=exact)]
-    )
+    tasks = tape.outline(_tasks, swarm, inputs, mesh, exact=exact)
     names = (
         ("x",) if len(inputs.tensors) == 1 else tuple(f"x{i}" for i in range(len(inputs.tensors)))
     )
@@ -67,6 +64,13 @@ def model(
     root.grow(tasks)
     root.train()
     return root.finish(several_outputs="several_outputs" in swarm)
+
+
+def _tasks(tape: Tape, swarm: Swarm, inputs: Inputs, mesh: Mesh, *, exact: bool) -> list[str]:
+    """What extends the graph, in order."""
+    count = tape.weighted(_NUM_LEAVES_EXACT if exact else _NUM_LEAVES)
+    edges = _edge_tasks(tape, swarm, inputs, mesh, exact=exact)
+    return tape.shuffled([*["leaf"] * count, *edges])
 
 
 def _edge_tasks(tape: Tape, swarm: Swarm, inputs: Inputs, mesh: Mesh, *, exact: bool) -> list[str]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+
 from msgspec.structs import replace
 
 from fuzzshard.case.batches import least_rows, used_batches
-from fuzzshard.case.case import Case, Inputs, RankBatch, TensorSpec
-from fuzzshard.case.facts import Facts
+from fuzzshard.case.case import Case, Inputs, Mesh, RankBatch, TensorSpec
+from fuzzshard.case.facts import Facts, facts
+from fuzzshard.case.graph import Block, Call
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts.leaf import Leaf
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -56,6 +62,41 @@ def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], *, cuda: bool) -> In
     )
 
 
+def fitting(root: Block, drawn: Inputs) -> Inputs:
+    """Inputs that a model can be called with: ``drawn`` as far as it takes them, or of one width.
+
+    Raises :class:`InvalidCase` where no such inputs fit.
+    """
+    tables = [_looked_up_in(root, name) for name in root.inputs]
+    ids = [table and TensorSpec(kind="ids", size=table.example(0).size) for table in tables]
+    floats = [t for t in drawn.tensors if t.kind == "float"] or [TensorSpec(size=4)]
+    specs = [*floats, *[floats[-1]] * len(ids)]
+    tensors = tuple(found or spec for found, spec in zip(ids, specs, strict=False))
+    alike = [
+        tuple(found or replace(floats[0], size=width) for found in ids) for width in _ALL_WIDTHS
+    ]
+    for seq, some in itertools.product(dict.fromkeys((drawn.seq, 2, 4, 0)), (tensors, *alike)):
+        data = replace(drawn, seq=seq, tensors=some)
+        with contextlib.suppress(InvalidCase):
+            facts(Case(seed=0, model=root, inputs=data, mesh=Mesh(shard=1), schedule=()))
+            return data
+    raise InvalidCase("no inputs of one width fit the model", "give inputs too")
+
+
+def _looked_up_in(block: Block, value: str) -> Leaf | None:
+    """The leaf that reads a value of a block as ids, if one does."""
+    for node in block.nodes:
+        module = block.child(node.module) if isinstance(node, Call) else None
+        for index, argument in enumerate(node.args):
+            if argument != value:
+                continue
+            if isinstance(module, Block) and (leaf := _looked_up_in(module, module.inputs[index])):
+                return leaf
+            if isinstance(module, Leaf) and module.takes_ids:
+                return module
+    return None
+
+
 def with_rank_batches(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
     """A finished case in which ranks have different numbers of rows: in all batches, or in one of
     them.
@@ -86,3 +127,4 @@ def with_rank_batches(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Cas
 
 _IMAGES = (4, 12, 16, 48)
 """Square images of one channel or three."""
+_ALL_WIDTHS = sorted({1, *_EVEN_WIDTHS, *_ODD_WIDTHS, *_IMAGES})

@@ -14,12 +14,10 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import facts
-from fuzzshard.case.flow import Flow
 from fuzzshard.case.options import DDP, FSDP1
 from fuzzshard.parts.engines import specs
 from fuzzshard.strategies.cases import SIZES, planned, with_options
 from fuzzshard.strategies.ddp import ddp
-from fuzzshard.strategies.freezing import below
 from fuzzshard.strategies.inputs import with_rank_batches
 from fuzzshard.strategies.options import related
 from fuzzshard.strategies.schedules import schedule
@@ -41,19 +39,14 @@ def redrawn(case: Case, data: bytes, start: Start, *, cuda: bool = False) -> Cas
     case = replace(case, inputs=inputs, relation=None, expect=(), schedule=(), ddp=DDP())
     if start == "plan":
         case = replace(case, wrap=(), ties=(), checkpoints=(), freezes=())
-        case, _, _ = planned(for_plans, allowed, _without_options(case))
+        case = planned(for_plans, allowed, _without_options(case))
     if start == "options":
         case = _without_options(case)
     if start != "schedule":
         case = with_options(for_options, allowed, case, cuda=cuda)
-    found = facts(case)
-    trainable = frozenset(found.parameters)
-    for freeze in case.freezes:
-        trainable = below(trainable, freeze.target, inside=False)
-    flow = Flow(case.model, case.inputs, found, case.ties)
-    subject = Subject(case=case, found=found, flow=flow, trainable=trainable)
+    subject = Subject.of(case)
     case = replace(case, schedule=schedule(for_schedule, allowed, subject))
-    case = with_rank_batches(for_settings, allowed, case, found)
+    case = with_rank_batches(for_settings, allowed, case, subject.found)
     return ddp(for_settings, allowed, related(for_settings, allowed, case))
 
 

@@ -42,9 +42,10 @@ def schedule(tape: Tape, swarm: Swarm, subject: Subject) -> tuple[Op, ...]:
     run.between = [[] for _ in range(steps)]
     for op in OPS:
         op.draw_between(run)
-    for between in run.between:
+    for index, between in enumerate(run.between):
         run.ops += between
-        run.step()
+        if not index or tape.keeps():
+            tape.within(run.step)
     return run.finished()
 
 
@@ -254,7 +255,7 @@ class Run:
 
     def any_wrapped(self, percent: int = 40) -> Below:
         """The root and all below it, or one wrapped module with this probability."""
-        if not self.tape.chance(percent):
+        if not self.wrapped or not self.tape.chance(percent):
             return Below()
         return Below(self.tape.pick(self.wrapped), self.tape.chance(30))
 

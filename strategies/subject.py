@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import Facts
+from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.flow import Flow
 from fuzzshard.case.groups import uses_outside_groups
+from fuzzshard.strategies.freezing import still_trainable
 from fuzzshard.strategies.precision import computes
 
 
@@ -19,6 +20,13 @@ class Subject:
     found: Facts
     flow: Flow
     trainable: frozenset[str]
+
+    @classmethod
+    def of(cls, case: Case) -> Subject:
+        """What a schedule for ``case`` would train."""
+        found = facts(case)
+        flow = Flow(case.model, case.inputs, found, case.ties)
+        return cls(case, found, flow, still_trainable(found, case.freezes))
 
     def forward_targets(self) -> list[str]:
         """Modules below the root that can be called by themselves: their groups run within

@@ -11,7 +11,7 @@ What only some programs do (mixed precision, tensor parallelism, offloading, che
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves import KINDS
@@ -134,11 +134,28 @@ EXTENSIONS: dict[str, int] = {
 _EXTENDED = 67
 """Percent of all cases."""
 
-Swarm = frozenset[str]
+Swarm = Container[str]
 """The choices that one case may make."""
 
 
-def swarm(tape: Tape) -> Swarm:
+class Kept:
+    """A swarm that asks the tape about an extension when it comes up first, whether to keep it."""
+
+    def __init__(self, tape: Tape, choices: Swarm) -> None:
+        self._tape, self._choices = tape, choices
+        self._kept: dict[object, bool] = {}
+
+    def __contains__(self, choice: object) -> bool:
+        if choice not in self._choices:
+            return False
+        if choice not in EXTENSIONS:
+            return True
+        if choice not in self._kept:
+            self._kept[choice] = self._tape.keeps()
+        return self._kept[choice]
+
+
+def swarm(tape: Tape) -> frozenset[str]:
     """Two fifths of the swarms allow 25 % of the choices, two fifths 50 %, one fifth 75 %."""
     density = tape.below(5)
     first, second = tape.bits(len(CHOICES)), tape.bits(len(CHOICES))
@@ -149,7 +166,7 @@ def swarm(tape: Tape) -> Swarm:
     return closed(chosen)
 
 
-def closed(choices: Iterable[str]) -> Swarm:
+def closed(choices: Iterable[str]) -> frozenset[str]:
     """``choices`` with what they need and without what they exclude."""
     chosen = set(choices)
     for choice, needed in _NEEDS:

@@ -30,13 +30,20 @@ class BlockGrower(BlockBuilder):
         rest = list(tasks)
         while rest:
             task = rest.pop(0)
-            if task in ("nested", "second_nested"):
-                if self.depth < _MAX_DEPTH - 1:
-                    count = self.tape.below(min(len(rest), 5) + 1)
-                    self.nest(rest[:count])
-                    del rest[:count]
-            else:
-                self.extend(task, more="leaf" in rest)
+            taken = self.tape.within(self.carry_out, task, rest)
+            del rest[:taken]
+
+    def carry_out(self, task: str, rest: list[str]) -> int:
+        """Carries out one task; how many of those after it a nested block has taken."""
+        if not self.tape.keeps():
+            return 0
+        if task not in ("nested", "second_nested"):
+            self.extend(task, more="leaf" in rest)
+        elif self.depth < _MAX_DEPTH - 1:
+            count = self.tape.below(min(len(rest), 5) + 1)
+            self.nest(rest[:count])
+            return count
+        return 0
 
     def extend(self, task: str, *, more: bool) -> None:
         """Carries out one task at the head; ``more`` says that a leaf still follows it."""

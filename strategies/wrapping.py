@@ -22,7 +22,7 @@ def wrap(tape: Tape, swarm: Swarm, root: Block, found: Facts, mesh: Mesh) -> tup
     ancestor.
     """
     candidates = [path for path in found.modules if path and _has_parameters(found, path)]
-    several = bool({"many_groups", "list_group"} & swarm)
+    several = "many_groups" in swarm or "list_group" in swarm
     chosen = []
     if several:
         chosen = [
@@ -73,7 +73,7 @@ def _with_list_group(tape: Tape, found: Facts, groups: list[list[str]]) -> list[
     Groups are applied by their deepest module, so a block may join only at that depth: modules
     wrapped within it come earlier then.
     """
-    if len(groups) < 2 or tape.chance(20):
+    if len(groups) < 2 or tape.chance(20, simpler=True):
         return groups
     joined = groups[tape.below(len(groups))][:]
     for _ in range(1 + tape.chance(30)):

@@ -12,7 +12,8 @@ from fuzzshard.case.graph import Alias, Block, Call, Passing, Returns, walk
 from fuzzshard.case.tidy import count_uneven, count_unused, disorder, flag_distance, plan_depth
 from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.parts.part import Part, defaults, off_default
+from fuzzshard.parts.part import default_of as default_of
+from fuzzshard.parts.part import off_default as off_default
 
 
 class Size(NamedTuple):
@@ -149,11 +150,6 @@ def canonical_values(block: Block) -> dict[str, str]:
     several = len(block.inputs) > 1
     names = {name: f"x{i}" if several else "x" for i, name in enumerate(block.inputs)}
     return names | {node.name: f"h{i}" for i, node in enumerate(block.nodes)}
-
-
-def default_of(part: Part, name: str) -> object:
-    """The default of one field."""
-    return defaults(type(part))[name]
 
 
 def _count_options(case: Case) -> int:

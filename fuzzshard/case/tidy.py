@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from fuzzshard.case.batches import used_batches
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.dims import get_dims
@@ -75,6 +77,20 @@ def disorder(case: Case) -> int:
 def first_uses(case: Case) -> dict[int, int]:
     """For each input batch the number it should have: 0, 1, ... in order of first use."""
     return {batch: number for number, batch in enumerate(used_batches(case))}
+
+
+def with_first_uses(case: Case) -> Case:
+    """``case`` with these numbers."""
+    numbers = first_uses(case)
+    rows = tuple(
+        item if item.batch is None else replace(item, batch=numbers[item.batch])
+        for item in case.inputs.rank_batches
+    )
+    return replace(
+        case,
+        schedule=tuple(op.renumbered(numbers) for op in case.schedule),
+        inputs=replace(case.inputs, rank_batches=rows),
+    )
 
 
 def places(case: Case) -> dict[str, int]:

@@ -6,6 +6,7 @@ import functools
 import types
 import typing
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -13,13 +14,29 @@ Shape = tuple[int, ...]
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of every value a Case is made of: frozen, hashable, strict when decoded."""
+    """Base of every value a Case is made of: frozen, hashable, strict when decoded.
+
+    It prints as code without defaults, which ``from fuzzshard.case import *`` has the names for.
+    """
+
+    def __repr__(self) -> str:
+        fields = (f"{name}={getattr(self, name)!r}" for name in _told(self))
+        return f"{type(self).__name__}({', '.join(fields)})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Prints the same on several lines where it is long: for Hypothesis and IPython."""
+        with printer.group(4, f"{type(self).__name__}(", ")"):
+            for index, name in enumerate(_told(self)):
+                printer.text("," if index else "")
+                printer.breakable(" " if index else "")
+                printer.text(f"{name}=")
+                printer.pretty(getattr(self, name))
 
 
-@functools.cache
-def defaults(part: type[Part]) -> dict[str, object]:
-    """The defaults of the fields that have one."""
-    return {f.name: f.default for f in msgspec.structs.fields(part) if not f.required}
+def _told(part: Part) -> list[str]:
+    """The fields that say what a part is."""
+    off = {*off_default(part)}
+    return [f for f in part.__struct_fields__ if f in off or f not in defaults(type(part))]
 
 
 def off_default(part: Part) -> Iterator[str]:
@@ -27,6 +44,17 @@ def off_default(part: Part) -> Iterator[str]:
     for name, default in defaults(type(part)).items():
         if getattr(part, name) != default:
             yield name
+
+
+def default_of(part: Part, name: str) -> object:
+    """The default of one field."""
+    return defaults(type(part))[name]
+
+
+@functools.cache
+def defaults(part: type[Part]) -> dict[str, object]:
+    """The defaults of the fields that have one."""
+    return {f.name: f.default for f in msgspec.structs.fields(part) if not f.required}
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from fuzzshard.case.case import Case, Mesh
 from fuzzshard.case.edit import split, with_item, without, without_op
 from fuzzshard.case.order import mesh_rank
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.tidy import first_uses, last_place, places
+from fuzzshard.case.tidy import last_place, places, with_first_uses
 from fuzzshard.shrink.passes import Edit, change_item, drop_item, lower, put
 
 
@@ -181,17 +181,8 @@ def numbers(case: Case) -> Iterator[Edit]:
     """Input batches numbered in order of first use, the plan in registration order, a seed of
     0.
     """
-    number = first_uses(case)
-    yield put(
-        schedule=tuple(op.renumbered(number) for op in case.schedule),
-        inputs=replace(
-            case.inputs,
-            rank_batches=tuple(
-                item if item.batch is None else replace(item, batch=number[item.batch])
-                for item in case.inputs.rank_batches
-            ),
-        ),
-    )
+    tidied = with_first_uses(case)
+    yield put(schedule=tidied.schedule, inputs=tidied.inputs)
     yield _sort_groups
     yield _sort_members
     yield put(seed=0)

@@ -10,7 +10,7 @@ from torch import nn
 
 from fuzzshard.parts.leaf import Drawing, Kind, Leaf
 from fuzzshard.parts.leaves import KINDS, LEAVES
-from fuzzshard.strategies.tape import Tape
+from fuzzshard.strategies.tape import ByteTape
 
 WIDTH, OUT, SEQ = 12, 5, 4
 
@@ -18,7 +18,7 @@ WIDTH, OUT, SEQ = 12, 5, 4
 def drawn(kind: Kind) -> Leaf:
     """The simplest leaf of a kind."""
     assert kind.draw is not None
-    return kind.draw(Drawing(Tape(b""), WIDTH, OUT, (OUT,), exact=False))
+    return kind.draw(Drawing(ByteTape(b""), WIDTH, OUT, (OUT,), exact=False))
 
 
 def built(leaf: Leaf) -> nn.Module:

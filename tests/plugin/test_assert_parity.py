@@ -18,7 +18,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.doctor import PLANTED_FAULT, clean_case
 from fuzzshard.errors import InfraError, InvalidCase, UsageError
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.strategies import cases
+from fuzzshard.strategies import cases, meshes
 from fuzzshard.testing import assert_parity
 from fuzzshard.verdict import Finding, Status, Verdict
 from fuzzshard.world import World
@@ -75,7 +75,7 @@ def judged_by(monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict | BaseExceptio
 
 
 @settings(max_examples=3, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-@given(case=cases(world_size=2, engines=("fully_shard",)))
+@given(case=cases(mesh=meshes(max_ranks=2), engines=("fully_shard",)))
 def test_a_drawn_case_fails_if_and_only_if_a_world_finds_something(
     two_ranks: World, case: Case
 ) -> None:

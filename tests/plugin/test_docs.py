@@ -44,6 +44,14 @@ def test_every_command_collects_the_corpus(pytester: pytest.Pytester, page: str)
         result.stdout.fnmatch_lines(["corpus/resharded.json::resharded"])
 
 
+def test_the_examples_of_strategies_pass(pytester: pytest.Pytester) -> None:
+    page = (DOCS / "strategies.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    pytester.makepyfile(**{f"test_{i}": example for i, example in enumerate(examples)})
+    result = pytester.runpytest_inprocess("-q")
+    result.assert_outcomes(passed=len(examples))
+
+
 def test_the_example_of_a_test_is_one(pytester: pytest.Pytester) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (DOCS / "ci.md").read_text(), flags=re.DOTALL)
     pytester.makepyfile(test_parity=example)
