@@ -12,8 +12,7 @@ from fuzzshard.case.graph import Alias, Block, Call, Passing, Returns, walk
 from fuzzshard.case.tidy import count_uneven, count_unused, disorder, flag_distance, plan_depth
 from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.parts.part import default_of as default_of
-from fuzzshard.parts.part import off_default as off_default
+from fuzzshard.parts.part import off_default
 
 
 class Size(NamedTuple):

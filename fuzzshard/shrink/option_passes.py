@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Optimizer, RankBatch
 from fuzzshard.case.edit import with_item, without
-from fuzzshard.case.order import SCALARS, default_of
+from fuzzshard.case.order import SCALARS
 from fuzzshard.parts.engines import OPTIONS
-from fuzzshard.parts.part import Part, off_default
+from fuzzshard.parts.part import Part, default_of, off_default
 from fuzzshard.shrink.passes import Edit, change_item, put
 
 
