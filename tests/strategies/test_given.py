@@ -265,7 +265,7 @@ def test_every_name_that_a_case_prints_is_public() -> None:
 def test_drawn_cases_print_as_code() -> None:
     names: dict[str, Any] = {}
     exec("from fuzzshard.case import *", names)
-    for case in strategies.draw_cases(SEEDS[0], 200, world_size=8, cuda=True):
+    for case in strategies.draw_cases(SEEDS[0], 60, world_size=8, cuda=True):
         assert eval(repr(case), names) == case
 
 
