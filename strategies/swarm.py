@@ -178,6 +178,12 @@ def closed(choices: Iterable[str]) -> frozenset[str]:
     return frozenset(chosen)
 
 
+def with_choice(choices: frozenset[str], choice: str) -> frozenset[str]:
+    """``choices`` with one more, and without those that exclude it."""
+    excluding = {other for other, excluded in _EXCLUDES if choice in excluded}
+    return closed((choices - excluding) | {choice})
+
+
 _NEEDS: tuple[tuple[str, set[str]], ...] = (
     ("attend", {"sequence"}),
     ("method", {"nested"}),
