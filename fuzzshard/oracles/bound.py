@@ -32,6 +32,16 @@ may do.
 """
 
 
+OF_COARSER = 1e-3
+"""How much an engine may have of the distance that a coarser precision takes the reference.
+
+Where terms cancel, an optimizer makes a step of what rounding left. float64 rounds 2**29 times
+finer than float32, but Adam divides by the size of a gradient, so its steps are not that much
+smaller: parameters before a batch norm had 2e-5 of the distance
+(corpus/regressions/adam-steps-of-gradients-that-cancel.json).
+"""
+
+
 def tolerance(case: Case) -> float:
     """The tolerance of the coarsest dtype that ``case`` computes something in."""
     used = {*dtypes_in_play(case), *(op.casts_to for op in case.schedule if op.casts_to)}

@@ -19,7 +19,7 @@ from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.reference.engine import Reference
 from fuzzshard.oracles.allowed import is_allowed
-from fuzzshard.oracles.bound import Bound, largest_distance, tolerance
+from fuzzshard.oracles.bound import OF_COARSER, Bound, largest_distance
 from fuzzshard.oracles.compare import Difference, differences
 from fuzzshard.oracles.judge import tensor_findings, vote
 from fuzzshard.oracles.overflow import first_overflow
@@ -95,7 +95,7 @@ class Ladder:
         """
         reference = self.traces[Reference.name]
         if self.case == uniform(self.case, "float64"):
-            coarser = Bound(self.case, reference, self._single, tolerance(self.case))
+            coarser = Bound(self.case, reference, self._single, OF_COARSER)
             before = {
                 name: [d for d in found if d.key.op < overflow[name]]
                 for name, found in differing.items()
@@ -135,7 +135,7 @@ class Ladder:
             for name in traces
             if name != Reference.name
         }
-        bound = Bound(case, reference, coarser, tolerance(case))
+        bound = Bound(case, reference, coarser, OF_COARSER)
         return self._findings(still, loose_rung(case), bound, traces)
 
     def _differences(self, engine: str, traces: Mapping[str, Trace]) -> list[Difference]:
