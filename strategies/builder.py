@@ -86,7 +86,8 @@ class BlockBuilder:
         """A tensor op; the value it makes."""
         width = self.widths[args[0]] if op != "concat" else sum(self.widths[a] for a in args)
         name = self.value(width)
-        self.nodes.append(TensorOp(name=name, op=op, args=args, head_dim=head_dim))  # type: ignore[arg-type]
+        made = TensorOp(name=name, op=op, args=args, head_dim=head_dim)  # type: ignore[arg-type]
+        self.nodes.append(made)
         sources = args[:1] if op == "iadd" else () if op == "detach" else args
         if not self.trained.isdisjoint(sources):
             self.trained.add(name)

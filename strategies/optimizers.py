@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, Optimizer
@@ -24,8 +26,8 @@ def optimizer(tape: Tape, swarm: Swarm, *, exact: bool) -> Optimizer:
     if "weight_decay" in swarm and tape.chance(60):
         weight_decay = tape.pick((0.125, 0.01))
     if "adam" in swarm and tape.chance(60):
-        kind = "adamw" if tape.chance(50) else "adam"
-        return Optimizer(kind=kind, lr=tape.pick(_ADAM_RATES), weight_decay=weight_decay)  # type: ignore[arg-type]
+        kind: Literal["adam", "adamw"] = "adamw" if tape.chance(50) else "adam"
+        return Optimizer(kind=kind, lr=tape.pick(_ADAM_RATES), weight_decay=weight_decay)
     decimals = tape.pick((0.9, 0.5))
     return Optimizer(
         lr=tape.pick(_SGD_RATES), momentum=decimals if momentum else 0.0, weight_decay=weight_decay

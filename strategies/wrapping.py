@@ -134,7 +134,8 @@ def checkpoints(
     for _ in range(1 + tape.chance(30)):
         path = tape.pick(preferred if preferred and tape.chance(60) else called)
         implementation = tape.pick(_implementations(found.modules[path], path, targets))
-        chosen.setdefault(path, Checkpoint(module=path, implementation=implementation))  # type: ignore[arg-type]
+        made = Checkpoint(module=path, implementation=implementation)  # type: ignore[arg-type]
+        chosen.setdefault(path, made)
     return tuple(chosen.values())
 
 

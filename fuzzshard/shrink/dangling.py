@@ -71,7 +71,8 @@ def _id_values(case: Case) -> dict[str, set[str]]:
             )
             if target and isinstance(target[1], Block):
                 inner = zip(target[1].inputs, node.args, strict=False)
-                visit(*target, {name for name, arg in inner if arg in ids})  # type: ignore[arg-type]
+                passed = {name for name, arg in inner if arg in ids}
+                visit(*target, passed)  # type: ignore[arg-type]
 
     tensors = zip(case.model.inputs, case.inputs.tensors, strict=False)
     visit("", case.model, {name for name, tensor in tensors if tensor.kind == "ids"})

@@ -31,6 +31,7 @@ class Delays:
         if not (milliseconds := self.milliseconds.get(site)):
             return
         if self.device.type == "cuda":
-            torch.cuda._sleep(int(milliseconds * _CYCLES_PER_MILLISECOND))  # type: ignore[no-untyped-call]
+            cycles = int(milliseconds * _CYCLES_PER_MILLISECOND)
+            torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
         else:
             time.sleep(milliseconds / 1000)

@@ -54,7 +54,8 @@ class DDP(NoSyncEngine):
         )
         ddp_options.register_hook(self.case, self.mesh, self.ddp)
         if self.case.ddp.manual_finalization:
-            setattr(self.ddp, "require_manual_backward_finalization", True)  # noqa: B010, a property
+            manual: Any = self.ddp  # the property is new in torch 2.15
+            manual.require_manual_backward_finalization = True
         self._join = ddp_options.join(self.case, self.ddp)
         return self.ddp
 

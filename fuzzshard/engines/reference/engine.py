@@ -110,7 +110,9 @@ class Reference(Engine):
             # The grad_fn comes first: torch makes that of a view anew which was changed in place,
             # and dies of a segmentation fault where it does so while a hook is registered.
             if tensor.grad_fn is not None or tensor.requires_grad:
-                tensor.register_hook(lambda gradient: self._reached.add(root))  # type: ignore[no-untyped-call]
+                tensor.register_hook(  # type: ignore[no-untyped-call]
+                    lambda gradient: self._reached.add(root)
+                )
         return output
 
     def _enter(self, group: int, module: nn.Module, args: object) -> None:

@@ -13,6 +13,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.options import CommunicationOption, Delay, DelaySite
 from fuzzshard.case.paths import is_within
 from fuzzshard.guidance.mutate.edits import inserted, some_called, some_parameter, wrapped_modules
+from fuzzshard.parts.op import Ranks
 
 _LISTS = (
     "checkpoints",
@@ -152,6 +153,6 @@ def tie(rng: Random, case: Case, other: Case) -> Case | None:
 
 def delay(rng: Random, case: Case, other: Case) -> Case | None:
     """One rank's timing, or everyone's."""
-    ranks = "others" if rng.random() < 0.5 else "all"
-    new = Delay(site=rng.choice(get_args(DelaySite)), milliseconds=2.0, ranks=ranks)  # type: ignore[arg-type]
+    ranks: Ranks = "others" if rng.random() < 0.5 else "all"
+    new = Delay(site=rng.choice(get_args(DelaySite)), milliseconds=2.0, ranks=ranks)
     return replace(case, delays=(new,))
