@@ -1,0 +1,54 @@
+"""FSDP1 does not unshard a unit in backward whose last call had no differentiable output.
+
+Every forward of a unit begins with ``handle._needs_pre_backward_unshard = False``, and sets it
+again only where an output requires a gradient (``_register_pre_backward_hooks`` in
+``torch/distributed/fsdp/_runtime_utils.py``). Where a frozen unit is called first with an input
+that requires a gradient and then with one that does not, the hook of the first call's output finds
+that nothing needs to be unsharded. Backward then reads a parameter whose storage was freed: a
+RuntimeError. The end of every backward sets the flag back anyway.
+"""
+
+from fuzzshard.mending import Edit, Promise, Public, Releases
+
+TITLE = "FSDP1 does not unshard a frozen unit whose last call had no differentiable output"
+COMPONENT = "FSDP1"
+CONTRACT = Promise(
+    "Since these handles' `FlatParameter`s participated in a forward, we conservatively assume that "
+    "they will be used in the backward",
+    "torch/distributed/fsdp/_runtime_utils.py, _register_pre_backward_hooks; plain autograd allows "
+    "it",
+)
+TORCH = Releases(since="2.11")
+PUBLIC = (
+    Public(
+        "https://github.com/pytorch/pytorch/issues/136861",
+        "closed: near, two forwards before two backwards; the same flag is cleared by the end of "
+        "the first backward",
+        "FSDP1 setStorage out of bounds for storage of size 0 frozen module called twice "
+        "_needs_pre_backward_unshard",
+        "2026-11-24",
+    ),
+    Public(
+        "https://github.com/pytorch/pytorch/issues/117510",
+        "closed: near, a frozen unit whose output needs no gradient is resharded without having "
+        "been unsharded",
+        "FullyShardedDataParallel same module forward twice second call detached input frozen "
+        "parameters backward storage of size 0",
+        "2026-11-24",
+    ),
+)
+SETUP = (
+    "A frozen network in FSDP1 computes a perceptual loss: it is called on an output of the model, "
+    "and then on a target that needs no gradient."
+)
+EDITS = (
+    Edit(
+        "torch.distributed.fsdp._runtime_utils:_register_pre_backward_hooks",
+        """
+        handle._needs_pre_backward_unshard = False
+        """,
+        """
+        # an earlier call may need it: `_needs_pre_backward_unshard` stays
+        """,
+    ),
+)
