@@ -11,8 +11,8 @@ import functools
 import math
 import queue
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 
+from fuzzshard.campaign.cpu_ranks import StartRunners
 from fuzzshard.campaign.culprits import find_culprits
 from fuzzshard.campaign.judge import CONFIRM_RUNS, Runner, Stopped, confirm, judge, same_finding
 from fuzzshard.campaign.smallest import Smallest
@@ -29,9 +29,6 @@ CONFIRM_DEADLINE = 30.0
 """Seconds that the first confirming run may take, and at least twice the finding's own time: a
 slow machine is no hang."""
 SHRINK_BUDGET = Budget(max_evaluations=300, max_seconds=180.0)
-
-StartRunners = Callable[[int], AbstractContextManager[Sequence[Runner]]]
-"""Starts worlds of so many CPU ranks."""
 
 Keep = Callable[[Case, Verdict, Mapping[str, str]], None]
 """Saves a case, its verdict and what its ranks ran on."""
