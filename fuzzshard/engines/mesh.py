@@ -75,10 +75,21 @@ _SCATTERS = "fsdp_reduce_scatter"
 """What ``set_separate_reduce_scatter_group`` calls the group that it makes."""
 
 
+def _cached_split_group(*, split_ranks: list[list[int]], **_: Any) -> Any:
+    """Answers with the group of this rank, which :func:`prepare_groups` has made.
+
+    Where NCCL has made its communicator already, ``DeviceMesh`` splits it. All ranks of the world
+    take part in a split, and those that idle do not.
+    """
+    mine = [ranks for ranks in split_ranks if dist.get_rank() in ranks]
+    return _groups[tuple(mine[0])] if mine else dist.GroupMember.NON_GROUP_MEMBER
+
+
 def install_group_cache() -> None:
     """Makes ``DeviceMesh`` reuse groups; once per rank process, after ``init_process_group``."""
     _groups[tuple(range(dist.get_world_size()))] = dist.group.WORLD
     _device_mesh.new_group = _cached_new_group(_device_mesh.new_group)
+    _device_mesh.split_group = _cached_split_group
     dist.new_group = _with_scatter_groups(dist.new_group)
 
 

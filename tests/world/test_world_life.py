@@ -14,6 +14,7 @@ import pytest
 from cases import BACKWARD, FORWARD, make_case
 
 from fuzzshard.campaign.judge import judge
+from fuzzshard.case.case import Mesh
 from fuzzshard.errors import InfraError, InvalidCase
 from fuzzshard.parts.ops import SaveState
 from fuzzshard.verdict import Status
@@ -169,6 +170,35 @@ def test_a_preload_patches_functions_that_fuzzshard_has_imported_by_name(tmp_pat
         verdict = world.run(make_case(schedule=(SaveState(via="dcp"), FORWARD, BACKWARD)))
     assert verdict.status is Status.CRASH
     assert "RuntimeError: patched" in verdict.findings[0].observed
+
+
+SPLITS = """
+import torch
+import torch.distributed as dist
+from torch.distributed import device_mesh
+
+class Bound:  # the default group, bound to a device as NCCL's is
+    bound_device_id = torch.device("cpu")
+    def __getattr__(self, name):
+        return getattr(dist.group.WORLD, name)
+
+class Accelerated:
+    accelerator = type("accelerator", (), {"is_available": staticmethod(lambda: True)})
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+def apply():
+    device_mesh._get_default_group = Bound
+    device_mesh.torch = Accelerated()
+"""
+
+
+def test_idle_ranks_are_not_needed_where_a_mesh_splits_the_default_group(tmp_path: Path) -> None:
+    preload = tmp_path / "splits.py"
+    preload.write_text(SPLITS)
+    alone = make_case(schedule=(FORWARD, BACKWARD), mesh=Mesh(shard=1))
+    with World(WorldConfig(size=2, preload=(str(preload),))) as world:
+        assert world.run(alone).status is Status.PASS
 
 
 def test_a_preload_that_raises_is_an_error_that_names_it(tmp_path: Path) -> None:
