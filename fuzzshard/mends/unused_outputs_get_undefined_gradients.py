@@ -6,8 +6,10 @@ whether the loss uses that output or not. So ``DistributedDataParallel._post_for
 backward sends undefined gradients through unused ones. A checkpoint there is recomputed all the
 same, and batch norms in it update their statistics once more. Where the loss depends on an input
 that is returned as it is, and on no parameter, no hook runs: what accumulated under ``no_sync()``
-is left out. The first gradient of any output can ask the engine which parameters it comes to, and
-hand in the others.
+is left out. A static graph counts in its first iteration how often each gradient comes, counts
+those that are undefined, and waits for them in vain ever after. The first gradient of any output
+can ask the engine which parameters it comes to, and hand in the others; a static graph needs a
+function for each output.
 """
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
@@ -30,6 +32,13 @@ PUBLIC = (
         "twice",
         "2026-11-22",
     ),
+    Public(
+        "https://github.com/pytorch/pytorch/issues/97030",
+        "open; a static graph",
+        "DDP static_graph=True output not used in loss gradients not synchronized second iteration",
+        "2026-11-24",
+    ),
+    Public("https://github.com/pytorch/pytorch/issues/79171", "open; the same"),
     Public(
         query="DDP no_sync accumulated gradients not reduced last backward reaches no parameter",
         date="2026-11-23",
@@ -87,6 +96,20 @@ EDITS = (
         """,
         """
         if (
+        """,
+    ),
+    Edit(
+        f"{_DDP}._post_forward",
+        """
+        passthrough_tensor_list = _DDPSink.apply(
+            weakref.ref(self),
+            *output_tensor_list,
+        )
+        """,
+        """
+        passthrough_tensor_list = [
+            _DDPSink.apply(weakref.ref(self), tensor)[0] for tensor in output_tensor_list
+        ]
         """,
     ),
 )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fuzzshard.case.case import TRACED_BACKWARD, Case
 from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.graph import modules_below
-from fuzzshard.case.schedule_state import follow
+from fuzzshard.case.schedule_state import first, follow
 from fuzzshard.case.units import parameter_units
 from fuzzshard.oracles.compare import Difference
 from fuzzshard.parts.engine import EngineSpec
@@ -82,8 +82,18 @@ def _zeros_in_a_flat_gradient(case: Case, difference: Difference) -> bool:
     unit = owners.get(difference.key.name)
     return (
         difference.key.rule.gradient in ("reduced", "local")
-        and _zeros_for_none(difference)
+        and (_zeros_for_none(difference) or _clipped_by_no_number(case, difference))
         and list(owners.values()).count(unit or frozenset()) > 1
+    )
+
+
+def _clipped_by_no_number(case: Case, difference: Difference) -> bool:
+    """Whether zeros may have been multiplied by the norm of gradients that are no numbers."""
+    return (
+        first(case, lambda op: op.clips) <= difference.key.op
+        and difference.expected is None
+        and difference.observed is not None
+        and bool(difference.observed.isnan().all())
     )
 
 
@@ -99,8 +109,8 @@ ALLOWED: tuple[Allowed, ...] = (
         lambda spec: spec.has_units,
         _zeros_in_a_flat_gradient,
         "the gradient of a flat parameter is one tensor, with zeros for parameters that a "
-        "backward does not "
-        "reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none)",
+        "backward does not reach (torch/distributed/fsdp/_flat_param.py, _reset_is_grad_none); "
+        "clip_grad_norm_ multiplies them, by NaN where the norm is",
     ),
     Allowed(
         lambda spec: True,

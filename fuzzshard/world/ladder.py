@@ -5,7 +5,6 @@ What that takes beyond the traces is trained here: the same runs in higher preci
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Mapping
 
@@ -59,6 +58,7 @@ class Ladder:
         self.mesh = mesh
         self.traces = traces
         self.again = again
+        self._trained: dict[Case, Trace] = {}
 
     def differences(self, engine: str) -> list[Difference]:
         """What differs from the reference, of all that the case wants to be compared."""
@@ -120,10 +120,10 @@ class Ladder:
         its own.
         """
         case = runs_finer(self.case)
-        reference = self._truth
-        coarser = self._single
-        if case != uniform(case, "float64"):
-            reference, coarser = self._trace(case), self.traces[Reference.name]
+        reference = self._trace(case)
+        bound = Bound(case, reference, self._truth)
+        if reference is self._truth:
+            bound = Bound(case, reference, self._single, OF_COARSER)
         traces = {Reference.name: reference}
         for name, found in differing.items():
             if self.anywhere(any(d.comparable for d in found)):
@@ -135,7 +135,6 @@ class Ladder:
             for name in traces
             if name != Reference.name
         }
-        bound = Bound(case, reference, coarser, OF_COARSER)
         return self._findings(still, loose_rung(case), bound, traces)
 
     def _differences(self, engine: str, traces: Mapping[str, Trace]) -> list[Difference]:
@@ -177,12 +176,12 @@ class Ladder:
         pairs = [(a, b) for a, b in itertools.pairwise(runs) if a is not b and b is not reference]
         return min(exact_until(a, b, end) for a, b in pairs)
 
-    @functools.cached_property
+    @property
     def _truth(self) -> Trace:
         """What the case computes without mixed precision, in float64."""
         return self._trace(uniform(self.case, "float64"))
 
-    @functools.cached_property
+    @property
     def _single(self) -> Trace:
         """The same in float32."""
         return self._trace(uniform(self.case, "float32"))
@@ -196,12 +195,13 @@ class Ladder:
         return bool(flag.item())
 
     def _trace(self, case: Case) -> Trace:
-        """What the reference computes in a case on the same mesh."""
+        """What the reference computes in a case on the same mesh; each is trained once."""
         if case == self.case:
             return self.traces[Reference.name]
-        trace = Trace()
-        Trainer(case, Reference(case, self.mesh, DTYPES[case.dtype]), trace).run()
-        return trace
+        if case not in self._trained:
+            trace = self._trained[case] = Trace()
+            Trainer(case, Reference(case, self.mesh, DTYPES[case.dtype]), trace).run()
+        return self._trained[case]
 
 
 def _no_less_wrong(precise: list[Difference], found: list[Difference]) -> list[Difference]:
