@@ -18,7 +18,7 @@ from cases import (
 
 from fuzzshard.case.case import Checkpoint, Mesh, WrapGroup
 from fuzzshard.case.graph import Alias, Block
-from fuzzshard.case.options import Precision
+from fuzzshard.case.options import DDP, Precision
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.parts.leaves.activation import Activation
 from fuzzshard.parts.leaves.dropout import Dropout
@@ -98,5 +98,24 @@ def test_a_nested_module_of_a_list_group_does_not_end_the_forward_of_its_parent(
     case = make_case(
         model, (FORWARD, Forward(target="b"), BACKWARD, STEP), wrap=groups(("a", "b"), ROOT)
     )
+    verdict = two_ranks.run(case, mends=mends_for())
+    assert verdict.status is Status.PASS, verdict.findings
+
+
+def test_a_static_graph_does_not_wait_for_gradients_of_unused_outputs(two_ranks: World) -> None:
+    model = Block(
+        children=children(a=Linear(out=2), b=Linear(out=2)),
+        nodes=(call("h0", "a", "x"), call("h1", "b", "x")),
+        outputs=("h0", "h1"),
+        returns="tuple",
+    )
+    one = Forward(outputs=(0,))
+    case = make_case(
+        model,
+        (one, BACKWARD, STEP, ZERO) * 3,
+        engines=("ddp",),
+        ddp=DDP(static_graph=True),
+    )
+    assert two_ranks.run(case).status is not Status.PASS
     verdict = two_ranks.run(case, mends=mends_for())
     assert verdict.status is Status.PASS, verdict.findings
