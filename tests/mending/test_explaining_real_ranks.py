@@ -7,12 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import call, children, make_case
 from command_line import fuzzshard
 from mend_files import mend_file
+from msgspec.structs import replace
 
+from fuzzshard.campaign.explain import OnMends, Origin, explain, judge_explained, lifting
+from fuzzshard.campaign.judge import judge
 from fuzzshard.case import codec
+from fuzzshard.case.graph import Block
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.doctor import clean_case
+from fuzzshard.mending.mend import mends_for
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
@@ -103,3 +111,35 @@ def test_ranks_go_on_after_a_mend_was_taken_off_and_the_fault_is_back(tmp_path: 
             for on in ((), (str(cures),), (), (str(cures),))
         ]
     assert statuses == [Status.DIVERGENCE, Status.PASS, Status.DIVERGENCE, Status.PASS]
+
+
+def test_a_refusal_that_a_known_bug_keeps_away_is_known_though_another_mend_lifts_it(
+    two_ranks: World,
+) -> None:
+    """DDP's sink would hand in ``b`` for the first output, while the second forward has frozen it;
+    it does not see outputs in a dataclass.
+    """
+    model = Block(
+        children=children(a=Linear(out=5), b=Linear(out=5)),
+        nodes=(call("h0", "a", "x"), call("h1", "b", "h0")),
+        outputs=("h0", "h1"),
+        returns="dataclass",
+    )
+    schedule = (
+        Forward(outputs=(0,)),
+        SetRequiresGrad(target="b", value=False),
+        Forward(batch=1, outputs=(1,)),
+        Backward(),
+    )
+    case = make_case(model, schedule, engines=("ddp",))
+    explained = explain(two_ranks, case, mends_for())
+    assert explained.stock.signature == "divergence/ddp/expectation/not refused"
+    assert explained.known == ("outputs_in_a_dataclass_pass_by_the_sink",)
+    (lifter,) = lifting(explained.stock, mends_for())
+    assert judge(OnMends(two_ranks, (lifter,)), case).signature == explained.stock.signature
+    as_a_tuple = replace(case, model=replace(model, returns="tuple"))
+    assert lifting(judge(OnMends(two_ranks, (lifter,)), as_a_tuple), (lifter,))
+    assert judge_explained(two_ranks, as_a_tuple, (lifter,), on_mended=True)[1].origin is (
+        Origin.NONE
+    )
+    assert judge(two_ranks, as_a_tuple).status is Status.REJECTED
