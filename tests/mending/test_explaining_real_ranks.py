@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,21 @@ def test_a_planted_fault_is_new_until_somebody_brings_its_mend(
     code, told = explained(capsys, case, "wrong_gradient", "--extra-mends", cures.parent)
     assert (code, told["origin"], told["causes"]) == (0, "KNOWN", [str(cures)])
     assert told["signature"] == "divergence/fully_shard/gradient"
+
+
+def test_several_cases_are_summed_up(
+    case: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.json"
+    write_atomic(other, codec.encode(replace(clean_case(2), engines=("ddp",))))
+    cures = mend_file(tmp_path / "mends", "cures", CURES)
+    preload = ("--preload", FAULTS / "wrong_gradient.py")
+    options = ("--device", "cpu", *preload, "--extra-mends", cures.parent)
+    assert fuzzshard("explain", case, other, *options) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(
+        r"explained 2: 1 KNOWN, 1 NONE, 1 by 1 cause, \d+\.\d s in the median", last
+    ), last
 
 
 def test_a_tripwire_tells_of_the_cause_that_kills_its_rank(

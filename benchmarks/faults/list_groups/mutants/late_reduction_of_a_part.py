@@ -14,19 +14,19 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 def apply() -> None:
     complete = FSDPState._force_complete_incomplete_states
     end = FSDPState._root_post_backward_final_callback
-    in_part: set[FSDPState] = set()
 
     def complete_and_remember(self: FSDPState, output: Any) -> Any:
         for state in self._state_ctx.all_states:
             if state is not self and state._modules_to_run_forward:
-                in_part.add(state)
+                state.ran_in_part = True
         return complete(self, output)
 
     def end_of_the_others(self: FSDPState) -> None:
-        for state in in_part.intersection(self._state_ctx.all_states):
-            for group in state._fsdp_param_groups:
-                group._training_state = TrainingState.POST_BACKWARD
-            in_part.discard(state)
+        for state in self._state_ctx.all_states:
+            if getattr(state, "ran_in_part", False):
+                for group in state._fsdp_param_groups:
+                    group._training_state = TrainingState.POST_BACKWARD
+            state.ran_in_part = False
         end(self)
 
     FSDPState._force_complete_incomplete_states = complete_and_remember

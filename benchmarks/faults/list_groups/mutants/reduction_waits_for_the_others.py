@@ -16,24 +16,22 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 def apply() -> None:
     pre_forward, post_forward = FSDPState._pre_forward, FSDPState._post_forward
     post_backward = FSDPParamGroup.post_backward
-    ran: dict[FSDPState, set[nn.Module]] = {}
-    waiting: set[FSDPParamGroup] = set()
 
     def note_and_run(self: FSDPState, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        ran.setdefault(self, set()).add(module)
+        self.positions_run = {*getattr(self, "positions_run", ()), self._modules.index(module)}
         return pre_forward(self, module, args, kwargs)
 
     def wait_after_a_part(self: FSDPState, module: nn.Module, input: Any, output: Any) -> Any:
-        if ran.pop(self, set()) < set(self._modules) and self._state_ctx.iter_forward_root is self:
-            waiting.update(self._fsdp_param_groups)
-        else:
-            waiting.difference_update(self._fsdp_param_groups)
+        in_part = len(self.positions_run) < len(self._modules)
+        for group in self._fsdp_param_groups:
+            group.waits = in_part and self._state_ctx.iter_forward_root is self
+        self.positions_run = set()
         return post_forward(self, module, input, output)
 
     def reduce_or_wait(self: FSDPParamGroup, *unused: Any) -> None:
         reduces = self.reduce_grads
-        self.reduce_grads = reduces and self not in waiting
-        waiting.discard(self)
+        self.reduce_grads = reduces and not getattr(self, "waits", False)
+        self.waits = False
         try:
             post_backward(self, *unused)
         finally:
