@@ -126,6 +126,8 @@ class OnBoth(OnMends):
         stock = self._world.run(case, deadline=deadline, mends=mends)
         if same_finding(stock, mended) or not stock.status.is_finding:
             return stock
+        if not _fails(mended, stock, self._mends):
+            return Verdict(status=Status.PASS, message="a mend lifts what torch refuses")
         if self._strict:
             return Verdict(
                 status=Status.PASS, message=f"{stock.signature}, and {mended.signature} with mends"
@@ -145,6 +147,24 @@ def told(mended: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
     return tripped or tuple(by_signature)
 
 
+def lifting(verdict: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
+    """The mends that lift the refusal whose absence is what ``verdict`` shows."""
+    if not verdict.findings or verdict.findings[0].detail != NOT_REFUSED:
+        return ()
+    refusal = verdict.findings[0].name
+    return tuple(name for name in mends if refusal in find_mend(name).lifts)
+
+
+def able_to_cure(verdict: Verdict, mends: Sequence[str]) -> tuple[str, ...]:
+    """The mends without those that lift the refusal that ``verdict`` misses.
+
+    Torch that has one of these need not refuse, so a run with it does not say whether another mend
+    brings the refusal back.
+    """
+    lifters = lifting(verdict, mends)
+    return tuple(name for name in mends if name not in lifters)
+
+
 def unknown_only(
     world: MendableWorld, case: Case, expected: Verdict, mends: tuple[str, ...]
 ) -> Callable[[MendableWorld], Runner]:
@@ -154,6 +174,7 @@ def unknown_only(
     Whatever fails has to fail on torch as it is and on mended torch; without ``mends`` on torch as
     it is.
     """
+    mends = able_to_cure(expected, mends)
     if not mends:
         return lambda other: other
     strict = same_finding(judge(world, case), expected)
@@ -168,8 +189,9 @@ def unknown_part(
     What fails with ``mends`` too is no known bug, and stays none (:func:`unknown_only`). What they
     cure is one, and is shrunk on torch as it is.
     """
+    mends = able_to_cure(stock, mends)
     mended = judge(OnMends(world, mends), case) if mends else stock
-    if not _fails(mended, stock) or told(mended, mends):
+    if not _fails(mended, stock, mends) or told(mended, mends):
         mended, mends = stock, ()
     expected = stock if same_finding(stock, mended) else mended
     return expected, unknown_only(world, case, expected, mends)
@@ -188,21 +210,24 @@ def explain(
     compares.
 
     What is cured is run with ``likely`` sets of mends first, then with ever smaller ones: some ten
-    runs for one cause out of sixty.
+    runs for one cause out of sixty. Where torch as it is does not refuse what it has to, mends
+    that lift this refusal are left out.
     """
     if stock is None:
         stock = judge(world, case)
     if not stock.status.is_finding:
-        if mended is None or not _fails(mended, stock) or told(mended, mends):
+        if mended is None or not _fails(mended, stock, mends) or told(mended, mends):
             return Explanation(Origin.NONE, stock, mended)
         return Explanation(
             Origin.MEND, stock, mended, _fewest(world, case, mends, stock, fails=True)
         )
-    if mended is None:
-        mended = judge(OnMends(world, mends), case)
-    if mended.status is not Status.INFRA and not _fails(mended, stock):
+    able = able_to_cure(stock, mends)
+    if mended is None or able != mends:
+        mended = judge(OnMends(world, able), case)
+    mends = able
+    if mended.status is not Status.INFRA and not _fails(mended, stock, mends):
         for few in likely:
-            if not _fails(judge(OnMends(world, few), case), stock):
+            if set(few) <= set(mends) and not _fails(judge(OnMends(world, few), case), stock, few):
                 return Explanation(Origin.KNOWN, stock, mended, few)
         return Explanation(
             Origin.KNOWN, stock, mended, _fewest(world, case, mends, stock, fails=False)
@@ -212,15 +237,15 @@ def explain(
     return Explanation(Origin.NEW, stock, mended)
 
 
-def _fails(mended: Verdict, stock: Verdict) -> bool:
-    """Whether mended torch shows a finding.
+def _fails(mended: Verdict, stock: Verdict, mends: Sequence[str]) -> bool:
+    """Whether torch that has ``mends`` shows a finding.
 
-    What it does not refuse, and torch as it is does, is none: a mend may make right what torch
-    refuses.
+    What it does not refuse, and torch as it is does not miss, is none where one of them lifts the
+    refusal.
     """
     if not mended.status.is_finding or same_finding(stock, mended):
         return mended.status.is_finding
-    return mended.findings[0].detail != NOT_REFUSED
+    return not lifting(mended, mends)
 
 
 def _fewest(
@@ -234,7 +259,7 @@ def _fewest(
     """
 
     def suffice(few: tuple[str, ...]) -> bool:
-        return _fails(judge(OnMends(world, few), case), stock) is fails
+        return _fails(judge(OnMends(world, few), case), stock, few) is fails
 
     needed: tuple[str, ...] = ()
     others = mends

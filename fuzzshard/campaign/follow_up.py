@@ -133,7 +133,7 @@ class FollowUp:
         parked = registry.settle(found, known)
         limit = self._shared.max_findings
         if limit is not None and registry.num_new >= limit:
-            self._shared.control.halt(f"{registry.num_new} distinct findings")
+            self._shared.control.halt(registry.new_text())
         return parked
 
     def _leave_unresolved(self, left: Iterable[Found]) -> None:

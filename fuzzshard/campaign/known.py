@@ -224,3 +224,8 @@ class Registry:
     def num_new(self) -> int:
         """The number of distinct findings that this campaign made."""
         return sum(not known.saved_before for known in self.all())
+
+    def new_text(self) -> str:
+        """Return how many distinct findings this campaign made, in words."""
+        made = self.num_new
+        return f"{made} distinct finding{'' if made == 1 else 's'}"

@@ -102,7 +102,7 @@ class Session:
                 self.registry.count_made(found)
             limit, made = self.options.max_findings, self.registry.num_new
             if limit is not None and made >= limit:
-                self.control.reason = f"{made} distinct findings"
+                self.control.reason = self.registry.new_text()
 
     def draw(self, cases: CaseStream) -> Prefetch:
         """The cases of this session, as many as the campaign still has to run."""

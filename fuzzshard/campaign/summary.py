@@ -74,6 +74,6 @@ def verdict_code(tally: Tally, registry: Registry) -> int:
         return EXIT_FINDING
     if tally.cases and tally.counts[Status.INFRA] == tally.cases:
         return EXIT_INFRA
-    if registry.num_flaky or tally.counts[Status.INCONCLUSIVE]:
+    if not tally.cases or registry.num_flaky or tally.counts[Status.INCONCLUSIVE]:
         return EXIT_INCONCLUSIVE
     return EXIT_CLEAN

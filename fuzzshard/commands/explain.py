@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,6 +27,14 @@ from fuzzshard.corpus.store import entry_files
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INFRA, UsageError
 from fuzzshard.mending.mend import find_mend, mends_for
 from fuzzshard.verdict import Status
+
+
+class _Told(NamedTuple):
+    """What one case was told to be, by how many causes, and how long that took."""
+
+    origin: str
+    num_causes: int = 0
+    seconds: float = 0.0
 
 
 def explain(
@@ -48,11 +59,15 @@ def explain(
     SKIPPED  this machine cannot run the case
     INFRA    the ranks failed
 
+    After several cases a last line counts them, the causes that each known one
+    has, and the seconds for a finding in the median.
+
     Exit code 0: no finding, or all are known; 1: at least one is NEW;
     4: MEND or INFRA.
 
     For example:
       fuzzshard explain corpus/findings/NAME
+      fuzzshard explain corpus/findings corpus/findings-2.11
       fuzzshard explain corpus --extra-mends my_mends --json
 
     Parameters
@@ -87,7 +102,7 @@ def explain(
             "no cases found", "give an entry of a corpus, a case file or a folder of them"
         )
     largest = most_ranks(kind, num_devices, ranks_per_device) if world_size is None else world_size
-    seen = set()
+    all_told: list[_Told] = []
     for size, of_size in by_size(entries, kind, largest):
         config = world_config(
             kind,
@@ -100,6 +115,7 @@ def explain(
         with World(config) as world:
             for path, entry in of_size:
                 if reason := obstacle(entry, kind, largest):
+                    all_told.append(_Told("SKIPPED"))
                     _tell(as_json, "SKIPPED", path, message=reason)
                     continue
                 began = time.monotonic()
@@ -107,19 +123,36 @@ def explain(
                 verdict = explained.verdict
                 infra = verdict.status is Status.INFRA
                 origin = "INFRA" if infra else explained.origin.upper()
-                seen.add(origin)
+                seconds = time.monotonic() - began
+                all_told.append(_Told(origin, len(explained.causes), seconds))
                 _tell(
                     as_json,
                     origin,
                     path,
                     signature=verdict.signature,
                     causes=explained.causes,
-                    seconds=time.monotonic() - began,
+                    seconds=seconds,
                     message=verdict.message if infra else "",
                 )
+    if len(all_told) > 1 and not as_json:
+        print(_summary(all_told))
+    seen = {told.origin for told in all_told}
     if seen & {"INFRA", Origin.MEND.upper()}:
         return EXIT_INFRA
     return EXIT_FINDING if Origin.NEW.upper() in seen else EXIT_CLEAN
+
+
+def _summary(all_told: Sequence[_Told]) -> str:
+    """Return the counts of cases and of causes, and the median of the seconds for a finding."""
+    origins = Counter(told.origin for told in all_told)
+    parts = [f"explained {origins.total()}"]
+    parts += [f"{count} {origin}" for origin, count in origins.most_common()]
+    known = [told for told in all_told if told.origin == "KNOWN"]
+    for num, count in sorted(Counter(told.num_causes for told in known).items()):
+        parts.append(f"{count} by {num} cause{'' if num == 1 else 's'}")
+    if found := [told.seconds for told in all_told if told.origin in ("KNOWN", "NEW", "MEND")]:
+        parts.append(f"{statistics.median(found):.1f} s in the median")
+    return f"{parts[0]}: {', '.join(parts[1:])}"
 
 
 def _tell(

@@ -11,7 +11,7 @@ from cyclopts import Parameter, Token, validators
 
 from fuzzshard.errors import UsageError
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.placement import check_devices
+from fuzzshard.world.placement import available_cores, check_cores, check_devices
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -75,6 +75,8 @@ def world_config(
         raise UsageError(f"{ranks_per_device} ranks per device run nothing", "use 1 or more")
     if device == "cuda":
         check_devices(size, num_devices, ranks_per_device)
+    else:
+        check_cores(size, available_cores())
     for path in preload:
         if not path.is_file():
             raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")

@@ -122,6 +122,9 @@ class Mend:
     *tripwire* mends nothing and calls
     :func:`fuzzshard.mending.trip` where the cause occurs. A *signature* has neither: any finding
     with one of ``signatures`` (patterns of :mod:`fnmatch`) is taken for it.
+
+    ``lifts`` are refusals that torch does not need any more with the mend, each by the pattern
+    that the contract of an engine has for it. A mend that lifts a refusal cannot cure its absence.
     """
 
     slug: str
@@ -137,6 +140,7 @@ class Mend:
     edits: tuple[Edit, ...] = ()
     apply: Callable[[Patch], None] | None = None
     signatures: tuple[str, ...] = ()
+    lifts: tuple[str, ...] = ()
 
     def edits_here(self, torch: str | None = None) -> tuple[Edit, ...]:
         """The edits for version ``torch``, by default the installed one."""
@@ -170,6 +174,7 @@ def mend_of(module: ModuleType, file: Path) -> Mend:
         edits=tuple(getattr(module, "EDITS", ())),
         apply=getattr(module, "apply", None),
         signatures=tuple(getattr(module, "SIGNATURES", ())),
+        lifts=tuple(getattr(module, "LIFTS", ())),
     )
     acts = bool(mend.edits) or mend.apply is not None
     if acts == (mend.kind == "signature") or bool(mend.signatures) != (mend.kind == "signature"):

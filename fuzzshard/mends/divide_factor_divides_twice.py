@@ -40,6 +40,11 @@ PUBLIC = (
         "force_sum_reduction_for_comms expert parallel wrong gradient scale",
         date="2026-11-23",
     ),
+    Public(
+        query="foreach_reduce gradient_divide_factor applied twice world size 1 "
+        "reduce_output.copy_(reduce_scatter_input / gradient_divide_factor) postdivide",
+        date="2026-11-24",
+    ),
 )
 _TARGET = "torch.distributed.fsdp._fully_shard._fsdp_collectives:foreach_reduce"
 EDITS = (

@@ -10,7 +10,7 @@ RuntimeError. The end of every backward sets the flag back anyway.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "FSDP1 does not unshard a frozen unit whose last call had no differentiable output"
+TITLE = "A frozen unit whose last call had no differentiable output is not unsharded in backward"
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "Since these handles' `FlatParameter`s participated in a forward, we conservatively assume that "
@@ -36,10 +36,33 @@ PUBLIC = (
         "parameters backward storage of size 0",
         "2026-11-24",
     ),
+    Public(
+        query="FSDP1 frozen perceptual loss network called twice setStorage out of bounds storage "
+        "of size 0 backward",
+        date="2026-11-24",
+    ),
+    Public(
+        query="FullyShardedDataParallel _needs_pre_backward_unshard reset second forward no grad",
+        date="2026-11-24",
+    ),
+    Public(
+        "https://github.com/pytorch/pytorch/pull/101982",
+        "near: merged, shards frozen units again in backward; a comment of 2023 has a crash of "
+        "frozen parameters",
+        "FSDP use same frozen module on input requiring grad and on detached input, backward fails "
+        "setStorage size 0",
+        "2026-11-24",
+    ),
+    Public(
+        query="FSDP reward model frozen DPO reference called with no_grad after grad forward, "
+        "parameter storage freed in backward",
+        date="2026-11-24",
+    ),
 )
 SETUP = (
-    "A frozen network in FSDP1 computes a perceptual loss: it is called on an output of the model, "
-    "and then on a target that needs no gradient."
+    "A frozen network in FSDP1, each layer of it a unit, computes a perceptual loss: it is called "
+    "on an output of the model, and then on a target, without ``no_grad()``. Calling it on the "
+    "target first, or under ``no_grad()``, avoids the error."
 )
 EDITS = (
     Edit(

@@ -54,6 +54,11 @@ PUBLIC = (
         "gradients None",
         date="2026-11-23",
     ),
+    Public(
+        query="FSDP MixedPrecision param_dtype module called twice in forward first output unused "
+        "all gradients None",
+        date="2026-11-24",
+    ),
 )
 _FILE = "torch.distributed.fsdp._runtime_utils"
 EDITS = (

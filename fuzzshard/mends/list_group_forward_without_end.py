@@ -58,6 +58,11 @@ PUBLIC = (
         ),
         date="2026-11-23",
     ),
+    Public(
+        query="fully_shard([norm, lm_head]) linear probe frozen features only head trained weights "
+        "never update gradient None optimizer",
+        date="2026-11-24",
+    ),
 )
 EDITS = (
     Edit(

@@ -56,6 +56,16 @@ PUBLIC = (
         ),
         date="2026-11-23",
     ),
+    Public(
+        link="https://github.com/NVIDIA/Megatron-LM/pull/6153",
+        says="near: merged, the same consequence in Megatron's own FSDP, of a prefetch in a "
+        "recomputation",
+        query=(
+            "FSDP2 checkpoint recompute parameters left unsharded after backward optimizer step "
+            "has no effect next forward stale two forwards DPO"
+        ),
+        date="2026-11-24",
+    ),
 )
 EDITS = (
     Edit(

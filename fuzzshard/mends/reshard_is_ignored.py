@@ -25,12 +25,11 @@ CONTRACT = Promise(
 )
 SETUP = (
     "Forward prefetch is set from block to block, and part of the model runs by itself after the "
-    "backward "
-    "and before the step: an evaluation that exits early, or features for a metric. The block "
-    "after the "
-    "exit was prefetched and does not run. After the step, its next forward uses the weights from "
-    "before "
-    "it; after ``load_state_dict`` in place of a step, those from before the load."
+    "backward and before the step: an evaluation that exits early, or features for a metric. The "
+    "block after the exit was prefetched and does not run. After the step, its next forward uses "
+    "the weights from before it; after ``load_state_dict`` in place of a step, those from before "
+    "the load. Calling ``reshard()`` on every module before the step does not help; with the "
+    "change below it does, and it is still needed."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (
@@ -51,6 +50,11 @@ PUBLIC = (
             "evaluation early exit"
         ),
         date="2026-11-23",
+    ),
+    Public(
+        query="FSDP2 forward uses stale weights after optimizer.step because "
+        "unshard(async_op=True) all-gather not waited, reshard no-op",
+        date="2026-11-24",
     ),
 )
 EDITS = (

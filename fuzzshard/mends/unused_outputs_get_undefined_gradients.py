@@ -44,6 +44,7 @@ PUBLIC = (
         date="2026-11-23",
     ),
 )
+LIFTS = ("Expected to mark a variable ready only once",)
 _DDP = "torch.nn.parallel.distributed:DistributedDataParallel"
 EDITS = (
     Edit(

@@ -18,6 +18,11 @@ On four H200s worlds of two ranks did 6.1 cases/s in one world, 15.0 in four, 19
 on each pair) and 20.2 in sixteen (note 0023).
 """
 
+RANKS_PER_CORE = 16
+"""The most ranks of a world for each core of the CPU. More wait for one another for so long that
+they look hung.
+"""
+
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -54,6 +59,16 @@ def _quota_v1(folder: Path) -> tuple[int, int] | None:
 def place_on_cpu(worlds: Worlds, size: int, cores: int) -> int:
     """How many worlds of ``size`` ranks run here; ``auto`` gives each rank a core."""
     return worlds if isinstance(worlds, int) else max(1, cores // size)
+
+
+def check_cores(size: int, cores: int) -> None:
+    """Raise :class:`UsageError` for a world of more ranks than ``cores`` of the CPU can run."""
+    most = RANKS_PER_CORE * cores
+    if size > most:
+        raise UsageError(
+            f"a world of {size} ranks is too large for the {cores} cores of this machine",
+            f"use --world-size {most} or less",
+        )
 
 
 def check_devices(size: int, num_devices: int, ranks_per_device: int = 1) -> None:

@@ -26,7 +26,7 @@ from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.expectation import with_observation
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import entry_files
-from fuzzshard.errors import InfraError, UsageError
+from fuzzshard.errors import EXIT_INCONCLUSIVE, InfraError, UsageError
 from fuzzshard.events import (
     CampaignFinished,
     CampaignStarted,
@@ -313,6 +313,16 @@ def test_max_findings_counts_distinct_findings(tmp_path):
     assert len(ran.of(FindingSaved)) == 3
     assert ran.finished.reason == "3 distinct findings"
     assert ran.code == 1
+
+
+def test_one_distinct_finding_is_told_as_one(tmp_path):
+    ran = campaign(tmp_path, by_oracle, max_findings=1)
+    assert ran.finished.reason == "1 distinct finding"
+
+
+def test_a_campaign_that_judged_no_case_is_inconclusive(tmp_path):
+    ran = campaign(tmp_path, lambda case: PASS, max_time=1e-9)
+    assert (ran.of(CaseJudged), ran.code) == ([], EXIT_INCONCLUSIVE)
 
 
 def test_max_time_ends_the_campaign_and_bounds_shrinking(tmp_path, monkeypatch):

@@ -21,10 +21,25 @@ from fuzzshard.campaign.explain import (
     unknown_part,
 )
 from fuzzshard.case.case import Case
-from fuzzshard.verdict import Status, Verdict
+from fuzzshard.parts.oracle import NOT_REFUSED
+from fuzzshard.verdict import Finding, Status, Verdict
 
 CASE = make_case(7)
 SHOWN, OTHER = divergence(), divergence("output")
+MISSED = Verdict(
+    status=Status.DIVERGENCE,
+    findings=(
+        Finding(
+            oracle="expectation",
+            engine="ddp",
+            observed="no error",
+            expected="an error",
+            op=1,
+            name="marked twice",
+            detail=NOT_REFUSED,
+        ),
+    ),
+)
 TRIPPED = replace(SHOWN, tripped=("m05",))
 REJECTED = Verdict(status=Status.REJECTED)
 
@@ -37,6 +52,14 @@ def mends(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Sixty mends that change nothing; a fake world says what they cure."""
     folder = tmp_path_factory.mktemp("mends")
     return tuple(str(mend_file(folder, f"m{n:02}", "def apply(patch): pass")) for n in range(60))
+
+
+@pytest.fixture(scope="module")
+def lifter(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A mend with which torch need not refuse what it refuses as it is."""
+    folder = tmp_path_factory.mktemp("lifter")
+    body = "LIFTS = ('marked twice',)\n\ndef apply(patch): pass"
+    return str(mend_file(folder, "lifter", body))
 
 
 def world(verdict_with: Verdicts) -> FakeWorld:
@@ -93,6 +116,40 @@ def test_what_a_known_bug_hides_is_new_and_told_as_mended_torch_shows_it(
     explained = explain(world(lambda on: OTHER if mends[5] in on else SHOWN), CASE, mends)
     assert (explained.origin, explained.shown_by_stock) == (Origin.NEW, False)
     assert explained.verdict == OTHER
+
+
+@pytest.mark.parametrize("lifts_first", [True, False])
+@pytest.mark.parametrize("on_mended", [True, False])
+def test_a_missed_refusal_is_known_where_a_mend_brings_it_and_another_lifts_it(
+    mends: tuple[str, ...], lifter: str, lifts_first: bool, on_mended: bool
+) -> None:
+    names = (lifter, *mends) if lifts_first else (*mends, lifter)
+    runs = world(lambda on: REJECTED if mends[5] in on and lifter not in on else MISSED)
+    _, explained = judge_explained(runs, CASE, names, on_mended=on_mended)
+    assert (explained.origin, explained.causes) == (Origin.KNOWN, (mends[5],))
+    assert explained.verdict == MISSED
+
+
+def test_a_mend_that_lifts_a_refusal_is_no_cause_of_its_absence(
+    mends: tuple[str, ...], lifter: str
+) -> None:
+    names = (*mends, lifter)
+    runs = world(lambda on: PASS if lifter in on else MISSED)
+    assert explain(runs, CASE, names).origin is Origin.NEW
+    assert explain(runs, CASE, names, mended=PASS, likely=[(lifter,)]).origin is Origin.NEW
+
+
+def test_what_torch_refuses_a_mend_may_lift_that_says_so(
+    mends: tuple[str, ...], lifter: str
+) -> None:
+    def lifts(which: str) -> FakeWorld:
+        return world(lambda on: MISSED if which in on else REJECTED)
+
+    assert judge_explained(lifts(lifter), CASE, (*mends, lifter), on_mended=True)[1].origin is (
+        Origin.NONE
+    )
+    _, explained = judge_explained(lifts(mends[8]), CASE, mends, on_mended=True)
+    assert (explained.origin, explained.causes) == (Origin.MEND, (mends[8],))
 
 
 def test_without_a_finding_nothing_is_asked_of_mends(mends: tuple[str, ...]) -> None:
@@ -233,6 +290,31 @@ def test_what_is_made_of_a_finding_has_to_show_it_where_it_showed(mends: tuple[s
     hidden = unknown_only(runs, make_case(2), SHOWN, mends)(runs)
     assert hidden.run(smaller) == SHOWN
     assert unknown_only(runs, make_case(1), SHOWN, ())(runs) is runs
+
+
+def test_a_lifted_refusal_is_nothing_that_a_known_bug_hides(
+    mends: tuple[str, ...], lifter: str
+) -> None:
+    runs = world(lambda on: MISSED if on else OTHER)
+    assert OnBoth(runs, mends, strict=False).run(CASE) == MISSED
+    assert OnBoth(runs, (*mends, lifter), strict=False).run(CASE).status is Status.PASS
+
+
+def test_what_is_made_of_a_missed_refusal_never_becomes_a_known_bug_that_a_mend_hides(
+    mends: tuple[str, ...], lifter: str
+) -> None:
+    def judged(case: Case, on: set[str]) -> Verdict:
+        cured = case.seed == 0 and mends[5] in on and lifter not in on
+        return REJECTED if cured else MISSED
+
+    runs = FakeWorld(lambda c: judged(c, set()), [], with_mends=lambda c, on: judged(c, set(on)))
+    names = (*mends, lifter)
+    expected, runner = unknown_part(runs, make_case(1), MISSED, names)
+    assert expected == MISSED
+    for only in (runner, unknown_only(runs, make_case(1), MISSED, names)):
+        assert only(runs).run(make_case(1)) == MISSED
+        assert not only(runs).run(make_case(0)).status.is_finding
+    assert unknown_part(runs, make_case(0), MISSED, names)[1](runs) is runs
 
 
 @pytest.mark.parametrize(

@@ -441,7 +441,7 @@ def test_guidance_knows_the_cases_of_earlier_sessions(tmp_path, monkeypatch):
 def test_findings_of_earlier_sessions_count(tmp_path):
     killed(tmp_path, nth(FindingSaved, 1))
     ran = run(tmp_path, max_findings=1)
-    assert ran.finished.reason == "1 distinct findings"
+    assert ran.finished.reason == "1 distinct finding"
     assert len(ran.of(CaseJudged)) == 0
 
 

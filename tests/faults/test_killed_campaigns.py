@@ -48,7 +48,7 @@ def test_a_campaign_killed_with_all_its_ranks_goes_on_and_saves_its_finding_once
     assert [(known["new"], known["path"]) for known in finished["findings"]] == [
         (True, saved.path)
     ]
-    assert (finished["exit_code"], finished["reason"]) == (1, "1 distinct findings")
+    assert (finished["exit_code"], finished["reason"]) == (1, "1 distinct finding")
 
 
 def refused(capsys: pytest.CaptureFixture[str], corpus: Path) -> tuple[int | str | None, str]:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import ROOT, call, children, groups, make_case
 from command_line import fuzzshard
 from mend_files import mend_file
+from msgspec.structs import replace
 
+from fuzzshard.campaign.explain import OnMends, Origin, explain, judge_explained, lifting
+from fuzzshard.campaign.judge import judge
 from fuzzshard.case import codec
+from fuzzshard.case.graph import Block
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.doctor import clean_case
+from fuzzshard.mending.mend import mends_for
+from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.ops import Backward, Forward, SetRequiresGrad
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
+LIST_GROUPS = Path(__file__).parents[2] / "benchmarks" / "faults" / "list_groups" / "mutants"
 
 CURES = """
 def apply(patch):
@@ -74,6 +84,21 @@ def test_a_planted_fault_is_new_until_somebody_brings_its_mend(
     assert told["signature"] == "divergence/fully_shard/gradient"
 
 
+def test_several_cases_are_summed_up(
+    case: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.json"
+    write_atomic(other, codec.encode(replace(clean_case(2), engines=("ddp",))))
+    cures = mend_file(tmp_path / "mends", "cures", CURES)
+    preload = ("--preload", FAULTS / "wrong_gradient.py")
+    options = ("--device", "cpu", *preload, "--extra-mends", cures.parent)
+    assert fuzzshard("explain", case, other, *options) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(
+        r"explained 2: 1 KNOWN, 1 NONE, 1 by 1 cause, \d+\.\d s in the median", last
+    ), last
+
+
 def test_a_tripwire_tells_of_the_cause_that_kills_its_rank(
     case: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,3 +128,51 @@ def test_ranks_go_on_after_a_mend_was_taken_off_and_the_fault_is_back(tmp_path: 
             for on in ((), (str(cures),), (), (str(cures),))
         ]
     assert statuses == [Status.DIVERGENCE, Status.PASS, Status.DIVERGENCE, Status.PASS]
+
+
+def test_a_refusal_that_a_known_bug_keeps_away_is_known_though_another_mend_lifts_it(
+    two_ranks: World,
+) -> None:
+    """DDP's sink would hand in ``b`` for the first output, while the second forward has frozen it;
+    it does not see outputs in a dataclass.
+    """
+    model = Block(
+        children=children(a=Linear(out=5), b=Linear(out=5)),
+        nodes=(call("h0", "a", "x"), call("h1", "b", "h0")),
+        outputs=("h0", "h1"),
+        returns="dataclass",
+    )
+    schedule = (
+        Forward(outputs=(0,)),
+        SetRequiresGrad(target="b", value=False),
+        Forward(batch=1, outputs=(1,)),
+        Backward(),
+    )
+    case = make_case(model, schedule, engines=("ddp",))
+    explained = explain(two_ranks, case, mends_for())
+    assert explained.stock.signature == "divergence/ddp/expectation/not refused"
+    assert explained.known == ("outputs_in_a_dataclass_pass_by_the_sink",)
+    (lifter,) = lifting(explained.stock, mends_for())
+    assert judge(OnMends(two_ranks, (lifter,)), case).signature == explained.stock.signature
+    as_a_tuple = replace(case, model=replace(model, returns="tuple"))
+    assert lifting(judge(OnMends(two_ranks, (lifter,)), as_a_tuple), (lifter,))
+    assert judge_explained(two_ranks, as_a_tuple, (lifter,), on_mended=True)[1].origin is (
+        Origin.NONE
+    )
+    assert judge(two_ranks, as_a_tuple).status is Status.REJECTED
+
+
+def test_a_planted_bug_that_a_known_one_hides_is_new_and_told_as_mended_torch_shows_it() -> None:
+    """In torch as it is the head of a list group that runs by itself has no gradient anyway."""
+    schedule = (Forward(grad=False), Forward(target="b"), Backward())
+    case = make_case(schedule=schedule, wrap=groups(("a", "b"), ROOT), engines=("fully_shard",))
+    fault = LIST_GROUPS / "reduction_waits_for_the_others.py"
+    with (
+        World(WorldConfig(size=2)) as plain,
+        World(WorldConfig(size=2, preload=(str(fault),))) as planted,
+    ):
+        without, explained = (explain(world, case, mends_for()) for world in (plain, planted))
+    assert without.known == ("list_group_forward_without_end",)
+    assert (explained.origin, explained.shown_by_stock) == (Origin.NEW, False)
+    assert explained.stock.signature == without.stock.signature
+    assert explained.verdict.signature == "divergence/fully_shard/communication"

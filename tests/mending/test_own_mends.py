@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from mend_files import mend_file
 
+from fuzzshard.engines.registry import REFUSALS
 from fuzzshard.errors import UsageError
 from fuzzshard.mending.mend import find_mend, mend_from, mends_for, own_mends
 from fuzzshard.mending.patch import Mended, function_of
@@ -44,6 +45,13 @@ def test_a_mend_says_where_it_was_looked_for_in_public(slug: str) -> None:
         assert look.link or (look.query and look.date), look
         assert not look.link or look.link.startswith("https://github.com/"), look
         assert not look.date or date.fromisoformat(look.date), look
+
+
+def test_a_mend_lifts_refusals_that_an_engine_announces() -> None:
+    announced = {refusal.pattern for refusal in REFUSALS}
+    lifted = {pattern for mend in own_mends().values() for pattern in mend.lifts}
+    assert lifted
+    assert lifted <= announced
 
 
 def test_reading_the_mends_imports_no_torch() -> None:

@@ -222,6 +222,7 @@ def test_ctrl_c_anywhere_else_exits_with_130_and_says_nothing(
         (["repro", "nowhere"], "nowhere does not exist"),
         (["shrink", "nowhere"], "nowhere does not exist"),
         (["doctor", "--device", "cpu", "--world-size", "0"], "use --world-size 1 or more"),
+        (["doctor", "--device", "cpu", "--world-size", "1000000"], "is too large for the"),
         (["run", "--max-time", "soon"], "write 90s, 10m or 2h"),
         (["run", "--engine", "fsdp9"], "fsdp9"),
         (["run", "--max-cases", "many"], "many"),

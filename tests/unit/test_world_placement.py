@@ -9,8 +9,10 @@ from fuzzshard.campaign.options import CampaignOptions, world_configs
 from fuzzshard.errors import UsageError
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.placement import (
+    RANKS_PER_CORE,
     WORLDS_PER_DEVICE_SET,
     available_cores,
+    check_cores,
     place_on_cpu,
     place_on_devices,
 )
@@ -23,6 +25,17 @@ def test_auto_on_a_cpu_gives_each_rank_a_core() -> None:
 
 def test_a_machine_with_too_few_cores_has_one_world_all_the_same() -> None:
     assert place_on_cpu("auto", 4, 2) == 1
+
+
+def test_a_world_of_more_ranks_than_cores_can_run_is_refused() -> None:
+    check_cores(2 * RANKS_PER_CORE, 2)
+    with pytest.raises(UsageError, match=f"use --world-size {2 * RANKS_PER_CORE} or less"):
+        check_cores(2 * RANKS_PER_CORE + 1, 2)
+
+
+def test_a_campaign_on_a_cpu_has_no_world_of_a_million_ranks(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="too large for the"):
+        world_configs(CampaignOptions(corpus=tmp_path, world_size=10**6), "cpu", 4)
 
 
 def test_a_number_of_worlds_is_taken_as_it_is() -> None:
