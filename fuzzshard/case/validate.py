@@ -159,7 +159,7 @@ def _check_checkpoints(case: Case) -> None:
         if (
             checkpoint.implementation != "utils"
             and isinstance(target[1], Block)
-            and target[1].method != "forward"
+            and target[1].has_method
         ):
             raise InvalidCase(
                 f"a checkpoint of {path!r} would not see its {target[1].method!r}", 'use "utils"'

@@ -226,7 +226,7 @@ class Engine(abc.ABC):
         module: Any = self.model.get_submodule(path) if path else self.module
         described = self.facts.modules[path]
         if isinstance(described, Block) and hasattr(type(module), described.method):
-            module = getattr(module, described.method) if described.method != "forward" else module
+            module = getattr(module, described.method) if described.has_method else module
         return module  # type: ignore[no-any-return]
 
     def parameter(self, fqn: str) -> nn.Parameter:

@@ -183,7 +183,7 @@ def _model(case: Case) -> Iterator[Exclusion]:
         )
     for path in unit_modules(case):
         module = found.modules[path]
-        if isinstance(module, Block) and module.method != "forward":
+        if isinstance(module, Block) and module.has_method:
             yield Exclusion(
                 f"{path!r} is called by another method than forward, which alone gathers its "
                 "parameters",
