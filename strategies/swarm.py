@@ -214,7 +214,7 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
         IMAGES,
         {
             *("attend", "sequence", "ids", "several_inputs"),
-            *_kinds(lambda leaf: leaf.is_batch_norm or leaf.needs_sequence),
+            *_kinds(lambda leaf: leaf.needs_sequence or not leaf.takes_patches),
         },
     ),
     # buffers keep their dtype
