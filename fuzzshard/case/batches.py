@@ -45,9 +45,9 @@ def only_some_ranks_have_rows(case: Case) -> bool:
 def least_rows(case: Case, found: Facts) -> int:
     """The fewest rows that a batch may have on any rank: none, unless something needs values."""
     return max(
-        case.loss == "mean_square",
-        *(leaf.least_rows(found.width(p), case.inputs.seq) for p, leaf in found.leaves.items()),
         0,
+        int(case.loss == "mean_square"),
+        *(leaf.least_rows(found.width(p), case.inputs.seq) for p, leaf in found.leaves.items()),
     )
 
 
