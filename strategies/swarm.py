@@ -135,6 +135,8 @@ EXTENSIONS: dict[str, int] = {
     "ddp_options": 25,
 }
 """Percent of the cases that have any."""
+NUM_BYTES = 2 + 2 * -(-len(CHOICES) // 8) + len(EXTENSIONS)
+"""What :func:`swarm` reads off a tape, at most."""
 _EXTENDED = 67
 """Percent of all cases."""
 
