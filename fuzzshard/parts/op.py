@@ -132,7 +132,9 @@ class Op(Part, frozen=True, kw_only=True):
     updates: ClassVar[bool] = False
     """Whether the optimizer makes a step."""
     clips: ClassVar[bool] = False
-    """Whether it scales all gradients by their norm."""
+    """Whether it changes gradients in place."""
+    takes_norm: ClassVar[bool] = False
+    """Whether it does so by the norm of all of them."""
     zeroes_gradients: ClassVar[bool] = False
     casts: ClassVar[bool] = False
     """Whether it changes the dtype of everything."""

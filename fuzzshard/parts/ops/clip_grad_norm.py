@@ -16,7 +16,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
 
     says = "clip_grad_norm_({op.max_norm}, norm_type={op.norm_type})"
     lane = "optimizer"
-    clips = True
+    clips = takes_norm = True
     looks = ("gradients",)
     meanings = {"op:clip": "clip_grad_norm_"}
     choices = (
