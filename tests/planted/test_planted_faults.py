@@ -35,6 +35,7 @@ from fuzzshard.case.case import Case, EngineName, Freeze, Mesh, Optimizer, RankB
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.group_norm import GroupNorm
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
@@ -130,6 +131,12 @@ SEQUENCE_PARALLEL = make_case(
 
 DIVERGENCES = {
     "wrong_output": Planted(make_case(), f"{DIVERGED}/output", FORWARD_AT, "output 0 of the root"),
+    "group_norm_ignores_groups": Planted(
+        make_case(chain(a=Linear(out=4), n=GroupNorm(groups=2)), ONE_STEP, wrap=groups("n", ROOT)),
+        f"{DIVERGED}/output",
+        FORWARD_AT,
+        "output 0 of the root",
+    ),
     "wrong_input_gradient": Planted(
         make_case(wrap=groups(ROOT)),
         f"{DIVERGED}/input_gradient",
