@@ -42,6 +42,7 @@ from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     Abort,
     ClipGradNorm,
+    ClipGradValue,
     CorruptState,
     Forward,
     LoadState,
@@ -448,6 +449,12 @@ DIVERGENCES = {
         FORWARD_AT,
         "output 0 of the root",
         "bounded",
+    ),
+    "clips_shards_at_twice_the_value": Planted(
+        make_case(schedule=(FORWARD, BACKWARD, ClipGradValue(clip_value=0.01), STEP)),
+        f"{DIVERGED}/gradient",
+        2,
+        "a.bias",
     ),
     "clips_by_the_norm_of_a_shard": Planted(
         make_case(schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)),

@@ -10,6 +10,7 @@ from fuzzshard.parts.ops.abort import Abort as Abort
 from fuzzshard.parts.ops.backward import Backward as Backward
 from fuzzshard.parts.ops.cast import Cast as Cast
 from fuzzshard.parts.ops.clip_grad_norm import ClipGradNorm as ClipGradNorm
+from fuzzshard.parts.ops.clip_grad_value import ClipGradValue as ClipGradValue
 from fuzzshard.parts.ops.corrupt_state import CorruptState as CorruptState
 from fuzzshard.parts.ops.forward import Forward as Forward
 from fuzzshard.parts.ops.load_state import LoadState as LoadState
@@ -27,8 +28,8 @@ from fuzzshard.parts.ops.zero_grad import ZeroGrad as ZeroGrad
 
 OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
-    *(Unshard, Reshard, ClipGradNorm, Cast, SetDivideFactor, SetFlag, TakeStateDict),
-    *(SaveState, CorruptState, LoadState),
+    *(Unshard, Reshard, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
+    *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState),
 )
 """In the order in which a schedule that is drawn gets those of one place."""
 
