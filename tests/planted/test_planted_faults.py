@@ -450,6 +450,12 @@ DIVERGENCES = {
         "output 0 of the root",
         "bounded",
     ),
+    "wrong_optimizer_state": Planted(
+        make_case(schedule=ONE_STEP, optimizer=ADAM),
+        f"{DIVERGED}/optimizer_state",
+        STEP_AT,
+        "exp_avg_sq of a.bias",
+    ),
     "clips_shards_at_twice_the_value": Planted(
         make_case(schedule=(FORWARD, BACKWARD, ClipGradValue(clip_value=0.01), STEP)),
         f"{DIVERGED}/gradient",
