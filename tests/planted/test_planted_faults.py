@@ -450,6 +450,12 @@ DIVERGENCES = {
         "output 0 of the root",
         "bounded",
     ),
+    "zero_redundancy_does_not_broadcast": Planted(
+        make_case(schedule=ONE_STEP, engines=("zero_redundancy",)),
+        "divergence/zero_redundancy/parameter",
+        STEP_AT,
+        "a.bias",
+    ),
     "wrong_optimizer_state": Planted(
         make_case(schedule=ONE_STEP, optimizer=ADAM),
         f"{DIVERGED}/optimizer_state",
