@@ -74,9 +74,38 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "communication": {"a choice of swarms": ("strategies/groups", "strategies/swarm")},
     "collectives": {"an instrument": ("instruments/__init__",)},
     "registration": {"an instrument": ("instruments/__init__",)},
+    "dropout": {"a stream of random numbers": ("training/trainer",)},
+    "forward": {
+        "the method of a module": (
+            *("case/facts", "case/graph", "guidance/mutate/splice", "reproducer/forward_lines"),
+            *("shrink/leaf_passes", "strategies/tasks"),
+        ),
+        "when something is prefetched": ("engines/fully_shard/script",),
+        "a state of a hook": ("oracles/group_model",),
+        "when an exception is raised": ("parts/ops/abort",),
+        "a lane or a class of a drawing": ("report/html/forward", "report/html/schedule"),
+    },
+    "backward": {
+        "when something is prefetched": ("engines/fully_shard/script",),
+        "when an exception is raised": ("parts/ops/abort",),
+        "a lane of a drawing": ("report/html/schedule",),
+        "a function of scripts": ("reproducer/backward_lines", "reproducer/writer"),
+    },
+    "unshard": {
+        "a method that no child can be called by": ("case/facts",),
+        "a relation": (
+            *("case/options", "case/relations", "reproducer/program", "strategies/options"),
+        ),
+    },
+    "reshard": {
+        "a method that no child can be called by": ("case/facts",),
+        "a relation": ("case/options", "case/relations", "strategies/options"),
+    },
+    "step": {"a state of an optimizer": ("parts/oracle", "training/states")},
+    "clip_grad_norm": {"a function of scripts": ("reproducer/program", "reproducer/writer")},
 }
-"""What names of oracles mean as well, and the modules in which they mean that and no oracle. An
-import of the oracle's own module counts everywhere.
+"""What names of oracles and tags of leaves and ops mean as well, and the modules in which they
+mean that. An import of the oracle's own module, or of the class, counts everywhere.
 """
 
 
@@ -219,26 +248,27 @@ def names(tree: ast.AST) -> frozenset[str]:
 
 def rooms_of_oracles(named: Mapping[Path, frozenset[str]]) -> dict[str, list[Path]]:
     """The files that name each oracle, and not something else by the same word."""
-    found = {}
-    for oracle in ORACLES:
-        word, module = f"'{oracle.name}'", type(oracle).__module__
-        modules = {m for files in MEANS_ELSE.get(oracle.name, {}).values() for m in files}
-        means_else = {f"{m}.py" for m in modules} | {f"fuzzshard/{m}.py" for m in modules}
-        found[oracle.name] = [
-            file
-            for file, names in named.items()
-            if module in names
-            or (word in names and file.relative_to(ROOT).as_posix() not in means_else)
-        ]
-    return found
+    wanted = {o.name: (type(o).__module__, f"'{o.name}'") for o in ORACLES}
+    return count(wanted, named)
+
+
+def means_else(word: str, file: Path) -> bool:
+    """Whether ``word``, quoted, has another meaning in this file."""
+    modules = {m for files in MEANS_ELSE.get(word.strip("'"), {}).values() for m in files}
+    path = file.relative_to(ROOT).with_suffix("").as_posix()
+    return word.startswith("'") and not modules.isdisjoint((path, path.removeprefix("fuzzshard/")))
 
 
 def count(
     wanted: Mapping[str, Iterable[str]], named: Mapping[Path, frozenset[str]]
 ) -> dict[str, list[Path]]:
-    """The files in which each name stands."""
+    """The files in which each name stands, and means what it is the name of."""
     return {
-        name: [file for file, found in named.items() if not found.isdisjoint(forms)]
+        name: [
+            file
+            for file, found in named.items()
+            if any(form in found and not means_else(form, file) for form in forms)
+        ]
         for name, forms in wanted.items()
     }
 

@@ -24,8 +24,8 @@ from fuzzshard.instruments import INSTRUMENTS, off_lines
 from fuzzshard.mending.mend import mends_for
 from fuzzshard.mending.source import unfit, unfit_lines
 from fuzzshard.parts.engines import BY_GROUPS
-from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import Backward, Forward, Step, ZeroGrad
+from fuzzshard.parts.leaves import affine
+from fuzzshard.parts.ops import training
 from fuzzshard.verdict import Status, Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.device import cuda_devices
@@ -68,8 +68,8 @@ def clean_case(num_ranks: int) -> Case:
         seed=0,
         model=Block(
             children=(
-                Child(name="up", module=Linear(out=6)),
-                Child(name="down", module=Linear(out=4)),
+                Child(name="up", module=affine(6)),
+                Child(name="down", module=affine(4)),
             ),
             nodes=(
                 Call(name="h", module="up", args=("x",)),
@@ -80,9 +80,7 @@ def clean_case(num_ranks: int) -> Case:
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=4),)),
         mesh=Mesh(shard=min(num_ranks, 2)),
         wrap=(WrapGroup(modules=("up",)), WrapGroup(modules=("",))),
-        schedule=tuple(
-            op for i in range(2) for op in (ZeroGrad(), Forward(batch=i), Backward(), Step())
-        ),
+        schedule=training(0, 1, zeroed="before"),
     )
 
 

@@ -28,14 +28,14 @@ from fuzzshard.strategies.precision import in_one_dtype, parameter_dtypes, preci
 from fuzzshard.strategies.reuse import ties
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
-from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.swarm import NUM_BYTES, Swarm
 from fuzzshard.strategies.tape import Tape
 from fuzzshard.strategies.tensor_parallel import tensor_parallel
 from fuzzshard.strategies.wrapping import checkpoints, self_contained, wrap
 
-SIZES = (60, 40, 160, 80, 80, 160)
+SIZES = (max(60, NUM_BYTES), 40, 160, 80, 80, 160)
 """Decisions for the swarm, settings, the model, plans, options and the schedule; few cases need
-more.
+more, and no swarm does: it would never make the choices that come last.
 """
 _EXACT = 25
 _DYADIC = 15

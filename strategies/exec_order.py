@@ -10,10 +10,9 @@ from __future__ import annotations
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child, TensorOp
 from fuzzshard.case.options import FSDP1, Expect
+from fuzzshard.parts import op, ops
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
-from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Backward, Forward, SetPath, SetRequiresGrad
+from fuzzshard.parts.leaves import affine
 from fuzzshard.strategies.tape import Tape
 
 ERROR = r"^(Forward order differs across ranks)"
@@ -29,20 +28,18 @@ def diverging(tape: Tape, largest_mesh: int) -> Case:
     Both paths have equally many parameters, so the collectives that go on unchecked do not hang.
     """
     width, inner = tape.pick((4, 3, 6, 8)), tape.pick((4, 3, 6, 8))
-    flip: tuple[Op, ...] = (
-        SetPath(path=1, ranks="others"),
-        SetRequiresGrad(target="second", value=False, ranks="others"),
-        SetRequiresGrad(target="other", value=True, ranks="others"),
+    flip = (
+        ops.choosing(1, ranks="others"),
+        ops.toggling(op.Toggle("second", value=False), ranks="others"),
+        ops.toggling(op.Toggle("other", value=True), ranks="others"),
     )
-    before: tuple[Op, ...] = ()
+    before: tuple[op.Op, ...] = ()
     if tape.chance(50):
-        before = tuple(
-            op for i in range(1 + tape.below(3)) for op in (Forward(batch=i), Backward())
-        )
+        before = tuple(each for i in range(1 + tape.below(3)) for each in ops.iteration(i))
     used = len(before) // 2
-    after: tuple[Op, ...] = (Forward(batch=used),)
+    after: tuple[op.Op, ...] = (ops.running(op.Call(batch=used)),)
     if before:
-        after = (*after, Backward(), Forward(batch=used + 1), Backward())
+        after = (*ops.iteration(used), *ops.iteration(used + 1))
     expect = Expect(
         kind="warning" if before else "error",
         engine=FullyShardedDataParallel.name,
@@ -79,8 +76,8 @@ def _two_paths(inner: int, width: int, relu: bool) -> Block:
         Call(name="h2", module="second", args=("h1" if relu else "h0",), alternatives=("other",))
     )
     children = (
-        Child(name="first", module=Linear(out=inner)),
-        Child(name="second", module=Linear(out=width, bias=False)),
-        Child(name="other", module=Linear(out=width, bias=False)),
+        Child(name="first", module=affine(inner)),
+        Child(name="second", module=affine(width, bias=False)),
+        Child(name="other", module=affine(width, bias=False)),
     )
     return Block(children=children, nodes=tuple(nodes), outputs=("h2",))

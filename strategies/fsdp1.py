@@ -11,7 +11,7 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel, shards
 from fuzzshard.strategies.precision import computes
-from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.swarm import Swarm, may_cast
 from fuzzshard.strategies.tape import Tape
 
 _STRATEGIES = (("full_shard", 5), ("shard_grad_op", 4), ("no_shard", 3))
@@ -52,7 +52,7 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
         wrap=groups,
         dtypes=(),
     )
-    return alone if computes(alone, found, casts="cast" in swarm) else case
+    return alone if computes(alone, found, casts=may_cast(swarm)) else case
 
 
 def _further(tape: Tape, case: Case, options: FSDP1, *, cuda: bool) -> FSDP1:

@@ -43,7 +43,7 @@ from fuzzshard.strategies.meshes import mesh as draw_mesh
 from fuzzshard.strategies.reuse import ties as draw_ties
 from fuzzshard.strategies.schedules import schedule as draw_schedule
 from fuzzshard.strategies.subject import Subject
-from fuzzshard.strategies.swarm import Kept, Swarm, with_choice
+from fuzzshard.strategies.swarm import IMAGES, Kept, Swarm, with_choice
 from fuzzshard.strategies.swarm import swarm as draw_swarm
 from fuzzshard.strategies.tape import DrawnTape
 from fuzzshard.strategies.wrapping import self_contained, wrap
@@ -139,7 +139,7 @@ def cases(
     if ranks and ranks.tensor:
         allowed = with_choice(allowed, "tensor")
     if inputs is not None:
-        allowed -= {"conv2d"}
+        allowed -= {IMAGES}
     given = Given(
         mesh=None if ranks is None else lambda: ranks,
         inputs=None if inputs is None else lambda: draw(inputs),

@@ -11,7 +11,7 @@ from fuzzshard.case.case import Inputs, Mesh
 from fuzzshard.case.graph import Block
 from fuzzshard.strategies.builder import Growth
 from fuzzshard.strategies.leaves import Leaves
-from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.swarm import IMAGES, Swarm
 from fuzzshard.strategies.tape import Tape
 from fuzzshard.strategies.tasks import BlockGrower
 
@@ -55,7 +55,7 @@ def model(
         if tensor.kind == "ids":
             out = tape.pick(pool)
             root.read(name, leaves.of_ids(tensor.size, out), out)
-        elif "conv2d" in swarm:
+        elif IMAGES in swarm:
             out = tape.pick(pool)
             root.convolve(name, leaves.of_image(tensor.size, out), out)
         else:

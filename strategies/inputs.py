@@ -13,7 +13,7 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block, Call
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.strategies.swarm import IMAGES, Swarm
 from fuzzshard.strategies.tape import Tape
 
 _EVEN_WIDTHS = (4, 2, 8, 4, 16)
@@ -45,7 +45,7 @@ def inputs(tape: Tape, swarm: Swarm, pool: tuple[int, ...], *, cuda: bool) -> In
     count = tape.weighted(((2, 3), (3, 1))) if "several_inputs" in swarm and tape.chance(70) else 1
     for _ in range(count):
         grad = "input_grad" in swarm and tape.chance(60)
-        if "conv2d" in swarm:
+        if IMAGES in swarm:
             tensors.append(TensorSpec(size=tape.pick(_IMAGES), requires_grad=grad))
         elif "ids" in swarm and tape.chance(60):
             tensors.append(TensorSpec(kind="ids", size=max(tape.pick(pool), 2)))

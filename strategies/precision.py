@@ -12,10 +12,10 @@ from fuzzshard.case.facts import Facts
 from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.options import ParameterDtype, Precision
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import ops
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.parts.op import Op
-from fuzzshard.parts.ops import Cast, Forward
-from fuzzshard.strategies.swarm import Swarm
+from fuzzshard.parts.op import Call
+from fuzzshard.strategies.swarm import Swarm, may_cast
 from fuzzshard.strategies.tape import Tape
 
 _PARAM: tuple[tuple[Dtype | None, int], ...] = (("bfloat16", 8), ("float16", 3), (None, 2))
@@ -53,7 +53,7 @@ def precision(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
         [plain] * len(each),
         [replace(plain, output=case.dtype)] * len(each),
     ]
-    casts = "cast" in swarm
+    casts = may_cast(swarm)
     for policies in options:
         groups = tuple(
             replace(group, precision=policy)
@@ -68,7 +68,7 @@ def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
     """Often with policies that spare parameters of one dimension, where the model computes with
     that.
     """
-    if "cast" in swarm or not tape.chance(30):
+    if may_cast(swarm) or not tape.chance(30):
         return case
     groups = tuple(
         replace(g, precision=replace(g.precision, keep="vectors"))
@@ -106,7 +106,7 @@ def parameter_dtypes(
         return ()
     dtype: Dtype = tape.pick(("bfloat16", "float16"))
     chosen = (ParameterDtype(target=tape.pick(case.freezes).target, dtype=dtype),)
-    fits = computes(replace(case, dtypes=chosen), found, casts="cast" in swarm)
+    fits = computes(replace(case, dtypes=chosen), found, casts=may_cast(swarm))
     return chosen if fits else ()
 
 
@@ -120,9 +120,9 @@ def computes(case: Case, found: Facts, target: str = "", *, casts: bool = False)
     """Whether dtypes and layouts meet in a forward, with ``casts`` in every dtype that there may
     be.
     """
-    forward = Forward(target=target)
-    ops: tuple[Op, ...] = (forward, Cast.to_other(case.dtype), forward) if casts else (forward,)
-    scheduled = replace(case, schedule=ops)
+    forward = ops.running(Call(target))
+    again = (ops.casting_from(case.dtype), forward) if casts else ()
+    scheduled = replace(case, schedule=(forward, *again))
     try:
         check_dtypes(scheduled, found)
         check_layouts(scheduled, found)

@@ -22,7 +22,7 @@ from fuzzshard.strategies.inputs import with_rank_batches
 from fuzzshard.strategies.options import related
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
-from fuzzshard.strategies.swarm import closed, swarm
+from fuzzshard.strategies.swarm import IMAGES, closed, swarm
 from fuzzshard.strategies.tape import cut
 
 Start = Literal["plan", "options", "schedule"]
@@ -56,7 +56,7 @@ def _present(case: Case, start: Start) -> Iterator[str]:
         if spec.choice is not None and spec.choice.excludes:
             yield spec.choice.name
     if any(leaf.takes_images for leaf in facts(case).leaves.values()):
-        yield "conv2d"
+        yield IMAGES
     if case.mesh.tensor is not None:
         yield "tensor"
     if case.checkpoints:

@@ -13,18 +13,10 @@ from fuzzshard.case.facts import has_own_statistics
 from fuzzshard.case.graph import count_paths
 from fuzzshard.case.groups import reached_roots
 from fuzzshard.case.paths import is_within
+from fuzzshard.parts import ops
 from fuzzshard.parts.engines import specs
-from fuzzshard.parts.op import Below, Op, Which
-from fuzzshard.parts.ops import (
-    OPS,
-    Backward,
-    Forward,
-    SetFlag,
-    SetMode,
-    SetRequiresGrad,
-    Step,
-    ZeroGrad,
-)
+from fuzzshard.parts.op import Below, Call, Flag, Op, Switch, Toggle, Which
+from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 from fuzzshard.strategies.freezing import below, pick_target
 from fuzzshard.strategies.subject import Subject
@@ -75,7 +67,7 @@ class Run:
         """Whether a module below the root may be called: before the root's first forward, torch
         refuses.
         """
-        self.restore: list[SetFlag] = []
+        self.restore: list[Switch] = []
         self.in_order = any(spec.keeps_order for spec in specs(subject.case.engines))
         """Whether some engine wants no forward between a backward and the step, and may take one
         after the last step for another order of forwards than the first iteration's, and warn.
@@ -94,36 +86,37 @@ class Run:
     def step(self) -> None:
         """One optimizer step."""
         if self.zero_before:
-            self.zero_grad()
+            self.draw("new_gradients")
         self.draw("step_begins")
         self.aside()
         rounds = 2 + self.tape.chance(30) if self.allows("microbatches", 80) else 1
-        self.ops += self.restore
+        self.ops += map(ops.setting, self.restore)
         self.restore = []
-        flags = SetFlag.drawn(self) if rounds > 1 else []
+        flags = [off for op in OPS for off in op.draw_off(self)] if rounds > 1 else []
         self.must_reach = any(flag.flag not in SYNC_FLAGS for flag in flags)
         late = [flag for flag in flags if self.tape.chance(6 if flag.flag in SYNC_FLAGS else 30)]
         for i in range(rounds):
-            changes: list[SetFlag] = []
+            changes: list[Switch] = []
             if i == 0:
                 changes = flags
             elif i == rounds - 1:
-                changes = [flag.restored_by for flag in flags]
-            held_back = {(flag.flag, flag.target) for flag in late}
-            self.ops += [flag for flag in changes if (flag.flag, flag.target) not in held_back]
+                changes = [flag._replace(value=True) for flag in flags]
+            kept = {(flag.flag, flag.below.target) for flag in late}
+            held_back = [flag for flag in changes if (flag.flag, flag.below.target) in kept]
+            self.ops += [ops.setting(flag) for flag in changes if flag not in held_back]
             self.draw("before_forward")
             self.forwards()
             self.draw("after_forward")
-            self.ops += [flag for flag in changes if (flag.flag, flag.target) in held_back]
+            self.ops += map(ops.setting, held_back)
             self.backwards(last=i == rounds - 1)
             self.draw("after_backward")
             if i < rounds - 1 or not self.in_order:
                 self.aside()
         self.leave_unsynced()
         self.draw("before_step")
-        self.ops.append(Step())
+        self.draw("update")
         if not self.zero_before:
-            self.zero_grad()
+            self.draw("new_gradients")
 
     def leave_unsynced(self) -> None:
         """Rarely, the step follows a backward that did not synchronise; the next step's backward
@@ -131,11 +124,18 @@ class Run:
         """
         if self.pending or not self.wrapped or self.must_sync or not self.allows("no_sync", 12):
             return
-        flag = SetFlag.off(self, "requires_gradient_sync", partial=self.tape.chance(40))
-        self.ops.append(flag)
+        flag = self.off("requires_gradient_sync", partial=self.tape.chance(40))
+        self.ops.append(ops.setting(flag))
         self.forward()
         self.backward("all")
-        self.restore.append(flag.restored_by)
+        self.restore.append(flag._replace(value=True))
+
+    def off(self, flag: Flag, *, partial: bool) -> Switch:
+        """``flag`` is switched off; ``partial`` spares some groups."""
+        if not partial or not self.wrapped:
+            return Switch(flag, value=False)
+        target = self.tape.pick([module for module in self.wrapped if module] or self.wrapped)
+        return Switch(flag, value=False, below=Below(target, self.tape.chance(30)))
 
     def forwards(self) -> None:
         """What precedes the backward of a round: a forward, or two; or none when one is pending
@@ -162,7 +162,7 @@ class Run:
 
     def backward(self, which: Which) -> None:
         """A backward of pending losses."""
-        self.ops.append(Backward(which=which))
+        self.ops.append(ops.taking(which))
         self.pending = 0 if which == "all" else self.pending - 1
 
     def forward(self, *, grad: bool = True) -> None:
@@ -180,7 +180,7 @@ class Run:
             self.batch += 1
         self.pending += grad
         outputs = self.outputs(target)
-        self.ops.append(Forward(batch=self.batch, target=target, grad=grad, outputs=outputs))
+        self.ops.append(ops.running(Call(target, self.batch, grad, outputs)))
 
     def reached(self, target: str) -> frozenset[int]:
         """The FSDP roots that a backward of a forward of ``target`` reaches."""
@@ -205,12 +205,12 @@ class Run:
         self.draw("aside")
         if not self.allows("eval_forward", 25):
             return
-        self.ops.append(SetMode(train=False))
+        self.ops.append(ops.mode(train=False))
         grad = self.tape.chance(25)
         self.forward(grad=grad)
         if grad and (self.case.checkpoints or self.tape.chance(50)):
             self.backward("all")
-        self.ops.append(SetMode(train=True))
+        self.ops.append(ops.mode(train=True))
         if self.pending:
             self.backward("all")
 
@@ -272,13 +272,7 @@ class Run:
             last = max(i for i, op in enumerate(self.ops) if op.call)
             frozen = [f.target for f in case.freezes]
             target = self.tape.pick(frozen) if frozen else ""
-            toggle = SetRequiresGrad(target=target, value=True, engines_only=True)
-            self.ops.insert(last, toggle)
+            self.ops.insert(last, ops.toggling(Toggle(target, value=True, engines_only=True)))
         elif self.tape.chance(FINAL_FORWARD) and not self.in_order:
-            self.ops.append(Forward(batch=self.batch + 1, grad=False))
+            self.ops.append(ops.running(Call(batch=self.batch + 1, grad=False)))
         return tuple(self.ops)
-
-    def zero_grad(self) -> None:
-        """``zero_grad``, or nothing: gradients then accumulate over steps."""
-        if not self.allows("no_zero_grad", 45):
-            self.ops.append(ZeroGrad(set_to_none=not self.allows("zero_to_zero", 60)))

@@ -11,12 +11,16 @@ What only some programs do (mixed precision, tensor parallelism, offloading, che
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from fuzzshard.parts.engines import ENGINES
+from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves import KINDS
 from fuzzshard.parts.ops import OPS
 from fuzzshard.strategies.tape import Tape
+
+(IMAGES,) = (kind.name for kind, leaf in KINDS.items() if leaf.takes_images)
+"""The choice of inputs that are images, and of the leaf that reads them."""
 
 CHOICES: tuple[str, ...] = (
     *(kind.name for kind in KINDS if kind.in_swarms),
@@ -95,7 +99,7 @@ EXTENSIONS: dict[str, int] = {
     "structured_returns": 28,
     "method": 13,
     "alternatives": 13,
-    "conv2d": 7,
+    IMAGES: 7,
     "attend": 14,
     "iadd": 12,
     # inputs
@@ -131,11 +135,18 @@ EXTENSIONS: dict[str, int] = {
     "ddp_options": 25,
 }
 """Percent of the cases that have any."""
+NUM_BYTES = 2 + 2 * -(-len(CHOICES) // 8) + len(EXTENSIONS)
+"""What :func:`swarm` reads off a tape, at most."""
 _EXTENDED = 67
 """Percent of all cases."""
 
 Swarm = Container[str]
 """The choices that one case may make."""
+
+
+def may_cast(choices: Swarm) -> bool:
+    """Whether a schedule may change the dtype of everything."""
+    return any(choice.name in choices for op in OPS if op.casts for choice in op.choices)
 
 
 class Kept:
@@ -184,6 +195,10 @@ def with_choice(choices: frozenset[str], choice: str) -> frozenset[str]:
     return closed((choices - excluding) | {choice})
 
 
+def _kinds(which: Callable[[type[Leaf]], bool]) -> set[str]:
+    return {kind.name for kind, leaf in KINDS.items() if which(leaf)}
+
+
 _NEEDS: tuple[tuple[str, set[str]], ...] = (
     ("attend", {"sequence"}),
     ("method", {"nested"}),
@@ -198,14 +213,20 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
     *((choice.name, {*choice.excludes}) for choice in _OF_ENGINES),
     # an image has no sequence axis; patches and plain values do not join
     (
-        "conv2d",
-        {"attend", "sequence", "ids", "several_inputs", "batch_norm", "conv1d", "attention"},
+        IMAGES,
+        {
+            *("attend", "sequence", "ids", "several_inputs"),
+            *_kinds(lambda leaf: leaf.needs_sequence or not leaf.takes_patches),
+        },
     ),
     # buffers keep their dtype
-    ("precision", {"batch_norm"}),
+    ("precision", _kinds(lambda leaf: leaf.is_batch_norm)),
     # masks are drawn per rank, and tensor-parallel ranks must draw alike; local results are views;
     # torch reshards DTensor parameters completely or not at all
-    ("tensor", {"dropout", "meta", "shard_dim", "iadd", "reshard_int"}),
+    (
+        "tensor",
+        {*_kinds(lambda leaf: leaf.is_dropout), "meta", "shard_dim", "iadd", "reshard_int"},
+    ),
     # ``to_empty`` makes one parameter for each name (torch/nn/modules/module.py, _apply)
     ("meta", {"tie"}),
     # no forward is pending after a backward, the root is wrapped, and all axes are reduced

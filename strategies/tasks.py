@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzzshard.case.graph import Alias, Block, Call, Child, join
 from fuzzshard.case.inference import DEFAULT_WIDTH
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves import affine
 from fuzzshard.strategies.builder import BlockBuilder, Callable
 
 _MAX_DEPTH = 3
@@ -96,7 +96,7 @@ class BlockGrower(BlockBuilder):
     def linear(self) -> None:
         """A linear layer on the head whose width a tensor-parallel axis divides."""
         self.head = self.call_leaf(
-            self.head, Linear(out=self.tape.pick((4, 8)), bias=not self.tape.chance(25))
+            self.head, affine(self.tape.pick((4, 8)), bias=not self.tape.chance(25))
         )
 
     def join(self, op: str, left: str, right: str) -> None:

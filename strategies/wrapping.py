@@ -145,7 +145,7 @@ def _implementations(module: Module, path: str, targets: set[str]) -> tuple[str,
     """
     if not path:
         return ("composable",)
-    if isinstance(module, Block) and module.method != "forward":
+    if isinstance(module, Block) and module.has_method:
         return ("utils",)
     if any(is_within(path, target) for target in targets):
         return ("composable", "utils")

@@ -13,8 +13,8 @@ from fuzzshard.case.features import features
 from fuzzshard.case.graph import Block, Call, Child
 from fuzzshard.corpus.entry import Confirmation
 from fuzzshard.identity import shows
-from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import Backward, Forward, Step
+from fuzzshard.parts.leaves import affine
+from fuzzshard.parts.ops import training
 from fuzzshard.verdict import Finding, Status, Verdict
 
 MAX_PARKED = 8
@@ -50,14 +50,14 @@ class Found:
 _PLAIN = Case(
     seed=0,
     model=Block(
-        children=(Child(name="linear0", module=Linear(out=2, bias=False)),),
+        children=(Child(name="linear0", module=affine(2, bias=False)),),
         nodes=(Call(name="h0", module="linear0", args=("x",)),),
         outputs=("h0",),
     ),
     inputs=Inputs(batch=1, tensors=(TensorSpec(size=2),)),
     mesh=Mesh(shard=2),
     wrap=(WrapGroup(modules=("",)),),
-    schedule=(Forward(), Backward(), Step()),
+    schedule=training(0),
     engines=ALL_ENGINES,
 )
 """The plainest training there is, under every engine: what it has, defaults of engines included,

@@ -176,7 +176,7 @@ def _check_names(root: Block) -> None:
         if not isinstance(module, Block):
             continue
         names = [c.name for c in module.children]
-        methods = [module.method] if module.method != "forward" else []
+        methods = [module.method] if module.has_method else []
         local = [*module.inputs, *(n.name for n in module.nodes), *methods]
         for name in (*names, *local):
             if not _PLAIN_NAME.fullmatch(name) or name in _RESERVED or keyword.iskeyword(name):

@@ -94,6 +94,11 @@ class Block(Part, tag="block", frozen=True, kw_only=True):
     passing: Passing = "positional"
     method: str = "forward"
 
+    @property
+    def has_method(self) -> bool:
+        """Whether callers call a method of its own in place of ``forward``."""
+        return self.method != "forward"
+
     def child(self, name: str) -> Module | None:
         """The submodule registered under ``name``, or None."""
         return next((c.module for c in self.children if c.name == name), None)

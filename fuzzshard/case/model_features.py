@@ -49,7 +49,7 @@ def edge_features(case: Case, found: Facts) -> Iterator[str]:
             yield f"returns:{module.returns}"
         if module.passing != "positional":
             yield f"passing:{module.passing}"
-        if module.method != "forward":
+        if module.has_method:
             yield "edge:method"
         for node in module.nodes:
             if node.name not in read_nodes:

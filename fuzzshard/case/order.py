@@ -206,7 +206,7 @@ def _form_rank(block: Block) -> int:
         (not n.grad) + 2 * len(n.alternatives) if isinstance(n, Call) else ranks[n.op]
         for n in block.nodes
     )
-    return returns + (block.method != "forward") + nodes
+    return returns + (block.has_method) + nodes
 
 
 def _targets(case: Case) -> Iterator[str]:

@@ -20,7 +20,7 @@ from fuzzshard.case.groups import calls_of, root_groups
 from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.case.validate import is_valid
-from fuzzshard.parts.ops.set_mode import SetMode
+from fuzzshard.parts import ops
 
 
 def variant(case: Case) -> Case | None:
@@ -138,11 +138,11 @@ def _without_checkpoints(case: Case) -> Case | None:
 def _without_unshards(case: Case) -> Case | None:
     if some_fill_unused(case):
         return None  # a group that runs in no forward gets zeros once it is unsharded
-    ops = (
-        SetMode(train=at.training) if at.op.gathers or at.op.frees else at.op
+    schedule = (
+        ops.mode(train=at.training) if at.op.gathers or at.op.frees else at.op
         for at in follow(case)
     )
-    return replace(case, schedule=tuple(ops))
+    return replace(case, schedule=tuple(schedule))
 
 
 def _root_only(case: Case) -> Case | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.case.batches import check_batches
+from fuzzshard.case.batches import check_batches, least_rows
 from fuzzshard.case.case import Case
 from fuzzshard.case.check_options import check_options
 from fuzzshard.case.communication import looks_at_unsharded
@@ -85,9 +85,8 @@ def _check_sizes(case: Case, found: Facts, world_size: int | None) -> None:
         raise InvalidCase(f"a tensor dimension is {max(dims)}", f"use at most {LARGEST_DIM}")
     if min((d for s in found.parameters.values() for d in s), default=1) < 1:
         raise InvalidCase("a parameter has a dimension of size 0", "use at least 1")
-    rows = case.inputs.batch * max(case.inputs.seq, 1)
-    if rows < 2 and found.batch_norms:
-        raise InvalidCase("batch norm needs two values per channel", "use a batch of 2")
+    if case.inputs.batch < least_rows(case, found):
+        raise InvalidCase("a norm needs two values per channel", "use a batch of 2")
     if not case.engines:
         raise InvalidCase("the case names no engine", 'use engines=["fully_shard"]')
 
@@ -159,7 +158,7 @@ def _check_checkpoints(case: Case) -> None:
         if (
             checkpoint.implementation != "utils"
             and isinstance(target[1], Block)
-            and target[1].method != "forward"
+            and target[1].has_method
         ):
             raise InvalidCase(
                 f"a checkpoint of {path!r} would not see its {target[1].method!r}", 'use "utils"'

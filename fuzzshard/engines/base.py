@@ -55,6 +55,9 @@ class Engine(abc.ABC):
     reregisters: ClassVar[bool] = False
     """Whether the engine registers other tensors at the same names in the course of training."""
 
+    counts_versions: ClassVar[bool] = True
+    """Whether every change of a registered parameter counts in its ``_version``."""
+
     registers: ClassVar[bool] = True
     """Whether parameters are registered at their own names all the time."""
 
@@ -177,6 +180,17 @@ class Engine(abc.ABC):
         """What the optimizer gets, by name."""
         return self.trained
 
+    def make_optimizer(
+        self, kind: type[torch.optim.Optimizer], groups: list[dict[str, Any]], **options: Any
+    ) -> torch.optim.Optimizer:
+        """Construct the optimizer of a case."""
+        make: Any = kind
+        return make(groups, **options)  # type: ignore[no-any-return]
+
+    def local_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """Return the optimizer that has this rank's states, which may be within ``optimizer``."""
+        return optimizer
+
     def generated(self, name: str) -> Any:
         """A class of the model's source by its name."""
         return type(self.model).forward.__globals__[name]
@@ -226,7 +240,7 @@ class Engine(abc.ABC):
         module: Any = self.model.get_submodule(path) if path else self.module
         described = self.facts.modules[path]
         if isinstance(described, Block) and hasattr(type(module), described.method):
-            module = getattr(module, described.method) if described.method != "forward" else module
+            module = getattr(module, described.method) if described.has_method else module
         return module  # type: ignore[no-any-return]
 
     def parameter(self, fqn: str) -> nn.Parameter:

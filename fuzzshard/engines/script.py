@@ -53,6 +53,10 @@ class Script:
         """Return what the user has to call after a backward that synchronises."""
         return []
 
+    def optimizer_line(self, kind: str, arguments: list[str], names: MeshNames) -> str:
+        """Return its own way to make an optimizer of this kind, if it has one."""
+        return ""
+
     def clip_line(self, called: str, arguments: str) -> str:
         """Return its own way to clip the norm of all gradients, if it has one."""
         return ""

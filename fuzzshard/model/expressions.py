@@ -59,7 +59,7 @@ def call_expression(
     """
     transposed = isinstance(module, Leaf) and module.features_second(seq)
     packed = pack(module, path, args) if isinstance(module, Block) else ", ".join(args)
-    if isinstance(module, Block) and module.method != "forward":
+    if isinstance(module, Block) and module.has_method:
         callee = f"{callee}.{module.method}"
     if transposed:
         packed = f"{args[0]}.transpose(1, 2)"

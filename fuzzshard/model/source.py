@@ -44,7 +44,7 @@ class _BlockSource:
         body = textwrap.indent("\n".join(self.forward_lines()), " " * 8)
         signature = ", ".join(self.block.inputs) if self.block.passing in _ARGUMENTS else "inputs"
         forwarded = ""
-        if self.block.method != "forward":
+        if self.block.has_method:
             args = (
                 ", ".join(f"{n}={n}" for n in self.block.inputs)
                 if signature != "inputs"

@@ -45,9 +45,7 @@ def is_predictable(case: Case) -> bool:
     ``forward`` only.
     """
     blocks = {
-        p: m
-        for p, m in facts(case).modules.items()
-        if isinstance(m, Block) and m.method != "forward"
+        p: m for p, m in facts(case).modules.items() if isinstance(m, Block) and m.has_method
     }
     hooked = {c.module for c in case.checkpoints}
     hooked |= {m for group in case.wrap if len(group.modules) > 1 for m in group.modules}

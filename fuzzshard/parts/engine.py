@@ -54,6 +54,8 @@ class EngineSpec:
     """Whether every wrapped module is a unit with a flat parameter, of which a rank has a range:
     what is registered, and what gradients are of.
     """
+    has_all_states: ClassVar[bool] = True
+    """Whether every rank has what it trains of the optimizer's states."""
     ignores_modules: ClassVar[bool] = False
     """Whether it is told which of the ignored modules it leaves to the user."""
     differs_in: ClassVar[tuple[str, ...]] = ()

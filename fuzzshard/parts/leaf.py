@@ -103,6 +103,8 @@ class Leaf(Part, frozen=True, kw_only=True):
     """How many Linears, called in sequence, a reader takes it for; 0: it is one thing."""
     takes_ids: ClassVar[bool] = False
     takes_images: ClassVar[bool] = False
+    takes_patches: ClassVar[bool] = True
+    """Whether it can be called with what :attr:`takes_images` makes."""
     needs_sequence: ClassVar[bool] = False
     """Whether it works along the sequence axis."""
     is_batch_norm: ClassVar[bool] = False
@@ -166,8 +168,16 @@ class Leaf(Part, frozen=True, kw_only=True):
         """
         if value.ids:
             raise InvalidCase(f"{path!r} is called with {value}", "only an embedding takes ids")
+        if value.patches and not self.takes_patches:
+            raise InvalidCase(
+                f"{self.noun} {path!r} is called with patches", "put it before the convolution"
+            )
         if self.needs_sequence and seq < 1:
             raise InvalidCase(f"{path!r} needs a sequence axis", "set inputs.seq to at least 1")
+
+    def least_rows(self, width: int, seq: int) -> int:
+        """Return the fewest rows that it can be called with."""
+        return 0
 
     def result(self, value: Value) -> Value:
         """What it makes of a value."""

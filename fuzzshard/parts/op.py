@@ -30,6 +30,8 @@ Ranks = Literal["all", "others"]
 Which = Literal["all", "oldest", "newest"]
 """Which of the pending losses a backward takes."""
 Via = Literal["dcp", "state_dict"]
+Lost = Literal["zero", "rebuild"]
+"""How what was trained is lost: zeroed, or with a model and an optimizer that are built anew."""
 Flag = Literal[
     "requires_gradient_sync",
     "requires_all_reduce",
@@ -74,7 +76,7 @@ class Switch(NamedTuple):
 
     flag: Flag
     value: bool
-    below: Below
+    below: Below = Below()
 
 
 class Toggle(NamedTuple):
@@ -82,7 +84,7 @@ class Toggle(NamedTuple):
 
     target: str
     value: bool
-    engines_only: bool
+    engines_only: bool = False
 
 
 class Choice(NamedTuple):
@@ -130,8 +132,12 @@ class Op(Part, frozen=True, kw_only=True):
     updates: ClassVar[bool] = False
     """Whether the optimizer makes a step."""
     clips: ClassVar[bool] = False
-    """Whether it scales all gradients by their norm."""
+    """Whether it changes gradients in place."""
+    takes_norm: ClassVar[bool] = False
+    """Whether it does so by the norm of all of them."""
     zeroes_gradients: ClassVar[bool] = False
+    casts: ClassVar[bool] = False
+    """Whether it changes the dtype of everything."""
     aborts: ClassVar[bool] = False
     """Whether an exception ends the iteration that it runs."""
     gathers: ClassVar[bool] = False
@@ -312,6 +318,11 @@ class Op(Part, frozen=True, kw_only=True):
     @classmethod
     def draw_between(cls, run: Run) -> None:
         """Adds some between the steps of a schedule, or none."""
+
+    @classmethod
+    def draw_off(cls, run: Run) -> Iterator[Switch]:
+        """Yield the flags that are off in all rounds of a step but the last."""
+        return iter(())
 
     @classmethod
     def additions(cls, offered: Offered) -> Iterator[tuple[Op, ...]]:

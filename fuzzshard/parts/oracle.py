@@ -357,6 +357,41 @@ class TensorOracle(Oracle):
         return self.whole
 
 
+_STATES = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq", "step")}
+
+
+class StateOracle(TensorOracle):
+    """What the optimizer has of every parameter it holds, under names like ``exp_avg of a.b``."""
+
+    is_state = in_flat = True
+    gathered = False
+
+    @override
+    def record(self, seen: Observer, index: int, look: str) -> None:
+        for name, state in seen.optimizer_states():
+            seen.keep(self, index, name, state)
+
+    @override
+    def one(self, watch: Watch, index: int) -> str:
+        self._check_states(watch)
+        state, _, fqn = watch.aim.name.partition(" of ")
+        return f'optimizer.state.get({watch.scope.at(fqn)}, {{}}).get("{state}")'
+
+    @override
+    def entries(self, watch: Watch, index: int) -> str:
+        self._check_states(watch)
+        names = _STATES[watch.case.optimizer.kind.removesuffix("w")]
+        value, over = "optimizer.state.get(p, {}).get(k)", f"{self.over} for k in {names}"
+        return watch.entries(index, value, over, name="{k} of {n}", oracle=self.name)
+
+    def _check_states(self, watch: Watch) -> None:
+        if not watch.scope.engine.has_all_states:
+            raise UsageError(
+                "a rank has the states of some parameters only, and which is private to torch",
+                "replay the case",
+            )
+
+
 class ParameterGradient(TensorOracle):
     """What ``.grad`` of the trained parameters has."""
 

@@ -123,5 +123,7 @@ def _judged_everywhere(engine: str) -> tuple[TensorOracle, ...]:
     return tuple(
         oracle
         for oracle in TENSOR_ORACLES
-        if not spec.may_differ(oracle) and (oracle.gathered or not spec.has_units)
+        if not spec.may_differ(oracle)
+        and (oracle.gathered or not spec.has_units)
+        and (spec.has_all_states or not oracle.is_state)
     )

@@ -7,6 +7,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import units
 from fuzzshard.model.statements import assignment, at
+from fuzzshard.reproducer.mesh import MeshNames
 from fuzzshard.reproducer.scope import Scope
 
 _FEW = 3
@@ -24,19 +25,28 @@ def optimizer_lines(scope: Scope) -> list[str]:
     if mixes_kinds(scope):
         scope.uses.add("parameter_groups")
         parameters = f"parameter_groups({parameters.strip('[]')})"
-    return [*lines, optimizer_line(case, parameters)]
+    kind, options = _named(case)
+    plain = f"optimizer = {kind}({', '.join([parameters, *options])})"
+    if not (own := scope.script.optimizer_line(kind, [parameters, *options], MeshNames(case))):
+        return [*lines, plain]
+    if not scope.aim.trains_reference:
+        return [*lines, own]
+    wrapped = f"if isinstance({scope.called}, {scope.engine.wrapper}):"
+    return [*lines, wrapped, f"    {own}", "else:", f"    {plain}"]
 
 
-def optimizer_line(case: Case, parameters: str) -> str:
-    """Makes the optimizer of the case for these parameters."""
+def _named(case: Case) -> tuple[str, list[str]]:
+    """The class of the optimizer, and its options."""
     spec = case.optimizer
     kind = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[spec.kind]
-    momentum = f", momentum={spec.momentum}" if spec.kind == "sgd" and spec.momentum else ""
-    decay = (
-        f", weight_decay={spec.weight_decay}" if spec.weight_decay or spec.kind == "adamw" else ""
-    )
-    foreach = "" if spec.foreach is None else f", foreach={spec.foreach}"
-    return f"optimizer = torch.optim.{kind}({parameters}, lr={spec.lr}{momentum}{decay}{foreach})"
+    options = [f"lr={spec.lr}"]
+    if spec.kind == "sgd" and spec.momentum:
+        options.append(f"momentum={spec.momentum}")
+    if spec.weight_decay or spec.kind == "adamw":
+        options.append(f"weight_decay={spec.weight_decay}")
+    if spec.foreach is not None:
+        options.append(f"foreach={spec.foreach}")
+    return f"torch.optim.{kind}", options
 
 
 def _excluded(scope: Scope) -> tuple[str, ...]:

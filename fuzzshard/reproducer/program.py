@@ -237,6 +237,11 @@ class Program:
         ]
         return [*lines, *self.renewed(), *(["local = {}"] if self.sums else [])]
 
+    @property
+    def mixes_kinds(self) -> bool:
+        """Whether foreach refuses the parameters of some model that is trained."""
+        return mixes_kinds(self.scope)
+
     def look(self, index: int) -> list[str]:
         """What is looked at after the op at ``index``; state dicts of units are copies."""
         keeps = self.taken and not self.scope.engine.has_units

@@ -26,9 +26,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block, Call, Child, Module, Node, join, resolve, value_node, walk
 from fuzzshard.case.order import canonical_children, canonical_values
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.parts.leaves.activation import Activation
-from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.leaves.raw_parameter import RawParameter
+from fuzzshard.parts.leaves import SIMPLEST, SIMPLEST_TRAINED, affine
 from fuzzshard.shrink.passes import Edit, put_module
 
 Simplify = Callable[[Leaf, int, int], Leaf]
@@ -78,7 +76,7 @@ def _to(simpler: Callable[[int], Leaf]) -> Simplify:
 
 
 def _to_activation(leaf: Leaf, width: int, out: int) -> Leaf:
-    return leaf if leaf.takes_ids else Activation()
+    return leaf if leaf.takes_ids else SIMPLEST
 
 
 def _plain(leaf: Leaf, width: int, out: int) -> Leaf:
@@ -86,9 +84,9 @@ def _plain(leaf: Leaf, width: int, out: int) -> Leaf:
 
 
 to_activation = _leaves(_to_activation)
-to_linear = _leaves(_to(lambda out: Linear(out=out, bias=False)))
-to_biased_linear = _leaves(_to(lambda out: Linear(out=out)))
-to_parameter = _leaves(_to(lambda out: RawParameter()))
+to_linear = _leaves(_to(lambda out: affine(out, bias=False)))
+to_biased_linear = _leaves(_to(affine))
+to_parameter = _leaves(_to(lambda out: SIMPLEST_TRAINED))
 plain = _leaves(_plain)
 
 
@@ -96,7 +94,7 @@ def empty_blocks(case: Case) -> Iterator[Edit]:
     """A block without children is a leaf without parameters."""
     for path, module in walk(case.model):
         if path and isinstance(module, Block) and not module.children:
-            yield put_module(path, Activation())
+            yield put_module(path, SIMPLEST)
 
 
 def floats(case: Case) -> Iterator[Edit]:
@@ -125,7 +123,7 @@ def _linears_for_embeddings(case: Case) -> Case:
     def change(_: str, module: Module) -> Module:
         if not isinstance(module, Leaf) or not module.takes_ids:
             return module
-        return Linear(out=module.result(module.example(0)).size)
+        return affine(module.result(module.example(0)).size)
 
     return replace(case, model=map_modules(case.model, change))
 
@@ -162,7 +160,7 @@ def simpler_nodes(case: Case) -> Iterator[Edit]:
             yield _change_block(path, returns="tuple")
         if isinstance(module, Block) and module.passing != "positional":
             yield _change_block(path, passing="positional")
-        if isinstance(module, Block) and module.method != "forward":
+        if isinstance(module, Block) and module.has_method:
             yield _change_block(path, method="forward")
 
 

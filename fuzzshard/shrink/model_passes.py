@@ -27,7 +27,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block, Call, Child, Node, join, resolve, walk
 from fuzzshard.case.paths import is_within
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.parts.leaves.linear import Linear
+from fuzzshard.parts.leaves import affine
 from fuzzshard.shrink.passes import Edit, put_module
 
 
@@ -222,11 +222,11 @@ def merge_into_linear(case: Case) -> Iterator[Edit]:
     leaves = [p for p, m in walk(case.model) if isinstance(m, Leaf) and m.has_parameters]
     pairs = list(itertools.pairwise(leaves))
     for path, other in (*pairs, *((second, first) for first, second in pairs)):
-        linear = Linear(out=found.output_values[other][0].size)
+        linear = affine(found.output_values[other][0].size)
         yield functools.partial(_merge_into_linear, path=path, other=other, linear=linear)
 
 
-def _merge_into_linear(case: Case, path: str, other: str, linear: Linear) -> Case:
+def _merge_into_linear(case: Case, path: str, other: str, linear: Leaf) -> Case:
     bias = join(other, "bias")
     freezes = (
         replace(f, target=bias if is_within(f.target, path) else f.target) for f in case.freezes

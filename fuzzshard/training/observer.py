@@ -108,7 +108,7 @@ class Observer:
             self.trace.tensors[key] = copy
             return
         self.trace.record(key, parameter)
-        if not self.engine.reregisters:
+        if self.engine.counts_versions and not self.engine.reregisters:
             self.copies[fqn] = parameter._version, self.trace.tensors[key]
 
     def gradients(self, kind: str) -> Iterable[tuple[str, torch.Tensor | None]]:

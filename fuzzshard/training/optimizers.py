@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,11 +10,12 @@ from torch.distributed.tensor import DTensor
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.paths import is_within
+from fuzzshard.engines.base import Engine
 
 
-def make_optimizer(case: Case, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of ``case`` over ``parameters`` by name, frozen ones included, excluded ones
-    not.
+def make_optimizer(case: Case, engine: Engine) -> torch.optim.Optimizer:
+    """The optimizer of ``case`` over the parameters of ``engine``, frozen ones included, excluded
+    ones not.
 
     Sharded and plain parameters go into a parameter group each, and so does every dtype and
     device: the foreach implementations, the default on CUDA, refuse lists that mix DTensors and
@@ -23,7 +23,7 @@ def make_optimizer(case: Case, parameters: Mapping[str, nn.Parameter]) -> torch.
     """
     spec = case.optimizer
     kinds: dict[tuple[object, ...], list[nn.Parameter]] = {}
-    for fqn, parameter in parameters.items():
+    for fqn, parameter in engine.optimized().items():
         if not any(is_within(fqn, path) for path in spec.exclude):
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
             kinds.setdefault((mesh, parameter.dtype, parameter.device), []).append(parameter)
@@ -37,8 +37,9 @@ def make_optimizer(case: Case, parameters: Mapping[str, nn.Parameter]) -> torch.
     }
     match spec.kind:
         case "sgd":
-            return torch.optim.SGD(groups, momentum=spec.momentum, **options)
+            options["momentum"] = spec.momentum
+            return engine.make_optimizer(torch.optim.SGD, groups, **options)
         case "adam":
-            return torch.optim.Adam(groups, **options)
+            return engine.make_optimizer(torch.optim.Adam, groups, **options)
         case "adamw":
-            return torch.optim.AdamW(groups, **options)
+            return engine.make_optimizer(torch.optim.AdamW, groups, **options)

@@ -194,8 +194,9 @@ def optimizer_states(trainer: Trainer) -> Iterator[tuple[str, torch.Tensor | Non
     """
     spec = trainer.case.optimizer
     names = ("exp_avg", "exp_avg_sq", "step") if spec.kind != "sgd" else ("momentum_buffer",)
-    held = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    optimizer = trainer.engine.local_optimizer(trainer.optimizer)
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for fqn, parameter in trainer.engine.trained.items():
         if id(parameter) in held:
-            state = trainer.optimizer.state.get(parameter, {})
+            state = optimizer.state.get(parameter, {})
             yield from ((f"{name} of {fqn}", state.get(name)) for name in names)

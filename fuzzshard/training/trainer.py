@@ -32,6 +32,9 @@ class Trainer:
     before every forward from (case seed, op, rank).
     """
 
+    torch = torch
+    """What ops call: their files import none."""
+
     def __init__(
         self, case: Case, engine: Engine, trace: Trace | None, recorder: Recorder | None = None
     ) -> None:
@@ -53,7 +56,7 @@ class Trainer:
 
     def make_optimizer(self) -> None:
         """Makes the optimizer, at the beginning and when parameters were replaced."""
-        self.optimizer = make_optimizer(self.case, self.engine.optimized())
+        self.optimizer = make_optimizer(self.case, self.engine)
         if self.case.optimizer.post_optim_event:
             self.engine.record_post_optim_event(self.optimizer)
 

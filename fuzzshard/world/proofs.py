@@ -32,8 +32,9 @@ from fuzzshard.instruments import (
     works,
 )
 from fuzzshard.parts.engines import BY_GROUPS, ENGINES, spec_of
-from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.parts.ops import Backward, Forward, Op, SetFlag, Step, Unshard, ZeroGrad
+from fuzzshard.parts.leaves import affine
+from fuzzshard.parts.op import Below, Op, Switch
+from fuzzshard.parts.ops import gathering, iteration, setting, training
 from fuzzshard.world.experiment import EngineFailure, Experiment
 
 Reading = Callable[[GroupState], object]
@@ -74,12 +75,12 @@ def prove_instruments(device: torch.device) -> dict[str, str]:
 def proofs(size: int) -> Iterator[Proof]:
     """The proofs for a world of ``size`` ranks."""
     sharded = Mesh(shard=size)
-    once: tuple[Op, ...] = (Forward(), Backward())
+    once = iteration()
     accumulate = (
-        SetFlag(flag="requires_gradient_sync", value=False),
-        *(*once, Forward(batch=1), Backward()),
-        SetFlag(flag="requires_gradient_sync", value=True),
-        *(Forward(batch=2), Backward(), Step(), ZeroGrad()),
+        setting(Switch("requires_gradient_sync", value=False)),
+        *(*once, *iteration(1)),
+        setting(Switch("requires_gradient_sync", value=True)),
+        *training(2, zeroed="after"),
     )
     yield Proof(_case(sharded, accumulate))
     for spec in ENGINES.values():
@@ -91,22 +92,22 @@ def proofs(size: int) -> Iterator[Proof]:
         _case(sharded, accumulate, precision=Precision(param="bfloat16", reduce="float32"))
     )
     yield Proof(
-        _case(sharded, (*once, Unshard(recurse=True))),
+        _case(sharded, (*once, gathering(Below()))),
         present=((UNSHARDED_MEMORY, "unsharded parameters", lambda s: all(s.unsharded.values())),),
     )
     yield Proof(
-        _case(sharded, (*once, Unshard(recurse=True, async_op=True))),
+        _case(sharded, (*once, gathering(Below(), waits=False))),
         present=(
             (GROUP_STATES, "an all-gather that nothing has waited for", lambda s: s.gathers),
         ),
     )
     yield Proof(
-        _case(sharded, (SetFlag(flag="is_last_backward", value=False), *once)),
+        _case(sharded, (setting(Switch("is_last_backward", value=False)), *once)),
         present=((GROUP_STATES, "a reduction that nothing has waited for", lambda s: s.reduces),),
     )
     hybrid = Mesh(replicate=size, shard=1)
     yield Proof(
-        _case(hybrid, (SetFlag(flag="requires_all_reduce", value=False), *once)),
+        _case(hybrid, (setting(Switch("requires_all_reduce", value=False)), *once)),
         present=((GROUP_STATES, "a sum that waits for its all-reduce", lambda s: s.partial),),
     )
 
@@ -121,7 +122,7 @@ def _case(
     """Two linear layers, each in a group, of which one has inputs with gradients; and nothing is
     rounded.
     """
-    layer = Linear(out=2 * mesh.size)
+    layer = affine(2 * mesh.size)
     return Case(
         seed=0,
         model=Block(

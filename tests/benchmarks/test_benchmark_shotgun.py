@@ -1,4 +1,4 @@
-"""Where each oracle is named, counted by the benchmark."""
+"""Where each leaf, op and oracle is named, counted by the benchmark."""
 
 from __future__ import annotations
 
@@ -21,6 +21,23 @@ def test_an_oracle_is_named_in_its_room_and_by_what_judges_it_on_ranks(oracle: O
     others = [file for file in files if not file.startswith("fuzzshard/parts/oracles/")]
     assert all(file.startswith(("fuzzshard/oracles/", "fuzzshard/training/")) for file in others)
     assert len(files) <= 2
+
+
+@pytest.mark.parametrize("kind", ["leaf", "op"])
+def test_a_leaf_or_an_op_is_named_in_its_room_and_where_all_are_listed(kind: str) -> None:
+    for name, files in shotgun.count(shotgun.vocabulary()[kind], NAMED).items():
+        assert len(files) <= 2, (name, files)
+        others = [file for file in files if file.name != "__init__.py"]
+        assert [file.parent.name for file in others] == [f"{'leave' if kind == 'leaf' else kind}s"]
+
+
+def test_a_word_with_another_meaning_counts_elsewhere() -> None:
+    wanted = {"Forward": ("Forward", "'forward'")}
+    lists, other = (shotgun.ROOT / f"fuzzshard/{m}.py" for m in ("case/facts", "case/order"))
+    named = {file: frozenset(["'forward'"]) for file in (lists, other)}
+    assert shotgun.count(wanted, named) == {"Forward": [other]}
+    named[lists] |= {"Forward"}
+    assert shotgun.count(wanted, named) == {"Forward": [lists, other]}
 
 
 def test_every_word_that_means_something_else_stands_where_it_is_said_to() -> None:

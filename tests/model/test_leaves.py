@@ -10,6 +10,7 @@ from torch import nn
 
 from fuzzshard.parts.leaf import Drawing, Kind, Leaf
 from fuzzshard.parts.leaves import KINDS, LEAVES
+from fuzzshard.parts.leaves.group_norm import GroupNorm
 from fuzzshard.strategies.tape import ByteTape
 
 WIDTH, OUT, SEQ = 12, 5, 4
@@ -63,3 +64,20 @@ def test_what_a_leaf_is_made_of_has_its_parameters() -> None:
         if parts := leaf.apart(WIDTH):
             names = {f"{name}.{n}" for name, part in parts.items() for n in part.parameters(WIDTH)}
             assert names == set(leaf.parameters(WIDTH))
+
+
+def test_a_group_norm_of_one_value_in_a_group_needs_two_rows() -> None:
+    leaf = GroupNorm(groups=4)
+    for width, seq in ((4, 0), (4, 1), (4, 2), (8, 0)):
+        module = nn.GroupNorm(leaf.groups, width)
+        rows = leaf.least_rows(width, seq)
+        module(torch.randn(rows, width, *([seq] if seq else [])))
+        assert rows in (0, 2)
+        if rows:
+            with pytest.raises(ValueError, match="more than 1 value"):
+                module(torch.randn(1, width, *([seq] if seq else [])))
+
+
+def test_a_group_norm_keeps_its_groups_where_they_divide_a_new_width() -> None:
+    assert GroupNorm(groups=3).with_width(6) == GroupNorm(groups=3)
+    assert GroupNorm(groups=3).with_width(4) == GroupNorm() == GroupNorm(groups=3).simpler()

@@ -35,12 +35,14 @@ from fuzzshard.case.case import Case, EngineName, Freeze, Mesh, Optimizer, RankB
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP, FSDP1, Precision, TensorParallel
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
+from fuzzshard.parts.leaves.group_norm import GroupNorm
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     Abort,
     ClipGradNorm,
+    ClipGradValue,
     CorruptState,
     Forward,
     LoadState,
@@ -130,6 +132,12 @@ SEQUENCE_PARALLEL = make_case(
 
 DIVERGENCES = {
     "wrong_output": Planted(make_case(), f"{DIVERGED}/output", FORWARD_AT, "output 0 of the root"),
+    "group_norm_ignores_groups": Planted(
+        make_case(chain(a=Linear(out=4), n=GroupNorm(groups=2)), ONE_STEP, wrap=groups("n", ROOT)),
+        f"{DIVERGED}/output",
+        FORWARD_AT,
+        "output 0 of the root",
+    ),
     "wrong_input_gradient": Planted(
         make_case(wrap=groups(ROOT)),
         f"{DIVERGED}/input_gradient",
@@ -441,6 +449,24 @@ DIVERGENCES = {
         FORWARD_AT,
         "output 0 of the root",
         "bounded",
+    ),
+    "zero_redundancy_does_not_broadcast": Planted(
+        make_case(schedule=ONE_STEP, engines=("zero_redundancy",)),
+        "divergence/zero_redundancy/parameter",
+        STEP_AT,
+        "a.bias",
+    ),
+    "wrong_optimizer_state": Planted(
+        make_case(schedule=ONE_STEP, optimizer=ADAM),
+        f"{DIVERGED}/optimizer_state",
+        STEP_AT,
+        "exp_avg_sq of a.bias",
+    ),
+    "clips_shards_at_twice_the_value": Planted(
+        make_case(schedule=(FORWARD, BACKWARD, ClipGradValue(clip_value=0.01), STEP)),
+        f"{DIVERGED}/gradient",
+        2,
+        "a.bias",
     ),
     "clips_by_the_norm_of_a_shard": Planted(
         make_case(schedule=(FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)),

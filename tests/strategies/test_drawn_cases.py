@@ -9,7 +9,10 @@ from fuzzshard.case.graph import Alias, Block, walk
 from fuzzshard.case.validate import validate
 from fuzzshard.parts.ops import Backward, Forward, SetRequiresGrad, Step
 from fuzzshard.strategies import draw_cases
+from fuzzshard.strategies.cases import SIZES
 from fuzzshard.strategies.freezing import below
+from fuzzshard.strategies.swarm import NUM_BYTES, swarm
+from fuzzshard.strategies.tape import ByteTape
 
 EXACT_OPS = {"add", "concat", "detach", "relu", "iadd"}
 
@@ -112,3 +115,20 @@ def test_dyadic_cases_often_round_nothing(sample):
 def test_a_mesh_fits_the_world(world_size):
     for case in draw_cases(5, 100, world_size=world_size):
         validate(case, world_size)
+
+
+def test_a_swarm_reads_no_further_than_its_tape():
+    class Counting(ByteTape):
+        def __init__(self, data):
+            super().__init__(data)
+            self.read = 0
+
+        def below(self, n):
+            self.read += 1
+            return super().below(n)
+
+    rest = b"\xff" * 100
+    tapes = [Counting(bytes([density]) + rest) for density in (0, 255)]
+    for tape in tapes:
+        swarm(tape)
+    assert max(tape.read for tape in tapes) == NUM_BYTES <= SIZES[0]

@@ -33,7 +33,14 @@ EXTENSION_FEATURES = frozenset(
     (
         *("edge:iadd", "edge:attend", "edge:method", "edge:alternatives", "leaf:conv2d"),
         "leaf:conv1d_of_one",
-        *("engine:replicate", "engine:fsdp1", "mesh:tensor", "mesh:hsdp_tensor", "mesh:pipeline"),
+        *(
+            "engine:replicate",
+            "engine:fsdp1",
+            "engine:zero_redundancy",
+            "mesh:tensor",
+            "mesh:hsdp_tensor",
+            "mesh:pipeline",
+        ),
         *("input:same_on_ranks", "input:on_host", "freeze:engines_only"),
         *("input:rows_differ", "input:rows_vary", "input:one_row", "input:no_rows"),
         *(
@@ -129,7 +136,7 @@ EXTENDED_PAIRS = {
     ("op:rebuild", "mesh:hsdp"): 0.002,
     ("op:clip", "mesh:hsdp"): 0.004,
     ("edge:iadd", "reuse:no_grad_retraversal"): 0.02,
-    ("edge:method", "passing:keyword"): 0.004,
+    ("edge:method", "passing:keyword"): 0.003,
     ("edge:alternatives", "engine:ddp"): 0.02,
     ("offload:unpinned", "op:clip"): 0.002,
     ("option:meta", "freeze:before_wrap"): 0.01,

@@ -59,7 +59,7 @@ ONE = RankBatch(rank=1, rows=1)
         ),
         (sized(RankBatch(rank=0, rows=-1)), "rank_batches has fewer than 0 rows"),
         (sized(RankBatch(rank=0, rows=5000)), "a tensor dimension is 5000"),
-        (sized(ONE, case=NORM), "fewer than 2 rows, and batch norm needs two values"),
+        (sized(ONE, case=NORM), "fewer than 2 rows, and a norm needs two values"),
         (
             sized(RankBatch(rank=0, rows=0), case=replace(CASE, loss="mean_square")),
             "fewer than 1 rows, and the mean of nothing is NaN",

@@ -122,7 +122,7 @@ def _options(case: Case) -> Iterator[Exclusion]:
             "the "
             "prefetching follows the first iteration's execution order.'",
         )
-    if any(op.clips for op in case.schedule) and case.dtype == "float64":
+    if any(op.takes_norm for op in case.schedule) and case.dtype == "float64":
         yield Exclusion(
             "a norm of float64 gradients, which FSDP1 computes in float32 (_get_grad_norm)",
             "fully_sharded_data_parallel.py, _get_grad_norm: 'The returned norm is in FP32 even "
@@ -183,7 +183,7 @@ def _model(case: Case) -> Iterator[Exclusion]:
         )
     for path in unit_modules(case):
         module = found.modules[path]
-        if isinstance(module, Block) and module.method != "forward":
+        if isinstance(module, Block) and module.has_method:
             yield Exclusion(
                 f"{path!r} is called by another method than forward, which alone gathers its "
                 "parameters",

@@ -214,7 +214,7 @@ def register_methods(found: Facts, model: nn.Module) -> None:
     "If module is not an FSDPModule, then this is a no-op" (its docstring).
     """
     for path, block in found.modules.items():
-        if isinstance(block, Block) and block.method != "forward":
+        if isinstance(block, Block) and block.has_method:
             register_fsdp_forward_method(model.get_submodule(path), block.method)
 
 

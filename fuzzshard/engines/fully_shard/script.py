@@ -82,7 +82,7 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
         lines.append(f"{model}.set_manual_backward_finalization(True)")
     for path in (path for group in case.wrap for path in group.modules):
         block = facts(case).modules[path]
-        if isinstance(block, Block) and block.method != "forward":
+        if isinstance(block, Block) and block.has_method:
             lines.append(f'register_fsdp_forward_method({at(model, path)}, "{block.method}")')
     return lines
 

@@ -227,7 +227,7 @@ def _run_hooks_around_methods(found: Facts, modules: Mapping[str, nn.Module]) ->
     methods do.
     """
     for path, block in found.modules.items():
-        if isinstance(block, Block) and block.method != "forward":
+        if isinstance(block, Block) and block.has_method:
             module: Any = modules[path]
             module.forward = getattr(module, block.method)
             setattr(module, block.method, module.__call__)

@@ -20,8 +20,8 @@ from fuzzshard.guidance.mutate.edits import (
     some_parameter,
     wrapped_modules,
 )
-from fuzzshard.parts.op import Below, Flag, Op
-from fuzzshard.parts.ops import OPS, SetFlag, SetRequiresGrad
+from fuzzshard.parts.op import Below, Flag, Op, Switch, Toggle
+from fuzzshard.parts.ops import OPS, setting, toggling
 
 
 def drop_ops(rng: Random, case: Case, other: Case) -> Case | None:
@@ -86,9 +86,10 @@ def toggle(rng: Random, case: Case, other: Case) -> Case | None:
         return replace(
             case, schedule=inserted(rest, rng.randint(0, len(rest)), case.schedule[index])
         )
-    op = SetRequiresGrad(target=some_parameter(rng, case), value=rng.random() < 0.5)
+    new = Toggle(some_parameter(rng, case), value=rng.random() < 0.5)
+    undone = new._replace(value=not new.value)
     return replace(
-        case, schedule=_for_a_while(rng, case.schedule, op, replace(op, value=not op.value))
+        case, schedule=_for_a_while(rng, case.schedule, toggling(new), toggling(undone))
     )
 
 
@@ -97,15 +98,11 @@ def flag(rng: Random, case: Case, other: Case) -> Case | None:
     wrapped = wrapped_modules(case)
     name: Flag = rng.choice(get_args(Flag))
     partial = bool(wrapped) and rng.random() < 0.4
-    off = SetFlag(
-        flag=name,
-        value=False,
-        target=rng.choice(wrapped) if partial else "",
-        recurse=not partial or rng.random() < 0.3,
+    below = Below(
+        rng.choice(wrapped) if partial else "", recurse=not partial or rng.random() < 0.3
     )
-    return replace(
-        case, schedule=_for_a_while(rng, case.schedule, off, replace(off, value=True), always=True)
-    )
+    off, on = (setting(Switch(name, value, below)) for value in (False, True))
+    return replace(case, schedule=_for_a_while(rng, case.schedule, off, on, always=True))
 
 
 def _for_a_while(

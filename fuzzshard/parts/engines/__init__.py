@@ -12,10 +12,14 @@ from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
 from fuzzshard.parts.engines.fully_shard import FullyShard
 from fuzzshard.parts.engines.reference import Reference
 from fuzzshard.parts.engines.replicate import Replicate
+from fuzzshard.parts.engines.zero_redundancy import ZeroRedundancy
 
 ENGINES: dict[str, EngineSpec] = {
     spec.name: spec
-    for spec in (DistributedDataParallel(), Replicate(), FullyShard(), FullyShardedDataParallel())
+    for spec in (
+        *(DistributedDataParallel(), Replicate(), FullyShard(), FullyShardedDataParallel()),
+        ZeroRedundancy(),
+    )
 }
 """Those that are judged, in the order in which they train."""
 

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 
 from fuzzshard.parts.leaf import Kind, Leaf
+from fuzzshard.parts.leaves.linear import Linear
 
 for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
     importlib.import_module(_file.name)
@@ -21,3 +22,13 @@ KINDS: dict[Kind, type[Leaf]] = dict(
     )
 )
 """Every kind and its leaf, in the order of swarms' choices."""
+
+SIMPLEST: Leaf = LEAVES[0]()
+"""A module to put in the place of any other that keeps the width."""
+SIMPLEST_TRAINED: Leaf = next(leaf for leaf in LEAVES if leaf.has_parameters and not leaf.sizes)()
+"""The same, with parameters."""
+
+
+def affine(out: int, *, bias: bool = True) -> Leaf:
+    """Return the leaf that maps values of any width to ``out`` features by one matrix."""
+    return Linear(out=out, bias=bias)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import leaves
 from fuzzshard.parts.leaf import Kind, Leaf, Value
-from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.part import Shape
 
 _ATTENTION = """
@@ -88,4 +88,7 @@ class Attention(Leaf, tag="attention", frozen=True, kw_only=True):
 
     @override
     def apart(self, width: int) -> dict[str, Leaf]:
-        return {"qkv": Linear(out=3 * width, bias=False), "proj": Linear(out=width, bias=False)}
+        return {
+            "qkv": leaves.affine(3 * width, bias=False),
+            "proj": leaves.affine(width, bias=False),
+        }

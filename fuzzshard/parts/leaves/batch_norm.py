@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.leaf import Kind, Leaf, Value
+from fuzzshard.parts.leaf import Kind, Leaf
 from fuzzshard.parts.part import Shape
 
 
@@ -18,6 +17,7 @@ class BatchNorm(Leaf, tag="batch_norm", frozen=True, kw_only=True):
     noun: ClassVar[str] = "BatchNorm1d"
     prefix: ClassVar[str] = "bn"
     is_batch_norm: ClassVar[bool] = True
+    takes_patches: ClassVar[bool] = False
     kinds: ClassVar[tuple[Kind, ...]] = (
         Kind("batch_norm", "an nn.BatchNorm1d: buffers", 4, lambda d: BatchNorm()),
     )
@@ -35,12 +35,8 @@ class BatchNorm(Leaf, tag="batch_norm", frozen=True, kw_only=True):
         return {"weight": (width,), "bias": (width,)}
 
     @override
-    def check(self, path: str, value: Value, seq: int) -> None:
-        super().check(path, value, seq)
-        if value.patches:
-            raise InvalidCase(
-                f"batch norm {path!r} is called with patches", "put it before the convolution"
-            )
+    def least_rows(self, width: int, seq: int) -> int:
+        return 1 if seq > 1 else 2
 
     @override
     def features_second(self, seq: int) -> bool:

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from fuzzshard.parts import leaves
 from fuzzshard.parts.leaf import Kind, Leaf
-from fuzzshard.parts.leaves.activation import Activation
 
 
 class Dropout(Leaf, tag="dropout", frozen=True, kw_only=True):
@@ -41,4 +41,4 @@ class Dropout(Leaf, tag="dropout", frozen=True, kw_only=True):
 
     @override
     def simpler(self) -> Leaf:
-        return Activation()
+        return leaves.SIMPLEST

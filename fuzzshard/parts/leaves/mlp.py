@@ -7,8 +7,8 @@ from typing import ClassVar
 from msgspec.structs import replace
 from typing_extensions import override
 
+from fuzzshard.parts import leaves
 from fuzzshard.parts.leaf import Kind, Leaf, draw_bias, no_bias
-from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.part import Shape
 
 _MLP = """
@@ -73,6 +73,6 @@ class MLP(Leaf, tag="mlp", frozen=True, kw_only=True):
     @override
     def apart(self, width: int) -> dict[str, Leaf]:
         return {
-            "up": Linear(out=self.hidden, bias=self.bias),
-            "down": Linear(out=width, bias=self.bias),
+            "up": leaves.affine(self.hidden, bias=self.bias),
+            "down": leaves.affine(width, bias=self.bias),
         }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from fuzzshard.parts import op
 from fuzzshard.parts.op import Op as Op
 from fuzzshard.parts.ops.abort import Abort as Abort
 from fuzzshard.parts.ops.backward import Backward as Backward
 from fuzzshard.parts.ops.cast import Cast as Cast
 from fuzzshard.parts.ops.clip_grad_norm import ClipGradNorm as ClipGradNorm
+from fuzzshard.parts.ops.clip_grad_value import ClipGradValue as ClipGradValue
 from fuzzshard.parts.ops.corrupt_state import CorruptState as CorruptState
 from fuzzshard.parts.ops.forward import Forward as Forward
 from fuzzshard.parts.ops.load_state import LoadState as LoadState
@@ -24,7 +28,75 @@ from fuzzshard.parts.ops.zero_grad import ZeroGrad as ZeroGrad
 
 OPS: tuple[type[Op], ...] = (
     *(Forward, Backward, SetMode, Step, ZeroGrad, SetRequiresGrad, SetPath, Abort),
-    *(Unshard, Reshard, ClipGradNorm, Cast, SetDivideFactor, SetFlag, TakeStateDict),
-    *(SaveState, CorruptState, LoadState),
+    *(Unshard, Reshard, ClipGradNorm, ClipGradValue, Cast, SetDivideFactor),
+    *(SetFlag, TakeStateDict, SaveState, CorruptState, LoadState),
 )
 """In the order in which a schedule that is drawn gets those of one place."""
+
+# Who writes a schedule says what it means, in these words. No other file needs to know which op
+# means it.
+
+
+def running(call: op.Call) -> Op:
+    """Return the op that runs ``call``."""
+    return Forward(**call._asdict())
+
+
+def taking(which: op.Which) -> Op:
+    """Return the backward of those of the pending losses."""
+    return Backward(which=which)
+
+
+def iteration(batch: int = 0) -> tuple[Op, Op]:
+    """Return a forward of ``batch`` and its backward."""
+    return Forward(batch=batch), Backward()
+
+
+def training(*batches: int, zeroed: Literal["before", "after"] | None = None) -> tuple[Op, ...]:
+    """Return an iteration and a step for each of ``batches``; gradients are ``zeroed`` each
+    time.
+    """
+    before, after = ((ZeroGrad(),) if zeroed == place else () for place in ("before", "after"))
+    return tuple(op for batch in batches for op in (*before, *iteration(batch), Step(), *after))
+
+
+def update() -> Op:
+    """Return the step of the optimizer."""
+    return Step()
+
+
+def mode(*, train: bool) -> Op:
+    """Return the switch to training or to evaluation."""
+    return SetMode(train=train)
+
+
+def setting(switch: op.Switch) -> Op:
+    """Return the op that sets a flag."""
+    target, recurse = switch.below
+    return SetFlag(flag=switch.flag, value=switch.value, target=target, recurse=recurse)
+
+
+def toggling(toggle: op.Toggle, ranks: op.Ranks = "all") -> Op:
+    """Return the op that freezes something, or makes it trainable again."""
+    return SetRequiresGrad(**toggle._asdict(), ranks=ranks)
+
+
+def choosing(path: int, block: str = "", ranks: op.Ranks = "all") -> Op:
+    """Return the op from which on ``block`` calls its alternative ``path``."""
+    return SetPath(path=path, target=block, ranks=ranks)
+
+
+def gathering(below: op.Below, *, waits: bool = True) -> Op:
+    """Return the op that unshards modules, or begins to."""
+    return Unshard(target=below.target, recurse=below.recurse, async_op=not waits)
+
+
+def casting_from(dtype: str) -> Op:
+    """Return the cast to the dtype that ``dtype`` is not."""
+    return Cast.to_other(dtype)
+
+
+def restoring(lost: op.Lost | None, *, assign: bool = False) -> tuple[Op, ...]:
+    """Return how what was saved is loaded, after it was ``lost`` so."""
+    corrupted = () if lost is None else (CorruptState(how=lost),)
+    return *corrupted, LoadState(assign=assign)

@@ -18,6 +18,7 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
     dtype: Literal["float32", "float64"]
 
     says = "model.to({op.dtype})"
+    casts = True
     meanings = {
         "op:cast": "a cast of the wrapped model",
         "op:cast_before_forward": "a cast between wrapping and the first forward",

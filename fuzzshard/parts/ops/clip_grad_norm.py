@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts import op
-from fuzzshard.parts.ops.step import Step
+from fuzzshard.parts import op, ops
 
 
 class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
@@ -17,7 +16,7 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
 
     says = "clip_grad_norm_({op.max_norm}, norm_type={op.norm_type})"
     lane = "optimizer"
-    clips = True
+    clips = takes_norm = True
     looks = ("gradients",)
     meanings = {"op:clip": "clip_grad_norm_"}
     choices = (
@@ -49,4 +48,4 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
     @classmethod
     @override
     def additions(cls, offered: op.Offered) -> op.Additions:
-        yield (cls(max_norm=1.0), Step())
+        yield (cls(max_norm=1.0), ops.update())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from typing_extensions import override
 
 from fuzzshard.parts import op
@@ -15,7 +13,7 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
     A model that is built anew has other initial values.
     """
 
-    how: Literal["zero", "rebuild"] = "zero"
+    how: op.Lost = "zero"
 
     says = "corrupt_state({op.how!r})"
     lane = "state"

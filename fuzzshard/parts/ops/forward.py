@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts import op
-from fuzzshard.parts.ops.backward import Backward
+from fuzzshard.parts import op, ops
 
 
 class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
@@ -84,9 +83,10 @@ class Forward(op.Op, tag="forward", frozen=True, kw_only=True):
     def additions(cls, offered: op.Offered) -> op.Additions:
         one = cls(batch=offered.batch)
         yield (replace(one, grad=False),)
-        yield (one, Backward())
-        yield (one, cls(batch=offered.batch + 1), Backward(which="newest"), Backward())
-        yield (replace(one, target=offered.some_called()), Backward())
+        last = ops.taking("all")
+        yield (one, last)
+        yield (one, cls(batch=offered.batch + 1), ops.taking("newest"), last)
+        yield (replace(one, target=offered.some_called()), last)
 
     @override
     def mended(self, names: op.Names) -> op.Op:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.parts import op
-from fuzzshard.parts.ops.corrupt_state import CorruptState
-from fuzzshard.parts.ops.load_state import LoadState
+from fuzzshard.parts import op, ops
 
 
 class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
@@ -59,12 +57,13 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         then = run.between[first + tape.below(last - first + 1)]
         run.between[first].append(cls(via=via))
         assign = tape.chance(25) and not run.case.ties
+        lost: op.Lost | None = None
         if tape.chance(75):
-            then.append(CorruptState(how="rebuild" if tape.chance(50) else "zero"))
-        then.append(LoadState(assign=assign))
+            lost = "rebuild" if tape.chance(50) else "zero"
+        then += ops.restoring(lost, assign=assign)
 
     @classmethod
     @override
     def additions(cls, offered: op.Offered) -> op.Additions:
         for saved in (cls(via="state_dict"), cls()):
-            yield (saved, CorruptState(how=offered.rng.choice(("zero", "rebuild"))), LoadState())
+            yield (saved, *ops.restoring(offered.rng.choice(("zero", "rebuild"))))

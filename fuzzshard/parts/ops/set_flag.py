@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from msgspec.structs import replace
@@ -70,24 +70,17 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
         return program.flags.lines(self.switch)
 
     @classmethod
-    def drawn(cls, run: op.Run) -> list[Self]:
-        """What the rounds before the last one switch off; each flag of each module once."""
-        chosen: dict[tuple[op.Flag, str], Self] = {}
+    @override
+    def draw_off(cls, run: op.Run) -> Iterator[op.Switch]:
+        """Each flag of each module once."""
+        chosen: dict[tuple[op.Flag, str], op.Switch] = {}
         for choice, flag in _CHOICES.items():
             rare = choice == "no_all_reduce" and run.case.mesh.replicate is None
             if choice in run.swarm and run.tape.chance(25 if rare else 60):
                 partial = choice == "partial_sync" or (choice != "no_sync" and run.tape.chance(20))
-                off = cls.off(run, flag, partial=partial)
-                chosen.setdefault((flag, off.target), off)
-        return list(chosen.values())
-
-    @classmethod
-    def off(cls, run: op.Run, flag: op.Flag, *, partial: bool) -> Self:
-        """``flag`` is switched off; ``partial`` spares some groups."""
-        if not partial or not run.wrapped:
-            return cls(flag=flag, value=False)
-        target = run.tape.pick([module for module in run.wrapped if module] or run.wrapped)
-        return cls(flag=flag, value=False, target=target, recurse=run.tape.chance(30))
+                off = run.off(flag, partial=partial)
+                chosen.setdefault((flag, off.below.target), off)
+        return iter(chosen.values())
 
     @classmethod
     @override

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.parts import op
-from fuzzshard.parts.ops.forward import Forward
+from fuzzshard.parts import op, ops
 
 
 class SetMode(op.Op, tag="set_mode", frozen=True, kw_only=True):
@@ -32,5 +31,5 @@ class SetMode(op.Op, tag="set_mode", frozen=True, kw_only=True):
     @classmethod
     @override
     def additions(cls, offered: op.Offered) -> op.Additions:
-        forward = Forward(batch=offered.batch, grad=offered.rng.random() < 0.3)
-        yield (cls(train=False), forward, cls(train=True))
+        call = op.Call(batch=offered.batch, grad=offered.rng.random() < 0.3)
+        yield (cls(train=False), ops.running(call), cls(train=True))

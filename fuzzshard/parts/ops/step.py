@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from fuzzshard.parts import op
-from fuzzshard.parts.ops.backward import Backward
-from fuzzshard.parts.ops.forward import Forward
-from fuzzshard.parts.ops.zero_grad import ZeroGrad
+from fuzzshard.parts import op, ops
 
 
 class Step(op.Op, tag="step", frozen=True, kw_only=True):
@@ -48,5 +45,11 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
 
     @classmethod
     @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        if moment == "update":
+            run.ops.append(cls())
+
+    @classmethod
+    @override
     def additions(cls, offered: op.Offered) -> op.Additions:
-        yield (Forward(batch=offered.batch), Backward(), cls(), ZeroGrad())
+        yield ops.training(offered.batch, zeroed="after")

@@ -10,18 +10,13 @@ from typing_extensions import override
 
 from fuzzshard.parts import oracle
 
-_STATES = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq", "step")}
 
-
-class Resume(oracle.TensorOracle):
+class Resume(oracle.StateOracle):
     """States after saving and loading, parameters after they were corrupted."""
 
     name = "resume"
     place = 100
     looks = ("optimizer", "corrupted")
-    is_state = True
-    gathered = False
-    in_flat = True
     what = "saved and loaded state"
     value = "p"
     thing = "{name} after saving, corrupting or loading"
@@ -33,23 +28,15 @@ class Resume(oracle.TensorOracle):
     @override
     def record(self, seen: oracle.Observer, index: int, look: str) -> None:
         if look == "corrupted":
+            oracle.TensorOracle.record(self, seen, index, look)
+        else:
             super().record(seen, index, look)
-            return
-        for name, state in seen.optimizer_states():
-            seen.keep(self, index, name, state)
-
-    @override
-    def one(self, watch: oracle.Watch, index: int) -> str:
-        state, _, fqn = watch.aim.name.partition(" of ")
-        return f'optimizer.state.get({watch.scope.at(fqn)}, {{}}).get("{state}")'
 
     @override
     def entries(self, watch: oracle.Watch, index: int) -> str:
         if watch.ops[index].corrupts:
-            return super().entries(watch, index)
-        names = _STATES[watch.case.optimizer.kind.removesuffix("w")]
-        value, over = "optimizer.state.get(p, {}).get(k)", f"{self.over} for k in {names}"
-        return watch.entries(index, value, over, name="{k} of {n}", oracle=self.name)
+            return oracle.TensorOracle.entries(self, watch, index)
+        return super().entries(watch, index)
 
     @override
     def gathered_by(self, watch: oracle.Watch, index: int) -> str:

@@ -1,0 +1,1 @@
+"""DDP with ``ZeroRedundancyOptimizer``. This file imports no torch."""

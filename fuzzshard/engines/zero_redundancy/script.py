@@ -1,0 +1,31 @@
+"""What scripts of ``ZeroRedundancyOptimizer`` say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from typing_extensions import override
+
+from fuzzshard.engines.ddp.script import DDPScript
+
+if TYPE_CHECKING:
+    from fuzzshard.reproducer.mesh import MeshNames
+
+
+class ZeroRedundancyScript(DDPScript):
+    """Puts it around the optimizer, too."""
+
+    imports: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "torch.distributed.optim": ("ZeroRedundancyOptimizer",)
+    }
+
+    @override
+    def optimizer_line(self, kind: str, arguments: list[str], names: MeshNames) -> str:
+        parameters, *options = arguments
+        group = [] if names.flat else [names.process_group]
+        own = ", ".join([parameters, f"optimizer_class={kind}", *group, *options])
+        return f"optimizer = ZeroRedundancyOptimizer({own})"
+
+
+SCRIPT = ZeroRedundancyScript()

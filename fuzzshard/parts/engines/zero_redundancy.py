@@ -1,0 +1,25 @@
+"""DDP with ``ZeroRedundancyOptimizer``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts.engines.ddp import DistributedDataParallel
+from fuzzshard.parts.op import Choice
+
+
+class ZeroRedundancy(DistributedDataParallel):
+    """DDP with its options, and an optimizer of which every rank has a part."""
+
+    name = "zero_redundancy"
+    title = "`ZeroRedundancyOptimizer`"
+    tag = "ZeRO"
+    meaning = "DDP runs with ZeroRedundancyOptimizer"
+    choice = Choice("zero_redundancy", 12, place=3)
+    has_all_states = False
+
+    @property
+    @override
+    def implementation(self) -> str:
+        """It trains with DDP, and shards the optimizer alone."""
+        return DistributedDataParallel.name

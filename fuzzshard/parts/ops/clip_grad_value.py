@@ -1,0 +1,59 @@
+"""``clip_grad_value_()``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.errors import InvalidCase
+from fuzzshard.parts import op, ops
+
+
+class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
+    """``clip_grad_value_`` over all parameters. It is elementwise, so a shard needs no other."""
+
+    clip_value: float
+
+    says = "clip_grad_value_({op.clip_value})"
+    lane = "optimizer"
+    clips = True
+    looks = ("gradients",)
+    meanings = {"op:clip_value": "clip_grad_value_"}
+    choices = (op.Choice("clip_value", 12, 101),)
+
+    @override
+    def check(self, at: op.Checked) -> None:
+        if self.clip_value <= 0:
+            raise InvalidCase("a gradient is clipped to no range", "use a positive number")
+
+    @override
+    def run(self, trainer: op.Trainer, index: int) -> None:
+        """Clip one by one where foreach refuses the list: DTensors beside others. Where there is
+        no gradient, torch raises: ``_group_tensors_by_device_and_dtype`` takes no empty list.
+        """
+        parameters = [p for p in trainer.engine.trained.values() if p.grad is not None]
+        meshes = {getattr(p.grad, "device_mesh", None) for p in parameters}
+        if parameters:
+            clip = trainer.torch.nn.utils.clip_grad_value_
+            clip(parameters, self.clip_value, foreach=False if len(meshes) > 1 else None)
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        one_by_one = ", foreach=False" if program.mixes_kinds else ""
+        parameters = f"{program.scope.model}.parameters()"
+        arguments = f"{parameters}, {self.clip_value}{one_by_one}"
+        return [
+            f"if any(p.grad is not None for p in {parameters}):  # torch raises elsewhere",
+            f"    torch.nn.utils.clip_grad_value_({arguments})",
+            *program.look(index),
+        ]
+
+    @classmethod
+    @override
+    def draw(cls, run: op.Run, moment: str) -> None:
+        if moment == "before_step" and not run.restore and run.allows("clip_value", 75):
+            run.ops.append(cls(clip_value=run.tape.pick((0.5, 0.125, 2.0))))
+
+    @classmethod
+    @override
+    def additions(cls, offered: op.Offered) -> op.Additions:
+        yield (cls(clip_value=0.5), ops.update())
