@@ -11,6 +11,7 @@ from fuzzshard.case.sync_flags import multiplies
 from fuzzshard.model.names import seed_of
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.op import Below
+from fuzzshard.program.setup import flat_requires_grad_lines, freeze_lines, requires_grad_lines
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.backward_lines import BackwardLines
@@ -20,7 +21,6 @@ from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.losses import losses
 from fuzzshard.reproducer.optimizer import mixes_kinds, optimizer_lines, uses_parameters
 from fuzzshard.reproducer.scope import Scope, merged, on_ranks
-from fuzzshard.reproducer.setup import flat_requires_grad_lines, freeze_lines, requires_grad_lines
 from fuzzshard.reproducer.state_ops import States
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
 from fuzzshard.reproducer.watch import Watch

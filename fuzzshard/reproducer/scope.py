@@ -11,12 +11,12 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
 from fuzzshard.case.groups import modules_named, wrapped_modules
 from fuzzshard.case.options import DelaySite, Expect
-from fuzzshard.engines.script import Script, script_of
 from fuzzshard.model.expressions import class_name
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Below, Ranks
+from fuzzshard.program.script import Script, script_of
 from fuzzshard.reproducer.aim import Aim
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
@@ -24,7 +24,6 @@ from fuzzshard.engines.fully_shard.state import (
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.sync import ExplicitSync
-from fuzzshard.engines.tensor_parallel import parallelize_tensors
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.op import Below, Switch
@@ -54,35 +53,24 @@ class FullyShard(Engine):
     @override
     def build(self) -> nn.Module:
         device = torch.device("meta") if self.case.init == "meta" else self.mesh.device
-        model = build_model(self.case, device, self.dtype)
-        if self.mesh.tensor_mesh is not None:
-            parallelize_tensors(self.case, model, self.mesh.tensor_mesh)
-        return model
+        return build_model(self.case, device, self.dtype)
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
-        ignored = {
-            self.parameter(fqn) for fqn, owner in self.facts.owners.items() if owner is UNMANAGED
-        }
-        for group in self.case.wrap:
-            modules = [model.get_submodule(path) for path in group.modules]
-            fully_shard(
-                modules[0] if len(modules) == 1 else modules,
-                mesh=self.mesh.data_mesh,
-                **options.arguments(group, ignored if self.case.ignored else set()),
-            )
-        self._parts = self._find_parts(model)
-        options.set_prefetches(self.case, model)
-        options.set_communication(self.case, model, self.mesh)
-        if self.case.finalize is not None:
-            root: Any = options.wrapped(model, "")
-            root.set_manual_backward_finalization(True)
-        options.register_methods(self.facts, model)
-        if self.case.init == "meta":
-            options.materialize(self.case, self.facts, model, super().build(), self.mesh.device)
         if self.case.compile is not None:
-            options.compile_root(self.case, model)
-        return model
+            options.forget_compiled()
+        wrapped = super().parallelize(model)
+        if self.case.init != "meta":
+            self._parts = self._find_parts(model)
+        return wrapped
+
+    @override
+    def helpers(self) -> dict[str, Any]:
+        return {"materialize": self._materialize}
+
+    def _materialize(self, model: nn.Module) -> None:
+        self._parts = self._find_parts(model)
+        options.materialize(self.case, self.facts, model, super().build(), self.mesh.device)
 
     def _wrapped(self, below: Below) -> Iterator[FSDPModule]:
         target = self.model.get_submodule(below.target)
