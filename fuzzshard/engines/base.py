@@ -22,7 +22,7 @@ from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.parts.op import Below, Switch
+from fuzzshard.parts.op import Op
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.run import execute
 from fuzzshard.program.script import script_of
@@ -135,9 +135,8 @@ class Engine(abc.ABC):
         """Return what the statements that wrap the model call, and a script defines."""
         return {}
 
-    @abc.abstractmethod
-    def set_flag(self, switch: Switch) -> None:
-        """Applies a synchronisation flag of the schedule."""
+    def tell_groups(self, op: Op) -> None:  # noqa: B027
+        """Calls what an op calls on the modules of wrap groups, or what the engine has for it."""
 
     def before_backward(self) -> None:  # noqa: B027
         """Called before every ``backward``."""
@@ -157,9 +156,6 @@ class Engine(abc.ABC):
     def before_change(self) -> None:  # noqa: B027
         """Called before parameters change although a forward ran after the last backward."""
 
-    def set_divide_factor(self, factor: float, below: Below) -> None:  # noqa: B027
-        """Divides sums of gradients by another number than that of the data-parallel ranks."""
-
     def finalize_backward(self) -> None:  # noqa: B027
         """Called after every ``backward``, before :meth:`after_backward`: what the user has to do
         then.
@@ -168,17 +164,6 @@ class Engine(abc.ABC):
     def recover(self) -> None:  # noqa: B027
         """Called after an exception in a forward or a backward; gradients of this iteration are
         lost.
-        """
-
-    def unshard(self, below: Below, *, async_op: bool, wait: bool) -> None:  # noqa: B027
-        """Unshards wrapped modules, where the engine shards."""
-
-    def reshard(self, below: Below) -> None:  # noqa: B027
-        """Reshards wrapped modules, where the engine shards."""
-
-    def record_post_optim_event(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
-        """Tells the engine after every step of ``optimizer`` what its all-gathers have to wait
-        for.
         """
 
     def clip_grad_norm(self, max_norm: float, norm_type: float) -> None:

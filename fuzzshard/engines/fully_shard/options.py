@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
@@ -11,14 +9,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.groups import root_groups
-from fuzzshard.case.sync_flags import multiplies
 from fuzzshard.engines.fully_shard.script import COMMUNICATION
-
-
-def wrapped(model: nn.Module, path: str) -> FSDPModule:
-    """The wrapped module at ``path``."""
-    return cast(FSDPModule, model.get_submodule(path))
 
 
 def lacking(case: Case) -> str | None:
@@ -78,31 +69,6 @@ def materialize(
 def _register(model: nn.Module, fqn: str, parameter: nn.Parameter) -> None:
     path, _, name = fqn.rpartition(".")
     model.get_submodule(path).register_parameter(name, parameter)
-
-
-def set_divide_factor(
-    module: FSDPModule, factor: float, shard_size: int, device: torch.device
-) -> None:
-    """Where gloo cannot multiply, ``set_force_sum_reduction_for_comms`` makes it a sum and a
-    division.
-    """
-    module.set_gradient_divide_factor(factor)
-    if device.type == "cpu" and multiplies(factor, shard_size):
-        module.set_force_sum_reduction_for_comms(True)
-
-
-def hand_over_event(case: Case, model: nn.Module, device: torch.device) -> None:
-    """Records an event of what ran on the current stream until now and gives it to every FSDP
-    root.
-
-    "This API should be called with a new event each iteration" (``set_post_optim_event``). Work on
-    the CPU is done when the step returns, so an event there need not be recorded, and cannot be.
-    """
-    event = torch.Event(device.type)
-    if device.type == "cuda":
-        event.record()
-    for root in set(root_groups(case)):
-        wrapped(model, case.wrap[root].modules[0]).set_post_optim_event(event)
 
 
 def forget_compiled() -> None:
