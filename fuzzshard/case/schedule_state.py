@@ -128,8 +128,7 @@ class ScheduleState:
         self.zeroed |= op.zeroes_gradients
         if op.switch:
             self._set_flag(op.switch)
-        if op.factor is not None and op.below:
-            self.flags.set_divisor(op.factor, op.below)
+        self.flags.follow(op)
         if op.toggle and op.runs_on(self.rank):
             self._set_requires_grad(op.target, op.toggle.value)
         if op.path is not None and op.runs_on(self.rank):
@@ -147,7 +146,6 @@ class ScheduleState:
         before = self.off[switch.flag]
         self.off[switch.flag] = before - chosen if switch.value else before | chosen
         self._keeps_unsharded |= switch.flag == "reshard_after_backward" and not switch.value
-        self.flags.set(switch)
 
     def _set_requires_grad(self, target: str, value: bool) -> None:
         names = self.parameters_at(target)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.groups import modules_named
-from fuzzshard.parts.op import Below, Flag, Switch
+from fuzzshard.parts.op import Below, Flag, Op, Switch
 
 UNMANAGED = None
 """The owner of a parameter that no wrap group manages."""
@@ -28,6 +28,13 @@ class SyncFlags:
         self.all_reduce = dict.fromkeys(owners, True)
         self.divisors: dict[int | None, float] = dict.fromkeys(owners, case.mesh.data_size)
         """What a group divides the sum of its gradients by."""
+
+    def follow(self, op: Op) -> None:
+        """Sets what an op sets."""
+        if op.switch is not None:
+            self.set(op.switch)
+        elif op.factor is not None and op.below is not None:
+            self.set_divisor(op.factor, op.below)
 
     def set_divisor(self, factor: float, below: Below) -> None:
         """Follows ``set_gradient_divide_factor``, which knows wrapped modules only."""
@@ -58,13 +65,3 @@ class SyncFlags:
 def flags_set(case: Case) -> frozenset[Flag]:
     """The flags that some op sets."""
     return frozenset(op.switch.flag for op in case.schedule if op.switch)
-
-
-def multiplies(factor: float, shard_size: int) -> bool:
-    """Whether torch reduce-scatters with ``PREMUL_SUM``, which gloo does not have.
-
-    It does for factors other than the size of the shard axis; one of one rank has no
-    reduce-scatter (``_get_gradient_divide_factors`` in
-    torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
-    """
-    return shard_size > 1 and factor != shard_size

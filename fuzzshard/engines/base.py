@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import nn
-from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
@@ -23,7 +21,13 @@ from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.parts.op import Below, Switch
+from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.op import Op
+from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.run import execute
+from fuzzshard.program.script import script_of
+from fuzzshard.program.setup import freeze_lines
+from fuzzshard.program.wrapping import prepared_lines
 
 if TYPE_CHECKING:
     from fuzzshard.engines.exclusion import Exclusion
@@ -87,11 +91,23 @@ class Engine(abc.ABC):
         self.model = self.build()
         self._modules = {path: self.model.get_submodule(path) for path in self.facts.modules}
         self._places = {fqn: self._place(fqn) for fqn in self.facts.parameters}
-        self._freeze(after_wrap=False)
-        self._checkpoint()
+        self.execute(
+            [
+                *freeze_lines(case, "model", after_wrap=False),
+                *prepared_lines(case, self.name, "model"),
+            ]
+        )
         self.module = self.parallelize(self.model)
-        self._freeze(after_wrap=True)
+        flat = spec_of(self.name).has_flat_parameters(case)
+        self.execute(freeze_lines(case, "model", after_wrap=True, flat=flat))
         self.take_parameters()
+
+    def execute(self, lines: Sequence[str], **variables: Any) -> dict[str, Any]:
+        """Run statements as a script has them, and return all variables that there are then."""
+        mesh = self.mesh
+        scope = {"model": self.model, "mesh": mesh.data_mesh, "world_mesh": mesh.whole}
+        scope |= {"device": mesh.device.type, "rank": mesh.rank, "group": mesh.group}
+        return execute(lines, scope | variables)
 
     def take_parameters(self) -> None:
         """Looks up the parameters that are trained, at the beginning and when they were
@@ -110,13 +126,20 @@ class Engine(abc.ABC):
         """The plain model, before anything is done to it."""
         return build_model(self.case, self.mesh.device, self.dtype)
 
-    @abc.abstractmethod
     def parallelize(self, model: nn.Module) -> nn.Module:
         """Wraps the model and returns what a forward of the root calls."""
+        script, names = script_of(self.name), MeshNames(self.case, within=True)
+        lines = script.wrap_lines(self.case, "model", names, seeds=False)
+        lines += script.around_lines(self.case, "model", script.variable, names)
+        wrapped: nn.Module = self.execute(lines, **self.helpers())[script.variable]
+        return wrapped
 
-    @abc.abstractmethod
-    def set_flag(self, switch: Switch) -> None:
-        """Applies a synchronisation flag of the schedule."""
+    def helpers(self) -> dict[str, Any]:
+        """Return what the statements that wrap the model call, and a script defines."""
+        return {}
+
+    def tell_groups(self, op: Op) -> None:  # noqa: B027
+        """Calls what an op calls on the modules of wrap groups, or what the engine has for it."""
 
     def before_backward(self) -> None:  # noqa: B027
         """Called before every ``backward``."""
@@ -124,17 +147,17 @@ class Engine(abc.ABC):
     def after_backward(self) -> None:  # noqa: B027
         """Called after every ``backward``: explicit synchronisation, where the engine has none."""
 
-    def after_step(self) -> None:  # noqa: B027
+    def after_step(self) -> None:
         """Called after every optimizer step."""
+        script = script_of(self.name)
+        lines = script.after_step_lines(self.case, script.variable)
+        self.execute(lines, **{script.variable: self.module})
 
     def finish(self) -> None:  # noqa: B027
         """Called after the last op."""
 
     def before_change(self) -> None:  # noqa: B027
         """Called before parameters change although a forward ran after the last backward."""
-
-    def set_divide_factor(self, factor: float, below: Below) -> None:  # noqa: B027
-        """Divides sums of gradients by another number than that of the data-parallel ranks."""
 
     def finalize_backward(self) -> None:  # noqa: B027
         """Called after every ``backward``, before :meth:`after_backward`: what the user has to do
@@ -144,17 +167,6 @@ class Engine(abc.ABC):
     def recover(self) -> None:  # noqa: B027
         """Called after an exception in a forward or a backward; gradients of this iteration are
         lost.
-        """
-
-    def unshard(self, below: Below, *, async_op: bool, wait: bool) -> None:  # noqa: B027
-        """Unshards wrapped modules, where the engine shards."""
-
-    def reshard(self, below: Below) -> None:  # noqa: B027
-        """Reshards wrapped modules, where the engine shards."""
-
-    def record_post_optim_event(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
-        """Tells the engine after every step of ``optimizer`` what its all-gathers have to wait
-        for.
         """
 
     def clip_grad_norm(self, max_norm: float, norm_type: float) -> None:
@@ -258,29 +270,9 @@ class Engine(abc.ABC):
         """The registered parameters at or below ``target`` (a module or parameter)."""
         return [self.parameter(fqn) for fqn in self.facts.parameters if is_within(fqn, target)]
 
-    def _freeze(self, *, after_wrap: bool) -> None:
-        for freeze in self.case.freezes:
-            if freeze.after_wrap == after_wrap:
-                for parameter in self.parameters_at(freeze.target):
-                    parameter.requires_grad_(False)
-
     def checkpoints_module(self, path: str) -> bool:
         """Whether this engine checkpoints the module at ``path``."""
         return True
-
-    def _checkpoint(self) -> None:
-        for checkpoint in self.case.checkpoints:
-            path = checkpoint.module
-            if not self.checkpoints_module(path):
-                continue
-            if checkpoint.implementation == "utils":
-                continue  # where the source calls the module
-            module = self.model.get_submodule(path)
-            if checkpoint.implementation == "composable":
-                composable_checkpoint(module)
-            else:
-                parent, _, name = path.rpartition(".")
-                setattr(self.submodule(parent), name, checkpoint_wrapper(module))
 
 
 def plain_name(key: str) -> str:

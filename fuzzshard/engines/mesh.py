@@ -30,8 +30,8 @@ class RankMesh:
     """The mesh of one case as seen from one rank.
 
     ``rank``, ``size`` and ``group`` are those of the data-parallel ranks of this slice,
-    ``data_mesh`` is what ``fully_shard`` gets. ``everyone`` is the group of all ranks of the case,
-    ``global_rank`` this rank's place in it.
+    ``data_mesh`` is what ``fully_shard`` gets, ``whole`` the mesh of all axes. ``everyone`` is the
+    group of all ranks of the case, ``global_rank`` this rank's place in it.
     """
 
     rank: int
@@ -39,7 +39,7 @@ class RankMesh:
     device: torch.device
     group: dist.ProcessGroup
     data_mesh: DeviceMesh
-    tensor_mesh: DeviceMesh | None
+    whole: DeviceMesh
     everyone: dist.ProcessGroup
     global_rank: int
 
@@ -148,7 +148,6 @@ def rank_mesh(case: Case, device: torch.device) -> RankMesh:
     whole = _meshes[mesh]
     data_axes = tuple(name for name in axes if name not in ("pp", "tp"))
     data_mesh = whole if len(data_axes) == len(axes) else whole[data_axes]
-    tensor_mesh = whole["tp"] if "tp" in axes else None
     members = tuple(data_mesh.mesh.flatten().tolist())
     global_rank = dist.get_rank()
     return RankMesh(
@@ -157,7 +156,7 @@ def rank_mesh(case: Case, device: torch.device) -> RankMesh:
         device=device,
         group=_groups[members],
         data_mesh=data_mesh,
-        tensor_mesh=tensor_mesh,
+        whole=whole,
         everyone=_groups[tuple(range(mesh.size))],
         global_rank=global_rank,
     )

@@ -12,7 +12,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
 from fuzzshard.engines.base import Engine
 from fuzzshard.engines.mesh import RankMesh
-from fuzzshard.parts.op import Switch
+from fuzzshard.parts.op import Op
 
 
 class NoSyncEngine(Engine):
@@ -33,8 +33,8 @@ class NoSyncEngine(Engine):
         """The engine's own context, within which backwards reduce nothing."""
 
     @override
-    def set_flag(self, switch: Switch) -> None:
-        self._flags.set(switch)
+    def tell_groups(self, op: Op) -> None:
+        self._flags.follow(op)
         wanted = not self._flags.synced(UNMANAGED)
         if wanted and not self._is_within:
             self._within.enter_context(self.no_sync())

@@ -14,6 +14,7 @@ from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.part import Part
 
 if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
+    from fuzzshard.case.case import Case as Case
     from fuzzshard.case.schedule_state import ScheduleState as ScheduleState
     from fuzzshard.case.validate import Checked as Checked
     from fuzzshard.engines.base import Engine as Engine
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.strategies.schedules import Run as Run
     from fuzzshard.training.trainer import Trainer as Trainer
 else:  # nobody looks at annotations when it runs
-    Checked = Engine = Names = Offered = Program = Run = ScheduleState = Trainer = None
+    Case = Checked = Engine = Names = Offered = Program = Run = ScheduleState = Trainer = None
 
 Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""
@@ -302,6 +303,10 @@ class Op(Part, frozen=True, kw_only=True):
 
     def run_again(self, engine: Engine) -> None:
         """Sets on a model that is built anew what it has set on the one before."""
+
+    def calls(self, module: str, case: Case) -> list[str]:
+        """Its statements for each of the wrapped modules that it is for."""
+        return []
 
     def lines(self, program: Program, index: int) -> list[str]:
         """Its statements in a script."""

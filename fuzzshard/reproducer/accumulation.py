@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
 from fuzzshard.model.statements import indented
+from fuzzshard.program.wrapping import engine_lines
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.losses import microbatches
 from fuzzshard.reproducer.program import Program
 from fuzzshard.reproducer.seeded import model_lines, seed_line
-from fuzzshard.reproducer.wrapping import engine_lines
 from fuzzshard.reproducer.writer import Writer
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.engines.script import script_of
 from fuzzshard.model.statements import indented
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.oracle import MISSING, SAME_TYPE, TensorType
+from fuzzshard.program.script import script_of
+from fuzzshard.program.wrapping import around_lines, engine_lines
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.expected import RECORD_WARNINGS, warning_lines
 from fuzzshard.reproducer.program import Program
 from fuzzshard.reproducer.seeded import model_lines
-from fuzzshard.reproducer.wrapping import around_lines, engine_lines
 from fuzzshard.reproducer.writer import Writer
 
 

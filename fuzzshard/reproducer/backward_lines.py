@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from fuzzshard.model.statements import assignment, indented
 from fuzzshard.parts.op import Op
+from fuzzshard.program.groups import finalize_lines
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.helpers import averaging_lines
 from fuzzshard.reproducer.module_ops import Flags
@@ -76,13 +77,9 @@ class BackwardLines:
 
     def _finalize(self) -> list[str]:
         """What the user has to call after a backward."""
-        if self.case.finalize is None or not self.scope.shards:
-            return []
-        if self.scope.aim.trains_reference:
-            self.scope.uses.add("FSDPModule")
-        model = self.scope.model
-        call = "finalize_backward(async_op=True).wait()" if self.case.finalize == "async" else ""
-        return self.scope.if_wrapped(model, [f"{model}.{call or 'finalize_backward()'}"])
+        scope = self.scope
+        guarded = scope.aim.trains_reference
+        return finalize_lines(self.case, scope.model, guarded=guarded) if scope.shards else []
 
     def _differentiate(self, index: int, loss: str) -> list[str]:
         unsynced = self.sync.unsynced[index]

@@ -11,13 +11,13 @@ from fuzzshard.case.facts import has_batch_norm
 from fuzzshard.case.relations import variant
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.setup import checkpoint_lines
+from fuzzshard.program.wrapping import around_lines, build_call, engine_lines
 from fuzzshard.reproducer import helpers
 from fuzzshard.reproducer.aim import Aim
-from fuzzshard.reproducer.mesh import MeshNames
 from fuzzshard.reproducer.program import Program
 from fuzzshard.reproducer.seeded import model_lines, tolerance
-from fuzzshard.reproducer.setup import checkpoint_lines
-from fuzzshard.reproducer.wrapping import around_lines, build_call, engine_lines
 from fuzzshard.reproducer.writer import Writer
 
 

@@ -14,6 +14,7 @@ from fuzzshard.case.groups import moves_inputs
 from fuzzshard.model.expressions import call_expression, is_checkpointed_at_call
 from fuzzshard.model.statements import at
 from fuzzshard.parts.op import Call, Op
+from fuzzshard.program.groups import if_wrapped
 from fuzzshard.reproducer.inputs import InputNames, tuple_text
 from fuzzshard.reproducer.losses import Losses
 from fuzzshard.reproducer.scope import Scope
@@ -79,9 +80,7 @@ class ForwardLines:
             body = [f"    out = {call}", f"    ({' + '.join(terms)}).backward()"]
         scope.uses |= {"interrupt", "interrupt_backward"} if in_backward else {"interrupt"}
         recovery = [f"{scope.model}.reset_iter_state()"] if scope.shards else []
-        recovery = scope.if_wrapped(scope.model, recovery) if recovery else []
-        if recovery and scope.aim.trains_reference:
-            scope.uses.add("FSDPModule")
+        guarded = bool(recovery) and scope.aim.trains_reference
         return [
             *self._before(index, forward),
             f"handle = {hook}",
@@ -90,7 +89,7 @@ class ForwardLines:
             "except InterruptedError:",
             "    pass",
             "handle.remove()",
-            *recovery,
+            *if_wrapped(scope.model, recovery, guarded=guarded),
             f"{scope.called}.zero_grad()",
             *self.watch.lines(index, ("buffers",)),
         ]

@@ -6,7 +6,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.model.statements import assignment
-from fuzzshard.reproducer.mesh import MeshNames
+from fuzzshard.program.mesh import MeshNames
 
 _SEED = 'int.from_bytes("/".join(map(str, name)).encode(), "big") % (2**31 - 1)'
 

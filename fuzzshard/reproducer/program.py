@@ -7,10 +7,11 @@ import dataclasses
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
-from fuzzshard.case.sync_flags import multiplies
 from fuzzshard.model.names import seed_of
 from fuzzshard.model.statements import at, indented
-from fuzzshard.parts.op import Below
+from fuzzshard.parts.op import Op
+from fuzzshard.program.groups import event_lines, reshard_lines
+from fuzzshard.program.setup import flat_requires_grad_lines, freeze_lines, requires_grad_lines
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.backward_lines import BackwardLines
@@ -20,7 +21,6 @@ from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.losses import losses
 from fuzzshard.reproducer.optimizer import mixes_kinds, optimizer_lines, uses_parameters
 from fuzzshard.reproducer.scope import Scope, merged, on_ranks
-from fuzzshard.reproducer.setup import flat_requires_grad_lines, freeze_lines, requires_grad_lines
 from fuzzshard.reproducer.state_ops import States
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
 from fuzzshard.reproducer.watch import Watch
@@ -160,22 +160,16 @@ class Program:
         return self.aim.op == index and self.aim.stops_at_op
 
     def reshard(self) -> list[str]:
-        """Parameters may only change while they are sharded, says the docstring of
-        ``fully_shard``.
-        """
-        if not self.scope.shards or not self._at.may_be_unsharded:
-            return []
-        self.scope.uses.add("FSDPModule")
-        return [
-            f"for module in {self.scope.model}.modules():  # only sharded parameters may be "
-            "changed",
-            "    if isinstance(module, FSDPModule):",
-            "        module.reshard()",
-        ]
+        """What shards parameters before they are changed."""
+        return (
+            reshard_lines(self.scope.model)
+            if self.scope.shards and self._at.may_be_unsharded
+            else []
+        )
 
-    def unshard_lines(self, below: Below, call: str) -> list[str]:
+    def unshard_lines(self, op: Op) -> list[str]:
         """Unshards or reshards, which a relation may want one of two runs to leave out."""
-        lines = self.scope.each_wrapped(below, lambda module: [f"{module}.{call}"])
+        lines = self.scope.on_groups(op)
         left_out = self.aim.kind == "relation" and self.case.relation == "unshard"
         return self.scope.unless_reference(lines) if left_out else lines
 
@@ -185,10 +179,6 @@ class Program:
             flat_requires_grad_lines if self.scope.has_flat_parameters else requires_grad_lines
         )
         return set_lines(self.case, self.scope.model, target, value)
-
-    def multiplies(self, factor: float) -> bool:
-        """Whether reductions multiply, for which gloo has nothing."""
-        return multiplies(factor, self.case.mesh.shard)
 
     def clip_lines(self, arguments: str) -> list[str]:
         """By the engine's own method, if it has one; what ``clip_grad_norm_`` cannot take together
@@ -213,7 +203,9 @@ class Program:
 
     def after_step(self) -> list[str]:
         """Records an event, and what a case does with the parameters of units."""
-        events, engine = module_ops.event_lines(self.scope), self.scope.engine
+        scope, engine = self.scope, self.scope.engine
+        guarded = self.aim.trains_reference
+        events = event_lines(self.case, scope.model, guarded=guarded) if scope.shards else []
         lines = self.scope.script.after_step_lines(self.case, self.scope.called)
         if lines and self.aim.trains_reference:
             lines = [

@@ -5,18 +5,17 @@ there are.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
-from fuzzshard.case.groups import modules_named, wrapped_modules
 from fuzzshard.case.options import DelaySite, Expect
-from fuzzshard.engines.script import Script, script_of
 from fuzzshard.model.expressions import class_name
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.parts.op import Below, Ranks
+from fuzzshard.parts.op import Op, Ranks
+from fuzzshard.program.groups import op_lines
+from fuzzshard.program.script import Script, script_of
 from fuzzshard.reproducer.aim import Aim
 
 
@@ -116,25 +115,11 @@ class Scope:
         self.uses.add("names")
         return f"dict(zip(names, {model}.parameters()))"
 
-    def each_wrapped(self, below: Below, statements: Callable[[str], list[str]]) -> list[str]:
-        """``statements`` for every wrapped module that an op is for."""
-        target, named = below.target, modules_named(self.case, wrapped_modules(self.case), below)
-        if not self.shards or not named:
+    def on_groups(self, op: Op) -> list[str]:
+        """What an op calls on wrapped modules."""
+        if not self.shards:
             return []
-        if named == [target]:
-            return self.if_wrapped(at(self.model, target), statements(at(self.model, target)))
-        self.uses.add("FSDPModule")
-        return [
-            f"for module in {at(self.model, target)}.modules():",
-            "    if isinstance(module, FSDPModule):",
-            *indented(indented(statements("module"))),
-        ]
-
-    def if_wrapped(self, module: str, lines: list[str]) -> list[str]:
-        """``lines``, which the plain model must not run."""
-        if not self.aim.trains_reference:
-            return lines
-        return [f"if isinstance({module}, FSDPModule):", *indented(lines)]
+        return op_lines(self.case, self.model, op, guarded=self.aim.trains_reference)
 
     def unless_reference(self, lines: list[str]) -> list[str]:
         """``lines``, for the engine's model alone."""

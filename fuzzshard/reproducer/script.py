@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
+from fuzzshard.program.imports import import_block
 from fuzzshard.reproducer.accumulation import Accumulate
 from fuzzshard.reproducer.aim import VALUES, Aim, Values
 from fuzzshard.reproducer.alone import Alone
 from fuzzshard.reproducer.compare import Compare, Relate
 from fuzzshard.reproducer.from_finding import aim_of
-from fuzzshard.reproducer.imports import import_block
 from fuzzshard.reproducer.story import story
 from fuzzshard.reproducer.writer import Writer
 from fuzzshard.verdict import Finding

@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 
 from fuzzshard.case.case import Case, TensorSpec
+from fuzzshard.program.setup import freeze_lines
 from fuzzshard.reproducer.aim import ROUNDING, Aim
-from fuzzshard.reproducer.setup import freeze_lines
 
 
 def model_lines(case: Case, variable: str) -> list[str]:

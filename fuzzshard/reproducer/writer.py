@@ -6,16 +6,16 @@ import textwrap
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.engines.script import script_of
 from fuzzshard.model.source import model_source
 from fuzzshard.model.statements import assignment
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.script import script_of
+from fuzzshard.program.setup import freeze_lines
 from fuzzshard.reproducer import held, helpers, state_ops
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.delays import delay_lines
-from fuzzshard.reproducer.mesh import MeshNames
 from fuzzshard.reproducer.program import Program
-from fuzzshard.reproducer.setup import freeze_lines
 
 DESYNC_SECONDS = 30
 """After how long a lost collective ends the script by itself."""

@@ -73,7 +73,7 @@ class OnDisk:
 
     def __init__(self, trainer: Trainer) -> None:
         mesh = trainer.engine.mesh
-        self.group = mesh.group if mesh.tensor_mesh is None else mesh.everyone
+        self.group = mesh.group if trainer.case.mesh.tensor is None else mesh.everyone
         self.leads = dist.get_rank(self.group) == 0
         name = [tempfile.mkdtemp(prefix="fuzzshard-checkpoint-") if self.leads else ""]
         dist.broadcast_object_list(name, dist.get_global_rank(self.group, 0), self.group)

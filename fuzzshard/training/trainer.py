@@ -57,8 +57,6 @@ class Trainer:
     def make_optimizer(self) -> None:
         """Makes the optimizer, at the beginning and when parameters were replaced."""
         self.optimizer = make_optimizer(self.case, self.engine)
-        if self.case.optimizer.post_optim_event:
-            self.engine.record_post_optim_event(self.optimizer)
 
     def run(self, on_op: OnOp | None = None) -> None:
         """Runs the whole schedule; ``on_op`` is called with the index of each op before it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from fuzzshard.case.case import Case, Mesh, Optimizer
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import DDP
 from fuzzshard.case.validate import validate
-from fuzzshard.engines.ddp.options import arguments
+from fuzzshard.engines.ddp.script import arguments
 from fuzzshard.engines.registry import not_applicable
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
@@ -20,6 +19,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import Forward, SetFlag, SetMode, SetRequiresGrad, ZeroGrad
+from fuzzshard.program.mesh import MeshNames
 from fuzzshard.verdict import Status
 from fuzzshard.world import World
 
@@ -145,36 +145,30 @@ def test_what_the_documentation_excludes_is_not_judged(why: str) -> None:
     assert any(exclusion is not None and why in exclusion.reason for exclusion in found), found
 
 
-ARGUMENTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    *(({name: True}, {name: True}) for name in ("static_graph", "gradient_as_bucket_view")),
+ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     *(
-        ({name: True}, {name: True})
-        for name in ("skip_all_reduce_unused_params", "batched_grad_copy")
+        ({name: True}, f"{name}=True")
+        for name in ("static_graph", "gradient_as_bucket_view", "lazy_bucket_allocation")
     ),
-    ({"lazy_bucket_allocation": True}, {"lazy_bucket_allocation": True}),
-    ({"find_unused_parameters": False}, {"find_unused_parameters": False}),
-    ({"buckets": "one_each"}, {"bucket_cap_mb": 1e-6}),
-    ({"buckets": "listed"}, {"bucket_cap_mb_list": [1e-4, 2e-5, 3e-4]}),
-    ({"buffers": "broadcast"}, {"broadcast_buffers": True}),
-    ({"buffers": "forward_local"}, {"forward_sync_buffers": False}),
-    ({"initial": "unsynced"}, {"init_sync": False}),
-    ({"device_mesh": True}, {"device_mesh": "the mesh"}),
+    *(({n: True}, f"{n}=True") for n in ("skip_all_reduce_unused_params", "batched_grad_copy")),
+    ({"buckets": "one_each"}, "bucket_cap_mb=1e-6"),
+    ({"buckets": "listed"}, "bucket_cap_mb_list=[1e-4, 2e-5, 3e-4]"),
+    ({"buffers": "broadcast"}, "broadcast_buffers=True"),
+    ({"buffers": "forward_local"}, "forward_sync_buffers=False"),
+    ({"initial": "unsynced"}, "init_sync=False"),
+    ({"device_mesh": True}, "device_mesh=mesh"),
 ]
 
 
 @pytest.mark.parametrize(("options", "expected"), ARGUMENTS, ids=lambda value: str(value))
 def test_an_option_is_an_argument_of_the_constructor(
-    options: dict[str, Any], expected: dict[str, Any]
+    options: dict[str, Any], expected: str
 ) -> None:
-    ranks: Any = SimpleNamespace(group="the group", data_mesh="the mesh")
-    given = arguments(ddp(**options), ranks)
-    assert expected.items() <= given.items()
-    assert ("process_group" in given) != ("device_mesh" in given)
-    assert arguments(ddp(), ranks) == {
-        "find_unused_parameters": True,
-        "broadcast_buffers": False,
-        "process_group": "the group",
-    }
+    given = arguments(ddp(**options), MeshNames(ddp(), within=True))
+    assert expected in given
+    assert ("process_group=group" in given) != ("device_mesh=mesh" in given)
+    without = arguments(ddp(find_unused_parameters=False), MeshNames(ddp()))
+    assert without == []
 
 
 def test_a_static_graph_may_have_unused_parameters(two_ranks: World) -> None:

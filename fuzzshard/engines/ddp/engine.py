@@ -6,14 +6,12 @@ import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import steps_unsynced
 from fuzzshard.engines.ddp import contract
-from fuzzshard.engines.ddp import options as ddp_options
+from fuzzshard.engines.ddp.script import join_call
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.no_sync import NoSyncEngine
 from fuzzshard.engines.refusals import Refusal
@@ -45,37 +43,22 @@ class DDP(NoSyncEngine):
         return None
 
     @override
-    def parallelize(self, model: nn.Module) -> nn.Module:
-        device_ids = None if self.mesh.device.type == "cpu" else [self.mesh.device]
-        buffers = model.buffers() if self.case.ddp.buffers != "local" else ()
-        ddp_options.spoil(self.case, self.mesh, (*model.parameters(), *buffers))
-        self.ddp = DistributedDataParallel(
-            model, device_ids=device_ids, **ddp_options.arguments(self.case, self.mesh)
-        )
-        ddp_options.register_hook(self.case, self.mesh, self.ddp)
-        if self.case.ddp.manual_finalization:
-            manual: Any = self.ddp  # the property is new in torch 2.15
-            manual.require_manual_backward_finalization = True
-        self._join = ddp_options.join(self.case, self.ddp)
-        return self.ddp
-
-    @override
     def finalize_backward(self) -> None:
         """Waits for the reductions: "call this after backward returns" is always right."""
         if self.case.ddp.manual_finalization and not self._is_within:
-            ddp: Any = self.ddp  # the method is new in torch 2.15
+            ddp: Any = self.module  # the method is new in torch 2.15
             ddp.finalize_backward()
 
     @override
     def finish(self) -> None:
         """Leaves the join context: all ranks are done, and synchronise the final model."""
-        if self._join is not None:
-            with self._join:
-                pass
+        if self.case.ddp.join is not None:
+            self.execute([f"with {join_call(self.case.ddp, 'ddp')}:", "    pass"], ddp=self.module)
 
     @override
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        return self.ddp.no_sync()
+        module: Any = self.module
+        return module.no_sync()  # type: ignore[no-any-return]
 
     @override
     def gradients(self) -> dict[str, dict[str, torch.Tensor | None]]:

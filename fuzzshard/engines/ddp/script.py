@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from fuzzshard.case.facts import facts
-from fuzzshard.engines.script import Script
 from fuzzshard.model.statements import call_lines
+from fuzzshard.program.script import Script
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case
     from fuzzshard.case.options import DDP
-    from fuzzshard.reproducer.mesh import MeshNames
+    from fuzzshard.program.mesh import MeshNames
 
 _BUCKETS = {
     "few_each": "bucket_cap_mb=2e-4",
@@ -38,7 +38,7 @@ _FLAGS = (
 )
 
 
-def _options(spec: DDP, *, has_buffers: bool) -> list[str]:
+def options(spec: DDP, *, has_buffers: bool) -> list[str]:
     """The keyword arguments of ``DistributedDataParallel`` that differ from its defaults."""
     arguments = [f"{name}=True" for name in _FLAGS if getattr(spec, name)]
     arguments += [_BUCKETS[spec.buckets]] if spec.buckets != "default" else []
@@ -65,18 +65,18 @@ def _method_lines(spec: DDP, ddp: str) -> list[str]:
     lines = (
         [f"{ddp}.require_manual_backward_finalization = True"] if spec.manual_finalization else []
     )
-    return lines + (
-        [f"{ddp}.join({_JOIN[spec.join]}).__enter__()"] if spec.join is not None else []
-    )
+    return lines + ([f"{join_call(spec, ddp)}.__enter__()"] if spec.join is not None else [])
 
 
-def initial_lines(case: Case, model: str, *, buffers: bool) -> list[str]:
+def join_call(spec: DDP, ddp: str) -> str:
+    """Make the context that the case trains in."""
+    return f"{ddp}.join({_JOIN[spec.join] if spec.join else ''})"
+
+
+def initial_lines(case: Case, tensors: str) -> list[str]:
     """Takes their values from all ranks but the first, before DDP synchronises them."""
     if case.ddp.initial != "first_rank":
         return []
-    tensors = (
-        f"(*{model}.parameters(), *{model}.buffers())" if buffers else f"{model}.parameters()"
-    )
     return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
 
 
@@ -84,7 +84,7 @@ def arguments(case: Case, names: MeshNames) -> list[str]:
     """Buffers, if there are any, are left alone as the other engines do, unless the case says
     otherwise.
     """
-    listed = _options(case.ddp, has_buffers=bool(facts(case).batch_norms))
+    listed = options(case.ddp, has_buffers=bool(facts(case).batch_norms))
     if case.ddp.device_mesh:
         listed.append("device_mesh=mesh")
     elif not names.flat:
@@ -111,8 +111,10 @@ class DDPScript(Script):
     @override
     def around_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         listed = [model, *arguments(case, names)]
+        buffers = f", *{model}.buffers()" if case.ddp.buffers != "local" else ""
+        tensors = f"(*{model}.parameters(){buffers})" if buffers else f"{model}.parameters()"
         return [
-            *initial_lines(case, model, buffers=case.ddp.buffers != "local"),
+            *initial_lines(case, tensors),
             *call_lines(f"{variable} = DistributedDataParallel", listed),
             *hook_lines(case.ddp, variable, group(names)),
             *_method_lines(case.ddp, variable),

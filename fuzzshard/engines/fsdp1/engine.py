@@ -4,54 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import nn
 from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
-from torch.distributed.fsdp import (
-    BackwardPrefetch,
-    CPUOffload,
-    FullyShardedDataParallel,
-    MixedPrecision,
-    ShardingStrategy,
-)
-from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
+from torch.distributed.fsdp import FullyShardedDataParallel
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
-from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.units import unit_modules
-from fuzzshard.engines.base import DTYPES, plain_name
+from fuzzshard.engines.base import plain_name
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fsdp1 import contract
-from fuzzshard.engines.fsdp1 import options as fsdp1_options
 from fuzzshard.engines.no_sync import NoSyncEngine
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.instruments import FLAT_PARAMETERS, works
-from fuzzshard.model.build import build_model
-from fuzzshard.parts.engines.fsdp1 import shards
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp._flat_param import FlatParamHandle
 
     from fuzzshard.training.trace import Trace
-
-_STRATEGIES = {
-    "full_shard": ShardingStrategy.FULL_SHARD,
-    "shard_grad_op": ShardingStrategy.SHARD_GRAD_OP,
-    "no_shard": ShardingStrategy.NO_SHARD,
-    "hybrid_shard": ShardingStrategy.HYBRID_SHARD,
-    "hybrid_shard_zero2": ShardingStrategy._HYBRID_SHARD_ZERO2,
-}
-_PREFETCH = {
-    "pre": BackwardPrefetch.BACKWARD_PRE,
-    "post": BackwardPrefetch.BACKWARD_POST,
-    None: None,
-}
-
 
 FLAT_PARAMETERS_UNREAD = Exclusion(
     "the ranges of its flat parameters cannot be told in this version of torch",
@@ -128,12 +102,6 @@ class FSDP1(NoSyncEngine):
         return debug_level(case.fsdp1.debug)
 
     @override
-    def build(self) -> nn.Module:
-        if self.case.fsdp1.initial == "meta":
-            return build_model(self.case, torch.device("meta"), self.dtype)
-        return super().build()
-
-    @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         names = {
             module: f"{path}.{below}".strip(".")
@@ -141,26 +109,7 @@ class FSDP1(NoSyncEngine):
             if not isinstance(part, Block)  # which may have others under second names
             for below, module in model.get_submodule(path).named_modules()
         }
-        spec = self.case.fsdp1
-        options = self._options()
-        if spec.initial == "meta":
-            options["param_init_fn"] = fsdp1_options.initializer(model, super().build())
-        elif spec.initial == "applied":
-            fsdp1_options.scale(model.parameters(), 0.5)
-        elif spec.initial == "first_rank" and self.mesh.rank != 0:
-            fsdp1_options.scale((*model.parameters(), *model.buffers()), 0)
-        if self.case.fsdp1.wrapping == "policy":
-            wanted = [model.get_submodule(path) for path in unit_modules(self.case)]
-            options["auto_wrap_policy"] = _policy(model, wanted)
-        else:
-            for path in unit_modules(self.case):
-                module = model.get_submodule(path)
-                _replace(model, module, FullyShardedDataParallel(module, **options))
-        self.fsdp = FullyShardedDataParallel(model, **options)
-        if spec.initial == "applied":
-            fsdp1_options.apply_twice_as_much(self.fsdp)
-        if spec.hook is not None:
-            fsdp1_options.register_hook(self.fsdp, spec.hook, self.mesh, shards=shards(self.case))
+        self.fsdp = cast(FullyShardedDataParallel, super().parallelize(model))
         units = FullyShardedDataParallel.fsdp_modules(self.fsdp)
         self.slices = {
             plain_name(join(names[info.module], info.param_name)): found
@@ -172,28 +121,6 @@ class FSDP1(NoSyncEngine):
         }
         assert self.slices.keys() == self.facts.parameters.keys()
         return self.fsdp
-
-    def _options(self) -> dict[str, Any]:
-        spec = self.case.fsdp1
-        hybrid = "hybrid" in spec.strategy
-        return {
-            "process_group": None if hybrid or spec.device_mesh else self.mesh.group,
-            "device_mesh": self.mesh.data_mesh if hybrid or spec.device_mesh else None,
-            "sync_module_states": spec.initial == "first_rank",
-            "sharding_strategy": _STRATEGIES[spec.strategy],
-            "cpu_offload": CPUOffload(offload_params=spec.offload),
-            "backward_prefetch": _PREFETCH[spec.backward_prefetch],
-            "forward_prefetch": spec.forward_prefetch,
-            "mixed_precision": _mixed_precision(spec.precision),
-            "limit_all_gathers": spec.limit_all_gathers,
-            "use_orig_params": spec.use_orig_params,
-            "device_id": self.mesh.device,
-        }
-
-    @override
-    def after_step(self) -> None:
-        if (kind := self.case.fsdp1.summon) is not None:
-            fsdp1_options.summon(self.fsdp, kind, self.trained.values(), shards=shards(self.case))
 
     @override
     def take_parameters(self) -> None:
@@ -209,11 +136,7 @@ class FSDP1(NoSyncEngine):
 
     @override
     def parameters_at(self, target: str) -> list[nn.Parameter]:
-        """The parameters that stand for ``target``: before wrapping the model's own, then those
-        trained.
-        """
-        if not hasattr(self, "slices"):
-            return super().parameters_at(target)
+        """The parameters that are trained for ``target``."""
         self.take_parameters()
         return [p for fqn, p in self.trained.items() if is_within(fqn, target)]
 
@@ -307,37 +230,6 @@ def _slices(handle: FlatParamHandle) -> Iterator[Slice]:
             yield Slice(handle, number, info.intra_param_start_idx, stop, info.offset_in_shard)
         else:
             yield Slice(handle, number, 0, 0, 0)
-
-
-def _replace(model: nn.Module, module: nn.Module, wrapped: nn.Module) -> None:
-    """Registers ``wrapped`` wherever ``module`` is registered."""
-    for parent in list(model.modules()):
-        for name, child in parent._modules.items():
-            if child is module:
-                setattr(parent, name, wrapped)
-
-
-def _policy(model: nn.Module, wanted: list[nn.Module]) -> ModuleWrapPolicy | CustomPolicy:
-    """By class if the model has no other instances of the ``wanted`` modules' classes, else one by
-    one.
-    """
-    classes = {type(module) for module in wanted}
-    selected = {m for m in model.modules() if m is not model and isinstance(m, tuple(classes))}
-    if selected == set(wanted):
-        return ModuleWrapPolicy(classes)
-    return CustomPolicy(lambda module: module in wanted)
-
-
-def _mixed_precision(precision: Precision | None) -> MixedPrecision | None:
-    if precision is None:
-        return None
-    param = precision.param and DTYPES[precision.param]
-    return MixedPrecision(
-        param_dtype=param,
-        reduce_dtype=precision.reduce and DTYPES[precision.reduce],
-        buffer_dtype=param,
-        cast_root_forward_inputs=precision.cast_inputs,
-    )
 
 
 ENGINE = FSDP1

@@ -9,15 +9,15 @@ from typing_extensions import override
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.units import unit_modules
-from fuzzshard.engines.script import Script
 from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.model.statements import at, call_lines
 from fuzzshard.parts.engines.fsdp1 import shards
+from fuzzshard.program.script import Script
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case
     from fuzzshard.case.options import FSDP1, Precision
-    from fuzzshard.reproducer.mesh import MeshNames
+    from fuzzshard.program.mesh import MeshNames
 
 _STRATEGIES = {
     "full_shard": "FULL_SHARD",
@@ -116,10 +116,11 @@ def _mixed_precision(precision: Precision) -> str:
 
 _DOUBLE = [
     "doubled = set()",
-    "def double(module):",
-    "    for p in set(module.parameters(recurse=False)) - doubled:",
-    "        doubled.add(p)",
-    "        p.data *= 2",
+    "def double(module):  # one with two names comes twice, and its parameters may be others then",
+    "    if module not in doubled:",
+    "        for p in set(module.parameters(recurse=False)) - doubled:",
+    "            p.data *= 2",
+    "        doubled.update((module, *module.parameters(recurse=False)))",
 ]
 
 

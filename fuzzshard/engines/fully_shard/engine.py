@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
@@ -24,10 +22,10 @@ from fuzzshard.engines.fully_shard.state import (
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.sync import ExplicitSync
-from fuzzshard.engines.tensor_parallel import parallelize_tensors
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import build_model
-from fuzzshard.parts.op import Below, Switch
+from fuzzshard.parts.op import Op
+from fuzzshard.program.groups import event_lines, finalize_lines, op_lines, reshard_lines
 
 
 class FullyShard(Engine):
@@ -54,97 +52,42 @@ class FullyShard(Engine):
     @override
     def build(self) -> nn.Module:
         device = torch.device("meta") if self.case.init == "meta" else self.mesh.device
-        model = build_model(self.case, device, self.dtype)
-        if self.mesh.tensor_mesh is not None:
-            parallelize_tensors(self.case, model, self.mesh.tensor_mesh)
-        return model
+        return build_model(self.case, device, self.dtype)
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
-        ignored = {
-            self.parameter(fqn) for fqn, owner in self.facts.owners.items() if owner is UNMANAGED
-        }
-        for group in self.case.wrap:
-            modules = [model.get_submodule(path) for path in group.modules]
-            fully_shard(
-                modules[0] if len(modules) == 1 else modules,
-                mesh=self.mesh.data_mesh,
-                **options.arguments(group, ignored if self.case.ignored else set()),
-            )
-        self._parts = self._find_parts(model)
-        options.set_prefetches(self.case, model)
-        options.set_communication(self.case, model, self.mesh)
-        if self.case.finalize is not None:
-            root: Any = options.wrapped(model, "")
-            root.set_manual_backward_finalization(True)
-        options.register_methods(self.facts, model)
-        if self.case.init == "meta":
-            options.materialize(self.case, self.facts, model, super().build(), self.mesh.device)
         if self.case.compile is not None:
-            options.compile_root(self.case, model)
-        return model
-
-    def _wrapped(self, below: Below) -> Iterator[FSDPModule]:
-        target = self.model.get_submodule(below.target)
-        for module in target.modules() if below.recurse else [target]:
-            if isinstance(module, FSDPModule):
-                yield module
+            options.forget_compiled()
+        wrapped = super().parallelize(model)
+        if self.case.init != "meta":
+            self._parts = self._find_parts(model)
+        return wrapped
 
     @override
-    def set_flag(self, switch: Switch) -> None:
-        """As users do it: the setters of a wrapped module go through those below it themselves."""
-        self.flags.set(switch)
-        target = self.model.get_submodule(switch.below.target)
-        if switch.flag == "is_last_backward":
-            for module in self._wrapped(switch.below):
-                module.set_is_last_backward(switch.value)
-        elif isinstance(target, FSDPModule):
-            getattr(target, f"set_{switch.flag}")(switch.value, recurse=switch.below.recurse)
-        else:
-            for module in self._wrapped(switch.below):
-                getattr(module, f"set_{switch.flag}")(switch.value, recurse=False)
+    def helpers(self) -> dict[str, Any]:
+        return {"materialize": self._materialize}
+
+    def _materialize(self, model: nn.Module) -> None:
+        self._parts = self._find_parts(model)
+        options.materialize(self.case, self.facts, model, super().build(), self.mesh.device)
 
     @override
-    def set_divide_factor(self, factor: float, below: Below) -> None:
-        self.flags.set_divisor(factor, below)
-        for module in self._wrapped(below):
-            options.set_divide_factor(module, factor, self.case.mesh.shard, self.mesh.device)
-
-    @override
-    def unshard(self, below: Below, *, async_op: bool, wait: bool) -> None:
-        """Waits if it is told to: "FSDP will wait on the pending unshard in the module's
-        pre-forward".
-        """
-        handles = [module.unshard(async_op=async_op) for module in self._wrapped(below)]
-        for handle in handles if wait else ():
-            if handle is not None:
-                handle.wait()
-
-    @override
-    def reshard(self, below: Below) -> None:
-        for module in self._wrapped(below):
-            module.reshard()
+    def tell_groups(self, op: Op) -> None:
+        self.flags.follow(op)
+        self.execute(op_lines(self.case, "model", op))
 
     @override
     def finalize_backward(self) -> None:
-        if self.case.finalize is None:
-            return
-        root: Any = options.wrapped(self.model, "")
-        if self.case.finalize == "async":
-            root.finalize_backward(async_op=True).wait()
-        else:
-            root.finalize_backward()
+        self.execute(finalize_lines(self.case, "model"))
 
     @override
     def recover(self) -> None:
-        options.wrapped(self.model, "").reset_iter_state()
+        self.execute(["model.reset_iter_state()"])
         self.sync.forget()
 
     @override
-    def record_post_optim_event(self, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.register_step_post_hook(
-            lambda *args: options.hand_over_event(self.case, self.model, self.mesh.device)
-        )
+    def after_step(self) -> None:
+        self.execute(event_lines(self.case, "model"))
 
     @override
     def before_backward(self) -> None:
@@ -215,13 +158,7 @@ class FullyShard(Engine):
 
     @override
     def before_change(self) -> None:
-        """Reshards what is not sharded, as the docstring of ``fully_shard`` asks for.
-
-        "To modify the parameters between forward and backward, the registered parameters must be
-        the sharded parameters. For False or an int, this can be done by manually resharding via
-        reshard()."
-        """
-        self.reshard(Below())
+        self.execute(reshard_lines("model"))
 
 
 ENGINE = FullyShard

@@ -2,196 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, NamedTuple, cast
-
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    register_fsdp_forward_method,
-    share_comm_ctx,
-)
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor, distribute_tensor
 
-from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.graph import Block
-from fuzzshard.case.groups import root_groups
-from fuzzshard.case.options import CommunicationOption, Precision
-from fuzzshard.case.placements import shard_dim
-from fuzzshard.case.sync_flags import multiplies
-from fuzzshard.engines.base import DTYPES
-from fuzzshard.engines.mesh import RankMesh
-
-
-def arguments(group: WrapGroup, ignored: Set[nn.Parameter]) -> dict[str, Any]:
-    """The keyword arguments of the call ``fully_shard`` for ``group`` that are not about the
-    mesh.
-    """
-    options: dict[str, Any] = {"reshard_after_forward": group.reshard_after_forward}
-    if group.offload is not None:
-        options["offload_policy"] = CPUOffloadPolicy(pin_memory=group.offload == "pinned")
-    if group.precision is not None:
-        options["mp_policy"] = _policy(group.precision)
-    if group.shard_dim != "first":
-        options["shard_placement_fn"] = functools.partial(_placement, group)
-    if ignored:
-        options["ignored_params"] = set(ignored)
-    return options
-
-
-def _placement(group: WrapGroup, parameter: nn.Parameter) -> Shard | None:
-    """As users write it: -1 is the last dim, and None the first one ("defaults to Shard(0)")."""
-    if group.shard_dim == "last":
-        return Shard(-1)
-    dim = shard_dim(group, tuple(parameter.shape))
-    return Shard(dim) if dim else None
-
-
-def _policy(precision: Precision) -> MixedPrecisionPolicy:
-    override: dict[str, Any] = {"param_dtype_override_fn": _keep_vectors} if precision.keep else {}
-    return MixedPrecisionPolicy(
-        **override,
-        param_dtype=precision.param and DTYPES[precision.param],
-        reduce_dtype=precision.reduce and DTYPES[precision.reduce],
-        output_dtype=precision.output and DTYPES[precision.output],
-        cast_forward_inputs=precision.cast_inputs,
-    )
-
-
-def _keep_vectors(parameter: nn.Parameter) -> torch.dtype | None:
-    return parameter.dtype if parameter.dim() == 1 else None
-
-
-def wrapped(model: nn.Module, path: str) -> FSDPModule:
-    """The wrapped module at ``path``."""
-    return cast(FSDPModule, model.get_submodule(path))
-
-
-def set_prefetches(case: Case, model: nn.Module) -> None:
-    """Hands the prefetch lists over, once everything is wrapped."""
-    for group in case.wrap:
-        module = wrapped(model, group.modules[0])
-        if group.forward_prefetch:
-            module.set_modules_to_forward_prefetch(
-                [wrapped(model, path) for path in group.forward_prefetch]
-            )
-        if group.backward_prefetch:
-            module.set_modules_to_backward_prefetch(
-                [wrapped(model, p) for p in group.backward_prefetch]
-            )
-
-
-def set_communication(case: Case, model: nn.Module, mesh: RankMesh) -> None:
-    """What groups are told about their collectives."""
-    if any("allocate" in group.communication for group in case.wrap):
-        _start_communicator(mesh)
-    sharing = []
-    for group in case.wrap:
-        module = wrapped(model, group.modules[0])
-        for option in group.communication:
-            if option == "share_streams":
-                sharing.append(module)
-            else:
-                told = COMMUNICATION[option]
-                getattr(module, told.method)(*told.arguments(), **told.keywords(mesh.device))
-    if sharing:
-        share_comm_ctx(sharing)
-
-
-class _Told(NamedTuple):
-    """A method of ``FSDPModule``, and what it is called with."""
-
-    method: str
-    arguments: Callable[[], tuple[Any, ...]]
-    keywords: Callable[[torch.device], dict[str, Any]] = lambda device: {}
-
-
-class PlainAllGather:
-    """What a user gives to ``set_custom_all_gather``: it does what ``fully_shard`` does by
-    itself.
-    """
-
-    def allocate(
-        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
-        """Return memory for one collective (``Comm.allocate``)."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-    def __call__(
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor: torch.Tensor,
-        group: dist.ProcessGroup,
-        async_op: bool = False,
-    ) -> dist.Work | None:
-        """Gather (``AllGather`` in torch/distributed/fsdp/_fully_shard/_fsdp_api.py)."""
-        return dist.all_gather_into_tensor(
-            output_tensor, input_tensor, group=group, async_op=async_op
-        )
-
-
-class PlainReduceScatter(PlainAllGather):
-    """What a user gives to ``set_custom_reduce_scatter``."""
-
-    def __call__(  # type: ignore[override]
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor: torch.Tensor,
-        group: dist.ProcessGroup,
-        op: Any,
-        async_op: bool = False,
-    ) -> dist.Work | None:
-        """Reduce and scatter (``ReduceScatter``, likewise)."""
-        return dist.reduce_scatter_tensor(
-            output_tensor, input_tensor, op=op, group=group, async_op=async_op
-        )
-
-
-def _leave(output: torch.Tensor) -> None:
-    """Changes nothing."""
-
-
-def _stream(device: torch.device) -> dict[str, Any]:
-    return {"stream": torch.get_device_module(device.type).Stream()}
-
-
-COMMUNICATION: Mapping[CommunicationOption, _Told] = {
-    "sum": _Told("set_force_sum_reduction_for_comms", lambda: (True,)),
-    "allocate": _Told("set_allocate_memory_from_process_group_for_comm", lambda: (True,)),
-    "two_buffers": _Told("set_reduce_scatter_max_input_buffers", lambda: (2,)),
-    "hook": _Told("set_all_reduce_hook", lambda: (_leave,)),
-    "hook_stream": _Told("set_all_reduce_hook", lambda: (_leave,), _stream),
-    "custom_gather": _Told("set_custom_all_gather", lambda: (PlainAllGather(),)),
-    "custom_scatter": _Told("set_custom_reduce_scatter", lambda: (PlainReduceScatter(),)),
-    "separate_group": _Told("set_separate_reduce_scatter_group", lambda: (True,)),
-    "keep_storage": _Told(
-        "set_keep_unsharded_storage", lambda: (True,), lambda device: {"recurse": False}
-    ),
-    "zeros_for_unused": _Told(
-        "set_reduce_scatter_unused_params", lambda: (True,), lambda device: {"recurse": False}
-    ),
-    "no_backward_unshard": _Told("set_unshard_in_backward", lambda: (False,)),
-}
-"""What is called for each option; ``share_streams`` is a function of several modules."""
-
-
-def _start_communicator(mesh: RankMesh) -> None:
-    """Runs a first collective over the shard axis: NCCL allocates memory for a communicator that
-    is there.
-
-    Where that axis has one rank, nothing is gathered before gradients are reduced, which fails
-    ("NCCL communicator has not been initialized before mem pool creation", ``registerMemPool`` in
-    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, which asks its caller to make them
-    beforehand).
-    """
-    devices = [mesh.device.index] if mesh.device.type == "cuda" else None
-    dist.barrier(group=mesh.data_mesh.get_group(mesh.data_mesh.ndim - 1), device_ids=devices)
+from fuzzshard.engines.fully_shard.script import COMMUNICATION
 
 
 def lacking(case: Case) -> str | None:
@@ -199,23 +17,14 @@ def lacking(case: Case) -> str | None:
     one.
     """
     options = (option for group in case.wrap for option in group.communication)
-    names = (COMMUNICATION[option].method for option in options if option in COMMUNICATION)
+    calls = (COMMUNICATION[option] for option in options if option in COMMUNICATION)
+    names = (call.partition("(")[0] for call in calls)
     keeps = any(group.precision is not None and group.precision.keep for group in case.wrap)
     if keeps and "param_dtype_override_fn" not in MixedPrecisionPolicy.__dataclass_fields__:
         return "MixedPrecisionPolicy.param_dtype_override_fn"
     called = [op.method for op in case.schedule if op.method]
     called += ["finalize_backward"] if case.finalize is not None else []
     return next((f"FSDPModule.{n}" for n in (*names, *called) if not hasattr(FSDPModule, n)), None)
-
-
-def register_methods(found: Facts, model: nn.Module) -> None:
-    """``register_fsdp_forward_method`` for modules that are called by another method than forward.
-
-    "If module is not an FSDPModule, then this is a no-op" (its docstring).
-    """
-    for path, block in found.modules.items():
-        if isinstance(block, Block) and block.has_method:
-            register_fsdp_forward_method(model.get_submodule(path), block.method)
 
 
 def materialize(
@@ -262,34 +71,8 @@ def _register(model: nn.Module, fqn: str, parameter: nn.Parameter) -> None:
     model.get_submodule(path).register_parameter(name, parameter)
 
 
-def set_divide_factor(
-    module: FSDPModule, factor: float, shard_size: int, device: torch.device
-) -> None:
-    """Where gloo cannot multiply, ``set_force_sum_reduction_for_comms`` makes it a sum and a
-    division.
-    """
-    module.set_gradient_divide_factor(factor)
-    if device.type == "cpu" and multiplies(factor, shard_size):
-        module.set_force_sum_reduction_for_comms(True)
-
-
-def hand_over_event(case: Case, model: nn.Module, device: torch.device) -> None:
-    """Records an event of what ran on the current stream until now and gives it to every FSDP
-    root.
-
-    "This API should be called with a new event each iteration" (``set_post_optim_event``). Work on
-    the CPU is done when the step returns, so an event there need not be recorded, and cannot be.
-    """
-    event = torch.Event(device.type)
-    if device.type == "cuda":
-        event.record()
-    for root in set(root_groups(case)):
-        wrapped(model, case.wrap[root].modules[0]).set_post_optim_event(event)
-
-
-def compile_root(case: Case, model: nn.Module) -> None:
-    """``module.compile()`` with caches that no other case has filled."""
+def forget_compiled() -> None:
+    """Compile with caches that no other case has filled."""
     torch._dynamo.reset()
     # The cache on disk goes by what is traced, and not by what a mend makes of it.
     torch._functorch.config.enable_autograd_cache = False
-    model.compile(backend=case.compile)

@@ -9,13 +9,13 @@ from typing_extensions import override
 from fuzzshard.case.communication import CUSTOM
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.engines.script import Script
 from fuzzshard.model.statements import assignment, at, call_lines
+from fuzzshard.program.script import Script
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case, WrapGroup
     from fuzzshard.case.options import Precision
-    from fuzzshard.reproducer.mesh import MeshNames
+    from fuzzshard.program.mesh import MeshNames
 
 _SHARD_DIMS = {
     "last": "Shard(-1)",
@@ -61,6 +61,8 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
         listed = modules if len(group.modules) == 1 else f"[{modules}]"
         lines += call_lines("fully_shard", [listed, "mesh=mesh", *_arguments(group), *ignored])
     if any("allocate" in group.communication for group in case.wrap):
+        # "NCCL communicator has not been initialized before mem pool creation" where nothing is
+        # gathered before gradients are reduced (``registerMemPool``, ProcessGroupNCCL.cpp)
         axis = "" if case.mesh.replicate is None else '"shard"'
         lines.append(
             f"dist.barrier(mesh.get_group({axis}))  # NCCL allocates for a communicator that is "
@@ -72,7 +74,7 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
         lines += _prefetch_lines(group, model)
         module = at(model, group.modules[0])
         lines += [
-            f"{module}.{_COMMUNICATION[o]}" for o in group.communication if o in _COMMUNICATION
+            f"{module}.{COMMUNICATION[o]}" for o in group.communication if o in COMMUNICATION
         ]
     if sharing := [
         at(model, g.modules[0]) for g in case.wrap if "share_streams" in g.communication
@@ -87,7 +89,7 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
     return lines
 
 
-_COMMUNICATION = {
+COMMUNICATION = {
     "sum": "set_force_sum_reduction_for_comms(True)",
     "allocate": "set_allocate_memory_from_process_group_for_comm(True)",
     "two_buffers": "set_reduce_scatter_max_input_buffers(2)",

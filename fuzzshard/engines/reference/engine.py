@@ -29,7 +29,7 @@ from fuzzshard.engines.precision import (
     parameter_dtypes,
 )
 from fuzzshard.engines.sync import ExplicitSync, GradientDtypes
-from fuzzshard.parts.op import Below, Switch
+from fuzzshard.parts.op import Op
 
 
 class Reference(Engine):
@@ -122,10 +122,11 @@ class Reference(Engine):
         self.sync.filling.add(group)
 
     @override
-    def unshard(self, below: Below, *, async_op: bool, wait: bool) -> None:
-        for index, group in enumerate(self.case.wrap):
-            named = modules_named(self.case, group.modules, below)
-            if named and (wait or not async_op) and fills_unused(self.case, index):
+    def tell_groups(self, op: Op) -> None:
+        self.flags.follow(op)
+        for index, group in enumerate(self.case.wrap if op.gathers and op.waits else ()):
+            named = op.below and modules_named(self.case, group.modules, op.below)
+            if named and fills_unused(self.case, index):
                 self.sync.filling.add(index)
 
     @override
@@ -134,14 +135,6 @@ class Reference(Engine):
         truth.
         """
         return has_batch_norm(self.case, path)
-
-    @override
-    def set_flag(self, switch: Switch) -> None:
-        self.flags.set(switch)
-
-    @override
-    def set_divide_factor(self, factor: float, below: Below) -> None:
-        self.flags.set_divisor(factor, below)
 
     @override
     def call_target(self, path: str) -> Callable[..., Any]:

@@ -9,15 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
-from torch.distributed._composable.replicate import replicate
 from typing_extensions import override
 
-from fuzzshard.case.arrivals import ignored_modules, ignored_parameters
+from fuzzshard.case.arrivals import ignored_parameters
 from fuzzshard.case.case import Case
 from fuzzshard.case.sync_flags import UNMANAGED
 from fuzzshard.engines.ddp import contract
-from fuzzshard.engines.ddp import options as ddp_options
 from fuzzshard.engines.ddp.engine import DDP
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.mesh import RankMesh
@@ -41,24 +38,6 @@ class Replicate(DDP):
         super().__init__(case, mesh, dtype)
         ignored = sorted(ignored_parameters(case, by_replicate=True))
         self.sync = ExplicitSync(mesh, dict.fromkeys(ignored, UNMANAGED), self._flags)
-
-    @override
-    def parallelize(self, model: nn.Module) -> nn.Module:
-        paths = ignored_modules(self.case, by_replicate=True)
-        ignored = {
-            id(self.parameter(fqn)) for fqn in ignored_parameters(self.case, by_replicate=True)
-        }
-        ddp_options.spoil(
-            self.case, self.mesh, (p for p in model.parameters() if id(p) not in ignored)
-        )
-        module = replicate(
-            model,
-            ignored_modules=[model.get_submodule(path) for path in paths] or None,
-            device_id=self.mesh.device,
-            **ddp_options.arguments(self.case, self.mesh),
-        )
-        ddp_options.register_hook(self.case, self.mesh, module)
-        return module
 
     @override
     def finish(self) -> None:

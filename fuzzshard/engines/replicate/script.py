@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from fuzzshard.case.arrivals import ignored_modules
+from fuzzshard.case.arrivals import ignored_modules, ignored_parameters
 from fuzzshard.engines.ddp.script import arguments, group, hook_lines, initial_lines
-from fuzzshard.engines.script import Script
 from fuzzshard.model.statements import at, call_lines
+from fuzzshard.program.script import Script
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case
-    from fuzzshard.reproducer.mesh import MeshNames
+    from fuzzshard.program.mesh import MeshNames
 
 
 class ReplicateScript(Script):
@@ -27,8 +27,11 @@ class ReplicateScript(Script):
     def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
         ignored = [at(model, path) for path in ignored_modules(case, by_replicate=True)]
         told = [f"ignored_modules=[{', '.join(ignored)}]"] if ignored else []
+        tensors = f"{model}.parameters()"
+        if alone := sorted(ignored_parameters(case, by_replicate=True)):
+            tensors = f"{{*{tensors}}} - {{{', '.join(at(model, fqn) for fqn in alone)}}}"
         return [
-            *initial_lines(case, model, buffers=False),
+            *initial_lines(case, tensors),
             *call_lines("replicate", [model, *told, *arguments(case, names)]),
             *hook_lines(case.ddp, model, group(names)),
         ]

@@ -25,11 +25,15 @@ class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.engine.reshard(op.Below(self.target, self.recurse))
+        trainer.engine.tell_groups(self)
+
+    @override
+    def calls(self, module: str, case: op.Case) -> list[str]:
+        return [f"{module}.reshard()"]
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
-        return program.unshard_lines(op.Below(self.target, self.recurse), "reshard()")
+        return program.unshard_lines(self)
 
     @classmethod
     @override

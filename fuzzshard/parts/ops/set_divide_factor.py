@@ -37,22 +37,20 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
 
     @override
     def run_again(self, engine: op.Engine) -> None:
-        engine.set_divide_factor(self.factor, op.Below(self.target, self.recurse))
+        engine.tell_groups(self)
+
+    @override
+    def calls(self, module: str, case: op.Case) -> list[str]:
+        """With a sum in place of what gloo does not have."""
+        lines = [f"{module}.set_gradient_divide_factor({self.factor})"]
+        if _multiplies(self.factor, case.mesh.shard):
+            lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
+            lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
+        return lines
 
     @override
     def lines_again(self, program: op.Program) -> list[str]:
-        """With sums in place of what gloo does not have
-        (:func:`fuzzshard.case.sync_flags.multiplies`).
-        """
-
-        def statements(module: str) -> list[str]:
-            lines = [f"{module}.set_gradient_divide_factor({self.factor})"]
-            if program.multiplies(self.factor):
-                lines.append('if device == "cpu":  # gloo cannot multiply while it adds')
-                lines.append(f"    {module}.set_force_sum_reduction_for_comms(True)")
-            return lines
-
-        return program.scope.each_wrapped(op.Below(self.target, self.recurse), statements)
+        return program.scope.on_groups(self)
 
     @classmethod
     @override
@@ -69,3 +67,13 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
     def additions(cls, offered: op.Offered) -> op.Additions:
         factor, below = offered.rng.choice((1.0, 2.0, 3.0, 8.0)), offered.below
         yield (cls(factor=factor, target=below.target, recurse=below.recurse),)
+
+
+def _multiplies(factor: float, shard_size: int) -> bool:
+    """Whether torch reduce-scatters with ``PREMUL_SUM``, which gloo does not have.
+
+    It does for factors other than the size of the shard axis; one of one rank has no
+    reduce-scatter (``_get_gradient_divide_factors`` in
+    torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+    """
+    return shard_size > 1 and factor != shard_size

@@ -63,11 +63,11 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
 
     @override
     def run_again(self, engine: op.Engine) -> None:
-        engine.set_flag(self.switch)
+        engine.tell_groups(self)
 
     @override
     def lines_again(self, program: op.Program) -> list[str]:
-        return program.flags.lines(self.switch)
+        return program.flags.lines(self, self.switch)
 
     @classmethod
     @override

@@ -10,7 +10,7 @@ from fuzzshard.parts import op
 class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
     """``FSDPModule.unshard(async_op)`` on the wrapped modules below ``target``, or on it alone.
 
-    ``wait``: the handles that an ``async_op`` returns are waited for, once all are there.
+    ``wait``: the handle that an ``async_op`` returns is waited for.
     """
 
     target: str = ""
@@ -50,15 +50,16 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.engine.unshard(
-            op.Below(self.target, self.recurse), async_op=self.async_op, wait=self.wait
-        )
+        trainer.engine.tell_groups(self)
+
+    @override
+    def calls(self, module: str, case: op.Case) -> list[str]:
+        waits = ".wait()" if self.async_op and self.wait else ""
+        return [f"{module}.unshard({'async_op=True' if self.async_op else ''}){waits}"]
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
-        waits = ".wait()" if self.async_op and self.wait else ""
-        call = f"unshard({'async_op=True' if self.async_op else ''}){waits}"
-        return program.unshard_lines(op.Below(self.target, self.recurse), call)
+        return program.unshard_lines(self)
 
     @classmethod
     @override

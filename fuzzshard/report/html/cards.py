@@ -18,9 +18,9 @@ from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command, saved_script
 from fuzzshard.drafts.words import title
-from fuzzshard.engines.script import script_of
 from fuzzshard.parts.engines import BY_GROUPS
 from fuzzshard.parts.op import expression
+from fuzzshard.program.script import script_of
 from fuzzshard.report.html.forward import draw_forward, group_colour
 from fuzzshard.report.html.mesh import draw_mesh
 from fuzzshard.report.html.scale import duration

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from fuzzshard.engines.script import script_of
 from fuzzshard.parts.engines import ENGINES
+from fuzzshard.program.script import script_of
 
 _STANDARD = (
     *(
@@ -56,6 +56,12 @@ def import_block(body: str) -> str:
     """The imports for ``body``, which names everything as the tables here import it."""
     used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
     return "\n".join([*_used_lines(_STANDARD, used), "", *sorted(_torch_lines(used), key=_order)])
+
+
+def every_import() -> str:
+    """Imports of all modules of torch that statements may name."""
+    modules = [*_SEVERAL, *(m for engine in ENGINES for m in script_of(engine).imports)]
+    return "\n".join([*_TORCH, *(f"import {module}" for module in modules)])
 
 
 def _used_lines(lines: Iterable[str], used: set[str]) -> list[str]:

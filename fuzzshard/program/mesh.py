@@ -13,13 +13,15 @@ class MeshNames:
     :mod:`fuzzshard.engines.mesh`.
 
     ``flat`` meshes have data-parallel axes only: the world is the data-parallel group then, and a
-    script says nothing about groups.
+    script says nothing about groups. The world of a rank may be larger than its mesh, which then
+    is ``within`` it.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, *, within: bool = False) -> None:
         mesh = case.mesh
-        self.flat = mesh.tensor is None and mesh.pipeline is None
-        shard = "shard" if self.flat or mesh.replicate is not None else "dp"
+        flat = mesh.tensor is None and mesh.pipeline is None
+        self.flat = flat and not within
+        shard = "shard" if flat or mesh.replicate is not None else "dp"
         sizes = {
             "pp": mesh.pipeline,
             "replicate": mesh.replicate,

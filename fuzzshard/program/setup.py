@@ -51,11 +51,11 @@ def freeze_lines(case: Case, root: str, *, after_wrap: bool, flat: bool = False)
 
 
 def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
-    """Activation checkpointing; a batch norm computed twice counts twice, also in the
-    reference.
+    """Activation checkpointing, innermost first, as attributes are set on wrappers; a batch norm
+    computed twice counts twice, also in the reference.
     """
     lines = []
-    for checkpoint in case.checkpoints:
+    for checkpoint in sorted(case.checkpoints, key=lambda c: -c.module.count(".")):
         module = at(root, checkpoint.module)
         if reference and not has_batch_norm(case, checkpoint.module):
             continue

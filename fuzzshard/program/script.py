@@ -14,7 +14,7 @@ from fuzzshard.parts.engines import ENGINES
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case, WrapGroup
-    from fuzzshard.reproducer.mesh import MeshNames
+    from fuzzshard.program.mesh import MeshNames
 
 
 class Script:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from fuzzshard.case.case import Case
-from fuzzshard.engines.script import script_of
+from fuzzshard.case.options import TensorParallel
 from fuzzshard.model.statements import at
-from fuzzshard.parts.engines import spec_of
-from fuzzshard.reproducer.mesh import MeshNames
-from fuzzshard.reproducer.options import parallel_style
-from fuzzshard.reproducer.setup import checkpoint_lines, freeze_lines
+from fuzzshard.parts.engines import REFERENCE, spec_of
+from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.script import script_of
+from fuzzshard.program.setup import checkpoint_lines, freeze_lines
+
+_STYLES = {
+    "colwise": "ColwiseParallel",
+    "rowwise": "RowwiseParallel",
+    "sequence": "SequenceParallel",
+}
+_LAYOUTS = {"replicate": "Replicate()", "sequence": "Shard(1)"}
 
 
 def engine_lines(
@@ -22,10 +29,15 @@ def engine_lines(
     by_groups = spec_of(engine).applies_groups
     meta = by_groups and case.init == "meta"
     lines = list(made or [f"{model} = {build_call(case, meta=meta, seeds=seeds)}"])
-    if by_groups and case.tensor_parallel:
-        lines += _tensor_parallel_lines(case, model)
-    lines += checkpoint_lines(case, model, reference=False)
+    lines += prepared_lines(case, engine, model)
     return lines + script_of(engine).wrap_lines(case, model, MeshNames(case), seeds=seeds)
+
+
+def prepared_lines(case: Case, engine: str, model: str) -> list[str]:
+    """What is done to a model before it is wrapped."""
+    is_parallel = spec_of(engine).applies_groups and case.tensor_parallel
+    lines = _tensor_parallel_lines(case, model) if is_parallel else []
+    return lines + checkpoint_lines(case, model, reference=engine == REFERENCE.name)
 
 
 def around_lines(case: Case, engine: str, model: str, variable: str) -> list[str]:
@@ -43,8 +55,22 @@ def build_call(case: Case, *, meta: bool = False, seeds: bool = False) -> str:
 
 def _tensor_parallel_lines(case: Case, model: str) -> list[str]:
     """The plan, and what it registers anew: ties, and parameters that are to be frozen."""
-    plans = [f'"{plan.module}": {parallel_style(plan)}' for plan in case.tensor_parallel]
+    plans = [f'"{plan.module}": {_style(plan)}' for plan in case.tensor_parallel]
     lines = ["plan = {", *(f"    {plan}," for plan in plans), "}"]
     lines.append(f'parallelize_module({model}, world_mesh["tp"], plan)')
     lines += [f"{at(model, tie.parameter)} = {at(model, tie.source)}" for tie in case.ties]
     return lines + freeze_lines(case, model, after_wrap=False)
+
+
+def _style(plan: TensorParallel) -> str:
+    """The style of one module in the plan of ``parallelize_module``."""
+    arguments = []
+    if plan.input != "default":
+        arguments.append(f"input_layouts={_LAYOUTS[plan.input]}")
+    if plan.output != "default":
+        arguments.append(f"output_layouts={_LAYOUTS[plan.output]}")
+    if plan.style != "sequence" and not plan.local_output:
+        arguments.append("use_local_output=False")
+    if plan.style == "sequence" and plan.local_output:
+        arguments.append("use_local_output=True")
+    return f"{_STYLES[plan.style]}({', '.join(arguments)})"

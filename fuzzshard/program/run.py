@@ -1,0 +1,44 @@
+"""Runs statements on a rank: the text that a script prints is the text that ran."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+from collections.abc import Mapping, Sequence
+from types import CodeType
+from typing import Any
+
+from fuzzshard.program.imports import every_import, import_block
+
+_FILE = "<statements of fuzzshard>"
+
+exec(every_import(), {})  # ranks are forked after this, and import nothing while others wait
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(text: str) -> tuple[CodeType, CodeType]:
+    """The imports that statements need, and themselves."""
+    imports = compile(import_block(text), _FILE, "exec", dont_inherit=True)
+    return imports, compile(text, _FILE, "exec", dont_inherit=True)
+
+
+def execute(lines: Sequence[str], variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Run statements with these variables and return all that there are then.
+
+    Functions that the statements define may live on in C++ code, where the garbage collector does
+    not find them. They keep what is imported and no variable.
+    """
+    if not lines:
+        return dict(variables)
+    text = "\n".join(lines)
+    imports, statements = _compiled(text)
+    linecache.cache[_FILE] = (len(text), None, text.splitlines(keepends=True), _FILE)
+    namespace: dict[str, Any] = {}
+    exec(imports, namespace)
+    imported = set(namespace)
+    namespace |= variables
+    exec(statements, namespace)
+    result = dict(namespace)
+    for name in namespace.keys() - imported:
+        del namespace[name]
+    return result
