@@ -7,7 +7,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import units
 from fuzzshard.model.statements import assignment, at
-from fuzzshard.reproducer.mesh import MeshNames
+from fuzzshard.program.mesh import MeshNames
 from fuzzshard.reproducer.scope import Scope
 
 _FEW = 3

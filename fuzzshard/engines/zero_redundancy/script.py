@@ -10,7 +10,7 @@ from typing_extensions import override
 from fuzzshard.engines.ddp.script import DDPScript
 
 if TYPE_CHECKING:
-    from fuzzshard.reproducer.mesh import MeshNames
+    from fuzzshard.program.mesh import MeshNames
 
 
 class ZeroRedundancyScript(DDPScript):
