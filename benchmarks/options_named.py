@@ -66,6 +66,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "DDP.buffers": {
         "what an op has changed, or an engine": (
             "parts/engine",
+            "parts/engines/ddp",
             "parts/ops/abort",
             "parts/ops/forward",
             "parts/ops/load_state",
@@ -74,7 +75,9 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "a method that no child can be called by": ("case/facts",),
     },
+    "DDP.initial": {"a value of join": ("parts/options/ddp/join",)},
     "Optimizer.kind": {
+        "a kind of input": ("case/features", "report/show"),
         "a kind of cause": ("corpus/causes",),
         "a word of a draft": ("drafts/draft",),
     },

@@ -235,8 +235,15 @@ def rooms_of_options(trees: Mapping[Path, ast.Module]) -> dict[str, list[Path]]:
             for file, module in mentions.items()
             if options_named.mentioned(part, name, (part, name) in shared, module)
             and short(file) not in means_else
+            and not in_other_room(short(file), part)
         ]
     return found
+
+
+def in_other_room(module: str, part: str) -> bool:
+    """Whether a module is about options of another part."""
+    rooms = "parts/options/"
+    return module.startswith(rooms) and not module.startswith(f"{rooms}{part.lower()}/")
 
 
 def short(file: Path) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Container, Iterable
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves import KINDS
 from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
 from fuzzshard.strategies.tape import Tape
 
 CHOICES: tuple[str, ...] = (
@@ -76,9 +77,7 @@ CHOICES: tuple[str, ...] = (
     "non_root_forward",
     "backward_order",
     # optimizer
-    "momentum",
-    "weight_decay",
-    "adam",
+    *(choice for o in sorted(OPTIMIZER_OPTIONS, key=lambda o: o.place) for choice in o.choices),
 )
 
 _OF_OPS = sorted((choice for op in OPS for choice in op.choices), key=lambda choice: choice.place)
@@ -120,9 +119,7 @@ EXTENSIONS: dict[str, int] = {
     **{choice.name: choice.percent for choice in _OF_OPS if choice.place < _LATER},
     "losses_only": 3,
     # optimizer
-    "foreach": 12,
-    "exclude": 10,
-    "post_optim_event": 8,
+    **{o.extension.name: o.extension.percent for o in OPTIMIZER_OPTIONS if o.extension},
     # added later, so that swarms stay as they were
     "rank_batches": 12,
     "communication": 10,

@@ -29,7 +29,7 @@ def with_blocks(lines: list[str]) -> list[str]:
 
 def event_lines(scope: Scope) -> list[str]:
     """Records what ran until now, for the all-gathers of every FSDP root."""
-    if not (scope.case.optimizer.post_optim_event and scope.shards):
+    if not (scope.case.optimizer.does("hands_over_event") and scope.shards):
         return []
     roots = [scope.case.wrap[root].modules[0] for root in dict.fromkeys(root_groups(scope.case))]
     lines = ["event = torch.Event(device)", 'if device == "cuda":', "    event.record()"]

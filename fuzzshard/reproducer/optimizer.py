@@ -29,14 +29,7 @@ def optimizer_lines(scope: Scope) -> list[str]:
 
 def optimizer_line(case: Case, parameters: str) -> str:
     """Makes the optimizer of the case for these parameters."""
-    spec = case.optimizer
-    kind = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[spec.kind]
-    momentum = f", momentum={spec.momentum}" if spec.kind == "sgd" and spec.momentum else ""
-    decay = (
-        f", weight_decay={spec.weight_decay}" if spec.weight_decay or spec.kind == "adamw" else ""
-    )
-    foreach = "" if spec.foreach is None else f", foreach={spec.foreach}"
-    return f"optimizer = torch.optim.{kind}({parameters}, lr={spec.lr}{momentum}{decay}{foreach})"
+    return f"optimizer = {case.optimizer.statement(parameters)}"
 
 
 def _excluded(scope: Scope) -> tuple[str, ...]:
@@ -44,7 +37,7 @@ def _excluded(scope: Scope) -> tuple[str, ...]:
     case = scope.case
 
     def is_excluded(fqn: str) -> bool:
-        return any(is_within(fqn, path) for path in case.optimizer.exclude)
+        return any(is_within(fqn, path) for path in case.optimizer.left_out)
 
     if not scope.has_flat_parameters:
         return tuple(fqn for fqn in facts(case).parameters if is_excluded(fqn))
@@ -86,4 +79,4 @@ def named_one_by_one(scope: Scope) -> list[str]:
 
 def uses_parameters(scope: Scope) -> bool:
     """Whether the optimizer is made of a dict of named parameters."""
-    return bool(scope.case.optimizer.exclude) and not named_one_by_one(scope)
+    return bool(scope.case.optimizer.left_out) and not named_one_by_one(scope)

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.paths import is_within
+from fuzzshard.engines.written import evaluate
 
 
 def make_optimizer(case: Case, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
@@ -24,21 +25,13 @@ def make_optimizer(case: Case, parameters: Mapping[str, nn.Parameter]) -> torch.
     spec = case.optimizer
     kinds: dict[tuple[object, ...], list[nn.Parameter]] = {}
     for fqn, parameter in parameters.items():
-        if not any(is_within(fqn, path) for path in spec.exclude):
+        if not any(is_within(fqn, path) for path in spec.left_out):
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
             kinds.setdefault((mesh, parameter.dtype, parameter.device), []).append(parameter)
     groups: list[dict[str, Any]] = [{"params": kind} for kind in kinds.values()] or [
         {"params": []}
     ]
-    options: dict[str, Any] = {
-        "lr": spec.lr,
-        "weight_decay": spec.weight_decay,
-        "foreach": spec.foreach,
-    }
-    match spec.kind:
-        case "sgd":
-            return torch.optim.SGD(groups, momentum=spec.momentum, **options)
-        case "adam":
-            return torch.optim.Adam(groups, **options)
-        case "adamw":
-            return torch.optim.AdamW(groups, **options)
+    made: torch.optim.Optimizer = evaluate(
+        spec.statement("parameters"), torch=torch, parameters=groups
+    )
+    return made

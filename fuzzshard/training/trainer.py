@@ -54,7 +54,7 @@ class Trainer:
     def make_optimizer(self) -> None:
         """Makes the optimizer, at the beginning and when parameters were replaced."""
         self.optimizer = make_optimizer(self.case, self.engine.optimized())
-        if self.case.optimizer.post_optim_event:
+        if self.case.optimizer.does("hands_over_event"):
             self.engine.record_post_optim_event(self.optimizer)
 
     def run(self, on_op: OnOp | None = None) -> None:

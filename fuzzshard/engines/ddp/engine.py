@@ -47,22 +47,19 @@ class DDP(NoSyncEngine):
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
         device_ids = None if self.mesh.device.type == "cpu" else [self.mesh.device]
-        buffers = model.buffers() if self.case.ddp.buffers != "local" else ()
+        buffers = model.buffers() if self.case.ddp.does("syncs_buffers") else ()
         ddp_options.spoil(self.case, self.mesh, (*model.parameters(), *buffers))
         self.ddp = DistributedDataParallel(
             model, device_ids=device_ids, **ddp_options.arguments(self.case, self.mesh)
         )
-        ddp_options.register_hook(self.case, self.mesh, self.ddp)
-        if self.case.ddp.manual_finalization:
-            manual: Any = self.ddp  # the property is new in torch 2.15
-            manual.require_manual_backward_finalization = True
+        ddp_options.tell(self.case, self.mesh, self.ddp)
         self._join = ddp_options.join(self.case, self.ddp)
         return self.ddp
 
     @override
     def finalize_backward(self) -> None:
         """Waits for the reductions: "call this after backward returns" is always right."""
-        if self.case.ddp.manual_finalization and not self._is_within:
+        if self.case.ddp.does("finalized_by_user") and not self._is_within:
             ddp: Any = self.ddp  # the method is new in torch 2.15
             ddp.finalize_backward()
 

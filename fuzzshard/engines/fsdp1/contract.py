@@ -195,7 +195,7 @@ def _model(case: Case) -> Iterator[Exclusion]:
         for freeze in case.freezes:
             if freeze.after_wrap and splits_a_unit(case, freeze.target):
                 yield Exclusion("a freeze of a part of a flat parameter", _FREEZING)
-        for path in case.optimizer.exclude:
+        for path in case.optimizer.left_out:
             if splits_a_unit(case, path):
                 yield Exclusion(
                     "an optimizer that gets a part of a flat parameter",
@@ -240,7 +240,7 @@ def _of_schedule(case: Case, skipped: Collection[int]) -> Iterator[Exclusion]:
             holds_gradients, forwarded, unsynced = True, False, not at.synced
             holds_reduced |= at.synced
         elif op.zeroes_gradients:
-            keeps_some = bool(case.optimizer.exclude)
+            keeps_some = bool(case.optimizer.left_out)
             holds_gradients &= not op.set_to_none or keeps_some
             holds_reduced &= keeps_some
 
@@ -313,8 +313,7 @@ def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
     What reaches a frozen part of it makes zeros elsewhere, too. ``without`` are the parameters
     without a gradient after each backward, by the index of its op.
     """
-    spec = case.optimizer
-    if spec.kind == "sgd" and not spec.momentum and not spec.weight_decay:
+    if not case.optimizer.does("moves_without_gradient"):
         return False
     if not any(op.updates for op in case.schedule):
         return False

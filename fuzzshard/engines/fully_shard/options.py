@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, NamedTuple, cast
+from collections.abc import Set
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -22,11 +22,13 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import root_groups
-from fuzzshard.case.options import CommunicationOption, Precision
+from fuzzshard.case.options import Precision
 from fuzzshard.case.placements import shard_dim
 from fuzzshard.case.sync_flags import multiplies
 from fuzzshard.engines.base import DTYPES
 from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.written import evaluate, run
+from fuzzshard.parts.options.communication import WORDS, Word
 
 
 def arguments(group: WrapGroup, ignored: Set[nn.Parameter]) -> dict[str, Any]:
@@ -89,96 +91,20 @@ def set_prefetches(case: Case, model: nn.Module) -> None:
 
 def set_communication(case: Case, model: nn.Module, mesh: RankMesh) -> None:
     """What groups are told about their collectives."""
-    if any("allocate" in group.communication for group in case.wrap):
+    if any(group.does("uses_group_memory") for group in case.wrap):
         _start_communicator(mesh)
-    sharing = []
+    library = {"torch": torch, "dist": dist}
+    together: dict[Word, list[FSDPModule]] = {}
     for group in case.wrap:
         module = wrapped(model, group.modules[0])
-        for option in group.communication:
-            if option == "share_streams":
-                sharing.append(module)
+        for word in map(WORDS.__getitem__, group.communication):
+            if word.of_several:
+                together.setdefault(word, []).append(module)
             else:
-                told = COMMUNICATION[option]
-                getattr(module, told.method)(*told.arguments(), **told.keywords(mesh.device))
-    if sharing:
-        share_comm_ctx(sharing)
-
-
-class _Told(NamedTuple):
-    """A method of ``FSDPModule``, and what it is called with."""
-
-    method: str
-    arguments: Callable[[], tuple[Any, ...]]
-    keywords: Callable[[torch.device], dict[str, Any]] = lambda device: {}
-
-
-class PlainAllGather:
-    """What a user gives to ``set_custom_all_gather``: it does what ``fully_shard`` does by
-    itself.
-    """
-
-    def allocate(
-        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
-        """Return memory for one collective (``Comm.allocate``)."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-    def __call__(
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor: torch.Tensor,
-        group: dist.ProcessGroup,
-        async_op: bool = False,
-    ) -> dist.Work | None:
-        """Gather (``AllGather`` in torch/distributed/fsdp/_fully_shard/_fsdp_api.py)."""
-        return dist.all_gather_into_tensor(
-            output_tensor, input_tensor, group=group, async_op=async_op
-        )
-
-
-class PlainReduceScatter(PlainAllGather):
-    """What a user gives to ``set_custom_reduce_scatter``."""
-
-    def __call__(  # type: ignore[override]
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor: torch.Tensor,
-        group: dist.ProcessGroup,
-        op: Any,
-        async_op: bool = False,
-    ) -> dist.Work | None:
-        """Reduce and scatter (``ReduceScatter``, likewise)."""
-        return dist.reduce_scatter_tensor(
-            output_tensor, input_tensor, op=op, group=group, async_op=async_op
-        )
-
-
-def _leave(output: torch.Tensor) -> None:
-    """Changes nothing."""
-
-
-def _stream(device: torch.device) -> dict[str, Any]:
-    return {"stream": torch.get_device_module(device.type).Stream()}
-
-
-COMMUNICATION: Mapping[CommunicationOption, _Told] = {
-    "sum": _Told("set_force_sum_reduction_for_comms", lambda: (True,)),
-    "allocate": _Told("set_allocate_memory_from_process_group_for_comm", lambda: (True,)),
-    "two_buffers": _Told("set_reduce_scatter_max_input_buffers", lambda: (2,)),
-    "hook": _Told("set_all_reduce_hook", lambda: (_leave,)),
-    "hook_stream": _Told("set_all_reduce_hook", lambda: (_leave,), _stream),
-    "custom_gather": _Told("set_custom_all_gather", lambda: (PlainAllGather(),)),
-    "custom_scatter": _Told("set_custom_reduce_scatter", lambda: (PlainReduceScatter(),)),
-    "separate_group": _Told("set_separate_reduce_scatter_group", lambda: (True,)),
-    "keep_storage": _Told(
-        "set_keep_unsharded_storage", lambda: (True,), lambda device: {"recurse": False}
-    ),
-    "zeros_for_unused": _Told(
-        "set_reduce_scatter_unused_params", lambda: (True,), lambda device: {"recurse": False}
-    ),
-    "no_backward_unshard": _Told("set_unshard_in_backward", lambda: (False,)),
-}
-"""What is called for each option; ``share_streams`` is a function of several modules."""
+                lines = [*word.helper, f"module.{word.call}"]
+                run(lines, library, module=module, device=mesh.device.type)
+    for word, modules in together.items():
+        evaluate(word.call, share_comm_ctx=share_comm_ctx)(modules)
 
 
 def _start_communicator(mesh: RankMesh) -> None:
@@ -198,8 +124,8 @@ def lacking(case: Case) -> str | None:
     """A method that the case needs and that this version of torch does not have, if there is
     one.
     """
-    options = (option for group in case.wrap for option in group.communication)
-    names = (COMMUNICATION[option].method for option in options if option in COMMUNICATION)
+    told = (WORDS[option] for group in case.wrap for option in group.communication)
+    names = (word.call.partition("(")[0] for word in told if not word.of_several)
     keeps = any(group.precision is not None and group.precision.keep for group in case.wrap)
     if keeps and "param_dtype_override_fn" not in MixedPrecisionPolicy.__dataclass_fields__:
         return "MixedPrecisionPolicy.param_dtype_override_fn"

@@ -10,8 +10,6 @@ from typing_extensions import override
 
 from fuzzshard.parts import oracle
 
-_STATES = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq", "step")}
-
 
 class Resume(oracle.TensorOracle):
     """States after saving and loading, parameters after they were corrupted."""
@@ -47,7 +45,7 @@ class Resume(oracle.TensorOracle):
     def entries(self, watch: oracle.Watch, index: int) -> str:
         if watch.ops[index].corrupts:
             return super().entries(watch, index)
-        names = _STATES[watch.case.optimizer.kind.removesuffix("w")]
+        names = watch.case.optimizer.states
         value, over = "optimizer.state.get(p, {}).get(k)", f"{self.over} for k in {names}"
         return watch.entries(index, value, over, name="{k} of {n}", oracle=self.name)
 
