@@ -45,11 +45,9 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "FSDP1.offload": {"a choice, of groups": ("strategies/swarm",)},
     "FSDP1.hook": {
         "a leak": ("oracles/after_run", "parts/oracles/leak"),
-        "a word of communication": ("case/options",),
     },
     "DDP.hook": {
         "a leak": ("oracles/after_run", "parts/oracles/leak"),
-        "a word of communication": ("case/options",),
     },
     "communication.hook": {"a leak": ("oracles/after_run", "parts/oracles/leak")},
     "communication.sum": {

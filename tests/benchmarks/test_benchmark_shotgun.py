@@ -68,3 +68,16 @@ def test_every_word_that_means_no_option_stands_where_it_is_said_to() -> None:
         part, _, name = option.partition(".")
         for module in (module for modules in meanings.values() for module in modules):
             assert options_named.mentioned(part, name, False, mentions[module]), (option, module)
+
+
+def test_an_option_with_a_room_is_named_there_and_in_its_list_alone() -> None:
+    rooms = {
+        option: [shotgun.short(file) for file in files]
+        for option, files in shotgun.rooms_of_options(TREES).items()
+        if option.startswith(("DDP.", "Optimizer.", "communication."))
+    }
+    assert len(rooms) >= 33
+    for option, files in rooms.items():
+        part, _, name = option.partition(".")
+        own = f"parts/options/{part.lower()}"
+        assert sorted(files) == [f"{own}/__init__", f"{own}/{name}"], option
