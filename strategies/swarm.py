@@ -84,6 +84,7 @@ _OF_OPS = sorted((choice for op in OPS for choice in op.choices), key=lambda cho
 _OF_ENGINES = sorted(
     (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
 )
+_OF_OPTIMIZERS = [option.extension for option in OPTIMIZER_OPTIONS if option.extension]
 _LATER = 100
 """The place of the first choice that was added later, so that swarms stay as they were."""
 
@@ -119,13 +120,14 @@ EXTENSIONS: dict[str, int] = {
     **{choice.name: choice.percent for choice in _OF_OPS if choice.place < _LATER},
     "losses_only": 3,
     # optimizer
-    **{o.extension.name: o.extension.percent for o in OPTIMIZER_OPTIONS if o.extension},
+    **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place < _LATER},
     # added later, so that swarms stay as they were
     "rank_batches": 12,
     "communication": 10,
     **{choice.name: choice.percent for choice in _OF_OPS if choice.place >= _LATER},
     "finalize": 4,
     "ddp_options": 25,
+    **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place >= _LATER},
 }
 """Percent of the cases that have any."""
 _EXTENDED = 67
