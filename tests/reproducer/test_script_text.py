@@ -14,7 +14,7 @@ from cases import ROOT, chain, groups, make_case
 from msgspec.structs import replace
 from small_cases import EVERYTHING, SMALL
 
-from fuzzshard.case.case import Mesh
+from fuzzshard.case.case import Mesh, Optimizer
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias
 from fuzzshard.errors import UsageError
@@ -130,3 +130,10 @@ def test_a_script_gives_parameters_and_inputs_the_values_that_ran(case) -> None:
     )
     if "ids" in namespace:
         assert torch.equal(named_ids(9, (2, 3), *name), namespace["ids"](9, (2, 3), *name))
+
+
+def test_a_script_says_that_steps_go_up_the_gradient() -> None:
+    case = make_case(optimizer=Optimizer(maximize=True))
+    assert "optimizer = torch.optim.SGD(" in script(case)
+    assert ", maximize=True)" in script(case)
+    assert "maximize" not in script(make_case(optimizer=Optimizer()))

@@ -38,6 +38,7 @@ class Optimizer(Part, frozen=True, kw_only=True):
     foreach: bool | None = None
     exclude: tuple[str, ...] = ()
     post_optim_event: bool = False
+    maximize: bool = False
 
     def told(self) -> Iterator[tuple[OptimizerOption, Any]]:
         """Yield every option with its value."""
