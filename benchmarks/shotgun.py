@@ -54,7 +54,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "output": {"a dtype of a policy": ("case/dtypes", "engines/fully_shard/script")},
     "buffer": {
-        "a dtype of a policy": ("engines/fsdp1/script",),
+        "a dtype of a policy": ("parts/options/fsdp1/precision",),
         "a leak": ("oracles/after_run",),
     },
     "state_dict": {

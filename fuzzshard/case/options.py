@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import Literal
 
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.parts.engines.fsdp1 import FSDP1 as FSDP1
 from fuzzshard.parts.op import Ranks
 from fuzzshard.parts.options.communication import CommunicationOption as CommunicationOption
 from fuzzshard.parts.options.ddp import DDP as DDP
+from fuzzshard.parts.options.fsdp1 import FSDP1 as FSDP1
 from fuzzshard.parts.part import Part
 from fuzzshard.parts.precision import Precision as Precision
 

@@ -19,10 +19,12 @@ if TYPE_CHECKING:  # what an option is shown of the layers above, for types alon
     from fuzzshard.case.case import Case as Case
     from fuzzshard.case.communication import Told as Told
     from fuzzshard.case.facts import Facts as Facts
+    from fuzzshard.engines.fsdp1.contract import SeenByFSDP1 as SeenByFSDP1
+    from fuzzshard.strategies.fsdp1 import DrawingFSDP1 as DrawingFSDP1
     from fuzzshard.strategies.optimizers import Drawing as Drawing
     from fuzzshard.strategies.tape import Tape as Tape
 else:  # nobody looks at annotations when it runs
-    Case = Drawing = Facts = Replicated = Tape = Told = None
+    Case = Drawing = DrawingFSDP1 = Facts = Replicated = SeenByFSDP1 = Tape = Told = None
 
 Reasons = Iterator[tuple[str, str]]
 """Why an engine is not run with a case, and the source of that."""

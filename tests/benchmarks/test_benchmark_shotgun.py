@@ -74,9 +74,10 @@ def test_an_option_with_a_room_is_named_there_and_in_its_list_alone() -> None:
     rooms = {
         option: [shotgun.short(file) for file in files]
         for option, files in shotgun.rooms_of_options(TREES).items()
-        if option.startswith(("DDP.", "Optimizer.", "communication."))
+        if option != "FSDP1.precision"  # the policy itself has no room yet
+        and option.startswith(("DDP.", "FSDP1.", "Optimizer.", "communication."))
     }
-    assert len(rooms) >= 33
+    assert len(rooms) >= 45
     for option, files in rooms.items():
         part, _, name = option.partition(".")
         own = f"parts/options/{part.lower()}"

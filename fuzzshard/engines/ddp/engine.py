@@ -52,7 +52,7 @@ class DDP(NoSyncEngine):
         self.ddp = DistributedDataParallel(
             model, device_ids=device_ids, **ddp_options.arguments(self.case, self.mesh)
         )
-        ddp_options.tell(self.case, self.mesh, self.ddp)
+        ddp_options.tell(self.case, self.mesh, self.ddp, wrapper=True)
         self._join = ddp_options.join(self.case, self.ddp)
         return self.ddp
 

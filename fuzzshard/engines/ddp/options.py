@@ -42,10 +42,10 @@ def spoil(case: Case, mesh: RankMesh, synchronised: Iterable[torch.Tensor]) -> N
                 tensor.zero_()
 
 
-def tell(case: Case, mesh: RankMesh, module: Any) -> None:
+def tell(case: Case, mesh: RankMesh, module: Any, *, wrapper: bool) -> None:
     """Does with a module that DDP is constructed for what the options say."""
     library = {"dist": dist, "allreduce_hook": allreduce_hook}
-    run(case.ddp.lines("ddp", "group"), library, ddp=module, group=mesh.group)
+    run(case.ddp.lines("ddp", "group", wrapper=wrapper), library, ddp=module, group=mesh.group)
 
 
 def join(case: Case, ddp: DistributedDataParallel) -> Join | None:

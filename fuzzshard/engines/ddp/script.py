@@ -57,7 +57,7 @@ class DDPScript(Script):
         return [
             *initial_lines(case, model, buffers=case.ddp.does("syncs_buffers")),
             *call_lines(f"{variable} = DistributedDataParallel", listed),
-            *case.ddp.lines(variable, group(names)),
+            *case.ddp.lines(variable, group(names), wrapper=True),
             *(
                 f"{text}.__enter__()"
                 for o, v in case.ddp.told()

@@ -9,22 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 from torch import nn
 from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
-from torch.distributed.fsdp import (
-    BackwardPrefetch,
-    CPUOffload,
-    FullyShardedDataParallel,
-    MixedPrecision,
-    ShardingStrategy,
-)
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
-from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import unit_modules
-from fuzzshard.engines.base import DTYPES, plain_name
+from fuzzshard.engines.base import plain_name
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fsdp1 import contract
 from fuzzshard.engines.fsdp1 import options as fsdp1_options
@@ -32,26 +25,12 @@ from fuzzshard.engines.no_sync import NoSyncEngine
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.instruments import FLAT_PARAMETERS, works
 from fuzzshard.model.build import build_model
-from fuzzshard.parts.engines.fsdp1 import shards
+from fuzzshard.parts.options.fsdp1 import shards
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp._flat_param import FlatParamHandle
 
     from fuzzshard.training.trace import Trace
-
-_STRATEGIES = {
-    "full_shard": ShardingStrategy.FULL_SHARD,
-    "shard_grad_op": ShardingStrategy.SHARD_GRAD_OP,
-    "no_shard": ShardingStrategy.NO_SHARD,
-    "hybrid_shard": ShardingStrategy.HYBRID_SHARD,
-    "hybrid_shard_zero2": ShardingStrategy._HYBRID_SHARD_ZERO2,
-}
-_PREFETCH = {
-    "pre": BackwardPrefetch.BACKWARD_PRE,
-    "post": BackwardPrefetch.BACKWARD_POST,
-    None: None,
-}
-
 
 FLAT_PARAMETERS_UNREAD = Exclusion(
     "the ranges of its flat parameters cannot be told in this version of torch",
@@ -60,10 +39,10 @@ FLAT_PARAMETERS_UNREAD = Exclusion(
 
 
 @contextlib.contextmanager
-def debug_level(level: str) -> Iterator[None]:
-    """``torch.distributed``'s debug level, ``off`` or ``detail``; afterwards it is what it was."""
+def debug_level(*, detail: bool) -> Iterator[None]:
+    """``torch.distributed``'s debug level, ``DETAIL`` or ``OFF``; afterwards it is what it was."""
     before = get_debug_level()
-    set_debug_level(DebugLevel.DETAIL if level == "detail" else DebugLevel.OFF)
+    set_debug_level(DebugLevel.DETAIL if detail else DebugLevel.OFF)
     try:
         yield
     finally:
@@ -125,11 +104,11 @@ class FSDP1(NoSyncEngine):
     @override
     @classmethod
     def surroundings(cls, case: Case) -> contextlib.AbstractContextManager[None]:
-        return debug_level(case.fsdp1.debug)
+        return debug_level(detail=case.fsdp1.does("checks_order"))
 
     @override
     def build(self) -> nn.Module:
-        if self.case.fsdp1.initial == "meta":
+        if self.case.fsdp1.does("starts_on_meta"):
             return build_model(self.case, torch.device("meta"), self.dtype)
         return super().build()
 
@@ -142,14 +121,15 @@ class FSDP1(NoSyncEngine):
             for below, module in model.get_submodule(path).named_modules()
         }
         spec = self.case.fsdp1
-        options = self._options()
-        if spec.initial == "meta":
-            options["param_init_fn"] = fsdp1_options.initializer(model, super().build())
-        elif spec.initial == "applied":
+        initialize = None
+        if spec.does("starts_on_meta"):
+            initialize = fsdp1_options.initializer(model, super().build())
+        elif spec.does("starts_halved"):
             fsdp1_options.scale(model.parameters(), 0.5)
-        elif spec.initial == "first_rank" and self.mesh.rank != 0:
+        elif spec.does("spoils") and self.mesh.rank != 0:
             fsdp1_options.scale((*model.parameters(), *model.buffers()), 0)
-        if self.case.fsdp1.wrapping == "policy":
+        options = fsdp1_options.arguments(spec, self.mesh, initialize)
+        if spec.does("wraps_by_policy"):
             wanted = [model.get_submodule(path) for path in unit_modules(self.case)]
             options["auto_wrap_policy"] = _policy(model, wanted)
         else:
@@ -157,10 +137,9 @@ class FSDP1(NoSyncEngine):
                 module = model.get_submodule(path)
                 _replace(model, module, FullyShardedDataParallel(module, **options))
         self.fsdp = FullyShardedDataParallel(model, **options)
-        if spec.initial == "applied":
+        if spec.does("starts_halved"):
             fsdp1_options.apply_twice_as_much(self.fsdp)
-        if spec.hook is not None:
-            fsdp1_options.register_hook(self.fsdp, spec.hook, self.mesh, shards=shards(self.case))
+        fsdp1_options.register_hook(self.fsdp, spec, self.mesh, shards=shards(self.case))
         units = FullyShardedDataParallel.fsdp_modules(self.fsdp)
         self.slices = {
             plain_name(join(names[info.module], info.param_name)): found
@@ -173,27 +152,10 @@ class FSDP1(NoSyncEngine):
         assert self.slices.keys() == self.facts.parameters.keys()
         return self.fsdp
 
-    def _options(self) -> dict[str, Any]:
-        spec = self.case.fsdp1
-        hybrid = "hybrid" in spec.strategy
-        return {
-            "process_group": None if hybrid or spec.device_mesh else self.mesh.group,
-            "device_mesh": self.mesh.data_mesh if hybrid or spec.device_mesh else None,
-            "sync_module_states": spec.initial == "first_rank",
-            "sharding_strategy": _STRATEGIES[spec.strategy],
-            "cpu_offload": CPUOffload(offload_params=spec.offload),
-            "backward_prefetch": _PREFETCH[spec.backward_prefetch],
-            "forward_prefetch": spec.forward_prefetch,
-            "mixed_precision": _mixed_precision(spec.precision),
-            "limit_all_gathers": spec.limit_all_gathers,
-            "use_orig_params": spec.use_orig_params,
-            "device_id": self.mesh.device,
-        }
-
     @override
     def after_step(self) -> None:
-        if (kind := self.case.fsdp1.summon) is not None:
-            fsdp1_options.summon(self.fsdp, kind, self.trained.values(), shards=shards(self.case))
+        spec, trained = self.case.fsdp1, self.trained.values()
+        fsdp1_options.summon(self.fsdp, spec, trained, shards=shards(self.case))
 
     @override
     def take_parameters(self) -> None:
@@ -202,7 +164,7 @@ class FSDP1(NoSyncEngine):
         """
         self.trained = {}
         for fqn, piece in self.slices.items():
-            if self.case.fsdp1.use_orig_params:
+            if self.case.fsdp1.does("has_originals"):
                 self.trained[fqn] = piece.original
             elif piece.number == 0:
                 self.trained[fqn] = piece.handle.flat_param
@@ -238,7 +200,7 @@ class FSDP1(NoSyncEngine):
         found = {}
         for fqn, piece in self.slices.items():
             if piece.start < piece.stop:
-                original = self.case.fsdp1.use_orig_params
+                original = self.case.fsdp1.does("has_originals")
                 held = (
                     piece.original.detach().flatten()
                     if original
@@ -268,9 +230,9 @@ class FSDP1(NoSyncEngine):
     def _gradient(self, piece: Slice) -> torch.Tensor | None:
         flat = piece.handle.flat_param
         if self.unsynced:
-            dropped = self.case.fsdp1.use_orig_params and not piece.original.requires_grad
+            dropped = self.case.fsdp1.does("has_originals") and not piece.original.requires_grad
             return None if dropped else _accumulated(piece)
-        if self.case.fsdp1.use_orig_params:
+        if self.case.fsdp1.does("has_originals"):
             gradient = piece.original.grad
             return None if gradient is None else gradient.flatten()
         return None if flat.grad is None else _part_of(flat.grad, piece)
@@ -326,18 +288,6 @@ def _policy(model: nn.Module, wanted: list[nn.Module]) -> ModuleWrapPolicy | Cus
     if selected == set(wanted):
         return ModuleWrapPolicy(classes)
     return CustomPolicy(lambda module: module in wanted)
-
-
-def _mixed_precision(precision: Precision | None) -> MixedPrecision | None:
-    if precision is None:
-        return None
-    param = precision.param and DTYPES[precision.param]
-    return MixedPrecision(
-        param_dtype=param,
-        reduce_dtype=precision.reduce and DTYPES[precision.reduce],
-        buffer_dtype=param,
-        cast_root_forward_inputs=precision.cast_inputs,
-    )
 
 
 ENGINE = FSDP1

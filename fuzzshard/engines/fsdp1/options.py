@@ -6,12 +6,13 @@ Sources are in torch/distributed/fsdp/fully_sharded_data_parallel.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import fsdp as fsdp_api
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import _CHECKPOINT_WRAPPED_MODULE
 from torch.distributed.algorithms._comm_hooks.default_hooks import (
     DefaultState,
@@ -20,7 +21,11 @@ from torch.distributed.algorithms._comm_hooks.default_hooks import (
 )
 from torch.distributed.fsdp import FullyShardedDataParallel
 
+from fuzzshard.case.options import FSDP1
 from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.engines.written import called
+
+_API = ("BackwardPrefetch", "CPUOffload", "MixedPrecision", "ShardingStrategy")
 
 
 @torch.no_grad()
@@ -74,14 +79,24 @@ def apply_twice_as_much(fsdp: FullyShardedDataParallel) -> None:
     fsdp.apply(double)
 
 
+def arguments(spec: FSDP1, mesh: RankMesh, initialize: Any) -> dict[str, Any]:
+    """The keyword arguments of the constructor."""
+    ranks = "device_mesh=mesh" if spec.does("takes_mesh") else "process_group=group"
+    names = {name: getattr(fsdp_api, name) for name in _API}
+    names |= {"torch": torch, "initialize": initialize}
+    names |= {"mesh": mesh.data_mesh, "group": mesh.group, "device": mesh.device}
+    return called([ranks, "device_id=device", *spec.arguments()], **names)
+
+
 def register_hook(
-    fsdp: FullyShardedDataParallel, kind: str, mesh: RankMesh, *, shards: bool
+    fsdp: FullyShardedDataParallel, spec: FSDP1, mesh: RankMesh, *, shards: bool
 ) -> None:
-    """Registers torch's hook or a user's own."""
-    hook: Any = _average
-    if kind == "torch":
-        hook = reduce_scatter_hook if shards else allreduce_hook
-    fsdp.register_comm_hook(DefaultState(mesh.group) if kind == "torch" else mesh.group, hook)
+    """Registers torch's hook or a user's own, if the case has one."""
+    if spec.does("torch_hook"):
+        hook: Any = reduce_scatter_hook if shards else allreduce_hook
+        fsdp.register_comm_hook(DefaultState(mesh.group), hook)
+    elif spec.does("own_hook"):
+        fsdp.register_comm_hook(mesh.group, _average)
 
 
 def _average(
@@ -101,27 +116,19 @@ def _average(
         (gradient if shard is None else shard).div_(group.size())
 
 
-_SUMMON: Mapping[str, dict[str, Any]] = {
-    "written": {},
-    "discarded": {"writeback": False},
-    "on_host": {"writeback": False, "offload_to_cpu": True},
-    "first_rank": {"writeback": False, "rank0_only": True},
-    "gradients": {"with_grads": True},
-    "root": {"recurse": False},
-}
-
-
 def summon(
-    fsdp: FullyShardedDataParallel, kind: str, sharded: Iterable[torch.Tensor], *, shards: bool
+    fsdp: FullyShardedDataParallel, spec: FSDP1, sharded: Iterable[torch.Tensor], *, shards: bool
 ) -> None:
-    """Changes full parameters such that nothing is changed afterwards.
+    """Changes full parameters such that nothing is changed afterwards, if the case does so.
 
     "the modification is persisted regardless of writeback" where FSDP1 does not shard.
     """
-    with FullyShardedDataParallel.summon_full_params(fsdp, **_SUMMON[kind]):
-        if kind == "written":
+    if not spec.does("summons"):
+        return
+    with FullyShardedDataParallel.summon_full_params(fsdp, **called(spec.summoned())):
+        if spec.does("doubles"):
             scale(fsdp.parameters(), 2)
-        elif kind == "discarded" and shards:
+        elif spec.does("zeroes") and shards:
             scale(fsdp.parameters(), 0)
-    if kind == "written":
+    if spec.does("doubles"):
         scale(sharded, 0.5)

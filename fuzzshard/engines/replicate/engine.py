@@ -57,7 +57,7 @@ class Replicate(DDP):
             device_id=self.mesh.device,
             **ddp_options.arguments(self.case, self.mesh),
         )
-        ddp_options.tell(self.case, self.mesh, module)
+        ddp_options.tell(self.case, self.mesh, module, wrapper=False)
         return module
 
     @override

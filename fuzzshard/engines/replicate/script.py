@@ -30,7 +30,7 @@ class ReplicateScript(Script):
         return [
             *initial_lines(case, model, buffers=False),
             *call_lines("replicate", [model, *told, *arguments(case, names)]),
-            *case.ddp.lines(model, group(names)),
+            *case.ddp.lines(model, group(names), wrapper=False),
         ]
 
     @override

@@ -78,11 +78,10 @@ class DDP(Part, frozen=True, kw_only=True):
             for text in option.arguments(value)
         ]
 
-    def lines(self, engine: str, group: str) -> list[str]:
-        """Return what is done with the ``engine`` once it is constructed."""
-        return [
-            line for option, value in self.told() for line in option.lines(value, engine, group)
-        ]
+    def lines(self, engine: str, group: str, *, wrapper: bool) -> list[str]:
+        """Return what is done with the ``engine`` once it is constructed, be it a ``wrapper``."""
+        told = [pair for pair in self.told() if wrapper or not pair[0].of_wrapper]
+        return [line for option, value in told for line in option.lines(value, engine, group)]
 
     def contexts(self, engine: str) -> list[str]:
         """Return the contexts that a case trains in; nobody leaves those of a script."""
