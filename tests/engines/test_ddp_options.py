@@ -152,7 +152,6 @@ ARGUMENTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         for name in ("skip_all_reduce_unused_params", "batched_grad_copy")
     ),
     ({"lazy_bucket_allocation": True}, {"lazy_bucket_allocation": True}),
-    ({"find_unused_parameters": False}, {"find_unused_parameters": False}),
     ({"buckets": "one_each"}, {"bucket_cap_mb": 1e-6}),
     ({"buckets": "listed"}, {"bucket_cap_mb_list": [1e-4, 2e-5, 3e-4]}),
     ({"buffers": "broadcast"}, {"broadcast_buffers": True}),
@@ -172,6 +171,14 @@ def test_an_option_is_an_argument_of_the_constructor(
     assert ("process_group" in given) != ("device_mesh" in given)
     assert arguments(ddp(), ranks) == {
         "find_unused_parameters": True,
+        "broadcast_buffers": False,
+        "process_group": "the group",
+    }
+
+
+def test_unused_parameters_are_not_looked_for_by_the_default_of_torch() -> None:
+    ranks: Any = SimpleNamespace(group="the group", data_mesh="the mesh")
+    assert arguments(ddp(find_unused_parameters=False), ranks) == {
         "broadcast_buffers": False,
         "process_group": "the group",
     }
