@@ -2,13 +2,13 @@
 touch.
 
 A file names a leaf or an op where it defines or imports its class, or has its tag as a string; an
-option where it reads, gives or lists the field; an oracle where it imports its module or its name
+option where it reads, gives or lists the field and can mean that part (``options_named.py``), or
+imports its own module; an oracle where it imports its module or its name
 is a string that means the oracle; an engine where its name is a string. An engine's own room and
 the one list of engines do not count, and neither does the string where it means an axis of a mesh,
 a layout of activations or a component of torch (:data:`OTHERWISE`).
 Counted are the modules of fuzzshard/ and strategies/, without those that are data: the rows of
-torch's own tests (upstream/) and the mends. A field whose name means other things too (join, kind,
-output) counts too high. Runs nothing, and reads the tree that it stands in.
+torch's own tests (upstream/) and the mends. Runs nothing, and reads the tree that it stands in.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from __future__ import annotations
 import argparse
 import ast
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import get_args
 
 import msgspec
+import options_named
 from common import make_console, print_json, run_main
 from rich.table import Table
 
 from fuzzshard.case.case import Optimizer, WrapGroup
-from fuzzshard.case.options import DDP, FSDP1, Precision
+from fuzzshard.case.options import DDP, FSDP1, CommunicationOption, Precision
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.parts.ops import OPS
@@ -51,7 +54,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "output": {"a dtype of a policy": ("case/dtypes", "engines/fully_shard/script")},
     "buffer": {
-        "a dtype of a policy": ("engines/fsdp1/script",),
+        "a dtype of a policy": ("parts/options/fsdp1/precision",),
         "a leak": ("oracles/after_run",),
     },
     "state_dict": {
@@ -122,8 +125,10 @@ def main() -> int:
     )
     args = parser.parse_args()
     files = {file: file.read_text() for file in sources()}
-    named = {file: names(ast.parse(text)) for file, text in files.items()}
+    trees = {file: ast.parse(text) for file, text in files.items()}
+    named = {file: names(tree) for file, tree in trees.items()}
     kinds = {kind: count(wanted, named) for kind, wanted in vocabulary().items()}
+    kinds["option"] = rooms_of_options(trees)
     kinds["oracle"] = rooms_of_oracles(named)
     outside = {
         engine: len([file for file in where if not in_room(engine, file)])
@@ -181,17 +186,10 @@ def sources() -> list[Path]:
 
 def vocabulary() -> dict[str, dict[str, tuple[str, ...]]]:
     """For each kind its names, and the identifiers and strings that stand for each."""
-    fields = {
-        field.name
-        for part in OPTIONS
-        for field in msgspec.structs.fields(part)
-        if not field.required
-    }
     return {
         "leaf": {
             leaf.__name__: (leaf.__name__, f"'{leaf.__struct_config__.tag}'") for leaf in LEAVES
         },
-        "option": {field: (f".{field}", f"'{field}'") for field in fields},
         "op": {op.__name__: (op.__name__, f"'{op.__struct_config__.tag}'") for op in OPS},
         "engine": {engine: (f"'{engine}'",) for engine in ENGINES},
     }
@@ -244,6 +242,42 @@ def names(tree: ast.AST) -> frozenset[str]:
             case ast.Constant(value=str(value)) if node not in elsewhere or value not in ENGINES:
                 found.add(f"'{value}'")
     return frozenset(found)
+
+
+def rooms_of_options(trees: Mapping[Path, ast.Module]) -> dict[str, list[Path]]:
+    """The files that mean each option, by its part and its field."""
+    mentions = {file: options_named.Mentions(tree) for file, tree in trees.items()}
+    listed = [
+        (part.__name__, field.name)
+        for part in OPTIONS
+        for field in msgspec.structs.fields(part)
+        if not field.required
+    ]
+    shared = {each for each in listed if Counter(name for _, name in listed)[each[1]] > 1}
+    listed += [("communication", word) for word in get_args(CommunicationOption)]
+    found = {}
+    for part, name in listed:
+        else_in = options_named.MEANS_ELSE.get(f"{part}.{name}", {}).values()
+        means_else = {m for modules in else_in for m in modules}
+        found[f"{part}.{name}"] = [
+            file
+            for file, module in mentions.items()
+            if options_named.mentioned(part, name, (part, name) in shared, module)
+            and short(file) not in means_else
+            and not in_other_room(short(file), part)
+        ]
+    return found
+
+
+def in_other_room(module: str, part: str) -> bool:
+    """Whether a module is about options of another part."""
+    rooms = "parts/options/"
+    return module.startswith(rooms) and not module.startswith(f"{rooms}{part.lower()}/")
+
+
+def short(file: Path) -> str:
+    """The path of a module as lists of exceptions have it."""
+    return file.relative_to(ROOT).with_suffix("").as_posix().removeprefix("fuzzshard/")
 
 
 def rooms_of_oracles(named: Mapping[Path, frozenset[str]]) -> dict[str, list[Path]]:

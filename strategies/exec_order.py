@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from fuzzshard.case.case import Case, Freeze, Inputs, Mesh, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block, Call, Child, TensorOp
-from fuzzshard.case.options import FSDP1, Expect
+from fuzzshard.case.options import Expect
 from fuzzshard.parts import op, ops
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
 from fuzzshard.parts.leaves import affine
+from fuzzshard.parts.options.fsdp1 import FSDP1, FSDP1_OPTIONS
 from fuzzshard.strategies.tape import Tape
 
 ERROR = r"^(Forward order differs across ranks)"
@@ -57,13 +58,7 @@ def diverging(tape: Tape, largest_mesh: int) -> Case:
         freezes=(Freeze(target="other"),),
         loss="sum",
         engines=(FullyShardedDataParallel.name,),
-        fsdp1=FSDP1(
-            strategy="shard_grad_op" if tape.chance(50) else "full_shard",
-            use_orig_params=tape.chance(40),
-            wrapping="policy" if tape.chance(40) else "manual",
-            forward_prefetch=tape.chance(25),
-            debug="detail",
-        ),
+        fsdp1=FSDP1(**{o.name: o.draw_for_orders(tape) for o in FSDP1_OPTIONS}),
         expect=(expect,),
     )
 

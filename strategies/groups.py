@@ -9,9 +9,9 @@ from fuzzshard.case.communication import misfit
 from fuzzshard.case.edit import with_item
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_groups
-from fuzzshard.case.options import CommunicationOption
 from fuzzshard.case.placements import shard_dim
 from fuzzshard.case.units import parameter_groups
+from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -36,8 +36,9 @@ def group_options(
         groups = [
             replace(g, communication=options if alike else _communication(tape)) for g in groups
         ]
-        if tape.chance(15):  # seldom, as older releases have it not
-            groups = [replace(g, communication=(*g.communication, "keep_storage")) for g in groups]
+        for word in WORDS.values():
+            if word.for_all and tape.chance(word.for_all):
+                groups = [_with_word(g, word.name) for g in groups]
         groups = _with_roots_that_share(tape, case, groups)
         groups = [
             _fitting(tape, replace(case, wrap=tuple(groups)), found, i) for i in range(len(groups))
@@ -45,13 +46,18 @@ def group_options(
     return tuple(groups)
 
 
-_ANYWHERE: tuple[CommunicationOption, ...] = (
-    *("sum", "allocate", "hook", "two_buffers"),
-    *("hook_stream", "custom_gather", "custom_scatter", "separate_group", "zeros_for_unused"),
+_ANYWHERE = tuple(
+    word.name
+    for word in sorted(WORDS.values(), key=lambda word: word.anywhere or 0)
+    if word.anywhere is not None
 )
 
 
-def _communication(tape: Tape) -> tuple[CommunicationOption, ...]:
+def _with_word(group: WrapGroup, word: str) -> WrapGroup:
+    return replace(group, communication=(*group.communication, word))
+
+
+def _communication(tape: Tape) -> tuple[str, ...]:
     """One option, or any of them."""
     return tuple(tape.some(_ANYWHERE, 30)) if tape.chance(50) else (tape.pick(_ANYWHERE),)
 
@@ -59,12 +65,10 @@ def _communication(tape: Tape) -> tuple[CommunicationOption, ...]:
 def _with_roots_that_share(tape: Tape, case: Case, groups: list[WrapGroup]) -> list[WrapGroup]:
     """Several FSDP roots may share their streams: ``share_comm_ctx`` is for them."""
     roots = set(root_groups(case))
-    if len(roots) < 2 or not tape.chance(70):
-        return groups
-    return [
-        replace(g, communication=(*g.communication, "share_streams")) if index in roots else g
-        for index, g in enumerate(groups)
-    ]
+    for word in WORDS.values() if len(roots) > 1 else ():
+        if word.for_roots and tape.chance(word.for_roots):
+            groups = [_with_word(g, word.name) if i in roots else g for i, g in enumerate(groups)]
+    return groups
 
 
 def _fitting(tape: Tape, case: Case, found: Facts, index: int) -> WrapGroup:
@@ -72,9 +76,14 @@ def _fitting(tape: Tape, case: Case, found: Facts, index: int) -> WrapGroup:
     have.
     """
     group = case.wrap[index]
-    if misfit(case, found, index, "no_backward_unshard") is None and tape.chance(90):
-        group = replace(group, communication=(*group.communication, "no_backward_unshard"))
-    kept: tuple[CommunicationOption, ...] = ()
+    for word in WORDS.values():
+        if (
+            word.where_it_fits
+            and misfit(case, found, index, word.name) is None
+            and tape.chance(word.where_it_fits)
+        ):
+            group = _with_word(group, word.name)
+    kept: tuple[str, ...] = ()
     for option in group.communication:
         changed = replace(group, communication=(*kept, option))
         told = replace(case, wrap=with_item(case.wrap, index, changed))

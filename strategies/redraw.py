@@ -88,5 +88,5 @@ def _without_options(case: Case) -> Case:
         dtypes=(),
         tensor_parallel=(),
         fsdp1=FSDP1(),
-        optimizer=replace(case.optimizer, exclude=(), foreach=None, post_optim_event=False),
+        optimizer=case.optimizer.without_extensions(),
     )

@@ -17,6 +17,7 @@ from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves import KINDS
 from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
 from fuzzshard.strategies.tape import Tape
 
 (IMAGES,) = (kind.name for kind, leaf in KINDS.items() if leaf.takes_images)
@@ -80,15 +81,14 @@ CHOICES: tuple[str, ...] = (
     "non_root_forward",
     "backward_order",
     # optimizer
-    "momentum",
-    "weight_decay",
-    "adam",
+    *(choice for o in sorted(OPTIMIZER_OPTIONS, key=lambda o: o.place) for choice in o.choices),
 )
 
 _OF_OPS = sorted((choice for op in OPS for choice in op.choices), key=lambda choice: choice.place)
 _OF_ENGINES = sorted(
     (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
 )
+_OF_OPTIMIZERS = [option.extension for option in OPTIMIZER_OPTIONS if option.extension]
 _LATER = 100
 """The place of the first choice that was added later, so that swarms stay as they were."""
 
@@ -124,15 +124,14 @@ EXTENSIONS: dict[str, int] = {
     **{choice.name: choice.percent for choice in _OF_OPS if choice.place < _LATER},
     "losses_only": 3,
     # optimizer
-    "foreach": 12,
-    "exclude": 10,
-    "post_optim_event": 8,
+    **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place < _LATER},
     # added later, so that swarms stay as they were
     "rank_batches": 12,
     "communication": 10,
     **{choice.name: choice.percent for choice in _OF_OPS if choice.place >= _LATER},
     "finalize": 4,
     "ddp_options": 25,
+    **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place >= _LATER},
 }
 """Percent of the cases that have any."""
 NUM_BYTES = 2 + 2 * -(-len(CHOICES) // 8) + len(EXTENSIONS)

@@ -4,15 +4,19 @@ graph.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 from collections.abc import Hashable, Mapping
+from typing import ClassVar
 
 from fuzzshard.case.autograd import Tape, Unwatched, reached
 from fuzzshard.case.case import Case
-from fuzzshard.case.facts import facts
+from fuzzshard.case.facts import facts, has_batch_norm
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.schedule_state import ScheduleState, follow
+from fuzzshard.parts.engines import specs
 
 
 @functools.lru_cache(maxsize=64)
@@ -21,31 +25,73 @@ def arrivals(case: Case) -> Mapping[int, frozenset[str]]:
     return {index: arrived for index, (arrived, _) in _backwards(case).items()}
 
 
-def replicated(case: Case, *, by_replicate: bool) -> frozenset[str]:
-    """The parameters that DDP synchronises: those not ignored that require a gradient at
-    construction.
+@dataclasses.dataclass(frozen=True)
+class Replicated:
+    """A finished case as options of DDP see it, under DDP itself or ``by_replicate``."""
 
-    ``replicate`` is constructed by the first forward.
-    """
-    if by_replicate:
-        states = (at.frozen for at in follow(case) if at.op.call)
-        frozen = next(states, ScheduleState(case).frozen)
-    else:
-        frozen = {
-            fqn
-            for fqn in facts(case).parameters
-            if any(is_within(fqn, f.target) for f in case.freezes if not f.after_wrap)
-        }
-    return (
-        frozenset(facts(case).parameters)
-        - frozen
-        - ignored_parameters(case, by_replicate=by_replicate)
+    LATE: ClassVar[str] = (
+        "torch/distributed/_composable/replicate.py: DDP is made of a list of parameters, by the "
+        "first forward"
     )
+    case: Case
+    by_replicate: bool
+
+    @functools.cached_property
+    def trained(self) -> frozenset[str]:
+        """The parameters that DDP synchronises: those not ignored that require a gradient at
+        construction.
+
+        ``replicate`` is constructed by the first forward.
+        """
+        case, parameters = self.case, facts(self.case).parameters
+        if self.by_replicate:
+            states = (at.frozen for at in follow(case) if at.op.call)
+            frozen = next(states, ScheduleState(case).frozen)
+        else:
+            early = [f.target for f in case.freezes if not f.after_wrap]
+            frozen = {fqn for fqn in parameters if any(is_within(fqn, t) for t in early)}
+        ignored = ignored_parameters(case, by_replicate=self.by_replicate)
+        return frozenset(parameters) - frozen - ignored
+
+    @functools.cached_property
+    def arrived(self) -> frozenset[frozenset[str]]:
+        """What backwards bring a gradient of these parameters."""
+        return frozenset(some & self.trained for some in arrivals(self.case).values())
+
+    @property
+    def graph_is_static(self) -> bool:
+        """Whether every backward is of as many forwards, through the same calls to the same
+        parameters.
+        """
+        return len(set(_backwards(self.case).values())) <= 1
+
+    @property
+    def mesh_has_one_axis(self) -> bool:
+        """Whether the data-parallel ranks are all that there are, along one axis."""
+        return self.case.mesh.replicate is None and self.case.mesh.tensor is None
+
+    @property
+    def has_batch_norm(self) -> bool:
+        """Whether a forward changes buffers."""
+        return has_batch_norm(self.case, "")
+
+    @property
+    def touched_before_forward(self) -> bool:
+        """Whether something uses parameters before the first forward."""
+        before = itertools.takewhile(lambda op: not op.call, self.case.schedule)
+        return not all(op.sets_mode for op in before)
+
+    @property
+    def may_ignore(self) -> bool:
+        """Whether an engine could be told of a module that the case ignores."""
+        return any(spec.ignores_modules for spec in specs(self.case.engines)) and any(
+            path in facts(self.case).modules for path in self.case.ignored
+        )
 
 
 def ignored_modules(case: Case, *, by_replicate: bool) -> tuple[str, ...]:
     """The modules that ``replicate`` is to ignore; DDP itself has no such argument."""
-    asked = by_replicate and case.ddp.ignored_modules
+    asked = by_replicate and case.ddp.does("ignores_modules")
     return tuple(path for path in case.ignored if asked and path in facts(case).modules)
 
 
@@ -58,13 +104,6 @@ def ignored_parameters(case: Case, *, by_replicate: bool) -> frozenset[str]:
         fqn for fqn in (*facts(case).parameters, *names) if any(is_within(fqn, m) for m in modules)
     )
     return frozenset(names.get(fqn, fqn) for fqn in within)
-
-
-def graph_is_static(case: Case) -> bool:
-    """Whether every backward is of as many forwards, through the same calls to the same
-    parameters.
-    """
-    return len(set(_backwards(case).values())) <= 1
 
 
 @functools.lru_cache(maxsize=64)

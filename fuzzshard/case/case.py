@@ -19,6 +19,8 @@ from fuzzshard.case.options import (
 from fuzzshard.parts.engines import ENGINES as SPECS
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.options.communication import WORDS, Trait
+from fuzzshard.parts.options.optimizer import Optimizer as Optimizer
 from fuzzshard.parts.part import Part
 
 ALL_ENGINES = tuple(SPECS)
@@ -127,6 +129,10 @@ class WrapGroup(Part, frozen=True, kw_only=True):
     shard_dim: Literal["first", "last", "largest"] = "first"
     communication: tuple[CommunicationOption, ...] = ()
 
+    def does(self, trait: Trait) -> bool:
+        """Whether it is told so by :attr:`communication`."""
+        return any(trait in WORDS[word].traits for word in self.communication)
+
 
 class Freeze(Part, frozen=True, kw_only=True):
     """A module or parameter whose ``requires_grad`` is off from the start, set before or after
@@ -150,22 +156,6 @@ class Checkpoint(Part, frozen=True, kw_only=True):
 
     module: str
     implementation: CheckpointImplementation = "composable"
-
-
-class Optimizer(Part, frozen=True, kw_only=True):
-    """The optimizer and its hyperparameters; ``momentum`` is SGD's, ``weight_decay`` anyone's.
-
-    ``exclude`` are modules or parameters that it does not get. ``post_optim_event`` records an
-    event after every step and hands it to the FSDP root (``FSDPModule.set_post_optim_event``).
-    """
-
-    kind: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = 0.125
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    foreach: bool | None = None
-    exclude: tuple[str, ...] = ()
-    post_optim_event: bool = False
 
 
 class Case(Part, frozen=True, kw_only=True):

@@ -103,14 +103,14 @@ def _check_shard_dims(case: Case, found: Facts) -> None:
 def _check_names(case: Case, found: Facts) -> None:
     named = [("ignored", path) for path in case.ignored]
     named += [("dtypes", entry.target) for entry in case.dtypes]
-    named += [("optimizer.exclude", path) for path in case.optimizer.exclude]
+    named += [("optimizer.exclude", path) for path in case.optimizer.left_out]
     for what, target in named:
         if not any(is_within(fqn, target) for fqn in found.parameters):
             raise InvalidCase(
                 f"{what} names {target!r}, which has no parameters", "use a module or parameter"
             )
-    if len(case.optimizer.exclude) and all(
-        any(is_within(fqn, path) for path in case.optimizer.exclude) for fqn in found.parameters
+    if len(case.optimizer.left_out) and all(
+        any(is_within(fqn, path) for path in case.optimizer.left_out) for fqn in found.parameters
     ):
         raise InvalidCase("the optimizer has no parameters", "exclude fewer")
     low = any(g.precision and g.precision.param for g in case.wrap) or case.fsdp1.precision

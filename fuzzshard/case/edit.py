@@ -197,7 +197,7 @@ def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
         dtypes=tuple(replace(d, target=rename(d.target)) for d in case.dtypes),
         tensor_parallel=tuple(replace(t, module=rename(t.module)) for t in case.tensor_parallel),
         ignored=tuple(map(rename, case.ignored)),
-        optimizer=replace(case.optimizer, exclude=tuple(map(rename, case.optimizer.exclude))),
+        optimizer=case.optimizer.leaving_out(map(rename, case.optimizer.left_out)),
         schedule=tuple(op.renamed(rename) for op in case.schedule),
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.options.communication import WORDS
+from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
 
 FEATURES: dict[str, str] = {
     **{f"leaf:{kind.name}": kind.meaning for leaf in LEAVES for kind in leaf.kinds},
@@ -61,19 +63,7 @@ FEATURES: dict[str, str] = {
     "offload:pinned": "CPUOffloadPolicy(pin_memory=True)",
     "prefetch:forward": "explicit forward prefetching",
     "prefetch:backward": "explicit backward prefetching",
-    "communication:sum": "a group that reduces with sums only",
-    "communication:allocate": "a group whose process group allocates what it sends",
-    "communication:two_buffers": "a group that may have two reduce-scatters in flight",
-    "communication:hook": "a group with an all-reduce hook",
-    "communication:hook_stream": "a group with an all-reduce hook and a stream for it",
-    "communication:custom_gather": "a group with an all-gather of the user's",
-    "communication:custom_scatter": "a group with a reduce-scatter of the user's",
-    "communication:separate_group": "a group with a process group for its reduce-scatters",
-    "communication:keep_storage": "a group that keeps its unsharded memory",
-    "communication:zeros_for_unused": "a group that reduces zeros for parameters without a "
-    "gradient",
-    "communication:no_backward_unshard": "a group that is not unsharded in backward",
-    "communication:share_streams": "a group that shares the streams of others",
+    **{f"communication:{word.name}": word.meaning for word in WORDS.values()},
     "shard:last": "parameters sharded along their last dim",
     "shard:largest": "parameters sharded along their largest dim",
     "precision:param": "parameters computed in another dtype",
@@ -110,15 +100,7 @@ FEATURES: dict[str, str] = {
     "tensor:dtensor_output": "a parallel module that returns a DTensor",
     "tensor:empty_shard": "a parameter of which a rank of the tensor-parallel axis has nothing",
     **{name: meaning for op in OPS for name, meaning in op.meanings.items()},
-    "optimizer:sgd": "SGD",
-    "optimizer:momentum": "SGD with momentum",
-    "optimizer:weight_decay": "any optimizer with weight decay",
-    "optimizer:adam": "Adam",
-    "optimizer:adamw": "AdamW",
-    "optimizer:foreach": "foreach=True",
-    "optimizer:no_foreach": "foreach=False",
-    "optimizer:exclude": "an optimizer that does not get all parameters",
-    "optimizer:post_optim_event": "an event after every step, handed to the FSDP root",
+    **{name: text for o in OPTIMIZER_OPTIONS for name, text in o.meanings.items()},
     "dtype:float32": "single precision",
     "dtype:float64": "double precision",
     "values:gaussian": "gaussian values",

@@ -96,17 +96,7 @@ def _row_features(case: Case) -> Iterator[str]:
 
 
 def _settings(case: Case) -> Iterator[str]:
-    yield f"optimizer:{case.optimizer.kind}"
-    if case.optimizer.momentum:
-        yield "optimizer:momentum"
-    if case.optimizer.weight_decay:
-        yield "optimizer:weight_decay"
-    if case.optimizer.foreach is not None:
-        yield f"optimizer:{'foreach' if case.optimizer.foreach else 'no_foreach'}"
-    if case.optimizer.exclude:
-        yield "optimizer:exclude"
-    if case.optimizer.post_optim_event:
-        yield "optimizer:post_optim_event"
+    yield from case.optimizer.features()
     yield f"dtype:{case.dtype}"
     yield f"values:{case.values}"
     yield f"loss:{case.loss}"

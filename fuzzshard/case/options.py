@@ -7,9 +7,10 @@ from __future__ import annotations
 from typing import Literal
 
 from fuzzshard.parts.dtypes import Dtype
-from fuzzshard.parts.engines.ddp import DDP as DDP
-from fuzzshard.parts.engines.fsdp1 import FSDP1 as FSDP1
 from fuzzshard.parts.op import Ranks
+from fuzzshard.parts.options.communication import CommunicationOption as CommunicationOption
+from fuzzshard.parts.options.ddp import DDP as DDP
+from fuzzshard.parts.options.fsdp1 import FSDP1 as FSDP1
 from fuzzshard.parts.part import Part
 from fuzzshard.parts.precision import Precision as Precision
 
@@ -19,35 +20,6 @@ class ParameterDtype(Part, frozen=True, kw_only=True):
 
     target: str
     dtype: Dtype
-
-
-CommunicationOption = Literal[
-    "sum",
-    "allocate",
-    "two_buffers",
-    "hook",
-    "hook_stream",
-    "custom_gather",
-    "custom_scatter",
-    "separate_group",
-    "keep_storage",
-    "zeros_for_unused",
-    "no_backward_unshard",
-    "share_streams",
-]
-"""What a wrapped module may be told about its collectives and its memory.
-
-To add up only, and divide by itself (``set_force_sum_reduction_for_comms``); that the process
-group allocates (``set_allocate_memory_from_process_group_for_comm``); that two reduce-scatters may
-be in flight (``set_reduce_scatter_max_input_buffers``); that reduce-scatters have a process group
-of their own (``set_separate_reduce_scatter_group``); that unsharded memory is kept
-(``set_keep_unsharded_storage``); that backward needs no parameters
-(``set_unshard_in_backward(False)``). ``set_all_reduce_hook`` is given a hook that changes nothing,
-with a stream or without; ``set_custom_all_gather`` and ``set_custom_reduce_scatter`` are given
-objects that do what is done without them. All groups with ``share_streams`` go to one call of
-``share_comm_ctx``. No value changes, but that with ``zeros_for_unused``
-(``set_reduce_scatter_unused_params``) parameters get zeros where they had no gradient.
-"""
 
 
 class TensorParallel(Part, frozen=True, kw_only=True):

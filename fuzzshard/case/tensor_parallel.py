@@ -100,7 +100,7 @@ def _check_foreach(case: Case, found: Facts, dims: Mapping[str, int | None]) -> 
     (torch/distributed/tensor/_dispatch.py).
     """
     meshes = {(fqn in dims, found.owners[fqn] is None) for fqn in found.parameters}
-    if case.tensor_parallel and len(meshes) > 1 and case.optimizer.foreach:
+    if case.tensor_parallel and len(meshes) > 1 and case.optimizer.does("steps_lists"):
         raise InvalidCase(
             "a foreach optimizer would step parameters on several meshes together",
             "plan and wrap all modules, or use foreach=False",

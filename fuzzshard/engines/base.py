@@ -192,13 +192,6 @@ class Engine(abc.ABC):
         """What the optimizer gets, by name."""
         return self.trained
 
-    def make_optimizer(
-        self, kind: type[torch.optim.Optimizer], groups: list[dict[str, Any]], **options: Any
-    ) -> torch.optim.Optimizer:
-        """Construct the optimizer of a case."""
-        make: Any = kind
-        return make(groups, **options)  # type: ignore[no-any-return]
-
     def local_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Return the optimizer that has this rank's states, which may be within ``optimizer``."""
         return optimizer

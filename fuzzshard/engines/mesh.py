@@ -130,7 +130,7 @@ def prepare_groups(case: Case) -> None:
     }
     for ranks in _rank_lists(case.mesh, factors):
         _device_mesh.new_group(ranks)
-    if any("separate_group" in group.communication for group in case.wrap):
+    if any(group.does("own_group") for group in case.wrap):
         mesh = case.mesh
         slices = torch.arange(mesh.size).view(-1, mesh.shard, mesh.tensor or 1)
         for ranks in slices.movedim(1, -1).flatten(0, -2).tolist():

@@ -67,7 +67,7 @@ def lacks(case: Case, engine: str) -> tuple[tuple[Lack, int, bool], ...]:
     certain.
     """
     loads = any(op.loads for op in case.schedule)
-    zeroes = case.optimizer.foreach and any(
+    zeroes = case.optimizer.does("steps_lists") and any(
         op.zeroes_gradients and not op.set_to_none for op in case.schedule
     )
     found: list[tuple[Lack, int, bool]] = []
@@ -89,11 +89,11 @@ class _Walk:
         self.sharded = spec_of(engine).applies_groups
         self.tape = Tape(case, self.found, Unwatched())
         self.at = ScheduleState(case)
-        exclude = case.optimizer.exclude
+        exclude = case.optimizer.left_out
         self.optimized = {
             f for f in self.found.parameters if not any(is_within(f, e) for e in exclude)
         }
-        self.stateless = case.optimizer.kind == "sgd" and not case.optimizer.momentum
+        self.stateless = not case.optimizer.does("has_state")
         self.grads = Known()
         self.unreduced: dict[int | None, set[str]] = {}
         self.state = Known()
@@ -151,7 +151,7 @@ class _Walk:
         if self.at.op.set_to_none:
             self.grads.sure -= self.optimized
             self.grads.maybe -= self.optimized
-        elif self.sharded and self.case.optimizer.foreach:
+        elif self.sharded and self.case.optimizer.does("steps_lists"):
             for sure, names in ((True, self.grads.sure), (False, self.grads.all)):
                 if self._mixes(names & self.optimized, on_host=not sure):
                     yield Lack.ONE_KIND_OF_GRADIENT, self.at.index, sure

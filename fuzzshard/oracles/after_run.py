@@ -19,7 +19,6 @@ import itertools
 from collections.abc import Iterator, Sequence, Set
 
 from fuzzshard.case.case import Case
-from fuzzshard.case.communication import is_kept
 from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.oracles.fully_shard_model import followed
@@ -128,7 +127,7 @@ def _of_groups(case: Case, trace: Trace, remains: Remains, rank: int) -> Iterato
         )
     for index, held in remains.groups.items():
         group = model.groups[index]
-        if is_kept(case, index):
+        if case.wrap[index].does("keeps"):
             yield from _lost(held) if certain and group.was_unsharded else ()
         elif registration.groups[index].state == SHARDED:
             yield from _unsharded(held)

@@ -49,7 +49,7 @@ def is_predictable(case: Case) -> bool:
     }
     hooked = {c.module for c in case.checkpoints}
     hooked |= {m for group in case.wrap if len(group.modules) > 1 for m in group.modules}
-    sharing = sum("share_streams" in group.communication for group in case.wrap)
+    sharing = sum(group.does("shares") for group in case.wrap)
     return case.compile is None and sharing < 2 and hooked.isdisjoint(blocks)
 
 

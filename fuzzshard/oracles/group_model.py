@@ -144,7 +144,7 @@ class Group:
     @property
     def unshards_in_backward(self) -> bool:
         """``FSDPModule.set_unshard_in_backward``."""
-        return "no_backward_unshard" not in self.spec.communication
+        return not self.spec.does("stays_sharded")
 
     def unshard_in_backward(self) -> None:
         """Starts an all-gather where one is due and backward needs it."""

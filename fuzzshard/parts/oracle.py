@@ -380,7 +380,7 @@ class StateOracle(TensorOracle):
     @override
     def entries(self, watch: Watch, index: int) -> str:
         self._check_states(watch)
-        names = _STATES[watch.case.optimizer.kind.removesuffix("w")]
+        names = watch.case.optimizer.states
         value, over = "optimizer.state.get(p, {}).get(k)", f"{self.over} for k in {names}"
         return watch.entries(index, value, over, name="{k} of {n}", oracle=self.name)
 

@@ -133,9 +133,6 @@ def _pairs(pairs: Mapping[str, str]) -> Table:
 
 
 def _setting(case: Case) -> Table:
-    optimizer = case.optimizer
-    names = ("lr", *(name for name in off_default(optimizer) if name not in ("kind", "lr")))
-    given = ", ".join(f"{name}={getattr(optimizer, name)}" for name in names)
     batch = f"{case.inputs.batch}" + (f", {case.inputs.seq}" if case.inputs.seq else "")
     tensors = (
         f"{name} ({batch}) ids below {spec.size}"
@@ -150,7 +147,7 @@ def _setting(case: Case) -> Table:
             "inputs": ", ".join(tensors),
             "values": f"{case.values} {case.dtype}, seed {case.seed}",
             "loss": case.loss,
-            "optimizer": f"{optimizer.kind}({given})",
+            "optimizer": case.optimizer.text(),
             "parameters": f"{len(facts(case).parameters)} with {numel} elements",
         }
     )

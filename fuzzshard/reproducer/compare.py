@@ -37,7 +37,7 @@ class Compare(Writer):
             raise UsageError(
                 "no script knows the layout of an unreduced DTensor", "replay the case"
             )
-        if self.case.ddp.broadcasts_buffers and has_batch_norm(self.case, ""):
+        if self.case.ddp.does("broadcasts_buffers") and has_batch_norm(self.case, ""):
             raise UsageError(
                 "no script broadcasts the buffers of a plain model", "replay the case"
             )

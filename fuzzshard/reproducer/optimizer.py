@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import units
@@ -25,9 +24,9 @@ def optimizer_lines(scope: Scope) -> list[str]:
     if mixes_kinds(scope):
         scope.uses.add("parameter_groups")
         parameters = f"parameter_groups({parameters.strip('[]')})"
-    kind, options = _named(case)
-    plain = f"optimizer = {kind}({', '.join([parameters, *options])})"
-    if not (own := scope.script.optimizer_line(kind, [parameters, *options], MeshNames(case))):
+    plain = f"optimizer = {case.optimizer.statement(parameters)}"
+    kind, given = case.optimizer.call()
+    if not (own := scope.script.optimizer_line(kind, [parameters, *given], MeshNames(case))):
         return [*lines, plain]
     if not scope.aim.trains_reference:
         return [*lines, own]
@@ -35,26 +34,12 @@ def optimizer_lines(scope: Scope) -> list[str]:
     return [*lines, wrapped, f"    {own}", "else:", f"    {plain}"]
 
 
-def _named(case: Case) -> tuple[str, list[str]]:
-    """The class of the optimizer, and its options."""
-    spec = case.optimizer
-    kind = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[spec.kind]
-    options = [f"lr={spec.lr}"]
-    if spec.kind == "sgd" and spec.momentum:
-        options.append(f"momentum={spec.momentum}")
-    if spec.weight_decay or spec.kind == "adamw":
-        options.append(f"weight_decay={spec.weight_decay}")
-    if spec.foreach is not None:
-        options.append(f"foreach={spec.foreach}")
-    return f"torch.optim.{kind}", options
-
-
 def _excluded(scope: Scope) -> tuple[str, ...]:
     """The names that the model has for what the optimizer does not get."""
     case = scope.case
 
     def is_excluded(fqn: str) -> bool:
-        return any(is_within(fqn, path) for path in case.optimizer.exclude)
+        return any(is_within(fqn, path) for path in case.optimizer.left_out)
 
     if not scope.has_flat_parameters:
         return tuple(fqn for fqn in facts(case).parameters if is_excluded(fqn))
@@ -96,4 +81,4 @@ def named_one_by_one(scope: Scope) -> list[str]:
 
 def uses_parameters(scope: Scope) -> bool:
     """Whether the optimizer is made of a dict of named parameters."""
-    return bool(scope.case.optimizer.exclude) and not named_one_by_one(scope)
+    return bool(scope.case.optimizer.left_out) and not named_one_by_one(scope)

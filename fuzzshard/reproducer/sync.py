@@ -82,7 +82,7 @@ def sync_plan(
             averaged = local = False
         elif op.zeroes_gradients:
             plain &= not local
-            averaged &= bool(case.optimizer.exclude)
+            averaged &= bool(case.optimizer.left_out)
         elif op.replaces_parameters:
             plain = False  # parameters are others from here on
     plain |= not owners

@@ -145,7 +145,7 @@ def _mend_options(case: Case, modules: Mapping[str, Module], fqns: list[str]) ->
         tuple(p for p in case.tensor_parallel if p.module in modules) if case.mesh.tensor else ()
     )
     mesh = case.mesh if plan else replace(case.mesh, tensor=None)
-    exclude = tuple(path for path in case.optimizer.exclude if _has_parameters(path, fqns))
+    left_out = [path for path in case.optimizer.left_out if _has_parameters(path, fqns)]
     return replace(
         case,
         mesh=mesh,
@@ -153,7 +153,7 @@ def _mend_options(case: Case, modules: Mapping[str, Module], fqns: list[str]) ->
         tensor_parallel=plan,
         dtypes=tuple(d for d in case.dtypes if _has_parameters(d.target, fqns)),
         ignored=tuple(path for path in case.ignored if _has_parameters(path, fqns)),
-        optimizer=replace(case.optimizer, exclude=exclude),
+        optimizer=case.optimizer.leaving_out(left_out),
         expect=tuple(
             e for e in case.expect if e.engine in case.engines and e.op < len(case.schedule)
         ),

@@ -11,6 +11,8 @@ from torch.distributed.tensor import DTensor
 from fuzzshard.case.case import Case
 from fuzzshard.case.paths import is_within
 from fuzzshard.engines.base import Engine
+from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.script import script_of
 
 
 def make_optimizer(case: Case, engine: Engine) -> torch.optim.Optimizer:
@@ -24,22 +26,16 @@ def make_optimizer(case: Case, engine: Engine) -> torch.optim.Optimizer:
     spec = case.optimizer
     kinds: dict[tuple[object, ...], list[nn.Parameter]] = {}
     for fqn, parameter in engine.optimized().items():
-        if not any(is_within(fqn, path) for path in spec.exclude):
+        if not any(is_within(fqn, path) for path in spec.left_out):
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
             kinds.setdefault((mesh, parameter.dtype, parameter.device), []).append(parameter)
     groups: list[dict[str, Any]] = [{"params": kind} for kind in kinds.values()] or [
         {"params": []}
     ]
-    options: dict[str, Any] = {
-        "lr": spec.lr,
-        "weight_decay": spec.weight_decay,
-        "foreach": spec.foreach,
-    }
-    match spec.kind:
-        case "sgd":
-            options["momentum"] = spec.momentum
-            return engine.make_optimizer(torch.optim.SGD, groups, **options)
-        case "adam":
-            return engine.make_optimizer(torch.optim.Adam, groups, **options)
-        case "adamw":
-            return engine.make_optimizer(torch.optim.AdamW, groups, **options)
+    kind, given = spec.call()
+    arguments = ["parameters", *given]
+    line = script_of(engine.name).optimizer_line(kind, arguments, MeshNames(case, within=True))
+    made: torch.optim.Optimizer = engine.execute(
+        [line or f"optimizer = {spec.statement('parameters')}"], parameters=groups
+    )["optimizer"]
+    return made

@@ -192,9 +192,8 @@ def optimizer_states(trainer: Trainer) -> Iterator[tuple[str, torch.Tensor | Non
     """The state that the optimizer has of every parameter it holds, or None; by parameter and
     name.
     """
-    spec = trainer.case.optimizer
-    names = ("exp_avg", "exp_avg_sq", "step") if spec.kind != "sgd" else ("momentum_buffer",)
     optimizer = trainer.engine.local_optimizer(trainer.optimizer)
+    names = trainer.case.optimizer.states
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for fqn, parameter in trainer.engine.trained.items():
         if id(parameter) in held:

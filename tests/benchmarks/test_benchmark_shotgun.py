@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+import options_named
 import pytest
 import shotgun
 
@@ -50,3 +51,51 @@ def test_every_word_that_means_something_else_stands_where_it_is_said_to() -> No
 
 def test_oracles_have_places_of_their_own() -> None:
     assert len({oracle.place for oracle in ORACLES}) == len(ORACLES)
+
+
+TREES = {file: ast.parse(file.read_text()) for file in shotgun.sources()}
+
+
+@pytest.mark.parametrize(
+    ("line", "means"),
+    [
+        ("def f(spec: DDP): return spec.join", True),
+        ("x = case.ddp.join", True),
+        ("x = [g.join for g in case.wrap]", False),
+        ("case.ddp; x = ', '.join(names)", False),
+        ("case.ddp; x = thread.join", True),
+        ("case.ddp; thread.join()", False),
+        ("def f(case, path: Path): return case.ddp, path.join", False),
+        ("x = thread.join", False),
+        ("x = DDP(join='off')", True),
+        ("x = replace(case.ddp, join='off')", True),
+        ("x = replace(case.fsdp1, join='off'), case.ddp", False),
+        ("class DDP: join: str = ''", True),
+        ("case.ddp; x = {'join': 1}", True),
+    ],
+)
+def test_a_word_counts_where_it_can_be_the_option(line: str, means: bool) -> None:
+    module = options_named.Mentions(ast.parse(line))
+    assert options_named.mentioned("DDP", "join", True, module) is means
+
+
+def test_every_word_that_means_no_option_stands_where_it_is_said_to() -> None:
+    mentions = {shotgun.short(file): options_named.Mentions(tree) for file, tree in TREES.items()}
+    for option, meanings in options_named.MEANS_ELSE.items():
+        part, _, name = option.partition(".")
+        for module in (module for modules in meanings.values() for module in modules):
+            assert options_named.mentioned(part, name, False, mentions[module]), (option, module)
+
+
+def test_an_option_with_a_room_is_named_there_and_in_its_list_alone() -> None:
+    rooms = {
+        option: [shotgun.short(file) for file in files]
+        for option, files in shotgun.rooms_of_options(TREES).items()
+        if option != "FSDP1.precision"  # the policy itself has no room yet
+        and option.startswith(("DDP.", "FSDP1.", "Optimizer.", "communication."))
+    }
+    assert len(rooms) >= 45
+    for option, files in rooms.items():
+        part, _, name = option.partition(".")
+        own = f"parts/options/{part.lower()}"
+        assert sorted(files) == [f"{own}/__init__", f"{own}/{name}"], option

@@ -291,6 +291,9 @@ DIVERGENCES = {
         LOAD_AT - 1,
         "a.bias",
     ),
+    "minimizes_shards": Planted(
+        make_case(optimizer=Optimizer(maximize=True)), f"{DIVERGED}/parameter", STEP_AT, "a.bias"
+    ),
     "ddp_wrong_gradient": Planted(make_case(), "divergence/ddp/gradient", BACKWARD_AT, "a.bias"),
     "ddp_no_sync_syncs": Planted(
         make_case(schedule=(NO_SYNC, FORWARD, BACKWARD, SYNC, AGAIN, BACKWARD, STEP)),
@@ -589,6 +592,13 @@ def test_a_fault_of_an_option_shows_where_a_case_has_that_option_only(fault: str
     case = DIVERGENCES[fault].case
     with faulty_world(fault, case) as world:
         assert world.run(msgspec.structs.replace(case, ddp=DDP())).status is Status.PASS
+
+
+def test_a_fault_of_an_optimizer_option_shows_where_a_case_has_that_option_only() -> None:
+    case = DIVERGENCES["minimizes_shards"].case
+    with faulty_world("minimizes_shards", case) as world:
+        plain = msgspec.structs.replace(case, optimizer=Optimizer())
+        assert world.run(plain).status is Status.PASS
 
 
 def test_a_rank_that_raises_is_named_and_its_peer_shows_where_it_waits() -> None:

@@ -90,7 +90,9 @@ RICH = make_case(
     ),
     checkpoints=(Checkpoint(module="last", implementation="utils"),),
     freezes=(Freeze(target="inner.first", after_wrap=True),),
-    optimizer=Optimizer(kind="adam", foreach=False, exclude=("right",), post_optim_event=True),
+    optimizer=Optimizer(
+        kind="adam", foreach=False, exclude=("right",), post_optim_event=True, maximize=True
+    ),
     dtypes=(ParameterDtype(target="inner.first", dtype="bfloat16"),),
     tensor_parallel=(TensorParallel(module="last.deep", style="colwise", output="replicate"),),
     ignored=("right.bias",),
@@ -123,6 +125,7 @@ NEEDS: dict[str, Callable[[Case], bool]] = {
     "a cast": lambda case: any(isinstance(op, Cast) for op in case.schedule),
     "a divide factor": lambda case: any(isinstance(op, SetDivideFactor) for op in case.schedule),
     "a post-optimizer event": lambda case: case.optimizer.post_optim_event,
+    "steps up the gradient": lambda case: case.optimizer.maximize,
     "an excluded parameter": lambda case: bool(case.optimizer.exclude),
 }
 MOST_OPTIONS = 3

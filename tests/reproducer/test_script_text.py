@@ -14,9 +14,10 @@ from cases import ROOT, chain, groups, make_case
 from msgspec.structs import replace
 from small_cases import EVERYTHING, SMALL
 
-from fuzzshard.case.case import Mesh
+from fuzzshard.case.case import Mesh, Optimizer
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias
+from fuzzshard.case.options import DDP
 from fuzzshard.errors import UsageError
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.reproducer import script
@@ -130,3 +131,19 @@ def test_a_script_gives_parameters_and_inputs_the_values_that_ran(case) -> None:
     )
     if "ids" in namespace:
         assert torch.equal(named_ids(9, (2, 3), *name), namespace["ids"](9, (2, 3), *name))
+
+
+def test_a_script_says_that_steps_go_up_the_gradient() -> None:
+    case = make_case(optimizer=Optimizer(maximize=True))
+    assert "optimizer = torch.optim.SGD(" in script(case)
+    assert ", maximize=True)" in script(case)
+    assert "maximize" not in script(make_case(optimizer=Optimizer()))
+
+
+def test_a_script_of_replicate_says_nothing_of_what_only_the_wrapper_has() -> None:
+    case = make_case(ddp=DDP(manual_finalization=True), engines=("ddp", "replicate"))
+    text = script(case, signature="divergence/ddp/parameter")
+    assert "require_manual_backward_finalization = True" in text
+    text = script(case, signature="divergence/replicate/parameter")
+    assert "replicate(" in text
+    assert "require_manual_backward_finalization" not in text

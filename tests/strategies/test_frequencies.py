@@ -48,6 +48,7 @@ EXTENSION_FEATURES = frozenset(
             "optimizer:no_foreach",
             "optimizer:exclude",
             "optimizer:post_optim_event",
+            "optimizer:maximize",
         ),
         *("returns:list", "returns:namedtuple", "returns:dataclass"),
     )

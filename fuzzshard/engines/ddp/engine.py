@@ -11,7 +11,6 @@ from typing_extensions import override
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import steps_unsynced
 from fuzzshard.engines.ddp import contract
-from fuzzshard.engines.ddp.script import join_call
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.no_sync import NoSyncEngine
 from fuzzshard.engines.refusals import Refusal
@@ -45,15 +44,15 @@ class DDP(NoSyncEngine):
     @override
     def finalize_backward(self) -> None:
         """Waits for the reductions: "call this after backward returns" is always right."""
-        if self.case.ddp.manual_finalization and not self._is_within:
+        if self.case.ddp.does("finalized_by_user") and not self._is_within:
             ddp: Any = self.module  # the method is new in torch 2.15
             ddp.finalize_backward()
 
     @override
     def finish(self) -> None:
         """Leaves the join context: all ranks are done, and synchronise the final model."""
-        if self.case.ddp.join is not None:
-            self.execute([f"with {join_call(self.case.ddp, 'ddp')}:", "    pass"], ddp=self.module)
+        for context in self.case.ddp.contexts("ddp"):
+            self.execute([f"with {context}:", "    pass"], ddp=self.module)
 
     @override
     def no_sync(self) -> contextlib.AbstractContextManager[None]:

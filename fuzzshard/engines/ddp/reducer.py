@@ -2,7 +2,7 @@
 
 The reducer (torch/csrc/distributed/c10d/reducer.cpp) expects a gradient of every parameter that it
 was constructed with, once between a forward and the next. A forward in training with
-synchronisation prepares it: with ``find_unused_parameters`` the parameters that the outputs do not
+synchronisation prepares it: where it ``marks_unused`` ones, the parameters that the outputs do not
 depend on are marked ready with the first gradient that comes.
 """
 
@@ -36,14 +36,14 @@ class ReducerOptions:
     """What the reducer is constructed with. ``built_by_forward``: ``replicate`` does so in a
     forward.
 
-    With ``static_graph`` it finds out in the first iteration what every backward comes to, and a
+    One that ``learns_graph`` finds out in the first iteration what every backward comes to, and a
     case whose graph changes is not run. ``ignored`` are parameters that it does not get.
     """
 
     built_by_forward: bool = False
-    find_unused_parameters: bool = True
-    static_graph: bool = False
-    manual_finalization: bool = False
+    marks_unused: bool = True
+    learns_graph: bool = False
+    finalized_by_user: bool = False
     ignored: frozenset[str] = frozenset()
 
 
@@ -52,9 +52,9 @@ def reducer_options(case: Case, engine: str) -> ReducerOptions:
     by_replicate = not spec_of(engine).wrapper
     return ReducerOptions(
         built_by_forward=by_replicate,
-        find_unused_parameters=case.ddp.find_unused_parameters,
-        static_graph=case.ddp.static_graph,
-        manual_finalization=case.ddp.manual_finalization and not by_replicate,
+        marks_unused=case.ddp.does("marks_unused"),
+        learns_graph=case.ddp.does("learns_graph"),
+        finalized_by_user=case.ddp.does("finalized_by_user") and not by_replicate,
         ignored=ignored_parameters(case, by_replicate=by_replicate),
     )
 
@@ -128,7 +128,7 @@ class _Reducer:
         made = [node for node in outputs if node is not None and not _is_input(node)]
         if at.synced:
             self._prepare(made)
-        if self.options.find_unused_parameters and made:
+        if self.options.marks_unused and made:
             outputs = self._through_sink(outputs)
         used = call.used(len(outputs))
         self.losses[at.index] = [node for i in used if (node := outputs[i]) is not None]
@@ -138,7 +138,7 @@ class _Reducer:
         self.expects = True
         self.ready.clear()
         self.unused = frozenset()
-        if self.options.find_unused_parameters:
+        if self.options.marks_unused:
             self.unused = (self.parameters or frozenset()) - _leaves(outputs)
 
     def _through_sink(self, outputs: list[Value]) -> list[Value]:
@@ -151,10 +151,10 @@ class _Reducer:
     def _backward(self, losses: list[Node]) -> Iterator[tuple[Complaint, int]]:
         parameters = self.parameters or frozenset()
         came = _leaves(losses) & parameters
-        if self.options.static_graph:
+        if self.options.learns_graph:
             return
         if not came or not self.expects:
-            if losses and self.options.manual_finalization and self.at.synced:
+            if losses and self.options.finalized_by_user and self.at.synced:
                 yield Complaint.NOTHING_TO_FINALIZE, self.at.index
             return
         if came & (self.unused | self.ready):

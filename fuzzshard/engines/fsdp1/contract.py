@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fuzzshard.case.case import Case
@@ -21,7 +22,6 @@ from fuzzshard.case.units import (
 )
 from fuzzshard.engines.exclusion import OTHER_GRAPH_ON_ONE_RANK, Exclusion
 from fuzzshard.engines.refusals import Due, Refusal
-from fuzzshard.parts.engines.fsdp1 import shards
 from fuzzshard.parts.op import Op, Toggle
 from fuzzshard.parts.ops.set_flag import SYNC_FLAGS
 
@@ -46,6 +46,23 @@ FILLED_GRADIENTS = Exclusion(
     "receive a "
     "gradient'",
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class SeenByFSDP1:
+    """A case as options of FSDP1 see it."""
+
+    case: Case
+
+    @property
+    def ranks_differ(self) -> bool:
+        """Whether ops run on some ranks only."""
+        return ranks_differ(self.case)
+
+    @property
+    def has_aliased_units(self) -> bool:
+        """Whether a unit is registered at two places."""
+        return bool(aliased_units(self.case))
 
 
 def not_applicable(case: Case, skipped: Collection[int] = ()) -> Exclusion | None:
@@ -89,18 +106,8 @@ def _options(case: Case) -> Iterator[Exclusion]:
         yield Exclusion("module.compile(), which is fully_shard's", _OURS)
     if has_precision(case) and model_policy(case) is None:
         yield Exclusion("mixed precision of the groups of fully_shard", _OURS)
-    if case.fsdp1.precision is not None and case.fsdp1.precision.output is not None:
-        yield Exclusion(
-            "an output dtype, which MixedPrecision (api.py) does not have",
-            "api.py, MixedPrecision: its attributes have no output dtype",
-        )
-    if case.fsdp1.precision is not None and not case.root_is_wrapped:
-        yield Exclusion("mixed precision of a root that the case does not wrap", _OURS)
-    if case.fsdp1.precision is not None and case.ignored:
-        yield Exclusion(
-            "mixed precision of parameters that fully_shard ignores, and so the reference", _OURS
-        )
-    yield from _further_options(case)
+    for option, value in case.fsdp1.told():
+        yield from (Exclusion(*reason) for reason in option.excludes(value, SeenByFSDP1(case)))
     switches = (op.switch for op in case.schedule)
     unsynced = any(s and s.flag in SYNC_FLAGS and not s.value for s in switches)
     if unsynced and not case.root_is_wrapped:
@@ -109,62 +116,12 @@ def _options(case: Case) -> Iterator[Exclusion]:
             "synchronise apart",
             _OURS,
         )
-    if ranks_differ(case) and case.fsdp1.debug != "detail":
-        yield Exclusion(
-            "ranks run different programs, which FSDP1 checks at debug level DETAIL only",
-            "_exec_order_utils.py, _check_order: 'only checks if the distributed debug level is "
-            "DETAIL'",
-        )
-    if ranks_differ(case) and case.fsdp1.forward_prefetch:
-        yield Exclusion(
-            "ranks run different programs: prefetches keep to the first order and may hang",
-            f"{_CLASS}, forward_prefetch: 'This should only be used for static-graph models since "
-            "the "
-            "prefetching follows the first iteration's execution order.'",
-        )
     if any(op.takes_norm for op in case.schedule) and case.dtype == "float64":
         yield Exclusion(
             "a norm of float64 gradients, which FSDP1 computes in float32 (_get_grad_norm)",
             "fully_sharded_data_parallel.py, _get_grad_norm: 'The returned norm is in FP32 even "
             "if "
             "parameters/gradients are in a low precision.'",
-        )
-
-
-def _further_options(case: Case) -> Iterator[Exclusion]:
-    """Communication hooks, meshes, full parameters and initial values."""
-    spec = case.fsdp1
-    if spec.hook is not None and "hybrid" in spec.strategy:
-        yield Exclusion(
-            "a communication hook of a hybrid strategy",
-            "fully_sharded_data_parallel.py, register_comm_hook: 'Communication hook is not "
-            "supported for "
-            "hybrid strategies'",
-        )
-    if spec.device_mesh and case.mesh.replicate is not None and "hybrid" not in spec.strategy:
-        yield Exclusion(
-            "a mesh of two axes for a strategy that has one",
-            f"{_CLASS}, device_mesh: 'For hybrid sharding strategies such as HYBRID_SHARD, users "
-            "can pass in "
-            "a 2D DeviceMesh'",
-        )
-    if spec.summon == "gradients" and not spec.use_orig_params:
-        yield Exclusion(
-            "summon_full_params(with_grads=True) of flat parameters",
-            "fully_sharded_data_parallel.py, summon_full_params: 'only supported when passing "
-            "use_orig_params=True to the FSDP constructor'",
-        )
-    if spec.summon == "on_host" and not shards(case):
-        yield Exclusion(
-            "summon_full_params(offload_to_cpu=True) of parameters that are not sharded",
-            "fully_sharded_data_parallel.py, summon_full_params: 'this offloading currently only "
-            "occurs if "
-            "the parameter is sharded'",
-        )
-    if spec.initial == "meta" and case.ties:
-        yield Exclusion(
-            "a tie on the meta device",
-            "torch/nn/modules/module.py, to_empty: a parameter for each name",
         )
 
 
@@ -176,11 +133,6 @@ def _model(case: Case) -> Iterator[Exclusion]:
             "(fully_sharded_data_parallel.py, class docstring)",
             f"{_CLASS}: 'FSDP offers limited support for shared parameters'",
         )
-    if case.fsdp1.wrapping == "policy" and aliased_units(case):
-        yield Exclusion(
-            "an auto-wrap policy replaces a module where it is registered first, and nowhere else",
-            "fuzzshard: wrap.py, _recursive_wrap visits named_children, which names a module once",
-        )
     for path in unit_modules(case):
         module = found.modules[path]
         if isinstance(module, Block) and module.has_method:
@@ -191,11 +143,11 @@ def _model(case: Case) -> Iterator[Exclusion]:
                 "during "
                 "forward and backward computation'",
             )
-    if not case.fsdp1.use_orig_params:
+    if not case.fsdp1.does("has_originals"):
         for freeze in case.freezes:
             if freeze.after_wrap and splits_a_unit(case, freeze.target):
                 yield Exclusion("a freeze of a part of a flat parameter", _FREEZING)
-        for path in case.optimizer.exclude:
+        for path in case.optimizer.left_out:
             if splits_a_unit(case, path):
                 yield Exclusion(
                     "an optimizer that gets a part of a flat parameter",
@@ -213,7 +165,7 @@ def _of_schedule(case: Case, skipped: Collection[int]) -> Iterator[Exclusion]:
         yield from _of_op(op)
         if op.takes:
             yield from _of_backward(at, last_backward)
-            if case.fsdp1.offload and holds_reduced:
+            if case.fsdp1.does("offloads") and holds_reduced:
                 yield Exclusion(
                     "gradient accumulation outside no_sync() with CPU offloading, which is not "
                     "supported "
@@ -240,7 +192,7 @@ def _of_schedule(case: Case, skipped: Collection[int]) -> Iterator[Exclusion]:
             holds_gradients, forwarded, unsynced = True, False, not at.synced
             holds_reduced |= at.synced
         elif op.zeroes_gradients:
-            keeps_some = bool(case.optimizer.exclude)
+            keeps_some = bool(case.optimizer.left_out)
             holds_gradients &= not op.set_to_none or keeps_some
             holds_reduced &= keeps_some
 
@@ -302,7 +254,7 @@ def _of_toggle(at: ScheduleState, toggle: Toggle, *, holds_gradients: bool) -> I
             "_flat_param.py, _use_sharded_grad_views: 'parameters with requires_grad=False have "
             "their gradients set to None'",
         )
-    elif not at.case.fsdp1.use_orig_params and splits_a_unit(at.case, toggle.target):
+    elif not at.case.fsdp1.does("has_originals") and splits_a_unit(at.case, toggle.target):
         yield Exclusion("requires_grad of a part of a flat parameter", _FREEZING)
 
 
@@ -313,8 +265,7 @@ def fills_gradients(case: Case, without: Mapping[int, Collection[str]]) -> bool:
     What reaches a frozen part of it makes zeros elsewhere, too. ``without`` are the parameters
     without a gradient after each backward, by the index of its op.
     """
-    spec = case.optimizer
-    if spec.kind == "sgd" and not spec.momentum and not spec.weight_decay:
+    if not case.optimizer.does("moves_without_gradient"):
         return False
     if not any(op.updates for op in case.schedule):
         return False
@@ -346,12 +297,12 @@ def _mixes_requires_grad(case: Case, engine: str) -> Iterator[Due]:
 
 def _mixes_requires_grad_below_root(case: Case, engine: str) -> Iterator[Due]:
     """A policy wraps the modules below the root, and checks them first."""
-    if case.fsdp1.wrapping == "policy" and _mixed_requires_grad(case) - {""}:
+    if case.fsdp1.does("wraps_by_policy") and _mixed_requires_grad(case) - {""}:
         yield Due(-1)
 
 
 def _mixed_requires_grad(case: Case) -> frozenset[str]:
-    if case.fsdp1.use_orig_params:
+    if case.fsdp1.does("has_originals"):
         return frozenset()
     return mixed_units(case, lambda fqn: frozen_at_construction(case, fqn))
 

@@ -34,10 +34,10 @@ FLAT_PARAMETERS_UNREAD = Exclusion(
 
 
 @contextlib.contextmanager
-def debug_level(level: str) -> Iterator[None]:
-    """``torch.distributed``'s debug level, ``off`` or ``detail``; afterwards it is what it was."""
+def debug_level(*, detail: bool) -> Iterator[None]:
+    """``torch.distributed``'s debug level, ``DETAIL`` or ``OFF``; afterwards it is what it was."""
     before = get_debug_level()
-    set_debug_level(DebugLevel.DETAIL if level == "detail" else DebugLevel.OFF)
+    set_debug_level(DebugLevel.DETAIL if detail else DebugLevel.OFF)
     try:
         yield
     finally:
@@ -99,7 +99,7 @@ class FSDP1(NoSyncEngine):
     @override
     @classmethod
     def surroundings(cls, case: Case) -> contextlib.AbstractContextManager[None]:
-        return debug_level(case.fsdp1.debug)
+        return debug_level(detail=case.fsdp1.does("checks_order"))
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:
@@ -129,7 +129,7 @@ class FSDP1(NoSyncEngine):
         """
         self.trained = {}
         for fqn, piece in self.slices.items():
-            if self.case.fsdp1.use_orig_params:
+            if self.case.fsdp1.does("has_originals"):
                 self.trained[fqn] = piece.original
             elif piece.number == 0:
                 self.trained[fqn] = piece.handle.flat_param
@@ -161,7 +161,7 @@ class FSDP1(NoSyncEngine):
         found = {}
         for fqn, piece in self.slices.items():
             if piece.start < piece.stop:
-                original = self.case.fsdp1.use_orig_params
+                original = self.case.fsdp1.does("has_originals")
                 held = (
                     piece.original.detach().flatten()
                     if original
@@ -191,9 +191,9 @@ class FSDP1(NoSyncEngine):
     def _gradient(self, piece: Slice) -> torch.Tensor | None:
         flat = piece.handle.flat_param
         if self.unsynced:
-            dropped = self.case.fsdp1.use_orig_params and not piece.original.requires_grad
+            dropped = self.case.fsdp1.does("has_originals") and not piece.original.requires_grad
             return None if dropped else _accumulated(piece)
-        if self.case.fsdp1.use_orig_params:
+        if self.case.fsdp1.does("has_originals"):
             gradient = piece.original.grad
             return None if gradient is None else gradient.flatten()
         return None if flat.grad is None else _part_of(flat.grad, piece)

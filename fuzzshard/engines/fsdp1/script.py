@@ -11,65 +11,24 @@ from fuzzshard.case.graph import Alias, walk
 from fuzzshard.case.units import unit_modules
 from fuzzshard.model.expressions import class_name, constructor
 from fuzzshard.model.statements import at, call_lines
-from fuzzshard.parts.engines.fsdp1 import shards
+from fuzzshard.parts.options.fsdp1 import shards
 from fuzzshard.program.script import Script
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case
-    from fuzzshard.case.options import FSDP1, Precision
+    from fuzzshard.case.options import FSDP1
     from fuzzshard.program.mesh import MeshNames
-
-_STRATEGIES = {
-    "full_shard": "FULL_SHARD",
-    "shard_grad_op": "SHARD_GRAD_OP",
-    "no_shard": "NO_SHARD",
-    "hybrid_shard": "HYBRID_SHARD",
-    "hybrid_shard_zero2": "_HYBRID_SHARD_ZERO2",
-}
-
-
-def _options(spec: FSDP1) -> list[str]:
-    """The keyword arguments of ``FullyShardedDataParallel`` that differ from its defaults."""
-    arguments = []
-    if spec.strategy != "full_shard":
-        arguments.append(f"sharding_strategy=ShardingStrategy.{_STRATEGIES[spec.strategy]}")
-    if spec.offload:
-        arguments.append("cpu_offload=CPUOffload(offload_params=True)")
-    if spec.backward_prefetch != "pre":
-        prefetch = "BackwardPrefetch.BACKWARD_POST" if spec.backward_prefetch else None
-        arguments.append(f"backward_prefetch={prefetch}")
-    if spec.forward_prefetch:
-        arguments.append("forward_prefetch=True")
-    if spec.precision is not None:
-        arguments.append(f"mixed_precision=MixedPrecision({_mixed_precision(spec.precision)})")
-    if not spec.limit_all_gathers:
-        arguments.append("limit_all_gathers=False")
-    if spec.use_orig_params:
-        arguments.append("use_orig_params=True")
-    if spec.initial == "first_rank":
-        arguments.append("sync_module_states=True")
-    return arguments
-
-
-_SUMMON = {
-    "written": "",
-    "discarded": ", writeback=False",
-    "on_host": ", writeback=False, offload_to_cpu=True",
-    "first_rank": ", writeback=False, rank0_only=True",
-    "gradients": ", with_grads=True",
-    "root": ", recurse=False",
-}
 
 
 def _hook_lines(spec: FSDP1, fsdp: str, group: str, *, shards: bool) -> list[str]:
     """Registers the communication hook on ``fsdp``, if there is one."""
-    if spec.hook is None:
-        return []
-    if spec.hook == "torch":
+    if spec.does("torch_hook"):
         name = "reduce_scatter_hook" if shards else "allreduce_hook"
         return [
             f"{fsdp}.register_comm_hook(default_hooks.DefaultState({group}), default_hooks.{name})"
         ]
+    if not spec.does("own_hook"):
+        return []
     reduced = (
         "dist.reduce_scatter_tensor(shard, grad, group=group)"
         if shards
@@ -88,10 +47,10 @@ def _hook_lines(spec: FSDP1, fsdp: str, group: str, *, shards: bool) -> list[str
 
 def _summon_lines(spec: FSDP1, fsdp: str, *, shards: bool) -> list[str]:
     """What happens to the full parameters after a step."""
-    if spec.summon is None:
+    if not spec.does("summons"):
         return []
-    call = f"FullyShardedDataParallel.summon_full_params({fsdp}{_SUMMON[spec.summon]})"
-    factor = {"written": 2, "discarded": 0}.get(spec.summon)
+    call = f"FullyShardedDataParallel.summon_full_params({', '.join((fsdp, *spec.summoned()))})"
+    factor = 2 if spec.does("doubles") else 0 if spec.does("zeroes") else None
     if factor is None or (factor == 0 and not shards):
         return [f"with {call}:", "    pass"]
     lines = [
@@ -106,14 +65,6 @@ def _summon_lines(spec: FSDP1, fsdp: str, *, shards: bool) -> list[str]:
     return lines
 
 
-def _mixed_precision(precision: Precision) -> str:
-    named = {"param": precision.param, "reduce": precision.reduce, "buffer": precision.param}
-    arguments = [f"{name}_dtype=torch.{dtype}" for name, dtype in named.items() if dtype]
-    return ", ".join(
-        [*arguments, *([] if precision.cast_inputs else ["cast_root_forward_inputs=False"])]
-    )
-
-
 _DOUBLE = [
     "doubled = set()",
     "def double(module):  # one with two names comes twice, and its parameters may be others then",
@@ -126,43 +77,39 @@ _DOUBLE = [
 
 def _initial_lines(case: Case, model: str) -> list[str]:
     """Takes their values from parameters, before FSDP1 gives them back."""
-    match case.fsdp1.initial:
-        case "applied":
-            return [
-                "with torch.no_grad():",
-                f"    torch._foreach_mul_(list({model}.parameters()), 0.5)",
-            ]
-        case "first_rank":
-            tensors = f"(*{model}.parameters(), *{model}.buffers())"
-            return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
-        case "meta":
-            return [
-                f"plain = dict(zip({model}.modules(), copy.deepcopy({model}).modules()))",
-                f'{model}.to("meta")',
-                "def initialize(module):",
-                "    module.to_empty(device=device, recurse=False)",
-                "    for kind in (nn.Module.parameters, nn.Module.buffers):",
-                "        for tensor, value in zip(kind(module, False), kind(plain[module], "
-                "False)):",
-                "            tensor.data.copy_(value)",
-            ]
-        case _:
-            return []
+    if case.fsdp1.does("starts_halved"):
+        return [
+            "with torch.no_grad():",
+            f"    torch._foreach_mul_(list({model}.parameters()), 0.5)",
+        ]
+    if case.fsdp1.does("spoils"):
+        tensors = f"(*{model}.parameters(), *{model}.buffers())"
+        return ["if rank > 0:", f"    for tensor in {tensors}:", "        tensor.data.zero_()"]
+    if case.fsdp1.does("starts_on_meta"):
+        return [
+            f"plain = dict(zip({model}.modules(), copy.deepcopy({model}).modules()))",
+            f'{model}.to("meta")',
+            "def initialize(module):",
+            "    module.to_empty(device=device, recurse=False)",
+            "    for kind in (nn.Module.parameters, nn.Module.buffers):",
+            "        for tensor, value in zip(kind(module, False), kind(plain[module], False)):",
+            "            tensor.data.copy_(value)",
+        ]
+    return []
 
 
 def _unit_lines(case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
     """Units bottom-up, or by a policy; a module that is registered twice is replaced twice."""
     arguments = ["device_id=torch.device(device)"]
-    if case.fsdp1.takes_mesh:
+    if case.fsdp1.does("takes_mesh"):
         arguments.append("device_mesh=mesh")
     elif not names.flat:
         arguments.append(names.process_group)
-    arguments += _options(case.fsdp1)
-    arguments += ["param_init_fn=initialize"] if case.fsdp1.initial == "meta" else []
+    arguments += case.fsdp1.arguments()
     units = unit_modules(case)
     if not units:
         return call_lines(f"{variable} = FullyShardedDataParallel", [model, *arguments])
-    if case.fsdp1.wrapping == "policy":
+    if case.fsdp1.does("wraps_by_policy"):
         listed = ", ".join(at(model, unit) for unit in units)
         policy = _policy(case, units)
         lines = [f"units = [{listed}]"]
@@ -228,19 +175,19 @@ class FSDP1Script(Script):
 
     @override
     def takes_mesh(self, case: Case) -> bool:
-        return case.fsdp1.takes_mesh
+        return case.fsdp1.does("takes_mesh")
 
     @override
     def start_lines(self, case: Case) -> list[str]:
-        detail = case.fsdp1.debug == "detail"
+        detail = case.fsdp1.does("checks_order")
         return ["dist.set_debug_level(dist.DebugLevel.DETAIL)"] if detail else []
 
     @override
     def around_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         lines = _initial_lines(case, model)
         lines += _unit_lines(case, model, variable, names)
-        lines += _DOUBLE if case.fsdp1.initial == "applied" else []
-        lines += [f"{variable}.apply(double)"] if case.fsdp1.initial == "applied" else []
+        lines += _DOUBLE if case.fsdp1.does("starts_halved") else []
+        lines += [f"{variable}.apply(double)"] if case.fsdp1.does("starts_halved") else []
         group = "dist.group.WORLD" if names.flat else "group"
         return lines + _hook_lines(case.fsdp1, variable, group, shards=shards(case))
 
@@ -256,7 +203,7 @@ class FSDP1Script(Script):
     def gathered_lines(self, case: Case, called: str, value: str, *, gradient: bool) -> list[str]:
         """The gradient of a flat parameter as what a step makes of it."""
         arguments, lines = called, []
-        if gradient and not case.fsdp1.use_orig_params:
+        if gradient and not case.fsdp1.does("has_originals"):
             lines = [
                 "# FSDP1 gathers parameters and no flat gradients: a step of length 1 shows "
                 "these.",

@@ -9,16 +9,15 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.engines.fully_shard.script import COMMUNICATION
+from fuzzshard.parts.options.communication import WORDS
 
 
 def lacking(case: Case) -> str | None:
     """A method that the case needs and that this version of torch does not have, if there is
     one.
     """
-    options = (option for group in case.wrap for option in group.communication)
-    calls = (COMMUNICATION[option] for option in options if option in COMMUNICATION)
-    names = (call.partition("(")[0] for call in calls)
+    told = (WORDS[option] for group in case.wrap for option in group.communication)
+    names = (word.call.partition("(")[0] for word in told if not word.of_several)
     keeps = any(group.precision is not None and group.precision.keep for group in case.wrap)
     if keeps and "param_dtype_override_fn" not in MixedPrecisionPolicy.__dataclass_fields__:
         return "MixedPrecisionPolicy.param_dtype_override_fn"

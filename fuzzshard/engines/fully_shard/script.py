@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from fuzzshard.case.communication import CUSTOM
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
 from fuzzshard.model.statements import assignment, at, call_lines
+from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.program.script import Script
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
         modules = ", ".join(at(model, path) for path in group.modules)
         listed = modules if len(group.modules) == 1 else f"[{modules}]"
         lines += call_lines("fully_shard", [listed, "mesh=mesh", *_arguments(group), *ignored])
-    if any("allocate" in group.communication for group in case.wrap):
+    if any(group.does("uses_group_memory") for group in case.wrap):
         # "NCCL communicator has not been initialized before mem pool creation" where nothing is
         # gathered before gradients are reduced (``registerMemPool``, ProcessGroupNCCL.cpp)
         axis = "" if case.mesh.replicate is None else '"shard"'
@@ -69,17 +69,17 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
             "there"
         )
     told = {option for group in case.wrap for option in group.communication}
-    lines += [line for option in CUSTOM if option in told for line in _CUSTOM_COMM[option]]
+    lines += [line for word in WORDS.values() if word.name in told for line in word.helper]
+    together: dict[str, list[str]] = {}
     for group in case.wrap:
         lines += _prefetch_lines(group, model)
         module = at(model, group.modules[0])
-        lines += [
-            f"{module}.{COMMUNICATION[o]}" for o in group.communication if o in COMMUNICATION
-        ]
-    if sharing := [
-        at(model, g.modules[0]) for g in case.wrap if "share_streams" in g.communication
-    ]:
-        lines.append(f"share_comm_ctx([{', '.join(sharing)}])")
+        for word in map(WORDS.__getitem__, group.communication):
+            if word.of_several:
+                together.setdefault(word.call, []).append(module)
+            else:
+                lines.append(f"{module}.{word.call}")
+    lines += [f"{call}([{', '.join(modules)}])" for call, modules in together.items()]
     if case.finalize is not None:
         lines.append(f"{model}.set_manual_backward_finalization(True)")
     for path in (path for group in case.wrap for path in group.modules):
@@ -87,45 +87,6 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
         if isinstance(block, Block) and block.has_method:
             lines.append(f'register_fsdp_forward_method({at(model, path)}, "{block.method}")')
     return lines
-
-
-COMMUNICATION = {
-    "sum": "set_force_sum_reduction_for_comms(True)",
-    "allocate": "set_allocate_memory_from_process_group_for_comm(True)",
-    "two_buffers": "set_reduce_scatter_max_input_buffers(2)",
-    "hook": "set_all_reduce_hook(lambda output: None)",
-    "hook_stream": (
-        "set_all_reduce_hook(lambda output: None, stream=torch.get_device_module(device).Stream())"
-    ),
-    "custom_gather": "set_custom_all_gather(PlainAllGather())",
-    "custom_scatter": "set_custom_reduce_scatter(PlainReduceScatter())",
-    "separate_group": "set_separate_reduce_scatter_group(True)",
-    "keep_storage": "set_keep_unsharded_storage(True, recurse=False)",
-    "zeros_for_unused": "set_reduce_scatter_unused_params(True, recurse=False)",
-    "no_backward_unshard": "set_unshard_in_backward(False)",
-}
-_ALLOCATE = [
-    "    def allocate(self, size, *, dtype, device):",
-    "        return torch.empty(*size, dtype=dtype, device=device)",
-    "",
-]
-_CUSTOM_COMM = {
-    "custom_gather": [
-        "class PlainAllGather:  # as fully_shard does it by itself",
-        *_ALLOCATE,
-        "    def __call__(self, output_tensor, input_tensor, group, async_op=False):",
-        "        return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)",
-        "",
-    ],
-    "custom_scatter": [
-        "class PlainReduceScatter:  # as fully_shard does it by itself",
-        *_ALLOCATE,
-        "    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):",
-        "        return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, "
-        "async_op)",
-        "",
-    ],
-}
 
 
 def _prefetch_lines(group: WrapGroup, model: str) -> list[str]:

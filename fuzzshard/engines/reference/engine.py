@@ -42,7 +42,7 @@ class Reference(Engine):
         super().__init__(case, mesh, dtype)
         self.flags = SyncFlags(case)
         self.sync = self.make_sync()
-        self._broadcasts = case.ddp.broadcasts_buffers
+        self._broadcasts = case.ddp.does("broadcasts_buffers")
 
     def make_sync(self) -> ExplicitSync:
         """How gradients are averaged; the noise twin overrides it."""
@@ -152,15 +152,14 @@ class Reference(Engine):
         says so.
 
         A forward without gradients, or without their synchronisation, puts it off for the next one
-        (``_post_forward`` in torch/nn/parallel/distributed.py). Within ``join()`` they are the
-        last rank's, "since rank 0 may already have been joined" (``_sync_buffers``).
+        (``_post_forward`` in torch/nn/parallel/distributed.py).
         """
         if self._broadcasts:
-            source = self.mesh.size - 1 if self.case.ddp.join not in (None, "off") else 0
+            source = self.mesh.size - 1 if self.case.ddp.does("ends_with_last_rank") else 0
             for buffer in self.model.buffers():
                 dist.broadcast(buffer, group=self.mesh.group, group_src=source)
         synced = torch.is_grad_enabled() and self.flags.synced(UNMANAGED)
-        self._broadcasts = synced and self.case.ddp.broadcasts_buffers
+        self._broadcasts = synced and self.case.ddp.does("broadcasts_buffers")
 
     @override
     def before_backward(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from fuzzshard.case.arrivals import ignored_modules, ignored_parameters
-from fuzzshard.engines.ddp.script import arguments, group, hook_lines, initial_lines
+from fuzzshard.engines.ddp.script import arguments, group, initial_lines
 from fuzzshard.model.statements import at, call_lines
 from fuzzshard.program.script import Script
 
@@ -21,7 +21,7 @@ class ReplicateScript(Script):
 
     @override
     def takes_mesh(self, case: Case) -> bool:
-        return case.ddp.device_mesh
+        return case.ddp.does("takes_mesh")
 
     @override
     def wrap_lines(self, case: Case, model: str, names: MeshNames, *, seeds: bool) -> list[str]:
@@ -33,7 +33,7 @@ class ReplicateScript(Script):
         return [
             *initial_lines(case, tensors),
             *call_lines("replicate", [model, *told, *arguments(case, names)]),
-            *hook_lines(case.ddp, model, group(names)),
+            *case.ddp.lines(model, group(names), wrapper=False),
         ]
 
     @override

@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -26,14 +26,6 @@ class ZeroRedundancy(DDP):
     @classmethod
     def not_applicable(cls, case: Case) -> Exclusion | None:
         return contract.not_applicable(case)
-
-    @override
-    def make_optimizer(
-        self, kind: type[torch.optim.Optimizer], groups: list[dict[str, Any]], **options: Any
-    ) -> torch.optim.Optimizer:
-        return ZeroRedundancyOptimizer(
-            groups, optimizer_class=kind, process_group=self.mesh.group, **options
-        )
 
     @override
     def local_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

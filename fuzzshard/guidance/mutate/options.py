@@ -14,9 +14,15 @@ from fuzzshard.case.batches import used_batches
 from fuzzshard.case.case import Case, Mesh, RankBatch
 from fuzzshard.case.dims import get_dims, set_dims
 from fuzzshard.case.options import Precision
+from fuzzshard.parts.options.fsdp1 import FSDP1_OPTIONS
 from fuzzshard.parts.part import Part, choices
 
-_FIXED = frozenset(("observe", "engines_only", "ranks", "compile", "offload", "debug", "method"))
+_FIXED = frozenset(
+    (
+        *("observe", "engines_only", "ranks", "compile", "offload", "method"),
+        *(option.name for option in FSDP1_OPTIONS if option.is_slow),
+    )
+)
 """Options that make a case see less, or that few machines have, or that cost seconds a case."""
 
 

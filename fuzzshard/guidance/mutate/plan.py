@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from fuzzshard.case.case import Case, Checkpoint, Freeze, Tie, WrapGroup
 from fuzzshard.case.edit import split, with_item, without
 from fuzzshard.case.facts import facts
-from fuzzshard.case.options import CommunicationOption, Delay, DelaySite
+from fuzzshard.case.options import Delay, DelaySite
 from fuzzshard.case.paths import is_within
 from fuzzshard.guidance.mutate.edits import inserted, some_called, some_parameter, wrapped_modules
 from fuzzshard.parts.op import Ranks
+from fuzzshard.parts.options.communication import WORDS
 
 _LISTS = (
     "checkpoints",
@@ -105,8 +106,8 @@ def communication(rng: Random, case: Case, other: Case) -> Case | None:
     if not case.wrap:
         return None
     index = rng.randrange(len(case.wrap))
-    present = set(case.wrap[index].communication) ^ {rng.choice(get_args(CommunicationOption))}
-    options = tuple(option for option in get_args(CommunicationOption) if option in present)
+    present = set(case.wrap[index].communication) ^ {rng.choice((*WORDS,))}
+    options = tuple(option for option in WORDS if option in present)
     return replace(
         case, wrap=with_item(case.wrap, index, replace(case.wrap[index], communication=options))
     )
@@ -133,7 +134,7 @@ def exclude(rng: Random, case: Case, other: Case) -> Case | None:
     path = some_parameter(rng, case)
     if rng.random() < 0.5:
         return replace(case, ignored=(path,))
-    return replace(case, optimizer=replace(case.optimizer, exclude=(path,)))
+    return replace(case, optimizer=case.optimizer.leaving_out((path,)))
 
 
 def tie(rng: Random, case: Case, other: Case) -> Case | None:

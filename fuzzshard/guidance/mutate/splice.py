@@ -49,7 +49,7 @@ def splice_plan(rng: Random, case: Case, other: Case) -> Case | None:
         if rng.random() < 0.4
     }
     if rng.random() < 0.4:
-        taken["optimizer"] = replace(there.optimizer, exclude=())
+        taken["optimizer"] = there.optimizer.leaving_out(())
     if other.wrap and rng.random() < 0.6:
         options = [other.wrap[i % len(other.wrap)] for i in range(len(case.wrap))]
         taken["wrap"] = tuple(

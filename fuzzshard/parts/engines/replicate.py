@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from fuzzshard.parts.engines.ddp import ALONE, DistributedDataParallel, option_features
+from fuzzshard.parts.engines.ddp import DistributedDataParallel, option_features
 from fuzzshard.parts.op import Choice
 
 if TYPE_CHECKING:
@@ -35,5 +35,4 @@ class Replicate(DistributedDataParallel):
 
     @override
     def features(self, case: Case, found: Facts) -> Iterator[str]:
-        ignores = case.ddp.ignored_modules and any(path in found.modules for path in case.ignored)
-        return option_features(case, found, (*ALONE, *(() if ignores else ("ignored_modules",))))
+        return option_features(case, found, by_replicate=True)

@@ -1,0 +1,71 @@
+"""What every option of an engine says of itself; generic code asks this, and never which option it
+is.
+
+An option is a field of a part of a case (:class:`DDP`, :class:`FSDP1`), or a word of
+``WrapGroup.communication``. What it means is written once, as a script writes it: ranks evaluate
+the same arguments and run the same lines.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+if TYPE_CHECKING:  # what an option is shown of the layers above, for types alone
+    from fuzzshard.case.arrivals import Replicated as Replicated
+    from fuzzshard.case.case import Case as Case
+    from fuzzshard.case.communication import Told as Told
+    from fuzzshard.case.facts import Facts as Facts
+    from fuzzshard.engines.fsdp1.contract import SeenByFSDP1 as SeenByFSDP1
+    from fuzzshard.strategies.fsdp1 import DrawingFSDP1 as DrawingFSDP1
+    from fuzzshard.strategies.optimizers import Drawing as Drawing
+    from fuzzshard.strategies.tape import Tape as Tape
+else:  # nobody looks at annotations when it runs
+    Case = Drawing = DrawingFSDP1 = Facts = Replicated = SeenByFSDP1 = Tape = Told = None
+
+Reasons = Iterator[tuple[str, str]]
+"""Why an engine is not run with a case, and the source of that."""
+
+
+class Option:
+    """One option; ``value`` is the one that a case has."""
+
+    name: ClassVar[str] = ""
+    """Its field."""
+    place: ClassVar[int] = 0
+    """Its place among those of its engine when they are drawn."""
+    texts: ClassVar[Mapping[Any, str]] = {}
+    """By value the arguments that it stands for, unless these are torch's defaults."""
+    meanings: ClassVar[Mapping[str, str]] = {}
+    """What each of its features means."""
+
+    def arguments(self, value: Any) -> tuple[str, ...]:
+        """Return the arguments that the engine is given."""
+        text = self.texts.get(value)
+        return (text,) if text else ()
+
+    def lines(self, value: Any, engine: str, group: str) -> list[str]:
+        """Return what is done with ``engine`` once it is there, whose process group is
+        ``group``.
+        """
+        return []
+
+
+O = TypeVar("O", bound=Option)  # noqa: E741
+
+
+def found_in(package: str, path: list[str], kind: type[O], names: Sequence[str]) -> tuple[O, ...]:
+    """Return the options of all files of a package, in the order of ``names``."""
+    for file in pkgutil.iter_modules(path, f"{package}."):
+        importlib.import_module(file.name)
+    named = {option.name: option for option in (each() for each in _below(kind)) if option.name}
+    return tuple(named[name] for name in names)
+
+
+def _below(kind: type[O]) -> Iterator[type[O]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)

@@ -1,0 +1,11 @@
+"""``lazy_bucket_allocation``."""
+
+from __future__ import annotations
+
+from fuzzshard.parts.options.ddp import DDPFlag
+
+
+class LazyBucketAllocation(DDPFlag):
+    """Buckets get memory when they are used first."""
+
+    name, place, percent = "lazy_bucket_allocation", 7, 25

@@ -1,0 +1,29 @@
+"""``static_graph``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts.option import Reasons, Replicated, Tape
+from fuzzshard.parts.options.ddp import DDPFlag
+
+
+class StaticGraph(DDPFlag):
+    """The reducer learns from the first iteration what every backward comes to."""
+
+    name, place = "static_graph", 3
+    traits = {True: ("learns_graph",)}
+
+    @override
+    def draw(self, tape: Tape, seen: Replicated) -> bool:
+        return tape.chance(25 if seen.graph_is_static else 2)
+
+    @override
+    def excludes(self, value: bool, seen: Replicated) -> Reasons:
+        if value and not seen.graph_is_static:
+            yield (
+                "a graph that changes",
+                "distributed.py, class docstring, static_graph: 'The set of used and unused "
+                "parameters will not change ... How the graph is trained will not change during "
+                "the whole training loop'",
+            )

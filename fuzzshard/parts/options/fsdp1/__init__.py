@@ -1,0 +1,137 @@
+"""Options of ``FullyShardedDataParallel``. To add one: its file, and its field here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from fuzzshard.parts.option import (
+    Case,
+    DrawingFSDP1,
+    Mapping,
+    Option,
+    Reasons,
+    SeenByFSDP1,
+    Tape,
+    found_in,
+)
+from fuzzshard.parts.part import Part, defaults
+from fuzzshard.parts.precision import Precision
+
+Trait = Literal[
+    "replicates",
+    "hybrid",
+    "takes_mesh",
+    "has_originals",
+    "wraps_by_policy",
+    "checks_order",
+    "offloads",
+    "spoils",
+    "starts_halved",
+    "starts_on_meta",
+    "torch_hook",
+    "own_hook",
+    "summons",
+    "doubles",
+    "zeroes",
+]
+"""What values do that somebody else has to know: nothing is sharded, or over one axis of two; it
+is given a device mesh; the optimizer has original parameters; an auto-wrap policy makes the units;
+orders of execution are checked; parameters are on the CPU; only the first rank has the right
+values, or all have half of them, or the model is on the meta device; which hook there is; full
+parameters are summoned after a step, and doubled or zeroed.
+"""
+
+
+class FSDP1(Part, frozen=True, kw_only=True):
+    """Options of the engine ``fsdp1``, for all its units; each file says what one means."""
+
+    strategy: Literal[
+        "full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"
+    ] = "full_shard"
+    use_orig_params: bool = False
+    wrapping: Literal["manual", "policy"] = "manual"
+    forward_prefetch: bool = False
+    backward_prefetch: Literal["pre", "post"] | None = "pre"
+    limit_all_gathers: bool = True
+    offload: bool = False
+    precision: Precision | None = None
+    debug: Literal["off", "detail"] = "off"
+    initial: Literal["equal", "first_rank", "applied", "meta"] = "equal"
+    hook: Literal["torch", "average"] | None = None
+    summon: (
+        Literal["written", "discarded", "on_host", "first_rank", "gradients", "root"] | None
+    ) = None
+    device_mesh: bool = False
+
+    def told(self) -> Iterator[tuple[FSDP1Option, Any]]:
+        """Yield every option with its value."""
+        return ((option, getattr(self, option.name)) for option in FSDP1_OPTIONS)
+
+    def does(self, trait: Trait) -> bool:
+        """Whether some option has a value that does so."""
+        return any(trait in option.traits.get(value, ()) for option, value in self.told())
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of the constructor that differ from its defaults."""
+        given = sorted(self.told(), key=lambda pair: pair[0].argument)
+        return [text for option, value in given for text in option.arguments(value)]
+
+    def summoned(self) -> tuple[str, ...]:
+        """Return the arguments of ``summon_full_params()`` after a step."""
+        return tuple(text for option, value in self.told() if (text := option.summoned(value)))
+
+
+class FSDP1Option(Option):
+    """One of them."""
+
+    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
+    argument: ClassVar[int] = 0
+    """Its place among the arguments of the constructor."""
+    is_slow: ClassVar[bool] = False
+    """Whether it costs seconds a case, so that no mutation turns it on."""
+    further: ClassVar[bool] = False
+    """Whether half of the cases leave it at its default."""
+
+    def draw(self, drawing: DrawingFSDP1) -> Any:
+        """Return a value for a case that has the options of lower places."""
+        return self.default()
+
+    def draw_for_orders(self, tape: Tape) -> Any:
+        """Return a value for a case of ranks that run other modules than their peers."""
+        return self.default()
+
+    def default(self) -> Any:
+        """Return what it is unless a case says otherwise."""
+        return defaults(FSDP1)[self.name]
+
+    def features(self, value: Any, case: Case) -> Iterator[str]:
+        """Yield the features of a value."""
+        if value != self.default():
+            yield from self.meanings
+
+    def summoned(self, value: Any) -> str:
+        """Return its arguments of ``summon_full_params()``."""
+        return ""
+
+    def needs_cuda(self, value: Any) -> str | None:
+        """Return why CPU ranks cannot have it, in one line; None if they can."""
+        return None
+
+    def excludes(self, value: Any, seen: SeenByFSDP1) -> Reasons:
+        """Yield why its documentation does not cover a case."""
+        return iter(())
+
+
+def shards(case: Case) -> bool:
+    """Whether a rank has parts of FSDP1's parameters: over all ranks, or over one axis if it is
+    hybrid.
+
+    It takes ``NO_SHARD`` for every strategy where these are one rank (``_init_core_state``).
+    """
+    num_shards = case.mesh.shard if case.fsdp1.does("hybrid") else case.mesh.data_size
+    return not case.fsdp1.does("replicates") and num_shards > 1
+
+
+FSDP1_OPTIONS = found_in(__name__, __path__, FSDP1Option, FSDP1.__struct_fields__)
+"""In the order of their fields."""

@@ -1,0 +1,43 @@
+"""``mixed_precision``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts.option import Reasons, SeenByFSDP1
+from fuzzshard.parts.options.fsdp1 import FSDP1Option
+from fuzzshard.parts.precision import Precision
+
+
+class MixedPrecision(FSDP1Option):
+    """The policy of all units, with ``buffer_dtype`` following ``param_dtype``."""
+
+    name, argument, place = "precision", 4, 12
+    meanings = {"fsdp1:precision": "mixed precision of FSDP1"}
+
+    @override
+    def arguments(self, value: Precision | None) -> tuple[str, ...]:
+        if value is None:
+            return ()
+        named = {"param": value.param, "reduce": value.reduce, "buffer": value.param}
+        told = [f"{name}_dtype=torch.{dtype}" for name, dtype in named.items() if dtype]
+        told += [] if value.cast_inputs else ["cast_root_forward_inputs=False"]
+        return (f"mixed_precision=MixedPrecision({', '.join(told)})",)
+
+    @override
+    def excludes(self, value: Precision | None, seen: SeenByFSDP1) -> Reasons:
+        ours = "fuzzshard: the reference models this as fully_shard documents it"
+        if value is None:
+            return
+        if value.output is not None:
+            yield (
+                "an output dtype, which MixedPrecision (api.py) does not have",
+                "api.py, MixedPrecision: its attributes have no output dtype",
+            )
+        if not seen.case.root_is_wrapped:
+            yield "mixed precision of a root that the case does not wrap", ours
+        if seen.case.ignored:
+            yield (
+                "mixed precision of parameters that fully_shard ignores, and so the reference",
+                ours,
+            )

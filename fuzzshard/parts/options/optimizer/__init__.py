@@ -1,0 +1,152 @@
+"""The optimizer and its options. To add one: its file, and its field here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Literal
+
+from msgspec.structs import replace
+
+from fuzzshard.parts.op import Choice
+from fuzzshard.parts.option import Drawing, Mapping, Option, Tape, found_in
+from fuzzshard.parts.part import Part, default_of, off_default
+
+Trait = Literal[
+    "takes_momentum",
+    "decays_by_default",
+    "moves_without_gradient",
+    "has_state",
+    "steps_lists",
+    "may_step_lists",
+    "hands_over_event",
+]
+"""What values do that somebody else has to know: the class takes ``momentum``, or decays weights
+unless it is told otherwise; a gradient of zeros is not the same as none; a step leaves a state;
+parameters are stepped, or may be, in lists that must be alike; an event is recorded after a step.
+"""
+
+
+class Optimizer(Part, frozen=True, kw_only=True):
+    """The optimizer and its hyperparameters; each file says what one means."""
+
+    named_by: ClassVar[str] = "kind"
+
+    kind: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = 0.125
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    foreach: bool | None = None
+    exclude: tuple[str, ...] = ()
+    post_optim_event: bool = False
+    maximize: bool = False
+
+    def told(self) -> Iterator[tuple[OptimizerOption, Any]]:
+        """Yield every option with its value."""
+        return ((option, getattr(self, option.name)) for option in OPTIMIZER_OPTIONS)
+
+    def does(self, trait: Trait) -> bool:
+        """Whether some option has a value that does so."""
+        return any(trait in option.does(value) for option, value in self.told())
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return str(getattr(self, self.named_by))
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The names of what it keeps for a parameter."""
+        return tuple(name for option, value in self.told() for name in option.states(value))
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The modules or parameters that it does not get."""
+        return tuple(path for option, paths in self.told() if option.leaves_out for path in paths)
+
+    def leaving_out(self, paths: Iterable[str]) -> Optimizer:
+        """Return it without these, and with all others."""
+        named = {option.name: tuple(paths) for option in OPTIMIZER_OPTIONS if option.leaves_out}
+        return replace(self, **named)
+
+    def call(self) -> tuple[str, list[str]]:
+        """Return its class, and the arguments that are not torch's defaults."""
+        kinds = [text for option, value in self.told() if (text := option.constructor(value))]
+        given = [text for option, value in self.told() for text in option.given(value, self)]
+        return f"torch.optim.{kinds[0]}", given
+
+    def statement(self, parameters: str) -> str:
+        """Return the expression that makes it."""
+        kind, given = self.call()
+        return f"{kind}({', '.join([parameters, *given])})"
+
+    def features(self) -> Iterator[str]:
+        """Yield the features of its options."""
+        off = {*off_default(self)}
+        for option, value in self.told():
+            if option.name in off or option.name == self.named_by:
+                yield from option.features(value)
+
+    def without_extensions(self) -> Optimizer:
+        """Return it with what is drawn last at its default."""
+        late = (option.name for option in OPTIMIZER_OPTIONS if option.extension)
+        return replace(self, **{name: default_of(self, name) for name in late})
+
+    def text(self) -> str:
+        """Return what drawings say of it."""
+        off = {*off_default(self)}
+        given = ", ".join(
+            f"{option.name}={value}"
+            for option, value in self.told()
+            if option.always_told or (option.name in off and option.name != self.named_by)
+        )
+        return f"{self.title}({given})"
+
+
+class OptimizerOption(Option):
+    """One of them."""
+
+    traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
+    always_told: ClassVar[bool] = False
+    """Whether drawings say it at its default too."""
+    leaves_out: ClassVar[bool] = False
+    """Whether its value is what the optimizer does not get."""
+    choices: ClassVar[tuple[str, ...]] = ()
+    """Choices that every swarm may make."""
+    extension: ClassVar[Choice | None] = None
+    """The choice of swarms without which it is at its default."""
+
+    def does(self, value: Any) -> tuple[Trait, ...]:
+        """Return the traits of a value."""
+        return self.traits.get(value, ())
+
+    def states(self, value: Any) -> tuple[str, ...]:
+        """Return the names of what the optimizer keeps, where it says which class that is."""
+        return ()
+
+    def constructor(self, value: Any) -> str:
+        """Return the class, where it says which."""
+        return ""
+
+    def given(self, value: Any, optimizer: Optimizer) -> tuple[str, ...]:
+        """Return the arguments of the class that stand for it."""
+        return self.arguments(value)
+
+    def features(self, value: Any) -> Iterator[str]:
+        """Yield the features of a value off its default."""
+        yield from self.meanings
+
+    def value(self, drawing: Drawing) -> Any:
+        """Return a value for a case that has its model and its plan, if that is drawn then."""
+        return self.name in drawing.swarm
+
+    def draw(self, tape: Tape, swarm: Any, spec: Optimizer, *, exact: bool) -> Optimizer:
+        """Return ``spec`` with a value; with ``exact`` one that rounds nothing."""
+        return spec
+
+    def settle(self, tape: Tape, spec: Optimizer, *, exact: bool) -> Optimizer:
+        """Return ``spec`` with the value that goes with those of the others."""
+        return spec
+
+
+OPTIMIZER_OPTIONS = found_in(__name__, __path__, OptimizerOption, Optimizer.__struct_fields__)
+"""In the order of their fields."""

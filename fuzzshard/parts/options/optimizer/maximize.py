@@ -1,0 +1,14 @@
+"""``maximize``."""
+
+from __future__ import annotations
+
+from fuzzshard.parts.op import Choice
+from fuzzshard.parts.options.optimizer import OptimizerOption
+
+
+class Maximize(OptimizerOption):
+    """Steps go up the gradient."""
+
+    name, extension = "maximize", Choice("maximize", 6, 100)
+    texts = {True: "maximize=True"}
+    meanings = {"optimizer:maximize": "maximize=True"}
