@@ -104,7 +104,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "a method that no child can be called by": ("case/facts",),
         "a relation": ("case/options", "case/relations", "strategies/options"),
     },
-    "step": {"a state of an optimizer": ("parts/oracle", "training/states")},
+    "step": {"a state of an optimizer": ("parts/options/optimizer/kind",)},
     "clip_grad_norm": {"a function of scripts": ("reproducer/program", "reproducer/writer")},
 }
 """What names of oracles and tags of leaves and ops mean as well, and the modules in which they

@@ -357,9 +357,6 @@ class TensorOracle(Oracle):
         return self.whole
 
 
-_STATES = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq", "step")}
-
-
 class StateOracle(TensorOracle):
     """What the optimizer has of every parameter it holds, under names like ``exp_avg of a.b``."""
 

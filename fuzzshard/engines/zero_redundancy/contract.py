@@ -33,7 +33,7 @@ def not_applicable(case: Case) -> Exclusion | None:
         return SAVED
     if case.dtypes or case.tensor_parallel:
         return KINDS
-    exclude = case.optimizer.exclude
-    if all(any(is_within(fqn, path) for path in exclude) for fqn in facts(case).parameters):
+    left_out = case.optimizer.left_out
+    if all(any(is_within(fqn, path) for path in left_out) for fqn in facts(case).parameters):
         return EMPTY
     return contract.not_applicable(case)
