@@ -14,6 +14,16 @@ from fuzzshard.parts.oracle import TensorOracle
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.scope import Scope
 
+_LONGEST = 150
+
+
+def _comprehension_lines(start: str, entries: str) -> list[str]:
+    """A statement that ends with a dict comprehension, over several lines where it is long."""
+    if len(start + entries) <= _LONGEST:
+        return [start + entries]
+    first, *loops = entries[1:-1].split(" for ")
+    return [f"{start}{{", f"    {first}", *(f"    for {loop}" for loop in loops), "}"]
+
 
 def output_expressions(case: Case, op: Call) -> list[str]:
     """The tensors of ``out``, the result of a forward."""
@@ -61,7 +71,7 @@ class Watch:
             self.scope.uses.add("snapshot" if keeps else "DTensor")
             pairs, entries = oracle.pairs(self, index), self._comprehension(index, oracle)
             if entries:
-                lines.append(f"seen |= {entries}" if keeps else f"return {entries}")
+                lines += _comprehension_lines("seen |= " if keeps else "return ", entries)
             elif keeps:
                 lines += [
                     f'seen["op {index} {name}"] = snapshot({value})' for name, value in pairs

@@ -390,7 +390,10 @@ def test_a_campaign_that_its_machine_stopped_goes_on_with_its_counts_and_refusal
     [
         ({"world_size": 3}, "world_size was 4 and is 3"),
         ({"seed": 6}, "seed was 5 and is 6"),
-        ({"engines": ("ddp",)}, "engines was ddp replicate fully_shard fsdp1 and is ddp"),
+        (
+            {"engines": ("ddp",)},
+            "engines was ddp replicate fully_shard fsdp1 zero_redundancy and is ddp",
+        ),
         ({"guidance": "features"}, "guidance was none and is features"),
         ({"fresh": True}, "a fresh campaign was asked for"),
     ],

@@ -27,6 +27,7 @@ from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.conv1d import Conv1d
 from fuzzshard.parts.leaves.dropout import Dropout
 from fuzzshard.parts.leaves.embedding import Embedding
+from fuzzshard.parts.leaves.group_norm import GroupNorm
 from fuzzshard.parts.leaves.layer_norm import LayerNorm
 from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.mlp import MLP
@@ -66,6 +67,8 @@ LEAVES = {
     "linear without bias": leaf(Linear(out=6, bias=False)),
     "linear of one feature": leaf(Linear(out=1)),
     "layer norm": leaf(LayerNorm()),
+    "group norm": leaf(GroupNorm()),
+    "group norm of two groups": leaf(GroupNorm(groups=2)),
     "layer norm without bias": leaf(LayerNorm(bias=False)),
     "rms norm": leaf(RMSNorm()),
     "batch norm": leaf(BatchNorm()),

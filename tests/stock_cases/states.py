@@ -20,6 +20,7 @@ from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import (
     Cast,
     ClipGradNorm,
+    ClipGradValue,
     CorruptState,
     LoadState,
     SaveState,
@@ -57,6 +58,9 @@ STATES = {
     ),
     "an event after every step, for some parameters": bounded(
         optimizer=Optimizer(kind="adamw", lr=0.01, exclude=("a",), post_optim_event=True),
+    ),
+    "gradients clipped one by one": bitwise(
+        None, (FORWARD, BACKWARD, ClipGradValue(clip_value=0.125), STEP)
     ),
     "clipped gradients": bounded(None, (FORWARD, BACKWARD, ClipGradNorm(max_norm=0.1), STEP)),
     "another divide factor, and a loss alone": bounded(

@@ -129,6 +129,7 @@ SCHEDULES = {
 OPTIONS = {
     "momentum": bitwise(optimizer=Optimizer(momentum=0.5)),
     "sgd with weight decay": bitwise(optimizer=Optimizer(weight_decay=0.125)),
+    "sgd uphill": bitwise(optimizer=Optimizer(maximize=True)),
     "adam": bitwise(optimizer=Optimizer(kind="adam", lr=0.01)),
     "adam on four ranks": bounded(mesh=4, optimizer=Optimizer(kind="adam", lr=0.01)),
     "adamw on three ranks": bounded(

@@ -46,7 +46,8 @@ from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 
 FAULTS = Path(__file__).parents[1] / "planted" / "faults"
-BY_REDUCERS: tuple[EngineName, ...] = ("ddp", "replicate")
+BY_DDP: tuple[EngineName, ...] = ("ddp", "zero_redundancy")
+BY_REDUCERS: tuple[EngineName, ...] = (*BY_DDP, "replicate")
 BY_FULLY_SHARD: tuple[EngineName, ...] = ("fully_shard",)
 BY_FSDP1: tuple[EngineName, ...] = ("fsdp1",)
 
@@ -107,7 +108,7 @@ ANNOUNCED: dict[str, tuple[Case, str]] = {
             freezes=(Freeze(target=ROOT, after_wrap=True),),
             inputs=float_inputs(),
             ddp=DDP(manual_finalization=True),
-            engines=("ddp",),
+            engines=BY_DDP,
         ),
         NOTHING_TO_FINALIZE,
     ),

@@ -7,6 +7,7 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.engines.ddp import contract
 from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.optimizer_state import NO_SAVED_STATE
 
 _FILE = "torch/distributed/optim/zero_redundancy_optimizer.py"
 
@@ -25,6 +26,9 @@ EMPTY = Exclusion(
     "the optimizer gets no parameter",
     f"{_FILE}, _verify_and_init_params: 'ValueError: ``params`` is empty.'",
 )
+
+REFUSALS = tuple(refusal for refusal in contract.REFUSALS if refusal is not NO_SAVED_STATE)
+"""Those of DDP; states are not saved."""
 
 
 def not_applicable(case: Case) -> Exclusion | None:

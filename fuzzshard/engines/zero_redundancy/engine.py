@@ -13,6 +13,7 @@ from typing_extensions import override
 from fuzzshard.case.case import Case
 from fuzzshard.engines.ddp.engine import DDP
 from fuzzshard.engines.exclusion import Exclusion
+from fuzzshard.engines.refusals import Refusal
 from fuzzshard.engines.zero_redundancy import contract
 
 
@@ -20,6 +21,7 @@ class ZeroRedundancy(DDP):
     """DDP, whose optimizer is sharded: what a rank receives is written to ``parameter.data``."""
 
     name: ClassVar[str] = "zero_redundancy"
+    refusals: ClassVar[tuple[Refusal, ...]] = contract.REFUSALS
     counts_versions: ClassVar[bool] = False
 
     @override
