@@ -291,11 +291,15 @@ _PLUMBING = ("/torch/nn/modules/", "/torch/_ops.py", "/torch/autograd/", "/torch
 """Files that only pass calls on: they say nothing about where an exception comes from."""
 
 
+_INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>")
+"""What has a frame of its own in Python 3.11 and none since (PEP 709)."""
+
+
 def innermost_torch_frame(error: BaseException) -> str:
     """The function in torch's own code that raised, for a signature; the raising function if none
     did.
     """
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name not in _INLINED]
     in_torch = [
         f.name
         for f in frames
