@@ -14,8 +14,6 @@ from fuzzshard.parts.leaves import LEAVES
 
 MODEL_CLASS = "Model"
 
-MATRIX_CLASS = "Matrix"
-
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 _TAKEN_CLASSES = {
     MODEL_CLASS,

@@ -32,9 +32,6 @@ class Trainer:
     before every forward from (case seed, op, rank).
     """
 
-    torch = torch
-    """What ops call: their files import none."""
-
     def __init__(
         self, case: Case, engine: Engine, trace: Trace | None, recorder: Recorder | None = None
     ) -> None:

@@ -33,19 +33,21 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
         parameters = [p for p in trainer.engine.trained.values() if p.grad is not None]
         meshes = {getattr(p.grad, "device_mesh", None) for p in parameters}
         if parameters:
-            clip = trainer.torch.nn.utils.clip_grad_value_
-            clip(parameters, self.clip_value, foreach=False if len(meshes) > 1 else None)
+            call = self._call("parameters", one_by_one=len(meshes) > 1)
+            trainer.engine.execute([call], parameters=parameters)
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
-        one_by_one = ", foreach=False" if program.mixes_kinds else ""
         parameters = f"{program.scope.model}.parameters()"
-        arguments = f"{parameters}, {self.clip_value}{one_by_one}"
         return [
             f"if any(p.grad is not None for p in {parameters}):  # torch raises elsewhere",
-            f"    torch.nn.utils.clip_grad_value_({arguments})",
+            f"    {self._call(parameters, one_by_one=program.mixes_kinds)}",
             *program.look(index),
         ]
+
+    def _call(self, parameters: str, *, one_by_one: bool) -> str:
+        foreach = ", foreach=False" if one_by_one else ""
+        return f"torch.nn.utils.clip_grad_value_({parameters}, {self.clip_value}{foreach})"
 
     @classmethod
     @override
