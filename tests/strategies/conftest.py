@@ -24,6 +24,6 @@ class Sample:
 @pytest.fixture(scope="session")
 def sample() -> Sample:
     """5,000 cases for a world of eight ranks, which every combination of mesh axes fits."""
-    seed, world_size = 20260, 8
+    seed, world_size = 20261, 8
     cases = draw_cases(seed, 5000, world_size=world_size)
     return Sample(seed, world_size, cases, [features(case) for case in cases])

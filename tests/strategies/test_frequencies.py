@@ -98,20 +98,20 @@ SELDOM = {
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("relation:")), 0.002),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("communication:")), 0.01),
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:")), 0.005),
-    **dict.fromkeys(
-        (f for f in ALL_FEATURES if f.startswith(("ddp:join_", "ddp:broadcasts"))), 0.003
-    ),
+    **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("ddp:join_")), 0.003),
     "ddp:ignored_modules": 0.004,
     **dict.fromkeys((f for f in ALL_FEATURES if f.startswith("fsdp1:summon_")), 0.004),
     **dict.fromkeys(
         (f for f in ALL_FEATURES if f.startswith(("fsdp1:initial_", "fsdp1:hook_"))), 0.005
     ),
-    **dict.fromkeys(("communication:share_streams", "communication:no_backward_unshard"), 0.004),
+    **dict.fromkeys(("communication:share_streams", "communication:no_backward_unshard"), 0.003),
     **dict.fromkeys(("communication:keep_storage", "precision:kept"), 0.005),
     **dict.fromkeys(("op:abort_forward", "op:abort_backward"), 0.004),
     **dict.fromkeys(("option:finalize_wait", "option:finalize_async"), 0.007),
     **dict.fromkeys(("input:rows_vary", "input:one_row", "input:no_rows"), 0.005),
     "op:load_assign": 0.004,
+    "fsdp1:hybrid": 0.012,
+    "ddp:broadcasts": 0.001,
     "precision:parameter_dtype": 0.01,
     "mesh:hsdp_tensor": 0.01,
     "tensor:dtensor_output": 0.01,
