@@ -54,8 +54,8 @@ class Script:
         return []
 
     def optimizer_line(self, kind: str, arguments: list[str], names: MeshNames) -> str:
-        """Return its own way to make an optimizer of this kind, if it has one."""
-        return ""
+        """Return the line that makes an optimizer of this kind."""
+        return f"optimizer = {kind}({', '.join(arguments)})"
 
     def clip_line(self, called: str, arguments: str) -> str:
         """Return its own way to clip the norm of all gradients, if it has one."""

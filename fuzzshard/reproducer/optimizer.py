@@ -7,6 +7,7 @@ from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import units
 from fuzzshard.model.statements import assignment, at
 from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.script import Script
 from fuzzshard.reproducer.scope import Scope
 
 _FEW = 3
@@ -24,11 +25,12 @@ def optimizer_lines(scope: Scope) -> list[str]:
     if mixes_kinds(scope):
         scope.uses.add("parameter_groups")
         parameters = f"parameter_groups({parameters.strip('[]')})"
-    plain = f"optimizer = {case.optimizer.statement(parameters)}"
     kind, given = case.optimizer.call()
-    if not (own := scope.script.optimizer_line(kind, [parameters, *given], MeshNames(case))):
-        return [*lines, plain]
-    if not scope.aim.trains_reference:
+    plain, own = (
+        script.optimizer_line(kind, [parameters, *given], MeshNames(case))
+        for script in (Script(), scope.script)
+    )
+    if own == plain or not scope.aim.trains_reference:
         return [*lines, own]
     wrapped = f"if isinstance({scope.called}, {scope.engine.wrapper}):"
     return [*lines, wrapped, f"    {own}", "else:", f"    {plain}"]

@@ -35,7 +35,5 @@ def make_optimizer(case: Case, engine: Engine) -> torch.optim.Optimizer:
     kind, given = spec.call()
     arguments = ["parameters", *given]
     line = script_of(engine.name).optimizer_line(kind, arguments, MeshNames(case, within=True))
-    made: torch.optim.Optimizer = engine.execute(
-        [line or f"optimizer = {spec.statement('parameters')}"], parameters=groups
-    )["optimizer"]
+    made: torch.optim.Optimizer = engine.execute([line], parameters=groups)["optimizer"]
     return made

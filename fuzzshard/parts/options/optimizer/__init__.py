@@ -74,11 +74,6 @@ class Optimizer(Part, frozen=True, kw_only=True):
         given = [text for option, value in self.told() for text in option.given(value, self)]
         return f"torch.optim.{kinds[0]}", given
 
-    def statement(self, parameters: str) -> str:
-        """Return the expression that makes it."""
-        kind, given = self.call()
-        return f"{kind}({', '.join([parameters, *given])})"
-
     def features(self) -> Iterator[str]:
         """Yield the features of its options."""
         off = {*off_default(self)}
