@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError
 
 from fuzzshard import __version__
 from fuzzshard.commands.bisect import bisect
+from fuzzshard.commands.check import check
 from fuzzshard.commands.corpus import corpus_app
 from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.explain import explain
@@ -39,6 +40,7 @@ reports every difference that floating point cannot explain.
 EXAMPLES = """\
 Examples:
   fuzzshard run --max-time 10m           fuzz for ten minutes
+  fuzzshard check train.py:build --inputs train.py:batch   a model of your own
   fuzzshard status corpus                how far is it, what has it found?
   fuzzshard replay corpus                are the saved findings still there?
   fuzzshard explain corpus               which known bugs of torch cause them?
@@ -73,6 +75,7 @@ app = App(
 )
 _COMMANDS: tuple[Callable[..., int], ...] = (
     run,
+    check,
     status,
     html,
     merge,

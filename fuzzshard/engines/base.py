@@ -30,6 +30,8 @@ from fuzzshard.program.setup import freeze_lines
 from fuzzshard.program.wrapping import prepared_lines
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from fuzzshard.engines.exclusion import Exclusion
     from fuzzshard.engines.refusals import Refusal
     from fuzzshard.training.trace import Trace
@@ -101,6 +103,27 @@ class Engine(abc.ABC):
         flat = spec_of(self.name).has_flat_parameters(case)
         self.execute(freeze_lines(case, "model", after_wrap=True, flat=flat))
         self.take_parameters()
+
+    @classmethod
+    def wrap_model(
+        cls, model: nn.Module, mesh: DeviceMesh, blocks: Sequence[nn.Module]
+    ) -> nn.Module:
+        """Wrap a model of the user's own as people do, its ``blocks`` one by one where the engine
+        knows any; ``mesh`` has the data-parallel axes.
+
+        Only engines whose spec says ``wraps_models`` have it.
+        """
+        raise NotImplementedError(cls.name)
+
+    @classmethod
+    def whole_parameters(
+        cls, module: nn.Module, *, gradients: bool
+    ) -> contextlib.AbstractContextManager[None]:
+        """Return where ``module`` has whole parameters, and with ``gradients`` whole gradients.
+
+        DTensors count as whole.
+        """
+        return contextlib.nullcontext()
 
     def execute(self, lines: Sequence[str], **variables: Any) -> dict[str, Any]:
         """Run statements as a script has them, and return all variables that there are then."""

@@ -8,7 +8,7 @@ How an engine trains, what it refuses and what its scripts say is in its folder 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fuzzshard.parts.op import Choice
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # what an engine is shown of the layers above, for types alon
     from fuzzshard.parts.precision import Precision as Precision
 else:  # nobody looks at annotations when it runs
     Case = Facts = Precision = TensorOracle = None
+
+
+WrapsModels = Literal["no", "if asked", "always"]
 
 
 class EngineSpec:
@@ -62,6 +65,10 @@ class EngineSpec:
     """Which gradients (:attr:`fuzzshard.parts.oracle.TensorOracle.gradient`), or "buffers", it may
     have otherwise than the reference for a documented reason (:mod:`fuzzshard.oracles.allowed`).
     """
+    wraps_models: ClassVar[WrapsModels] = "no"
+    """Whether it wraps models of the user's own, which say nothing of wrap groups."""
+    wraps_blocks: ClassVar[bool] = False
+    """Whether it wraps the repeated blocks of such a model one by one, and then the model."""
     outlives_run: ClassVar[str] = ""
     """Why its models may outlive every reference to them, if they do on stock torch."""
 

@@ -13,6 +13,8 @@ from fuzzshard.world.inbox import Inbox
 from fuzzshard.world.merge import Outcome
 from fuzzshard.world.messages import (
     Ask,
+    CheckReport,
+    CheckSubject,
     Failure,
     Message,
     Position,
@@ -33,11 +35,16 @@ HARD_SECONDS = 20.0
 POLL_SECONDS = 0.1
 
 
-def exchange(ranks: Sequence[RankProcess], request: RunCase, suspect: float) -> Outcome:
+def exchange(
+    ranks: Sequence[RankProcess],
+    request: RunCase | CheckSubject,
+    suspect: float,
+    patience: float = HARD_SECONDS,
+) -> Outcome:
     """Sends the case to every rank and collects reports until all have reported or hang.
 
     From the time ``suspect`` on, ranks that use no processor time count as hung; ranks that do
-    (a busy machine, an endless loop) get :data:`HARD_SECONDS` more.
+    (a busy machine, an endless loop) get ``patience`` seconds more.
     """
     outcome = Outcome(len(ranks))
     oom_kills_before = oom_kills()
@@ -50,7 +57,7 @@ def exchange(ranks: Sequence[RankProcess], request: RunCase, suspect: float) -> 
                 break
             if now >= suspect - WATCH_SECONDS and not outcome.lost:
                 watch = watch or IdleWatch({rank: ranks[rank].pid for rank in outcome.waiting()})
-                if _is_over(watch, outcome, now - suspect):
+                if _is_over(watch, outcome, now - suspect, patience):
                     break
             for key, _ in selector.select(POLL_SECONDS):
                 rank, inbox = key.data
@@ -62,7 +69,7 @@ def exchange(ranks: Sequence[RankProcess], request: RunCase, suspect: float) -> 
 
 def _send_to_all(
     ranks: Sequence[RankProcess],
-    request: RunCase,
+    request: RunCase | CheckSubject,
     selector: selectors.BaseSelector,
     outcome: Outcome,
 ) -> None:
@@ -76,7 +83,7 @@ def _send_to_all(
             selector.register(process.channel, selectors.EVENT_READ, (process.rank, inbox))
 
 
-def _is_over(watch: IdleWatch, outcome: Outcome, overdue: float) -> bool:
+def _is_over(watch: IdleWatch, outcome: Outcome, overdue: float, patience: float) -> bool:
     """Whether to wait no longer, ``overdue`` seconds after the deadline."""
     watch.look()
     for rank in watch.dead & outcome.waiting():  # what it has started may hold its channel open
@@ -84,7 +91,7 @@ def _is_over(watch: IdleWatch, outcome: Outcome, overdue: float) -> bool:
     outcome.stopped = watch.stopped()
     if overdue < 0 or outcome.lost:
         return False
-    return overdue >= HARD_SECONDS or bool(outcome.stopped & outcome.waiting()) or watch.is_idle()
+    return overdue >= patience or bool(outcome.stopped & outcome.waiting()) or watch.is_idle()
 
 
 def _heard(rank: int, message: Message | None, outcome: Outcome) -> bool:
@@ -98,6 +105,8 @@ def _heard(rank: int, message: Message | None, outcome: Outcome) -> bool:
             return False
         case RankReport():
             outcome.reports[rank] = message
+        case CheckReport():
+            outcome.checks[rank] = message
         case Failure():
             outcome.fail(rank, message)
         case _:

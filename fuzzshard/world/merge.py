@@ -15,7 +15,7 @@ from fuzzshard.parts.oracles import ORACLES, losing
 from fuzzshard.verdict import Finding, Status, Verdict, first_findings
 from fuzzshard.world.blame import death_trouble, device_error, signal_name
 from fuzzshard.world.desync import describe_hang, latest
-from fuzzshard.world.messages import Failure, Position, RankReport
+from fuzzshard.world.messages import CheckReport, Failure, Position, RankReport
 
 MOST_FINDINGS = 24
 
@@ -31,6 +31,7 @@ class Outcome:
 
     size: int
     reports: dict[int, RankReport] = dataclasses.field(default_factory=dict)
+    checks: dict[int, CheckReport] = dataclasses.field(default_factory=dict)
     failures: dict[int, Failure] = dataclasses.field(default_factory=dict)
     dead: set[int] = dataclasses.field(default_factory=set)
     exits: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -44,7 +45,8 @@ class Outcome:
 
     def waiting(self) -> set[int]:
         """The ranks that have neither reported nor failed nor died."""
-        return set(range(self.size)) - self.reports.keys() - self.failures.keys() - self.dead
+        said = self.reports.keys() | self.checks.keys() | self.failures.keys()
+        return set(range(self.size)) - said - self.dead
 
     @property
     def lost(self) -> bool:

@@ -10,6 +10,8 @@ from typing import Literal
 import msgspec
 
 from fuzzshard.case.case import Case
+from fuzzshard.subject.report import Checked
+from fuzzshard.subject.subject import Subject, Training
 from fuzzshard.verdict import Finding
 
 _LENGTH = struct.Struct("!I")
@@ -38,6 +40,13 @@ class RunCase(_Message, frozen=True, kw_only=True, tag="run"):
     case: Case
     bare: bool = False
     mends: tuple[str, ...] = ()
+
+
+class CheckSubject(_Message, frozen=True, kw_only=True, tag="check"):
+    """Coordinator to every rank: train a model of the user's own, plain and parallelised."""
+
+    subject: Subject
+    training: Training
 
 
 class Port(_Message, frozen=True, kw_only=True, tag="port"):
@@ -72,13 +81,14 @@ class Failure(_Message, frozen=True, kw_only=True, tag="failure"):
     """An exception in a rank.
 
     ``detail`` names it for a signature. ``phase`` is ``setup`` (joining, preloading: our fault or
-    the machine's), ``engine`` or ``judge``. ``desync`` says that a collective lost its peer,
-    ``machine`` what the machine lacks where that is the reason, ``kernel`` what CUDA says of a
-    kernel that failed, ``expected`` describes the other error that the case expects of the engine.
+    the machine's), ``engine``, ``judge`` or ``subject`` (what the user gave cannot be used).
+    ``desync`` says that a collective lost its peer, ``machine`` what the machine lacks where that
+    is the reason, ``kernel`` what CUDA says of a kernel that failed, ``expected`` describes the
+    other error that the case expects of the engine.
     ``findings`` are what the rank saw before.
     """
 
-    phase: Literal["setup", "engine", "judge"]
+    phase: Literal["setup", "engine", "judge", "subject"]
     engine: str
     message: str
     detail: str
@@ -106,6 +116,13 @@ class RankReport(_Message, frozen=True, kw_only=True, tag="report"):
     collectives: dict[str, str] = {}
     replicas: dict[str, str] = {}
     idle: bool = False
+    points: Points = {}
+
+
+class CheckReport(_Message, frozen=True, kw_only=True, tag="checked"):
+    """What one rank found out of a model of the user's own."""
+
+    checked: Checked
     points: Points = {}
 
 
@@ -139,7 +156,19 @@ class Position(_Message, frozen=True, kw_only=True, tag="position"):
     recording: str = ""
 
 
-Message = RunCase | Port | Ready | Progress | Tripped | Failure | RankReport | Ask | Position
+Message = (
+    RunCase
+    | CheckSubject
+    | Port
+    | Ready
+    | Progress
+    | Tripped
+    | Failure
+    | RankReport
+    | CheckReport
+    | Ask
+    | Position
+)
 _decoder = msgspec.json.Decoder(Message)
 _encoder = msgspec.json.Encoder()
 

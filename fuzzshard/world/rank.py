@@ -19,6 +19,8 @@ from fuzzshard.world.blame import device_error, error_text, machine_trouble
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.join import join
 from fuzzshard.world.messages import (
+    CheckReport,
+    CheckSubject,
     Failure,
     Progress,
     RankReport,
@@ -68,6 +70,13 @@ def main(
     housekeeping, mended = Housekeeping(), Mended()
     listen(lambda cause: send(channel, Tripped(cause=cause)))
     while (message := receive(channel)) is not None:
+        if isinstance(message, CheckSubject):
+            checked = _check(message, device)
+            send(channel, checked)
+            if isinstance(checked, Failure):
+                _linger(channel)
+                return
+            continue
         assert isinstance(message, RunCase)
         forget_trips()
         try:
@@ -133,13 +142,27 @@ def _run(channel: socket.socket, message: RunCase, device: torch.device) -> Rank
         return _failure("judge", "", error)
 
 
+def _check(message: CheckSubject, device: torch.device) -> CheckReport | Failure:
+    from fuzzshard.subject.functions import SubjectError
+    from fuzzshard.subject.run import Check
+
+    check: Check | None = None
+    try:
+        check = Check(message.subject, message.training, device)
+        return CheckReport(checked=check.run())
+    except SubjectError as error:
+        return _failure("subject", error.what, error)
+    except Exception as error:
+        return _failure("engine" if check else "judge", check.where if check else "", error)
+
+
 def lost_peers(error: BaseException) -> bool:
     """Whether an error says that other ranks are gone, and nothing else."""
     return _DESYNC.search(str(error)) is not None
 
 
 def _failure(
-    phase: Literal["setup", "engine", "judge"],
+    phase: Literal["setup", "engine", "judge", "subject"],
     engine: str,
     error: BaseException,
     op: int = -1,

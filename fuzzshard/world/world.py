@@ -12,12 +12,13 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.needs import unfit_for
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import UsageError
+from fuzzshard.subject.subject import Subject, Training
 from fuzzshard.verdict import Verdict
 from fuzzshard.world.config import WorldConfig
 from fuzzshard.world.deadline import CUDA_CASES, CUDA_SECONDS, Deadline
 from fuzzshard.world.exchange import ask_positions, exchange
 from fuzzshard.world.merge import Outcome, merge
-from fuzzshard.world.messages import Point, Points, RunCase
+from fuzzshard.world.messages import CheckSubject, Point, Points, RunCase
 from fuzzshard.world.processes import RankProcess, fork_server
 from fuzzshard.world.spare import Spares
 from fuzzshard.world.start import end_ranks, start_ranks
@@ -29,6 +30,12 @@ torch keeps things for ever that each case has of its own: sharding decisions fo
 (``lru_cache(None)`` in ``tensor/_sharding_prop.py``), what Dynamo has compiled, heaps that
 fragment. A start costs less than one case in a thousand.
 """
+
+QUIET_SECONDS = 20.0
+"""How long a model of the user's own may wait for something without being taken to hang."""
+
+SUBJECT_SECONDS = 600.0
+"""How long it may take."""
 
 STACK_SECONDS = 0.3
 """How long ranks may take to write their stacks after SIGUSR1 and to say where they are."""
@@ -149,6 +156,26 @@ class World:
         else:
             self.deadline.observe(seconds)
         return merge(case, outcome, seconds, deadline)
+
+    def check_subject(
+        self, subject: Subject, training: Training, *, patience: float = SUBJECT_SECONDS
+    ) -> Outcome:
+        """Checks a model of the user's own on all ranks; returns what they said.
+
+        Ranks that use no processor time for a second after :data:`QUIET_SECONDS` hang, and so do
+        those that have not ended after ``patience`` seconds.
+        """
+        self.start()
+        self._served += 1
+        outcome = exchange(
+            self._ranks,
+            CheckSubject(subject=subject, training=training),
+            time.monotonic() + min(QUIET_SECONDS, patience),
+            max(0.0, patience - QUIET_SECONDS),
+        )
+        if outcome.lost or outcome.waiting():
+            self._bury(outcome)
+        return outcome
 
     def take_points(self) -> frozenset[Point]:
         """The points of torch's own Python that ranks reached for the first time since the last

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
@@ -40,6 +44,13 @@ class DDP(NoSyncEngine):
         if contract.misses_a_root(case, reference.unreduced()):
             return contract.MISSED_ROOT
         return None
+
+    @override
+    @classmethod
+    def wrap_model(
+        cls, model: nn.Module, mesh: DeviceMesh, blocks: Sequence[nn.Module]
+    ) -> nn.Module:
+        return DistributedDataParallel(model, find_unused_parameters=True)
 
     @override
     def finalize_backward(self) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import nn
 from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.distributed.fsdp.wrap import CustomPolicy
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
@@ -100,6 +102,35 @@ class FSDP1(NoSyncEngine):
     @classmethod
     def surroundings(cls, case: Case) -> contextlib.AbstractContextManager[None]:
         return debug_level(detail=case.fsdp1.does("checks_order"))
+
+    @override
+    @classmethod
+    def wrap_model(
+        cls, model: nn.Module, mesh: DeviceMesh, blocks: Sequence[nn.Module]
+    ) -> nn.Module:
+        hybrid = mesh.ndim > 1
+        return FullyShardedDataParallel(
+            model,
+            device_mesh=mesh,
+            sharding_strategy=(
+                ShardingStrategy.HYBRID_SHARD if hybrid else ShardingStrategy.FULL_SHARD
+            ),
+            auto_wrap_policy=CustomPolicy(lambda module: module in blocks),
+            use_orig_params=True,
+        )
+
+    @override
+    @classmethod
+    @contextlib.contextmanager
+    def whole_parameters(cls, module: nn.Module, *, gradients: bool) -> Iterator[None]:
+        units = FullyShardedDataParallel.fsdp_modules(module)
+        if not units:
+            yield
+            return
+        with FullyShardedDataParallel.summon_full_params(
+            module, with_grads=gradients, writeback=False
+        ):
+            yield
 
     @override
     def parallelize(self, model: nn.Module) -> nn.Module:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
@@ -48,6 +51,15 @@ class FullyShard(Engine):
         }
         self.sync = ExplicitSync(mesh, unmanaged, self.flags)
         self._must_wait = mesh.device.type == "cuda" and "is_last_backward" in flags_set(case)
+
+    @override
+    @classmethod
+    def wrap_model(
+        cls, model: nn.Module, mesh: DeviceMesh, blocks: Sequence[nn.Module]
+    ) -> nn.Module:
+        for module in (*blocks, model):
+            fully_shard(module, mesh=mesh)
+        return model
 
     @override
     def build(self) -> nn.Module:

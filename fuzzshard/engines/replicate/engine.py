@@ -5,10 +5,13 @@ forward.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
+from torch.distributed._composable.replicate import replicate
+from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import override
 
 from fuzzshard.case.arrivals import ignored_parameters
@@ -38,6 +41,14 @@ class Replicate(DDP):
         super().__init__(case, mesh, dtype)
         ignored = sorted(ignored_parameters(case, by_replicate=True))
         self.sync = ExplicitSync(mesh, dict.fromkeys(ignored, UNMANAGED), self._flags)
+
+    @override
+    @classmethod
+    def wrap_model(
+        cls, model: nn.Module, mesh: DeviceMesh, blocks: Sequence[nn.Module]
+    ) -> nn.Module:
+        replicate(model)
+        return model
 
     @override
     def finish(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
-from fuzzshard.parts.engine import EngineSpec
+from fuzzshard.parts.engine import EngineSpec, WrapsModels
 from fuzzshard.parts.options.ddp import DDP_OPTIONS
 from fuzzshard.parts.part import off_default
 
@@ -36,6 +36,7 @@ class DistributedDataParallel(EngineSpec):
     meanings = {name: text for o in DDP_OPTIONS for name, text in o.meanings.items()}
     wrapper = "DistributedDataParallel"
     differs_in = ("buffers",)
+    wraps_models: ClassVar[WrapsModels] = "always"
 
     @override
     def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:

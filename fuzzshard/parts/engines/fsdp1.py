@@ -43,6 +43,8 @@ class FullyShardedDataParallel(EngineSpec):
     keeps_order = True
     has_units = True
     differs_in = ("reduced", "local")
+    wraps_models = "if asked"
+    wraps_blocks = True
     outlives_run = (
         "two modules of six of the smallest model with two units do, on torch 2.13 as it is "
         "(measured without fuzzshard); why is not known"

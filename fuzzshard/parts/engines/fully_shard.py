@@ -21,6 +21,8 @@ class FullyShard(EngineSpec):
     meaning = "fully_shard runs"
     applies_groups = True
     differs_in = ("input",)
+    wraps_models = "always"
+    wraps_blocks = True
 
     @override
     def moves_inputs(self, target: str, wrapped: frozenset[str]) -> bool:

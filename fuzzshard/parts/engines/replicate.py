@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
+from fuzzshard.parts.engine import WrapsModels
 from fuzzshard.parts.engines.ddp import DistributedDataParallel, option_features
 from fuzzshard.parts.op import Choice
 
@@ -23,6 +24,7 @@ class Replicate(DistributedDataParallel):
     tag = "replicate"
     meaning = "composable DDP runs"
     wrapper = ""
+    wraps_models: ClassVar[WrapsModels] = "if asked"
     choice = Choice("replicate", 23, place=2)
     ignores_modules = True
     outlives_run = "some parameters of some cases do, on torch 2.13 as it is; why is not known"

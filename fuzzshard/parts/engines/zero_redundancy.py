@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from typing_extensions import override
 
+from fuzzshard.parts.engine import WrapsModels
 from fuzzshard.parts.engines.ddp import DistributedDataParallel
 from fuzzshard.parts.op import Choice
 
@@ -12,6 +15,7 @@ class ZeroRedundancy(DistributedDataParallel):
     """DDP with its options, and an optimizer of which every rank has a part."""
 
     name = "zero_redundancy"
+    wraps_models: ClassVar[WrapsModels] = "no"
     title = "`ZeroRedundancyOptimizer`"
     tag = "ZeRO"
     meaning = "DDP runs with ZeroRedundancyOptimizer"

@@ -1,0 +1,136 @@
+"""Runs the trainings of a check, each in a world of its size."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from fuzzshard.checking.report import TrainingReport, weakest
+from fuzzshard.errors import InfraError, UsageError
+from fuzzshard.parts.engines import ENGINES
+from fuzzshard.subject.report import Checked
+from fuzzshard.subject.subject import MeshShape, Subject, Training
+from fuzzshard.world import World, WorldConfig
+from fuzzshard.world.blame import death_trouble, signal_name
+from fuzzshard.world.merge import Outcome
+from fuzzshard.world.messages import Failure
+
+DEFAULT_MESHES = (MeshShape({"dp_shard": 2}),)
+DEFAULT_ENGINES = tuple(
+    spec.name for spec in reversed(ENGINES.values()) if spec.wraps_models == "always"
+)
+"""Those that wrap a model where nobody says how."""
+
+
+def trainings(
+    subject: Subject,
+    meshes: Sequence[MeshShape],
+    engines: Sequence[str],
+    *,
+    steps: int,
+    microbatches: int,
+    seed: int,
+) -> tuple[Training, ...]:
+    """Return the trainings of a check; raises :class:`UsageError` for engines that wrap nothing."""
+    if steps < 1 or microbatches < 1:
+        raise UsageError("a check needs a step and a microbatch", "use 1 or more")
+    if engines and subject.parallelize:
+        raise UsageError(
+            "--engine and --parallelize both say how to wrap the model", "use one of them"
+        )
+    for engine in engines:
+        if ENGINES[engine].wraps_models == "no":
+            known = ", ".join(name for name, e in ENGINES.items() if e.wraps_models != "no")
+            raise UsageError(f"{engine} wraps no models of your own", f"use one of {known}")
+    names = ("",) if subject.parallelize else tuple(engines) or DEFAULT_ENGINES
+    return tuple(
+        Training(mesh=mesh, engine=name, steps=steps, microbatches=microbatches, seed=seed)
+        for mesh in meshes
+        for name in names
+    )
+
+
+def check_subject(
+    subject: Subject, runs: Sequence[Training], config: WorldConfig, patience: float
+) -> Iterator[TrainingReport]:
+    """Yield what each training comes to; ``patience`` is how many seconds one may take.
+
+    Raises :class:`UsageError` for a function that cannot be used, and :class:`InfraError`.
+    """
+    with contextlib.ExitStack() as stack:
+        worlds: dict[int, World] = {}
+        for training in runs:
+            size = training.mesh.size
+            if size not in worlds:
+                sized = dataclasses.replace(config, size=size)
+                worlds[size] = stack.enter_context(World(sized))
+                worlds[size].start()
+            began = time.monotonic()
+            outcome = worlds[size].check_subject(subject, training, patience=patience)
+            yield _report(training, outcome, time.monotonic() - began)
+
+
+def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingReport:
+    failures = [outcome.failures[rank] for rank in sorted(outcome.failures)]
+    for failure in failures:
+        if failure.phase == "subject":
+            raise UsageError(failure.message.partition(": ")[2], "see fuzzshard check --help")
+    for failure in failures:
+        if failure.phase in ("judge", "setup") or failure.machine:
+            raise InfraError(failure.machine or failure.message, "this says nothing of the model")
+    if (found := _trouble(outcome, failures)) is not None:
+        kind, place, message = found
+        return TrainingReport(
+            training=training, outcome=kind, place=place, message=message, seconds=seconds
+        )
+    checks = [outcome.checks[rank].checked for rank in sorted(outcome.checks)]
+    return _merged(training, checks, seconds)
+
+
+def _trouble(
+    outcome: Outcome, failures: Sequence[Failure]
+) -> tuple[Literal["error", "hang"], str, str] | None:
+    """What kept ranks from comparing: the outcome, what they did, and what happened."""
+    if failures:
+        first = next((failure for failure in failures if not failure.desync), failures[0])
+        return "error", first.engine, f"{first.message} ({first.detail.partition(' in ')[2]})"
+    if outcome.dead:
+        rank = min(outcome.dead)
+        printed = outcome.stacks.get(rank, "")
+        code = outcome.exits.get(rank, 0)
+        if trouble := death_trouble(code, printed, outcome.out_of_memory):
+            raise InfraError(f"rank {rank} {trouble}", "this says nothing of the model")
+        return "error", f"rank {rank}", f"died of {signal_name(code)}"
+    if waiting := sorted(outcome.waiting()):
+        ranks = ", ".join(map(str, waiting))
+        stack = outcome.stacks.get(waiting[0], "").strip()
+        return "hang", f"ranks {ranks} wait", f"rank {waiting[0]} is here:\n{stack}"
+    return None
+
+
+def _merged(training: Training, checks: Sequence[Checked], seconds: float) -> TrainingReport:
+    limits = tuple(dict.fromkeys(limit for checked in checks for limit in checked.limits))
+    unequal = next((checked.unequal_runs for checked in checks if checked.unequal_runs), "")
+    if unequal:
+        return TrainingReport(
+            training=training,
+            outcome="not judged",
+            message=f"the plain model trained twice differs from itself: {unequal}; a check needs "
+            "a model that computes the same twice",
+            seconds=seconds,
+        )
+    rows = weakest([checked.rows for checked in checks])
+    difference = next((c.difference for c in checks if c.difference is not None), None)
+    differs = difference is not None
+    return TrainingReport(
+        training=training,
+        outcome="different" if differs else "equal",
+        rows=rows,
+        difference=difference,
+        limits=limits,
+        blocks=checks[0].blocks,
+        seconds=seconds,
+    )

@@ -1,0 +1,104 @@
+"""What a check says of each training, and of all together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
+from fuzzshard.subject.report import KINDS, Difference, Kind, Reached, Row
+from fuzzshard.subject.subject import Training
+
+Outcome = Literal["equal", "different", "error", "hang", "not judged"]
+ORDER: tuple[Reached, ...] = ("bitwise", "rounding", "different")
+
+
+class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How one training of the parallelised model compares with that of the plain one.
+
+    ``message`` says what an engine raised, where ranks hang, or why nothing was judged; ``place``
+    is what was being done then.
+    """
+
+    training: Training
+    outcome: Outcome
+    rows: tuple[Row, ...] = ()
+    difference: Difference | None = None
+    message: str = ""
+    place: str = ""
+    limits: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def reached(self) -> Reached:
+        """The weakest comparison among all kinds."""
+        return max((row.reached for row in self.rows), key=ORDER.index, default="bitwise")
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as people read it."""
+        training = self.training
+        who = training.engine or "parallelize"
+        number = len(self.blocks)
+        blocks = f", {number} blocks and the root" if number else ""
+        yield f"mesh {training.mesh}, {who}{blocks}: {self.outcome}  ({self.seconds:.1f} s)"
+        for row in self.rows:
+            yield f"  {row.kind:<11} {row}"
+        if (found := self.difference) is not None:
+            what = f" {found.name}" if found.name else ""
+            yield f"  first difference: {found.kind}{what}, {found.place}"
+            yield f"    observed    {found.observed}"
+            yield f"    expected    {found.expected}"
+            if found.looks_like:
+                yield f"    looks like  {found.looks_like}"
+        if self.message:
+            yield f"  {self.place}: {self.message}" if self.place else f"  {self.message}"
+        for limit in self.limits:
+            yield f"  limit: {limit}"
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check says of all trainings."""
+
+    trainings: tuple[TrainingReport, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """1 for a difference, an error or a hang, 3 where something was not judged, else 0."""
+        outcomes = {training.outcome for training in self.trainings}
+        if outcomes & {"different", "error", "hang"}:
+            return EXIT_FINDING
+        return EXIT_INCONCLUSIVE if "not judged" in outcomes or not outcomes else EXIT_CLEAN
+
+    def require(self, least: Literal["bitwise", "rounding"] = "rounding") -> None:
+        """Raise :class:`AssertionError`, with the whole report, unless all trainings are equal:
+        in every bit, or but for rounding.
+        """
+        good = all(
+            training.outcome == "equal" and ORDER.index(training.reached) <= ORDER.index(least)
+            for training in self.trainings
+        )
+        if not good or not self.trainings:
+            raise AssertionError(f"not {least}\n{self}")
+
+    def __str__(self) -> str:
+        return "\n".join(line for training in self.trainings for line in training.lines())
+
+
+def weakest(ranks: Sequence[Sequence[Row]]) -> tuple[Row, ...]:
+    """Return one row for each kind, from what all ranks say."""
+    return tuple(_weakest([row for rows in ranks for row in rows if row.kind == k]) for k in KINDS)
+
+
+def _weakest(rows: Sequence[Row]) -> Row:
+    worst = max(rows, key=lambda row: (ORDER.index(row.reached), row.worst), default=None)
+    kind: Kind = rows[0].kind if rows else "outputs"
+    if worst is None:
+        return Row(kind=kind)
+    return msgspec.structs.replace(
+        worst,
+        compared=max(row.compared for row in rows),
+        differing=max(row.differing for row in rows),
+    )

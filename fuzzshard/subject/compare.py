@@ -1,0 +1,183 @@
+"""Comparing what two trainings left: bit for bit, or within a bound for each tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+
+from fuzzshard.subject.record import Place, Record
+from fuzzshard.subject.report import KINDS, Kind, Reached, Row
+
+SAME_IN_FLOAT64 = 1e-6
+"""What differs by no more of its largest value in float64 was rounding in a coarser precision
+(note 0026).
+"""
+
+NOISE = 1e-11
+"""The same against the largest value of its kind in that step: sums that cancel leave noise."""
+
+FACTOR = 8.0
+"""How many times as far as the farthest perturbed run an engine may be."""
+
+UNDECIDED = 0.25
+"""Where perturbed runs are apart by this part of the largest value, nothing can be told."""
+
+Bound = Callable[[Place, torch.Tensor], float]
+"""The largest difference that rounding explains, of a tensor with its expected value."""
+
+
+@dataclasses.dataclass
+class Comparison:
+    """Two records side by side; ``first`` is the first place in time that differs.
+
+    ``undecided`` is the first place whose bound is so large that it says nothing.
+    """
+
+    rows: dict[Kind, Row]
+    first: Place | None = None
+    undecided: Place | None = None
+
+    @property
+    def is_bitwise(self) -> bool:
+        """Whether all bits are equal."""
+        return all(row.reached == "bitwise" for row in self.rows.values())
+
+
+def bitwise(_place: Place, _expected: torch.Tensor) -> float:
+    """No difference is allowed."""
+    return 0.0
+
+
+def float64_bound(expected: Record) -> Bound:
+    """Return the bound for two runs in float64."""
+    largest: dict[tuple[int, Kind], float] = {}
+    for place, tensor in expected.tensors.items():
+        if tensor is not None:
+            key = (place.step, place.kind)
+            largest[key] = max(largest.get(key, 0.0), magnitude(tensor))
+
+    def bound(place: Place, tensor: torch.Tensor) -> float:
+        noise = NOISE * largest.get((place.step, place.kind), 0.0)
+        return SAME_IN_FLOAT64 * magnitude(tensor) + noise
+
+    return bound
+
+
+def perturbed_bound(perturbed: Sequence[Record], eps: float) -> Bound:
+    """Return the bound that perturbed runs of the plain model show, for a precision of ``eps``."""
+
+    def bound(place: Place, tensor: torch.Tensor) -> float:
+        moved = [
+            (other.double() - tensor.double()).abs().max().item()
+            for run in perturbed
+            if (other := run.tensors.get(place)) is not None and tensor.numel()
+        ]
+        return FACTOR * max(moved, default=0.0) + 4 * eps * magnitude(tensor)
+
+    return bound
+
+
+def compare(
+    expected: Record, observed: Record, bound: Bound, precision: str, skip: Collection[Kind]
+) -> Comparison:
+    """Compare what ``expected`` holds with what ``observed`` holds at the same places.
+
+    Intermediate outputs that the parallelised model does not have in the same shape are left out:
+    modules may work on parts there. Kinds in ``skip`` are left out.
+    """
+    comparison = Comparison({})
+    for kind in KINDS:
+        row = Row(kind=kind, precision=precision)
+        for place, tensor in expected.of(kind).items() if kind not in skip else ():
+            if comparison.undecided and place.step >= comparison.undecided.step:
+                break
+            if not _comparable(place, tensor, observed):
+                continue
+            row = _judge(row, place, tensor, observed.tensors.get(place), bound, comparison)
+        comparison.rows[kind] = row
+    return comparison
+
+
+def _comparable(place: Place, expected: torch.Tensor | None, observed: Record) -> bool:
+    if place.kind != "outputs":
+        return True
+    other = observed.tensors.get(place)
+    if other is None or expected is None:
+        return False  # of another rank's microbatch, or of a module that is not called
+    return place.name.startswith("output") or other.shape == expected.shape
+
+
+def _judge(
+    row: Row,
+    place: Place,
+    expected: torch.Tensor | None,
+    observed: torch.Tensor | None,
+    bound: Bound,
+    comparison: Comparison,
+) -> Row:
+    reached, part = _reached(place, expected, observed, bound)
+    if part == float("inf") and reached == "rounding":
+        comparison.undecided = comparison.undecided or place
+        return row
+    if reached == "different" and (
+        comparison.first is None or moment(place) < moment(comparison.first)
+    ):
+        comparison.first = place
+    order: tuple[Reached, ...] = ("bitwise", "rounding", "different")
+    return Row(
+        kind=row.kind,
+        compared=row.compared + 1,
+        differing=row.differing + (reached == "different"),
+        reached=max(row.reached, reached, key=order.index),
+        worst=max(row.worst, part if reached == "rounding" else 0.0),
+        precision=row.precision,
+    )
+
+
+def _reached(
+    place: Place, expected: torch.Tensor | None, observed: torch.Tensor | None, bound: Bound
+) -> tuple[Reached, float]:
+    """How far two tensors are equal, and which part of the bound their difference takes."""
+    if expected is None or observed is None:
+        other = expected if observed is None else observed
+        equal = other is None or (place.kind == "gradients" and not other.any())
+        return ("bitwise" if equal else "different"), 0.0
+    if expected.shape != observed.shape:
+        return "different", 0.0
+    if expected.dtype == observed.dtype and same_bits(expected, observed):
+        return "bitwise", 0.0
+    if not expected.is_floating_point():
+        return "different", 0.0
+    allowed = bound(place, expected)
+    if allowed > UNDECIDED * magnitude(expected) > 0:
+        return "rounding", float("inf")
+    finite = torch.isfinite(expected) & torch.isfinite(observed)
+    same = expected.double() == observed.double()
+    same |= expected.isnan() & observed.isnan()
+    if not (finite | same).all():
+        return "different", 0.0
+    difference = (expected.double() - observed.double())[finite].abs()
+    farthest = difference.max().item() if difference.numel() else 0.0
+    if farthest > allowed:
+        return "different", 0.0
+    return "rounding", farthest / allowed if allowed else 0.0
+
+
+def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether two tensors of one dtype and shape have the same bits."""
+    flat = (one.contiguous().flatten(), two.contiguous().flatten())
+    return torch.equal(*(tensor.view(torch.uint8) for tensor in flat))
+
+
+def magnitude(tensor: torch.Tensor) -> float:
+    """The largest finite absolute value."""
+    values = tensor[torch.isfinite(tensor)] if tensor.is_floating_point() else tensor
+    return values.double().abs().max().item() if values.numel() else 0.0
+
+
+def moment(place: Place) -> tuple[int, int, int]:
+    """When a tensor was seen, for comparing: within a step kinds are in the order of time."""
+    after_training = place.kind == "state dict"
+    return (place.step, KINDS.index(place.kind) if not after_training else 99, place.microbatch)

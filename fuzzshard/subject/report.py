@@ -1,0 +1,85 @@
+"""What a check finds out: comparisons, the first difference, limits. No torch import."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["outputs", "loss", "gradients", "parameters", "buffers", "state dict"]
+KINDS: tuple[Kind, ...] = (
+    "outputs",
+    "loss",
+    "gradients",
+    "parameters",
+    "buffers",
+    "state dict",
+)
+Reached = Literal["bitwise", "rounding", "different"]
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """How tensors of one kind compare.
+
+    ``worst`` is the largest part of its bound that a difference takes, where ``reached`` is
+    "rounding"; ``precision`` names what was rounded. ``compared`` counts tensors, 0: there are
+    none.
+    """
+
+    kind: Kind
+    compared: int = 0
+    differing: int = 0
+    reached: Reached = "bitwise"
+    worst: float = 0.0
+    precision: str = ""
+
+    def __str__(self) -> str:
+        if not self.compared:
+            return "none"
+        match self.reached:
+            case "bitwise":
+                return "bitwise equal"
+            case "rounding":
+                part = f"{self.worst:.1f}" if self.worst >= 0.05 else "less than 0.1"
+                return f"within rounding of {self.precision}, worst {part} of the bound"
+            case "different":
+                return f"{self.differing} of {self.compared} differ"
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the parallelised model first differs from the plain one.
+
+    ``name`` is that of the parameter, buffer or module in the plain model, ``step`` counts from 0,
+    -1: before training. ``looks_like`` says what that looks like, if it is known.
+    """
+
+    kind: Kind
+    name: str
+    step: int
+    observed: str
+    expected: str
+    rank: int = 0
+    microbatch: int = -1
+    looks_like: str = ""
+
+    @property
+    def place(self) -> str:
+        """When and where, in words."""
+        when = "before training" if self.step < 0 else f"step {self.step}"
+        if self.microbatch >= 0:
+            when += f", microbatch {self.microbatch}"
+        return f"{when}, rank {self.rank}"
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank found out in one training.
+
+    ``limits`` say what could not be compared and why. ``unequal_runs`` names where the plain model
+    differs from itself, which ends the check.
+    """
+
+    rows: tuple[Row, ...] = ()
+    difference: Difference | None = None
+    limits: tuple[str, ...] = ()
+    unequal_runs: str = ""
+    blocks: tuple[str, ...] = ()

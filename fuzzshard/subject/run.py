@@ -1,0 +1,340 @@
+"""A check on one rank: train the plain model and the parallelised one, and compare."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.utils._pytree import tree_flatten
+
+from fuzzshard.engines.registry import ENGINES
+from fuzzshard.parts.engines import spec_of
+from fuzzshard.subject.blocks import blocks_of
+from fuzzshard.subject.compare import (
+    Comparison,
+    bitwise,
+    compare,
+    float64_bound,
+    moment,
+    perturbed_bound,
+)
+from fuzzshard.subject.functions import SubjectError, load
+from fuzzshard.subject.likeness import Seen, looks_like, sketch
+from fuzzshard.subject.names import PlainNames
+from fuzzshard.subject.record import Place, Record
+from fuzzshard.subject.report import Checked, Difference, Kind
+from fuzzshard.subject.subject import Subject, Training
+from fuzzshard.subject.training import DataRank, Noise, Side, Trainer, on_meta
+
+NUM_PERTURBED = 3
+MOST_ELEMENTS = 1 << 24
+"""A larger tensor is not sent to other ranks to say what it looks like."""
+
+
+class Check:
+    """Checks one subject in one way of training; every rank of the mesh makes the same calls.
+
+    ``where`` says what is being done. Raises :class:`SubjectError` for what cannot be used, and
+    lets exceptions of the parallelised model through.
+    """
+
+    def __init__(self, subject: Subject, training: Training, device: torch.device) -> None:
+        self.training = training
+        self.device = device
+        self.functions = load(subject)
+        self.names = subject.names
+        axes = training.mesh.axes
+        self.mesh: DeviceMesh = init_device_mesh(
+            device.type, tuple(axes.values()), mesh_dim_names=tuple(axes)
+        )
+        self.data = DataRank.of(self.mesh, training)
+        self.limits: list[str] = []
+        self.blocks: tuple[str, ...] = ()
+        self._broadcasts_buffers = False
+        self.skip: set[Kind] = set()
+        self._trainer = self._new_trainer()
+
+    @property
+    def where(self) -> str:
+        """What the training that runs, or ran last, is doing."""
+        return self._trainer.where
+
+    def run(self) -> Checked:
+        """Train, compare and say what differs."""
+        self._check_inputs()
+        plain = self._train_plain()
+        again = self._train_plain()
+        unequal = compare(plain, again, bitwise, "", ()).first
+        if (place := self._earliest(unequal)) is not None:
+            return Checked(unequal_runs=f"{place.kind} {place.name}, step {place.step}")
+        parallel = self._train_parallel(plain)
+        self._skip_what_is_not_due(plain)
+        if (broken := self._broken_tie(plain, parallel)) is not None:
+            return self._checked(compare(plain, parallel, bitwise, "", self.skip), broken)
+        comparison = compare(plain, parallel, bitwise, "", self.skip)
+        if self._everywhere(comparison.is_bitwise):
+            return self._checked(comparison)
+        precise = self._compare_in_float64()
+        if precise is not None and self._everywhere(precise.first is None):
+            return self._checked(precise)
+        comparison = self._compare_with_noise(plain, parallel)
+        place = self._earliest(comparison.first)
+        if (undecided := self._earliest(comparison.undecided)) is not None:
+            self.limits.append(
+                f"from step {undecided.step} on nothing is compared: rounding changes "
+                f"{undecided.kind} {undecided.name} of the plain model by a large part, as where "
+                "it decides between experts"
+            )
+        if place is None:
+            return self._checked(comparison)
+        differs = comparison.first == place
+        return self._checked(comparison, self._difference(place, differs, plain, parallel))
+
+    def _new_trainer(self, **changes: Any) -> Trainer:
+        self._trainer = Trainer(self.functions, self.training, self.data, self.device, **changes)
+        return self._trainer
+
+    def _check_inputs(self) -> None:
+        """Raise :class:`SubjectError` for batches and values that are not the same when made
+        again.
+        """
+        trainer = self._trainer
+        batch, again = (_digest(trainer.batch(0, 0, self.data.rank)) for _ in range(2))
+        if batch != again:
+            raise SubjectError("inputs", "gives another batch when it is called again; seed it")
+        batches = self._gather((self.data.rank, batch))
+        if self.data.size > 1 and len({digest for _, digest in batches}) == 1:
+            self.limits.append(
+                "all ranks get equal batches, so that a missing reduction shows nowhere"
+            )
+        model = trainer.build()
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise SubjectError("build", "gives a model without trainable parameters")
+        values = () if on_meta(model) else model.state_dict()
+        if len(set(self._gather(_digest(values)))) > 1:
+            raise SubjectError("build", "gives other values on other ranks; seed it")
+
+    def _plain_model(self, trainer: Trainer) -> nn.Module:
+        model = trainer.build()
+        return trainer.materialize(model) if on_meta(model) else model
+
+    def _train_plain(self, **changes: Any) -> Record:
+        trainer = self._new_trainer(**changes)
+        side = Side(trainer, self._plain_model(trainer))
+        side.train()
+        return side.record
+
+    def _train_parallel(self, plain: Record, **changes: Any) -> Record:
+        trainer = self._new_trainer(**changes)
+        model = trainer.build()
+        trainer.where = "parallelize"
+        was_on_meta = on_meta(model)
+        places = [place.name for place in plain.tensors if place.step < 0]
+        names = PlainNames(places, self.names)
+        module_names = PlainNames([name for name, _ in model.named_modules()], {})
+        module = self._parallelized(model)
+        # DistributedDataParallel gives all ranks the buffers of rank 0 then
+        self._broadcasts_buffers = getattr(module, "broadcast_buffers", False)
+        side = Side(trainer, module, names, module_names)
+        self._check_names(side, plain)
+        if was_on_meta:
+            self._take_values(module, self._plain_model(self._with(trainer)))
+        side.train()
+        return side.record
+
+    def _with(self, trainer: Trainer) -> Trainer:
+        return Trainer(self.functions, self.training, self.data, self.device, dtype=trainer.dtype)
+
+    def _parallelized(self, model: nn.Module) -> nn.Module:
+        if "parallelize" not in self.functions:
+            blocks = blocks_of(model)
+            if spec_of(self.training.engine).wraps_blocks:
+                self.blocks = tuple(blocks)
+            data_mesh = self.mesh[self.training.mesh.data_axes]
+            engine = ENGINES[self.training.engine]
+            return engine.wrap_model(model, data_mesh, tuple(blocks.values()))
+        module = self.functions["parallelize"](model, self.mesh)
+        module = model if module is None else module
+        if not isinstance(module, nn.Module):
+            raise SubjectError(
+                "parallelize", f"returned {type(module).__name__} and no nn.Module, or None"
+            )
+        return module
+
+    def _check_names(self, side: Side, plain: Record) -> None:
+        """Raise :class:`SubjectError` where the two models have other parameters."""
+        due = {p.name for p in plain.tensors if p.step < 0 and p.kind == "parameters"}
+        there = side.parameters().keys()
+        for missing in sorted(due - there):
+            raise SubjectError(
+                "parallelize",
+                f"returned another model: it has no parameter {missing}; if it is renamed, say so "
+                "with --map",
+            )
+        for added in sorted(there - due):
+            raise SubjectError(
+                "parallelize",
+                f"returned another model: the plain one has no parameter {added}; make it in "
+                "build, or name it with --map",
+            )
+
+    def _take_values(self, module: nn.Module, plain: nn.Module) -> None:
+        """Load the values of the plain model, which was built on the meta device too."""
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            set_model_state_dict,
+        )
+
+        if on_meta(module):
+            module.to_empty(device=self.device)
+        else:
+            self.limits.append(
+                "build gives no values, so those that parallelize gives are replaced and not "
+                "compared"
+            )
+        options = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(module, plain.state_dict(), options=options)
+
+    def _skip_what_is_not_due(self, plain: Record) -> None:
+        buffers = plain.of("buffers")
+        changing = any(
+            t is not None
+            and (first := buffers.get(Place(-1, "buffers", place.name))) is not None
+            and not torch.equal(t, first)
+            for place, t in buffers.items()
+        )
+        if self._broadcasts_buffers and dist.get_rank():
+            self.skip |= {"buffers", "state dict"}
+        if "train_step" not in self.functions or self.data.size == 1:
+            return
+        self.skip.add("loss")
+        if changing:
+            self.skip |= {"buffers", "state dict"}
+            self.limits.append(
+                "buffers are not compared: with --train-step the plain model sees the data of all "
+                "ranks, and its buffers change in training"
+            )
+
+    def _broken_tie(self, plain: Record, parallel: Record) -> Difference | None:
+        for group in sorted(map(sorted, plain.aliases - parallel.aliases)):
+            names = " and ".join(group)
+            return Difference(
+                kind="parameters",
+                name=group[0],
+                step=-1,
+                observed=f"{names} are parameters of their own",
+                expected=f"{names} are one parameter",
+                rank=dist.get_rank(),
+                looks_like="a tie that is broken",
+            )
+        for step, (due, done) in enumerate(
+            zip(plain.num_updates, parallel.num_updates, strict=True)
+        ):
+            if due != done:
+                return Difference(
+                    kind="parameters",
+                    name="",
+                    step=step,
+                    observed=f"{done} updates",
+                    expected=f"{due} updates",
+                    rank=dist.get_rank(),
+                )
+        return None
+
+    def _compare_in_float64(self) -> Comparison | None:
+        """Train both again in float64 and compare; None where a model cannot be trained so."""
+        try:
+            plain = self._train_plain(dtype=torch.float64)
+        except Exception:
+            plain = None
+        if not self._everywhere(plain is not None):
+            return None
+        assert plain is not None
+        parallel = self._train_parallel(plain, dtype=torch.float64)
+        return compare(plain, parallel, float64_bound(plain), "float32", self.skip)
+
+    def _compare_with_noise(self, plain: Record, parallel: Record) -> Comparison:
+        """Compare within what random changes of a rounding's size do to the plain model."""
+        seen = plain.dtypes | parallel.dtypes
+        coarsest = max(seen, key=lambda dtype: torch.finfo(dtype).eps)
+        eps = torch.finfo(coarsest).eps
+        runs = [
+            self._train_plain(noise=Noise(eps, self.training.seed + number))
+            for number in range(1, NUM_PERTURBED + 1)
+        ]
+        within = perturbed_bound(runs, eps)
+
+        def bound(place: Place, expected: torch.Tensor) -> float:
+            return within(place, expected) if place.step >= 0 else 0.0
+
+        precision = str(coarsest).removeprefix("torch.")
+        return compare(plain, parallel, bound, precision, self.skip)
+
+    def _difference(
+        self, place: Place, differs: bool, plain: Record, parallel: Record
+    ) -> Difference:
+        """Describe the first difference, from what all ranks have there; here it ``differs``."""
+        own = None
+        if place.kind == "gradients" and place.step == 0:
+            own = self._train_plain(alone=True).tensors.get(place)
+        observed, expected = parallel.tensors.get(place), plain.tensors.get(place)
+        seen = Seen(
+            observed=observed,
+            expected=expected,
+            own=own,
+            before=plain.tensors.get(Place(place.step - 1, place.kind, place.name)),
+            initial=plain.tensors.get(Place(-1, "parameters", place.name)),
+        )
+        small = max((t.numel() for t in (observed, expected) if t is not None), default=0)
+        rank = self._gather(differs).index(True)
+        everywhere = self._gather(seen) if small <= MOST_ELEMENTS else [seen]
+        if len(everywhere) > 1:
+            everywhere = [everywhere[rank], *everywhere[:rank], *everywhere[rank + 1 :]]
+        inside = place.microbatch >= 0
+        return Difference(
+            kind=place.kind,
+            name=place.name,
+            step=place.step,
+            rank=rank,
+            microbatch=place.microbatch % self.training.microbatches if inside else -1,
+            observed=sketch(everywhere[0].observed),
+            expected=sketch(everywhere[0].expected),
+            looks_like=looks_like(place, everywhere, self.data.size),
+        )
+
+    def _checked(self, comparison: Comparison, difference: Difference | None = None) -> Checked:
+        return Checked(
+            rows=tuple(comparison.rows.values()),
+            difference=difference,
+            limits=tuple(self.limits),
+            blocks=self.blocks,
+        )
+
+    def _earliest(self, place: Place | None) -> Place | None:
+        """The first of the places that ranks have."""
+        places = [p for p in self._gather(place) if p is not None]
+        return min(places, key=moment, default=None)
+
+    def _everywhere(self, here: bool) -> bool:
+        return all(self._gather(here))
+
+    def _gather(self, here: Any) -> list[Any]:
+        everywhere: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everywhere, here)
+        return everywhere
+
+
+def _digest(values: Any) -> int:
+    """A checksum of all tensors in a nest."""
+    value = 0
+    for leaf in tree_flatten(dict(values) if hasattr(values, "items") else values)[0]:
+        if isinstance(leaf, torch.Tensor):
+            data = leaf.detach().cpu().contiguous().flatten()
+            value = zlib.crc32(data.view(torch.uint8).numpy().tobytes(), value)
+        else:
+            value = zlib.crc32(repr(leaf).encode(), value)
+    return value

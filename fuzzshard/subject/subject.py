@@ -1,0 +1,89 @@
+"""What a user gives to be checked: the names of functions. No torch import."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fuzzshard.errors import UsageError
+
+MODEL_AXES = ("tp", "pp", "cp", "ep", "sp")
+"""Names of mesh axes along which ranks get equal data; along any other they get their own."""
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model and how it is trained, as names of functions: ``module:function`` or
+    ``path/to/file.py:function``.
+
+    ``build()`` gives the plain module, ``inputs(step, dp_rank, dp_size)`` a batch: a tensor, a
+    tuple of arguments or a dict of keyword arguments. ``loss(outputs, batch)`` gives a scalar; by
+    default it is the mean of the squares of all floating-point outputs. ``parallelize(model,
+    mesh)`` changes the model or returns another module. ``optimizer(parameters)`` gives the
+    optimizer. ``train_step(model, optimizer, batches)`` is a whole step on the microbatches of a
+    rank; the plain model gets those of all data-parallel ranks. ``loss_weight(batch)`` is the
+    weight of a batch in the mean over all batches of a step. ``names`` are the plain names of
+    parameters that ``parallelize`` renames.
+    """
+
+    build: str
+    inputs: str
+    loss: str = ""
+    parallelize: str = ""
+    optimizer: str = ""
+    train_step: str = ""
+    loss_weight: str = ""
+    names: dict[str, str] = {}
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """The names that are given, by what they are for."""
+        fields = (field for field in self.__struct_fields__ if field != "names")
+        return {field: name for field in fields if (name := getattr(self, field))}
+
+
+class MeshShape(msgspec.Struct, frozen=True):
+    """The axes of a device mesh and their sizes, outermost first."""
+
+    axes: dict[str, int]
+
+    @classmethod
+    def parse(cls, text: str) -> MeshShape:
+        """Return the mesh of ``dp_replicate=2,dp_shard=2``; raises :class:`UsageError`."""
+        axes: dict[str, int] = {}
+        for part in text.split(","):
+            name, equals, size = part.strip().partition("=")
+            good = equals and name.isidentifier() and size.isdigit() and int(size) > 0
+            if not good or name in axes:
+                raise UsageError(
+                    f"{text!r} is not a mesh", "write dp_shard=2 or dp_replicate=2,dp_shard=2"
+                )
+            axes[name] = int(size)
+        return cls(axes)
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        product = 1
+        for size in self.axes.values():
+            product *= size
+        return product
+
+    @property
+    def data_axes(self) -> tuple[str, ...]:
+        """The axes along which ranks get data of their own."""
+        return tuple(name for name in self.axes if name not in MODEL_AXES)
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={size}" for name, size in self.axes.items())
+
+
+class Training(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to train a subject: the mesh, who parallelises it, for how long.
+
+    ``engine`` wraps the model where the subject has no ``parallelize``.
+    """
+
+    mesh: MeshShape
+    engine: str = ""
+    steps: int = 3
+    microbatches: int = 1
+    seed: int = 0

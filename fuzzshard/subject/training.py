@@ -1,0 +1,340 @@
+"""Training one model on one rank: the plain one, or the parallelised one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._pytree import tree_map
+
+from fuzzshard.engines.registry import ENGINES
+from fuzzshard.subject.functions import Function, SubjectError, blaming
+from fuzzshard.subject.names import PlainNames
+from fuzzshard.subject.record import Forwards, Record, floats, seed_everything
+from fuzzshard.subject.subject import Training
+
+
+@dataclasses.dataclass(frozen=True)
+class DataRank:
+    """This rank's place among those that get data of their own; ``copies`` get equal data."""
+
+    rank: int
+    size: int
+    copies: int
+
+    @classmethod
+    def of(cls, mesh: DeviceMesh, training: Training) -> DataRank:
+        """Return the place of this rank in ``mesh``, rows of ranks along the outer axes first."""
+        rank, size = 0, 1
+        for axis in training.mesh.data_axes:
+            count = training.mesh.axes[axis]
+            rank, size = rank * count + mesh.get_local_rank(axis), size * count
+        return cls(rank, size, training.mesh.size // size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """Changes values by a random part of themselves, at most ``eps``."""
+
+    eps: float
+    seed: int
+
+    def add_to(self, model: nn.Module) -> None:
+        """Change the parameters of a model."""
+        generator = torch.Generator().manual_seed(self.seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                uniform = torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
+                factor = 1 + self.eps * (2 * uniform - 1)
+                parameter.mul_(factor.to(parameter.device, parameter.dtype))
+
+
+class Trainer:
+    """Trains models of one subject in one way; ``dtype`` replaces that of floating tensors.
+
+    ``where`` says what is being done, for the report of an exception.
+    """
+
+    def __init__(
+        self,
+        functions: dict[str, Function],
+        training: Training,
+        data: DataRank,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+        noise: Noise | None = None,
+        alone: bool = False,
+    ) -> None:
+        """``alone`` trains the plain model on the data of this rank only."""
+        self.functions = functions
+        self.training = training
+        self.data = data
+        self.device = device
+        self.dtype = dtype
+        self.noise = noise
+        self.alone = alone
+        self.where = ""
+
+    def build(self) -> nn.Module:
+        """Return the plain model as ``build`` gives it, on the device unless it has no values."""
+        seed_everything(self.training.seed)
+        with blaming("build"):
+            model = self.functions["build"]()
+        if not isinstance(model, nn.Module):
+            raise SubjectError("build", f"returned {type(model).__name__} and no nn.Module")
+        if self.dtype is not None:
+            model = model.to(self.dtype)
+        return model if on_meta(model) else model.to(self.device)
+
+    def materialize(self, model: nn.Module) -> nn.Module:
+        """Give a model on the meta device memory and the values of ``reset_parameters``."""
+        model.to_empty(device=self.device)
+        seed_everything(self.training.seed)
+        with torch.no_grad():
+            for module in model.modules():
+                reset: Any = getattr(module, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+                elif any(True for _ in module.parameters(recurse=False)):
+                    raise SubjectError(
+                        "build",
+                        f"gives a model on the meta device, and {type(module).__name__} has no "
+                        "reset_parameters; build it on the CPU",
+                    )
+        return model
+
+    def batch(self, step: int, microbatch: int, data_rank: int) -> Any:
+        """Return the batch of a rank, on the device."""
+        number = step * self.training.microbatches + microbatch
+        with blaming("inputs"):
+            batch = self.functions["inputs"](number, data_rank, self.data.size)
+
+        def move(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            leaf = leaf.to(self.device)
+            return leaf.to(self.dtype) if self.dtype and leaf.is_floating_point() else leaf
+
+        return tree_map(move, batch)
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """Return the loss of a batch; raises :class:`SubjectError` for no scalar."""
+        match batch:
+            case dict():
+                outputs = model(**batch)
+            case tuple() | list():
+                outputs = model(*batch)
+            case _:
+                outputs = model(batch)
+        if "loss" in self.functions:
+            value = self.functions["loss"](outputs, batch)
+        else:
+            squares = [tensor.square().mean() for tensor in floats(outputs)]
+            if not squares:
+                raise SubjectError("build", "gives a model without floating-point outputs")
+            value = torch.stack([s.to(squares[0].dtype) for s in squares]).sum()
+        if not isinstance(value, torch.Tensor) or value.numel() != 1:
+            raise SubjectError("loss", "gave no scalar tensor")
+        return value.reshape(())
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return what updates the parameters of ``model``."""
+        if "optimizer" not in self.functions:
+            return torch.optim.AdamW(model.parameters(), lr=1e-3)
+        optimizer = self.functions["optimizer"](model.parameters())
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise SubjectError(
+                "optimizer", f"returned {type(optimizer).__name__} and no torch.optim.Optimizer"
+            )
+        return optimizer
+
+    def weight(self, batch: Any) -> float:
+        """Return the weight of a batch in the mean over all batches of a step."""
+        if "loss_weight" not in self.functions:
+            return 1.0
+        with blaming("loss_weight"):
+            return float(self.functions["loss_weight"](batch))
+
+
+class Side:
+    """A model that is trained, plain or parallelised, and what is seen of it."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        module: nn.Module,
+        names: PlainNames | None = None,
+        module_names: PlainNames | None = None,
+    ) -> None:
+        """``names`` are of parameters and buffers, ``module_names`` of modules; None for the plain
+        model itself.
+        """
+        self.trainer = trainer
+        self.module = module
+        self.record = Record()
+        self._names = names
+        self._module_names = module_names
+
+    def plain(self, name: str) -> str:
+        """The plain name of a parameter or buffer."""
+        return self._names.of(name) if self._names else name
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing has parallelised it."""
+        return self._names is None
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters by their plain names, those with several names once for each."""
+        named = self.module.named_parameters(remove_duplicate=False)
+        return {self.plain(name): parameter for name, parameter in named}
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Return the buffers by their plain names."""
+        named = self.module.named_buffers(remove_duplicate=False)
+        return {self.plain(name): buffer for name, buffer in named}
+
+    @contextlib.contextmanager
+    def whole(self, *, gradients: bool) -> Iterator[None]:
+        """Have parameters registered whole where engines flatten them."""
+        with contextlib.ExitStack() as stack:
+            for engine in ENGINES.values():
+                stack.enter_context(engine.whole_parameters(self.module, gradients=gradients))
+            yield
+
+    def note_state(self, step: int) -> None:
+        """Keep parameters and buffers."""
+        with torch.no_grad(), self.whole(gradients=False):
+            self.record.add(step, "parameters", dict(self.parameters()))
+            self.record.aliases = _aliases(self.parameters())
+        self.record.add(step, "buffers", dict(self.buffers()))
+
+    def note_gradients(self, step: int) -> None:
+        """Keep gradients, of parameters on which ranks agree that there is one."""
+        with torch.no_grad(), self.whole(gradients=True):
+            gradients = {name: p.grad for name, p in self.parameters().items() if p.requires_grad}
+            self.record.add(step, "gradients", gradients)
+
+    def train(self) -> None:
+        """Train for all steps, and keep what is seen."""
+        trainer, training = self.trainer, self.trainer.training
+        self.module.train()
+        trainer.where = "before training"
+        self.note_state(-1)
+        if trainer.noise:
+            trainer.noise.add_to(self.module)
+        forwards = Forwards(self.module, self._module_name, self.record, training.seed)
+        optimizer = trainer.optimizer(self.module)
+        handle = optimizer.register_step_pre_hook(lambda *_: self._before_update(forwards.step))
+        for step in range(training.steps):
+            self.record.num_updates.append(0)
+            self._step(step, forwards, optimizer)
+            self.note_state(step)
+        handle.remove()
+        trainer.where = "after training, state dict"
+        state = self.module.state_dict() if self.is_plain else self._whole_state()
+        self.record.add(
+            training.steps - 1,
+            "state dict",
+            {self.plain(k): v for k, v in state.items() if isinstance(v, torch.Tensor)},
+        )
+
+    def _module_name(self, name: str) -> str:
+        return self._module_names.of(name) if self._module_names else name
+
+    def _before_update(self, step: int) -> None:
+        self.record.num_updates[-1] += 1
+        trainer = self.trainer
+        if self.is_plain and not trainer.alone and "train_step" not in trainer.functions:
+            self._average()
+        if self.record.num_updates[-1] == 1:
+            self.note_gradients(step)
+
+    def _average(self) -> None:
+        """Sum the gradients of all ranks, which hold their parts of the mean already.
+
+        Gradients that some ranks have and others have not count as zero there.
+        """
+        data = self.trainer.data
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        has = torch.tensor([float(p.grad is not None) for p in parameters])
+        has = has.to(self.trainer.device)
+        dist.all_reduce(has)
+        for parameter, somewhere in zip(parameters, has.tolist(), strict=True):
+            if somewhere:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                dist.all_reduce(parameter.grad)
+                parameter.grad.div_(data.copies)
+
+    def _step(self, step: int, forwards: Forwards, optimizer: torch.optim.Optimizer) -> None:
+        trainer, training = self.trainer, self.trainer.training
+        count, data = training.microbatches, trainer.data
+        if "train_step" in trainer.functions:
+            of_all = self.is_plain and not trainer.alone
+            ranks = range(data.size) if of_all else [data.rank]
+            forwards.begin_step(step, first=0 if of_all else data.rank * count)
+            batches = [trainer.batch(step, i, rank) for rank in ranks for i in range(count)]
+            trainer.where = f"step {step}, train_step"
+            with self._blaming("train_step, on the plain model,"):
+                trainer.functions["train_step"](self.module, optimizer, batches)
+            if not self.record.num_updates[-1]:
+                raise SubjectError("train_step", "did not call optimizer.step()")
+            return
+        forwards.begin_step(step, first=data.rank * count)
+        batches = [trainer.batch(step, i, data.rank) for i in range(count)]
+        for index, (batch, share) in enumerate(zip(batches, self._shares(batches), strict=True)):
+            trainer.where = f"step {step}, forward {index}"
+            with self._blaming("the plain model, given this batch,"):
+                loss = trainer.loss(self.module, batch)
+            self.record.add(step, "loss", {"loss": loss}, data.rank * count + index)
+            trainer.where = f"step {step}, backward {index}"
+            torch.autograd.backward(loss * share)
+        trainer.where = f"step {step}, update"
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def _shares(self, batches: Sequence[Any]) -> list[float]:
+        """The factors of the losses of this rank.
+
+        Those of the plain model sum up to 1 over all ranks; an engine takes the mean over ranks.
+        """
+        if not self.is_plain or self.trainer.alone:
+            return [1 / len(batches)] * len(batches)
+        weights = [self.trainer.weight(batch) for batch in batches]
+        total = torch.tensor(sum(weights), dtype=torch.float64)
+        total = total.to(self.trainer.device)
+        dist.all_reduce(total)
+        total /= self.trainer.data.copies
+        return [weight / total.item() for weight in weights]
+
+    def _blaming(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """On the plain model an exception says that what the user gave cannot be used."""
+        return blaming(what) if self.is_plain else contextlib.nullcontext()
+
+    def _whole_state(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            get_model_state_dict,
+        )
+
+        return get_model_state_dict(self.module, options=StateDictOptions(full_state_dict=True))
+
+
+def on_meta(model: nn.Module) -> bool:
+    """Whether a model has no values yet."""
+    return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+
+
+def _aliases(parameters: dict[str, nn.Parameter]) -> frozenset[frozenset[str]]:
+    """The groups of names that are one parameter."""
+    groups: dict[int, set[str]] = {}
+    for name, parameter in parameters.items():
+        groups.setdefault(id(parameter), set()).add(name)
+    return frozenset(frozenset(names) for names in groups.values() if len(names) > 1)
