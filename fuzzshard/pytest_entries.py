@@ -31,7 +31,6 @@ from fuzzshard.world import resolve_device
 from fuzzshard.world.shared import SharedWorld
 
 MARKERS = (
-    "fuzzshard: an entry of a fuzzshard corpus",
     'gpus(n): on CUDA, the number of GPUs that the entry needs; select with -m "gpus(n=2)"',
 )
 

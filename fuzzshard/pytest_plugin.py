@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from fuzzshard.pytest_entries import CorpusRun, EntryFile
 
 _OPTION = "--fuzzshard-corpus"
+SUBJECT_MARKER = (
+    "fuzzshard(meshes, require, ...): the test returns a fuzzshard.testing.Subject, which is "
+    "checked; takes what fuzzshard.testing.check takes"
+)
 RUN_KEY: pytest.StashKey[CorpusRun] = pytest.StashKey()
 
 
@@ -73,6 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where a corpus is asked for: markers, the shared world, and the paths to collect."""
+    config.addinivalue_line("markers", SUBJECT_MARKER)
     given = [config.invocation_params.dir / path for path in config.getoption(_OPTION)]
     roots = list(dict.fromkeys([*given, *config.getini("fuzzshard_corpus")]))
     if not roots:
@@ -108,6 +113,25 @@ def _add_paths(config: pytest.Config, given: list[Path], roots: list[Path]) -> N
         config.args[:] = map(str, given)
     else:
         config.args += map(str, roots)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Checks the model that a marked test returns (:mod:`fuzzshard.testing`)."""
+    __tracebackhide__ = True
+    marker = pyfuncitem.get_closest_marker("fuzzshard")
+    if marker is None:
+        return None
+    from fuzzshard.testing import Subject, check
+
+    names = pyfuncitem._fixtureinfo.argnames
+    subject = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    if not isinstance(subject, Subject):
+        pytest.fail("a test that is marked with fuzzshard returns a fuzzshard.testing.Subject")
+    options = dict(marker.kwargs)
+    required = options.pop("require", "rounding")
+    check(subject, **options).require(required)
+    return True
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from fuzzshard.checking.report import TrainingReport, weakest
+from fuzzshard.checking.stacks import raised_in, stands_in
 from fuzzshard.errors import InfraError, UsageError
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.subject.report import Checked
@@ -34,7 +35,7 @@ def trainings(
     microbatches: int,
     seed: int,
 ) -> tuple[Training, ...]:
-    """Return the trainings of a check; raises :class:`UsageError` for engines that wrap nothing."""
+    """Return the trainings of a check; raises :class:`UsageError` for what makes no sense."""
     if steps < 1 or microbatches < 1:
         raise UsageError("a check needs a step and a microbatch", "use 1 or more")
     if engines and subject.parallelize:
@@ -96,7 +97,7 @@ def _trouble(
     """What kept ranks from comparing: the outcome, what they did, and what happened."""
     if failures:
         first = next((failure for failure in failures if not failure.desync), failures[0])
-        return "error", first.engine, f"{first.message} ({first.detail.partition(' in ')[2]})"
+        return "error", first.engine, f"{first.message}, {raised_in(first.traceback)}"
     if outcome.dead:
         rank = min(outcome.dead)
         printed = outcome.stacks.get(rank, "")
@@ -105,9 +106,8 @@ def _trouble(
             raise InfraError(f"rank {rank} {trouble}", "this says nothing of the model")
         return "error", f"rank {rank}", f"died of {signal_name(code)}"
     if waiting := sorted(outcome.waiting()):
-        ranks = ", ".join(map(str, waiting))
-        stack = outcome.stacks.get(waiting[0], "").strip()
-        return "hang", f"ranks {ranks} wait", f"rank {waiting[0]} is here:\n{stack}"
+        where = (f"rank {r} waits {stands_in(outcome.stacks.get(r, ''))}" for r in waiting)
+        return "hang", "", "; ".join(where)
     return None
 
 

@@ -76,12 +76,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """Raise :class:`AssertionError`, with the whole report, unless all trainings are equal:
         in every bit, or but for rounding.
         """
+        __tracebackhide__ = True  # pytest shows the report and no code of ours
         good = all(
             training.outcome == "equal" and ORDER.index(training.reached) <= ORDER.index(least)
             for training in self.trainings
         )
         if not good or not self.trainings:
-            raise AssertionError(f"not {least}\n{self}")
+            due = "bitwise equal" if least == "bitwise" else "equal but for rounding"
+            raise AssertionError(f"not {due}\n{self}")
 
     def __str__(self) -> str:
         return "\n".join(line for training in self.trainings for line in training.lines())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -58,8 +59,8 @@ def check(
     loss
         loss(outputs, batch) gives a scalar; by default the mean of the squares of all outputs.
     parallelize
-        parallelize(model, mesh) changes the model or returns another module. Without it fully_shard
-        wraps the repeated blocks and the root, and then DDP the model.
+        parallelize(model, mesh) changes the model or returns another module. Without it,
+        fully_shard wraps the repeated blocks and the root, and then DDP wraps the model.
     optimizer
         optimizer(parameters) gives the optimizer; by default AdamW with a learning rate of 1e-3.
     train_step
@@ -97,6 +98,8 @@ def check(
     from fuzzshard.world import resolve_device
     from fuzzshard.world.world import SUBJECT_SECONDS
 
+    if "" not in sys.path:  # a console script has no current folder there, python -m has
+        sys.path.insert(0, "")
     subject = Subject(
         build=build,
         inputs=inputs,

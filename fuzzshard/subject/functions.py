@@ -54,8 +54,6 @@ def _function(field: str, name: str) -> Function:
 
 
 def _module(name: str) -> ModuleType:
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     return importlib.import_module(name)
 
 

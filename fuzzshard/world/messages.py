@@ -43,10 +43,14 @@ class RunCase(_Message, frozen=True, kw_only=True, tag="run"):
 
 
 class CheckSubject(_Message, frozen=True, kw_only=True, tag="check"):
-    """Coordinator to every rank: train a model of the user's own, plain and parallelised."""
+    """Coordinator to every rank: train a model of the user's own, plain and parallelised.
+
+    ``path`` is where the coordinator imports modules from.
+    """
 
     subject: Subject
     training: Training
+    path: tuple[str, ...] = ()
 
 
 class Port(_Message, frozen=True, kw_only=True, tag="port"):

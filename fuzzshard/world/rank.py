@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import traceback
 from typing import TYPE_CHECKING, Literal, TextIO
@@ -146,6 +147,7 @@ def _check(message: CheckSubject, device: torch.device) -> CheckReport | Failure
     from fuzzshard.subject.functions import SubjectError
     from fuzzshard.subject.run import Check
 
+    sys.path += [folder for folder in message.path if folder not in sys.path]
     check: Check | None = None
     try:
         check = Check(message.subject, message.training, device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from types import TracebackType
@@ -169,7 +170,7 @@ class World:
         self._served += 1
         outcome = exchange(
             self._ranks,
-            CheckSubject(subject=subject, training=training),
+            CheckSubject(subject=subject, training=training, path=tuple(sys.path)),
             time.monotonic() + min(QUIET_SECONDS, patience),
             max(0.0, patience - QUIET_SECONDS),
         )
