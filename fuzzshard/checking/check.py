@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
@@ -54,24 +53,52 @@ def trainings(
     )
 
 
+class Checker:
+    """Runs trainings of a subject, each in the world of its size; ``patience`` is how many seconds
+    one may take.
+    """
+
+    def __init__(self, subject: Subject, config: WorldConfig, patience: float) -> None:
+        self.subject = subject
+        self._config = config
+        self._patience = patience
+        self._worlds: dict[int, World] = {}
+
+    def __enter__(self) -> Checker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for world in self._worlds.values():
+            world.close()
+
+    def run(self, training: Training, *, fresh: bool = False) -> TrainingReport:
+        """Return what a training comes to, on ``fresh`` ranks or on those that live.
+
+        Raises :class:`UsageError` for a function that cannot be used, and :class:`InfraError`.
+        """
+        size = training.mesh.size
+        if size not in self._worlds:
+            self._worlds[size] = World(dataclasses.replace(self._config, size=size))
+        world = self._worlds[size]
+        if fresh:
+            world.restart()
+        world.start()
+        began = time.monotonic()
+        outcome = world.check_subject(self.subject, training, patience=self._patience)
+        return _report(training, outcome, time.monotonic() - began)
+
+    @property
+    def torch(self) -> str:
+        """The version of torch that ranks have; empty before the first ones started."""
+        return next((w.info.get("torch", "") for w in self._worlds.values()), "")
+
+
 def check_subject(
     subject: Subject, runs: Sequence[Training], config: WorldConfig, patience: float
 ) -> Iterator[TrainingReport]:
-    """Yield what each training comes to; ``patience`` is how many seconds one may take.
-
-    Raises :class:`UsageError` for a function that cannot be used, and :class:`InfraError`.
-    """
-    with contextlib.ExitStack() as stack:
-        worlds: dict[int, World] = {}
-        for training in runs:
-            size = training.mesh.size
-            if size not in worlds:
-                sized = dataclasses.replace(config, size=size)
-                worlds[size] = stack.enter_context(World(sized))
-                worlds[size].start()
-            began = time.monotonic()
-            outcome = worlds[size].check_subject(subject, training, patience=patience)
-            yield _report(training, outcome, time.monotonic() - began)
+    """Yield what each training comes to (:class:`Checker`)."""
+    with Checker(subject, config, patience) as checker:
+        yield from map(checker.run, runs)
 
 
 def _report(training: Training, outcome: Outcome, seconds: float) -> TrainingReport:
@@ -132,5 +159,6 @@ def _merged(training: Training, checks: Sequence[Checked], seconds: float) -> Tr
         difference=difference,
         limits=limits,
         blocks=checks[0].blocks,
+        outline=checks[0].outline,
         seconds=seconds,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -10,6 +11,7 @@ import msgspec
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
 from fuzzshard.subject.report import KINDS, Difference, Kind, Reached, Row
 from fuzzshard.subject.subject import Training
+from fuzzshard.subject.variation import Outline
 
 Outcome = Literal["equal", "different", "error", "hang", "not judged"]
 ORDER: tuple[Reached, ...] = ("bitwise", "rounding", "different")
@@ -30,7 +32,22 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     place: str = ""
     limits: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
+    outline: Outline = Outline()
     seconds: float = 0.0
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether it accuses how the model is parallelised."""
+        return self.outcome in ("different", "error", "hang")
+
+    @property
+    def signature(self) -> str:
+        """A name for the kind of finding: no step, no name of a parameter, no number."""
+        if self.difference is not None:
+            like = re.sub(r"[\d.,]+", "#", self.difference.looks_like)
+            return "/".join(filter(None, (self.outcome, self.difference.kind, like)))
+        raised = re.sub(r"[\d.,]+", "#", self.message.partition(":")[0])
+        return "/".join(filter(None, (self.outcome, raised if self.outcome == "error" else "")))
 
     @property
     def reached(self) -> Reached:
@@ -44,6 +61,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
         number = len(self.blocks)
         blocks = f", {number} blocks and the root" if number else ""
         yield f"mesh {training.mesh}, {who}{blocks}: {self.outcome}  ({self.seconds:.1f} s)"
+        for words in training.variation.words():
+            yield f"  with {words}"
         for row in self.rows:
             yield f"  {row.kind:<11} {row}"
         if (found := self.difference) is not None:
@@ -68,7 +87,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """1 for a difference, an error or a hang, 3 where something was not judged, else 0."""
         outcomes = {training.outcome for training in self.trainings}
-        if outcomes & {"different", "error", "hang"}:
+        if any(training.is_finding for training in self.trainings):
             return EXIT_FINDING
         return EXIT_INCONCLUSIVE if "not judged" in outcomes or not outcomes else EXIT_CLEAN
 

@@ -4,34 +4,64 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
 
 from fuzzshard.case.case import EngineName
-from fuzzshard.commands.options import Device, Duration, Json, Preload, world_config
-from fuzzshard.errors import EXIT_INTERRUPTED, UsageError
+from fuzzshard.commands.options import (
+    DEFAULT_CORPUS,
+    Device,
+    Duration,
+    Json,
+    Preload,
+    RanksPerDevice,
+    world_config,
+)
+from fuzzshard.errors import (
+    EXIT_CLEAN,
+    EXIT_FINDING,
+    EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
+    UsageError,
+)
+from fuzzshard.subject.subject import Training
+from fuzzshard.subject.variation import ASPECTS, Aspect
+
+if TYPE_CHECKING:
+    from fuzzshard.checking.check import Checker
+    from fuzzshard.checking.fuzz import Fuzzer
+    from fuzzshard.checking.report import TrainingReport
+
+DEFAULT_SECONDS = 600.0
+"""How long a fuzzing run lasts where nobody says so."""
 
 
 def check(
-    build: str,
+    build: str = "",
     *,
-    inputs: str,
+    inputs: str = "",
     loss: str = "",
     parallelize: str = "",
     optimizer: str = "",
     train_step: str = "",
     loss_weight: str = "",
+    smaller: str = "",
     map_names: Annotated[Path | None, Parameter(name="--map", show_default=False)] = None,
-    mesh: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ("dp_shard=2",),
+    mesh: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
     engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = (),
     steps: int = 3,
     microbatches: int = 1,
     seed: int = 0,
     device: Device = "auto",
-    ranks_per_device: int = 1,
+    ranks_per_device: RanksPerDevice = 1,
+    deadline: Duration = None,
+    fuzz: str = "",
     max_time: Duration = None,
+    max_cases: int | None = None,
+    corpus: Path = DEFAULT_CORPUS,
+    again: Annotated[Path | None, Parameter(show_default=False)] = None,
     preload: Preload = (),
     as_json: Json = False,
 ) -> int:
@@ -45,6 +75,7 @@ def check(
       fuzzshard check train.py:build --inputs train.py:batch
       fuzzshard check my.train:build --inputs my.train:batch --loss my.train:loss
         --parallelize my.train:apply_fsdp --mesh dp_replicate=2,dp_shard=2
+      fuzzshard check train.py:build --inputs train.py:batch --fuzz all --max-time 5m
 
     Exit codes: 0 all equal, 1 a difference, an error or a hang, 2 something given cannot be used,
     3 nothing can be judged, as where the plain model differs from itself, 4 the machine failed.
@@ -68,11 +99,13 @@ def check(
         rank. The plain model gets those of all data-parallel ranks.
     loss_weight
         loss_weight(batch) is the weight of a batch in the mean over all ranks: its tokens, say.
+    smaller
+        smaller(size) builds the model in a size from 1 on, for shrinking what --fuzz finds.
     map_names
         A JSON file of names of parameters that parallelize changes: {"new.name": "plain.name"}.
     mesh
-        Axes and sizes, as dp_shard=2 or dp_replicate=2,dp_shard=2; repeat it for several. Ranks
-        along tp, pp, cp, ep and sp get equal data.
+        Axes and sizes, as dp_shard=2 or dp_replicate=2,dp_shard=2; repeat it for several; by
+        default dp_shard=2. Ranks along tp, pp, cp, ep and sp get equal data.
     engine
         What wraps the model in place of parallelize; repeat it for several.
     steps
@@ -80,67 +113,173 @@ def check(
     microbatches
         Forwards and backwards in each step.
     seed
-        What the values of the model and dropouts are drawn from.
+        What the values of the model, dropouts and the trainings of --fuzz are drawn from.
     device
         auto is CUDA with NCCL where there is any, else the CPU with gloo.
     ranks_per_device
         How many ranks may share a CUDA device.
-    max_time
+    deadline
         How long one training may take before its ranks count as hung; by default 10m.
+    fuzz
+        Train in random ways around the model, until --max-time or --max-cases: all, or what may
+        change, as plan,freeze,mesh,schedule,precision.
+    max_time
+        Stop fuzzing after this long: 90s, 10m, 2h; by default 10m.
+    max_cases
+        Stop fuzzing after as many trainings.
+    corpus
+        Where findings of --fuzz are saved, in a folder for each.
+    again
+        Run a saved finding of --fuzz again. This imports and runs the functions that it names.
     preload
         A Python file that every rank runs first; repeat it for several.
     as_json
         Print one JSON object for each training.
     """
-    from fuzzshard.checking.check import check_subject, trainings
-    from fuzzshard.checking.report import Report, TrainingReport
+    from fuzzshard.checking.check import DEFAULT_MESHES, Checker, trainings
+    from fuzzshard.checking.entry import load
+    from fuzzshard.checking.fuzz import Fuzzer
+    from fuzzshard.checking.report import Report
     from fuzzshard.subject.subject import MeshShape, Subject
     from fuzzshard.world import resolve_device
     from fuzzshard.world.world import SUBJECT_SECONDS
 
+    runs: tuple[Training, ...]
+    if again is not None:
+        entry = load(again)
+        subject, runs = entry.subject, (entry.report.training,)
+        preload = (*map(Path, entry.preload), *preload)
+    elif not build or not inputs:
+        raise UsageError(
+            "a check needs a model and its inputs",
+            "for example: fuzzshard check train.py:build --inputs train.py:batch",
+        )
+    else:
+        subject = Subject(
+            build=build,
+            inputs=inputs,
+            loss=loss,
+            parallelize=parallelize,
+            optimizer=optimizer,
+            train_step=train_step,
+            loss_weight=loss_weight,
+            smaller=smaller,
+            names=_names(map_names),
+        )
+        runs = trainings(
+            subject,
+            [MeshShape.parse(text) for text in mesh] or DEFAULT_MESHES,
+            tuple(dict.fromkeys(engine)),
+            steps=steps,
+            microbatches=microbatches,
+            seed=seed,
+        )
+    aspects = _aspects(fuzz)
     if "" not in sys.path:  # a console script has no current folder there, python -m has
         sys.path.insert(0, "")
-    subject = Subject(
-        build=build,
-        inputs=inputs,
-        loss=loss,
-        parallelize=parallelize,
-        optimizer=optimizer,
-        train_step=train_step,
-        loss_weight=loss_weight,
-        names=_names(map_names),
-    )
-    meshes = [MeshShape.parse(text) for text in mesh]
-    runs = trainings(
-        subject,
-        meshes,
-        tuple(dict.fromkeys(engine)),
-        steps=steps,
-        microbatches=microbatches,
-        seed=seed,
-    )
     kind, num_devices = resolve_device(device)
     config = world_config(
         kind,
         num_devices,
         preload,
-        asked=max(m.size for m in meshes),
+        asked=max(training.mesh.size for training in runs),
         default=1,
         ranks_per_device=ranks_per_device,
     )
-    done: list[TrainingReport] = []
-    try:
-        for report in check_subject(subject, runs, config, max_time or SUBJECT_SECONDS):
-            done.append(report)
-            print(_as_json(report) if as_json else "\n".join(report.lines()), flush=True)
-    except KeyboardInterrupt:
-        print(f"interrupted after {len(done)} of {len(runs)} trainings")
+    with Checker(subject, config, deadline or SUBJECT_SECONDS) as checker:
+        done: list[TrainingReport] = []
+        try:
+            for training in runs:
+                done.append(_run(checker, training))
+                _tell(done[-1], as_json)
+        except KeyboardInterrupt:
+            print(f"interrupted after {len(done)} of {len(runs)} trainings", file=sys.stderr)
+            return EXIT_INTERRUPTED
+        code = Report(trainings=tuple(done)).exit_code
+        if not aspects:
+            return code
+        if code:
+            raise UsageError(
+                "the model differs before anything is changed around it", "mend that first"
+            )
+        limit = max_time or (None if max_cases else DEFAULT_SECONDS)
+        limit = limit and max(0.0, limit - sum(report.seconds for report in done))
+        fuzzer = Fuzzer(
+            checker,
+            runs,
+            done[0],
+            aspects,
+            max_cases=max_cases,
+            max_time=limit,
+            number=seed,
+        )
+        return _fuzz(fuzzer, checker, config.preload, corpus, as_json)
+
+
+def _run(checker: Checker, training: Training) -> TrainingReport:
+    """Run one training, with a word on a terminal meanwhile: it may take minutes."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status(f"training {training.engine or 'parallelize'}, mesh {training.mesh}"):
+        return checker.run(training)
+
+
+def _fuzz(
+    fuzzer: Fuzzer, checker: Checker, preload: tuple[str, ...], corpus: Path, as_json: bool
+) -> int:
+    """Fuzz, print and save what is found, and sum up."""
+    from rich.console import Console
+
+    from fuzzshard.checking.entry import SubjectEntry, save
+
+    found, interrupted = 0, False
+    console = Console(stderr=True)
+
+    def keep(report: TrainingReport, *, shrunk: bool) -> None:
+        entry = SubjectEntry(
+            subject=checker.subject,
+            report=report,
+            preload=preload,
+            torch=checker.torch,
+            shrunk=shrunk,
+        )
+        folder = save(corpus, entry)
+        _tell(report, as_json)
+        if not as_json:
+            print(f"  saved: {folder}\n  again: fuzzshard check --again {folder}", flush=True)
+
+    with console.status("fuzzing") as status:
+        fuzzer.on_progress = lambda progress: status.update(f"fuzzing: {progress}")
+        try:
+            for report in fuzzer.findings():
+                found += 1
+                keep(report, shrunk=fuzzer.shrunk)
+        except KeyboardInterrupt:
+            interrupted = True
+            if (unfinished := fuzzer.unfinished) is not None:
+                keep(unfinished, shrunk=False)
+    if not as_json:
+        print(f"{'interrupted: ' if interrupted else ''}{fuzzer.progress}")
+    if interrupted:
         return EXIT_INTERRUPTED
-    return Report(trainings=tuple(done)).exit_code
+    if found:
+        return EXIT_FINDING
+    return EXIT_CLEAN if fuzzer.progress.cases else EXIT_INCONCLUSIVE
 
 
-def _as_json(report: object) -> str:
-    return msgspec.json.encode(report).decode()
+def _tell(report: TrainingReport, as_json: bool) -> None:
+    text = msgspec.json.encode(report).decode() if as_json else "\n".join(report.lines())
+    print(text, flush=True)
+
+
+def _aspects(text: str) -> tuple[Aspect, ...]:
+    if text == "all":
+        return ASPECTS
+    named = tuple(filter(None, text.split(",")))
+    if unknown := [name for name in named if name not in ASPECTS]:
+        raise UsageError(f"{unknown[0]!r} cannot be fuzzed", f"use all, or {', '.join(ASPECTS)}")
+    return tuple(aspect for aspect in ASPECTS if aspect in named)
 
 
 def _names(path: Path | None) -> dict[str, str]:

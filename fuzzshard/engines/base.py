@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -42,6 +43,18 @@ DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrapping:
+    """How a model of the user's own is wrapped, as far as an engine knows of such things.
+
+    ``blocks`` are wrapped one by one before the model; None is torch's default.
+    """
+
+    blocks: tuple[nn.Module, ...]
+    reshard_after_forward: bool | None = None
+    param_dtype: torch.dtype | None = None
 
 
 class Engine(abc.ABC):
@@ -105,11 +118,8 @@ class Engine(abc.ABC):
         self.take_parameters()
 
     @classmethod
-    def wrap_model(
-        cls, model: nn.Module, mesh: DeviceMesh, blocks: Sequence[nn.Module]
-    ) -> nn.Module:
-        """Wrap a model of the user's own as people do, its ``blocks`` one by one where the engine
-        knows any; ``mesh`` has the data-parallel axes.
+    def wrap_model(cls, model: nn.Module, mesh: DeviceMesh, wrapping: Wrapping) -> nn.Module:
+        """Wrap a model of the user's own as people do; ``mesh`` has the data-parallel axes.
 
         Only engines whose spec says ``wraps_models`` have it.
         """

@@ -111,7 +111,9 @@ class Forwards:
         """Count the forwards of another step, from 0."""
         self.step, self.first, self.number = step, first, 0
 
-    def _begin(self, _module: nn.Module, _arguments: Any) -> None:
+    def _begin(self, module: nn.Module, _arguments: Any) -> None:
+        if not module.training:
+            return
         seed_everything(self.seed * 1_000_003 + self.step * 10_007 + self.first + self.number)
         self._running, self._seen = True, {}
 
@@ -133,6 +135,8 @@ class Forwards:
             self._seen[label] = copy
 
     def _end(self, _module: nn.Module, _arguments: Any, output: Any) -> None:
+        if not self._running:
+            return
         self._running = False
         for index, tensor in enumerate(floats(output)):
             self.record.dtypes.add(tensor.dtype)

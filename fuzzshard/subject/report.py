@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from fuzzshard.subject.variation import Outline
+
 Kind = Literal["outputs", "loss", "gradients", "parameters", "buffers", "state dict"]
 KINDS: tuple[Kind, ...] = (
     "outputs",
@@ -83,3 +85,4 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[str, ...] = ()
     unequal_runs: str = ""
     blocks: tuple[str, ...] = ()
+    outline: Outline = Outline()

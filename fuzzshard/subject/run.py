@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._pytree import tree_flatten
 
+from fuzzshard.engines.base import Wrapping
 from fuzzshard.engines.registry import ENGINES
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.subject.blocks import blocks_of
@@ -29,6 +30,8 @@ from fuzzshard.subject.record import Place, Record
 from fuzzshard.subject.report import Checked, Difference, Kind
 from fuzzshard.subject.subject import Subject, Training
 from fuzzshard.subject.training import DataRank, Noise, Side, Trainer, on_meta
+from fuzzshard.subject.variation import Outline
+from fuzzshard.subject.vary import dtype_of, find, outline, recompute
 
 NUM_PERTURBED = 3
 MOST_ELEMENTS = 1 << 24
@@ -54,6 +57,7 @@ class Check:
         self.data = DataRank.of(self.mesh, training)
         self.limits: list[str] = []
         self.blocks: tuple[str, ...] = ()
+        self.outline = Outline()
         self._broadcasts_buffers = False
         self.skip: set[Kind] = set()
         self._trainer = self._new_trainer()
@@ -67,10 +71,10 @@ class Check:
         """Train, compare and say what differs."""
         self._check_inputs()
         plain = self._train_plain()
-        again = self._train_plain()
-        unequal = compare(plain, again, bitwise, "", ()).first
-        if (place := self._earliest(unequal)) is not None:
-            return Checked(unequal_runs=f"{place.kind} {place.name}, step {place.step}")
+        if self.training.repeat:
+            unequal = compare(plain, self._train_plain(), bitwise, "", ()).first
+            if (place := self._earliest(unequal)) is not None:
+                return Checked(unequal_runs=f"{place.kind} {place.name}, step {place.step}")
         parallel = self._train_parallel(plain)
         self._skip_what_is_not_due(plain)
         if (broken := self._broken_tie(plain, parallel)) is not None:
@@ -112,8 +116,7 @@ class Check:
                 "all ranks get equal batches, so that a missing reduction shows nowhere"
             )
         model = trainer.build()
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise SubjectError("build", "gives a model without trainable parameters")
+        self.outline = outline(model)
         values = () if on_meta(model) else model.state_dict()
         if len(set(self._gather(_digest(values)))) > 1:
             raise SubjectError("build", "gives other values on other ranks; seed it")
@@ -150,13 +153,16 @@ class Check:
         return Trainer(self.functions, self.training, self.data, self.device, dtype=trainer.dtype)
 
     def _parallelized(self, model: nn.Module) -> nn.Module:
+        variation = self.training.variation
+        recompute(model, variation)
         if "parallelize" not in self.functions:
-            blocks = blocks_of(model)
+            names = blocks_of(model) if variation.wrapped is None else variation.wrapped
+            blocks = {name: block for name in names if (block := find(model, name)) is not None}
             if spec_of(self.training.engine).wraps_blocks:
                 self.blocks = tuple(blocks)
             data_mesh = self.mesh[self.training.mesh.data_axes]
-            engine = ENGINES[self.training.engine]
-            return engine.wrap_model(model, data_mesh, tuple(blocks.values()))
+            wrapping = Wrapping(tuple(blocks.values()), variation.reshard, dtype_of(variation))
+            return ENGINES[self.training.engine].wrap_model(model, data_mesh, wrapping)
         module = self.functions["parallelize"](model, self.mesh)
         module = model if module is None else module
         if not isinstance(module, nn.Module):
@@ -312,6 +318,7 @@ class Check:
             difference=difference,
             limits=tuple(self.limits),
             blocks=self.blocks,
+            outline=self.outline,
         )
 
     def _earliest(self, place: Place | None) -> Place | None:

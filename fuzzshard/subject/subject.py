@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fuzzshard.errors import UsageError
+from fuzzshard.subject.variation import Variation
 
 MODEL_AXES = ("tp", "pp", "cp", "ep", "sp")
 """Names of mesh axes along which ranks get equal data; along any other they get their own."""
@@ -20,8 +21,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mesh)`` changes the model or returns another module. ``optimizer(parameters)`` gives the
     optimizer. ``train_step(model, optimizer, batches)`` is a whole step on the microbatches of a
     rank; the plain model gets those of all data-parallel ranks. ``loss_weight(batch)`` is the
-    weight of a batch in the mean over all batches of a step. ``names`` are the plain names of
-    parameters that ``parallelize`` renames.
+    weight of a batch in the mean over all batches of a step. ``smaller(size)`` builds the model
+    in a size from 1 on. ``names`` are the plain names of parameters that ``parallelize`` renames.
     """
 
     build: str
@@ -31,6 +32,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     optimizer: str = ""
     train_step: str = ""
     loss_weight: str = ""
+    smaller: str = ""
     names: dict[str, str] = {}
 
     @property
@@ -79,7 +81,8 @@ class MeshShape(msgspec.Struct, frozen=True):
 class Training(msgspec.Struct, frozen=True, kw_only=True):
     """One way to train a subject: the mesh, who parallelises it, for how long.
 
-    ``engine`` wraps the model where the subject has no ``parallelize``.
+    ``engine`` wraps the model where the subject has no ``parallelize``. ``repeat`` trains the plain
+    model twice to see that it computes the same. ``variation`` is what a fuzzer changes.
     """
 
     mesh: MeshShape
@@ -87,3 +90,5 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 3
     microbatches: int = 1
     seed: int = 0
+    repeat: bool = True
+    variation: Variation = Variation()

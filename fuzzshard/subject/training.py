@@ -18,6 +18,7 @@ from fuzzshard.subject.functions import Function, SubjectError, blaming
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Forwards, Record, floats, seed_everything
 from fuzzshard.subject.subject import Training
+from fuzzshard.subject.vary import aliases, prepare, unsynced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,10 +85,12 @@ class Trainer:
     def build(self) -> nn.Module:
         """Return the plain model as ``build`` gives it, on the device unless it has no values."""
         seed_everything(self.training.seed)
-        with blaming("build"):
-            model = self.functions["build"]()
+        size = self.training.variation.size
+        with blaming("smaller" if size else "build"):
+            model = self.functions["smaller"](size) if size else self.functions["build"]()
         if not isinstance(model, nn.Module):
             raise SubjectError("build", f"returned {type(model).__name__} and no nn.Module")
+        prepare(model, self.training.variation)
         if self.dtype is not None:
             model = model.to(self.dtype)
         return model if on_meta(model) else model.to(self.device)
@@ -212,7 +215,7 @@ class Side:
         """Keep parameters and buffers."""
         with torch.no_grad(), self.whole(gradients=False):
             self.record.add(step, "parameters", dict(self.parameters()))
-            self.record.aliases = _aliases(self.parameters())
+            self.record.aliases = aliases(self.parameters())
         self.record.add(step, "buffers", dict(self.buffers()))
 
     def note_gradients(self, step: int) -> None:
@@ -289,16 +292,28 @@ class Side:
             return
         forwards.begin_step(step, first=data.rank * count)
         batches = [trainer.batch(step, i, data.rank) for i in range(count)]
+        if training.variation.evaluates:
+            self._evaluate(step, batches[0])
         for index, (batch, share) in enumerate(zip(batches, self._shares(batches), strict=True)):
             trainer.where = f"step {step}, forward {index}"
             with self._blaming("the plain model, given this batch,"):
                 loss = trainer.loss(self.module, batch)
             self.record.add(step, "loss", {"loss": loss}, data.rank * count + index)
             trainer.where = f"step {step}, backward {index}"
-            torch.autograd.backward(loss * share)
+            waits = training.variation.unsynced and index + 1 < count
+            with unsynced(self.module) if waits else contextlib.nullcontext():
+                torch.autograd.backward(loss * share)
         trainer.where = f"step {step}, update"
         optimizer.step()
         optimizer.zero_grad()
+
+    def _evaluate(self, step: int, batch: Any) -> None:
+        """Run a forward in evaluation mode, of which nothing is kept."""
+        self.trainer.where = f"step {step}, evaluation"
+        self.module.eval()
+        with torch.no_grad(), self._blaming("the plain model, in evaluation,"):
+            self.trainer.loss(self.module, batch)
+        self.module.train()
 
     def _shares(self, batches: Sequence[Any]) -> list[float]:
         """The factors of the losses of this rank.
@@ -330,11 +345,3 @@ class Side:
 def on_meta(model: nn.Module) -> bool:
     """Whether a model has no values yet."""
     return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
-
-
-def _aliases(parameters: dict[str, nn.Parameter]) -> frozenset[frozenset[str]]:
-    """The groups of names that are one parameter."""
-    groups: dict[int, set[str]] = {}
-    for name, parameter in parameters.items():
-        groups.setdefault(id(parameter), set()).add(name)
-    return frozenset(frozenset(names) for names in groups.values() if len(names) > 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -14,6 +13,7 @@ from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import steps_unsynced
+from fuzzshard.engines.base import Wrapping
 from fuzzshard.engines.ddp import contract
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.no_sync import NoSyncEngine
@@ -47,9 +47,7 @@ class DDP(NoSyncEngine):
 
     @override
     @classmethod
-    def wrap_model(
-        cls, model: nn.Module, mesh: DeviceMesh, blocks: Sequence[nn.Module]
-    ) -> nn.Module:
+    def wrap_model(cls, model: nn.Module, mesh: DeviceMesh, wrapping: Wrapping) -> nn.Module:
         return DistributedDataParallel(model, find_unused_parameters=True)
 
     @override

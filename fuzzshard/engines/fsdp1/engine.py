@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import nn
 from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
 from torch.distributed.fsdp.wrap import CustomPolicy
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
 from fuzzshard.case.paths import is_within
-from fuzzshard.engines.base import plain_name
+from fuzzshard.engines.base import Wrapping, plain_name
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fsdp1 import contract
 from fuzzshard.engines.no_sync import NoSyncEngine
@@ -105,17 +105,22 @@ class FSDP1(NoSyncEngine):
 
     @override
     @classmethod
-    def wrap_model(
-        cls, model: nn.Module, mesh: DeviceMesh, blocks: Sequence[nn.Module]
-    ) -> nn.Module:
-        hybrid = mesh.ndim > 1
+    def wrap_model(cls, model: nn.Module, mesh: DeviceMesh, wrapping: Wrapping) -> nn.Module:
+        strategies = {
+            (False, True): ShardingStrategy.FULL_SHARD,
+            (False, False): ShardingStrategy.SHARD_GRAD_OP,
+            (True, True): ShardingStrategy.HYBRID_SHARD,
+            (True, False): ShardingStrategy._HYBRID_SHARD_ZERO2,
+        }
+        reshards = wrapping.reshard_after_forward is not False
         return FullyShardedDataParallel(
             model,
             device_mesh=mesh,
-            sharding_strategy=(
-                ShardingStrategy.HYBRID_SHARD if hybrid else ShardingStrategy.FULL_SHARD
+            sharding_strategy=strategies[mesh.ndim > 1, reshards],
+            mixed_precision=MixedPrecision(
+                wrapping.param_dtype, torch.float32 if wrapping.param_dtype else None
             ),
-            auto_wrap_policy=CustomPolicy(lambda module: module in blocks),
+            auto_wrap_policy=CustomPolicy(lambda module: module in wrapping.blocks),
             use_orig_params=True,
         )
 

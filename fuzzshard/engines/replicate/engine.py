@@ -5,7 +5,7 @@ forward.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +17,7 @@ from typing_extensions import override
 from fuzzshard.case.arrivals import ignored_parameters
 from fuzzshard.case.case import Case
 from fuzzshard.case.sync_flags import UNMANAGED
+from fuzzshard.engines.base import Wrapping
 from fuzzshard.engines.ddp import contract
 from fuzzshard.engines.ddp.engine import DDP
 from fuzzshard.engines.exclusion import Exclusion
@@ -44,9 +45,7 @@ class Replicate(DDP):
 
     @override
     @classmethod
-    def wrap_model(
-        cls, model: nn.Module, mesh: DeviceMesh, blocks: Sequence[nn.Module]
-    ) -> nn.Module:
+    def wrap_model(cls, model: nn.Module, mesh: DeviceMesh, wrapping: Wrapping) -> nn.Module:
         replicate(model)
         return model
 

@@ -1,0 +1,58 @@
+"""A saved finding around a model of the user's own: a folder with ``subject.json``.
+
+It names functions of the user's, which ``fuzzshard check --again`` imports and runs. Replays, the
+pytest plugin and whatever else reads a corpus look for ``case.json`` and leave it alone.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from fuzzshard.checking.report import TrainingReport
+from fuzzshard.errors import InvalidEntry
+from fuzzshard.subject.subject import Subject
+
+FORMAT = 1
+FILE = "subject.json"
+
+
+class SubjectEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is saved; ``shrunk`` says that the training is as small as it became."""
+
+    format: int = FORMAT
+    subject: Subject
+    report: TrainingReport
+    preload: tuple[str, ...] = ()
+    torch: str = ""
+    shrunk: bool = True
+
+
+def save(corpus: Path, entry: SubjectEntry) -> Path:
+    """Write an entry into a folder of its own below ``corpus``, and return the folder."""
+    signature = entry.report.signature
+    name = re.sub(r"[^a-z0-9]+", "-", signature.lower()).strip("-")[:60]
+    key = zlib.crc32(f"{entry.subject.build} {signature}".encode())
+    folder = corpus / "own" / f"{name}-{key:08x}"
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{FILE}"
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(entry), indent=2) + b"\n")
+    temporary.replace(folder / FILE)
+    return folder
+
+
+def load(path: Path) -> SubjectEntry:
+    """Read an entry, from its folder or its file; raises :class:`InvalidEntry`."""
+    file = path / FILE if path.is_dir() else path
+    try:
+        entry = msgspec.json.decode(file.read_bytes(), type=SubjectEntry)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidEntry(
+            f"{file} is no saved finding of fuzzshard check: {error}", "check the path"
+        ) from error
+    if entry.format > FORMAT:
+        raise InvalidEntry(f"{file} has format {entry.format}", "use a newer fuzzshard")
+    return entry

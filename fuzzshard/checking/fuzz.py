@@ -1,0 +1,203 @@
+"""Fuzzing around a model of the user's own: draw, run, shrink, confirm."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import msgspec
+from hypothesis import HealthCheck, Phase, Verbosity, assume, given, seed, settings
+
+from fuzzshard.checking.check import Checker
+from fuzzshard.checking.report import TrainingReport
+from fuzzshard.checking.variations import trainings_around
+from fuzzshard.errors import UsageError
+from fuzzshard.subject.subject import Training
+from fuzzshard.subject.variation import Aspect
+
+SHRINK_RUNS = 150
+"""How many trainings shrinking one finding may take."""
+
+CONFIRMING_RUNS = 3
+
+MOST_SIZES = 4
+"""The largest size that ``smaller`` is asked for."""
+
+
+class _Found(Exception):
+    """A finding that is not known yet, by which Hypothesis shrinks."""
+
+
+class _Over(BaseException):
+    """No more is to be run: Hypothesis lets this through."""
+
+
+@dataclasses.dataclass
+class Progress:
+    """What a fuzzing run has done so far.
+
+    ``refused`` counts trainings that make no sense for the model: too short, all frozen.
+    ``unsteady`` counts findings that stayed away on fresh ranks.
+    """
+
+    cases: int = 0
+    refused: int = 0
+    shrinking: int = 0
+    unsteady: int = 0
+    known: dict[str, int] = dataclasses.field(default_factory=dict)
+    covered: set[str] = dataclasses.field(default_factory=set)
+
+    def __str__(self) -> str:
+        said = [
+            f"{self.cases} trainings",
+            f"{len(self.known)} distinct finding{'s' * (len(self.known) != 1)}",
+        ]
+        if self.refused:
+            said.append(f"{self.refused} made no sense for this model")
+        if self.unsteady:
+            said.append(f"{self.unsteady} findings did not repeat")
+        return f"{', '.join(said)}; covered: {', '.join(sorted(self.covered)) or 'nothing'}"
+
+
+class Fuzzer:
+    """Draws trainings around ``bases`` until ``max_cases`` have run or ``max_time`` is over.
+
+    ``on_progress`` is told after each training.
+    """
+
+    def __init__(
+        self,
+        checker: Checker,
+        bases: Sequence[Training],
+        baseline: TrainingReport,
+        aspects: Collection[Aspect],
+        *,
+        max_cases: int | None,
+        max_time: float | None,
+        number: int,
+    ) -> None:
+        self.progress = Progress()
+        self._checker = checker
+        self._strategy = trainings_around(baseline.outline, bases, aspects)
+        self._max_cases = max_cases
+        self._until = None if max_time is None else time.monotonic() + max_time
+        self._number = number
+        self._reports: dict[bytes, TrainingReport | None] = {}
+        self._hunted: TrainingReport | None = None
+        self._told: set[str] = set()
+        self.on_progress: Callable[[Progress], object] = lambda _: None
+
+    @property
+    def shrunk(self) -> bool:
+        """Whether there was time to shrink the finding that was yielded last."""
+        return not self._is_out_of_time()
+
+    @property
+    def unfinished(self) -> TrainingReport | None:
+        """The finding that is being shrunk, for whoever interrupts that."""
+        told = self._hunted is None or self._hunted.signature in self._told
+        return None if told else self._hunted
+
+    def findings(self) -> Iterator[TrainingReport]:
+        """Yield each kind of finding once, shrunk and confirmed on fresh ranks."""
+        while not self._is_over():
+            self._hunted, self.progress.shrinking = None, 0
+            try:
+                self._hunt()
+            except _Over:
+                return
+            except _Found:
+                assert self._hunted is not None
+                self.progress.known[self._hunted.signature] = 1
+                self._hunted = self._with_smaller_model(self._hunted)
+                training, signature = self._hunted.training, self._hunted.signature
+                again = [self._checker.run(training, fresh=True) for _ in range(CONFIRMING_RUNS)]
+                if all(report.signature == signature for report in again):
+                    self._told.add(signature)
+                    yield again[-1]
+                else:
+                    self.progress.unsteady += 1
+
+    def _hunt(self) -> None:
+        """Draw until something new is found, shrink it, and raise it."""
+        self._number += 1
+
+        @seed(self._number)
+        @settings(
+            max_examples=200,
+            database=None,
+            deadline=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+            verbosity=Verbosity.quiet,
+            print_blob=False,
+            report_multiple_bugs=False,
+        )
+        @given(self._strategy)
+        def run(training: Training) -> None:
+            self._try(training)
+
+        run()
+
+    def _try(self, training: Training) -> None:
+        report = self._report(training)
+        if report is None:
+            assume(False)
+        assert report is not None
+        if not report.is_finding:
+            return
+        if self._hunted is None:
+            if report.signature in self.progress.known:
+                self.progress.known[report.signature] += 1
+                return
+        elif report.signature != self._hunted.signature:
+            return
+        self._hunted = report
+        raise _Found(report.signature)
+
+    def _report(self, training: Training) -> TrainingReport | None:
+        """What a training comes to, each run once; None for one that makes no sense."""
+        key = msgspec.json.encode(training)
+        if key not in self._reports:
+            if self._hunted is not None:
+                self.progress.shrinking += 1
+                if self.progress.shrinking > SHRINK_RUNS or self._is_out_of_time():
+                    return None
+            elif self._is_over():
+                raise _Over
+            try:
+                self._reports[key] = self._checker.run(training)
+                self.progress.covered |= set(_features(training))
+            except UsageError:
+                self._reports[key] = None
+                self.progress.refused += 1
+            self.progress.cases += self._hunted is None
+            self.on_progress(self.progress)
+        return self._reports[key]
+
+    def _is_over(self) -> bool:
+        if self._max_cases is not None and self.progress.cases >= self._max_cases:
+            return True
+        return self._is_out_of_time()
+
+    def _is_out_of_time(self) -> bool:
+        return self._until is not None and time.monotonic() >= self._until
+
+    def _with_smaller_model(self, report: TrainingReport) -> TrainingReport:
+        """The same finding with the smallest model that ``smaller`` gives and that shows it."""
+        for size in range(1, MOST_SIZES + 1) if self._checker.subject.smaller else ():
+            variation = msgspec.structs.replace(report.training.variation, size=size, depth=0)
+            training = msgspec.structs.replace(report.training, variation=variation)
+            smaller = self._report(training)
+            if smaller is not None and smaller.signature == report.signature:
+                return smaller
+        return report
+
+
+def _features(training: Training) -> Iterator[str]:
+    yield f"mesh {training.mesh}"
+    yield training.engine or "parallelize"
+    for field, value in msgspec.structs.asdict(training.variation).items():
+        if value:
+            yield field
