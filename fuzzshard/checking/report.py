@@ -11,7 +11,7 @@ import msgspec
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE
 from fuzzshard.subject.report import KINDS, Difference, Kind, Reached, Row
 from fuzzshard.subject.subject import Training
-from fuzzshard.subject.variation import Outline
+from fuzzshard.subject.variation import Outline, Variation
 
 Outcome = Literal["equal", "different", "error", "hang", "not judged"]
 ORDER: tuple[Reached, ...] = ("bitwise", "rounding", "different")
@@ -61,6 +61,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
         number = len(self.blocks)
         blocks = f", {number} blocks and the root" if number else ""
         yield f"mesh {training.mesh}, {who}{blocks}: {self.outcome}  ({self.seconds:.1f} s)"
+        if training.variation != Variation():
+            yield f"  with steps: {training.steps}, microbatches: {training.microbatches}"
         for words in training.variation.words():
             yield f"  with {words}"
         for row in self.rows:

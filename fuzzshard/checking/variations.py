@@ -25,7 +25,7 @@ def trainings_around(
     chooses among the meshes of all bases; without it there is the first one's.
     """
     base = draw(st.sampled_from(bases)) if "mesh" in aspects else draw(_of_one_mesh(bases))
-    depth = draw(st.integers(1, outline.depth)) if outline.depth else 0
+    depth = draw(st.integers(1, outline.depth)) if outline.lists else 0
     plan, freeze, schedule = (aspect in aspects for aspect in ("plan", "freeze", "schedule"))
     wraps, casts = base.engine != "", "precision" in aspects and base.engine != ""
     microbatches = draw(st.integers(1, 3)) if schedule else base.microbatches

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -31,8 +30,6 @@ from fuzzshard.program.setup import freeze_lines
 from fuzzshard.program.wrapping import prepared_lines
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
     from fuzzshard.engines.exclusion import Exclusion
     from fuzzshard.engines.refusals import Refusal
     from fuzzshard.training.trace import Trace
@@ -43,18 +40,6 @@ DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Wrapping:
-    """How a model of the user's own is wrapped, as far as an engine knows of such things.
-
-    ``blocks`` are wrapped one by one before the model; None is torch's default.
-    """
-
-    blocks: tuple[nn.Module, ...]
-    reshard_after_forward: bool | None = None
-    param_dtype: torch.dtype | None = None
 
 
 class Engine(abc.ABC):
@@ -116,14 +101,6 @@ class Engine(abc.ABC):
         flat = spec_of(self.name).has_flat_parameters(case)
         self.execute(freeze_lines(case, "model", after_wrap=True, flat=flat))
         self.take_parameters()
-
-    @classmethod
-    def wrap_model(cls, model: nn.Module, mesh: DeviceMesh, wrapping: Wrapping) -> nn.Module:
-        """Wrap a model of the user's own as people do; ``mesh`` has the data-parallel axes.
-
-        Only engines whose spec says ``wraps_models`` have it.
-        """
-        raise NotImplementedError(cls.name)
 
     @classmethod
     def whole_parameters(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from fuzzshard.parts.engines import ENGINES
@@ -15,6 +15,7 @@ from fuzzshard.parts.engines import ENGINES
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case, WrapGroup
     from fuzzshard.program.mesh import MeshNames
+    from fuzzshard.subject.variation import Variation
 
 
 class Script:
@@ -40,6 +41,14 @@ class Script:
     def around_lines(self, case: Case, model: str, variable: str, names: MeshNames) -> list[str]:
         """Assign to ``variable`` what it puts around ``model``, if it does."""
         return []
+
+    def model_lines(self, blocks: Sequence[str], variation: Variation) -> list[str]:
+        """Wrap ``model`` of the user's own as people do, its ``blocks`` first if the engine wraps
+        blocks; ``mesh`` has the data-parallel axes.
+
+        Only engines whose spec says ``wraps_models`` have it.
+        """
+        raise NotImplementedError
 
     def group_call(self, listed: str, group: WrapGroup) -> str:
         """Return the call that applies a wrap group of the modules that are ``listed``."""

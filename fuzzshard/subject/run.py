@@ -11,9 +11,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._pytree import tree_flatten
 
-from fuzzshard.engines.base import Wrapping
-from fuzzshard.engines.registry import ENGINES
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.program.run import execute
 from fuzzshard.subject.blocks import blocks_of
 from fuzzshard.subject.compare import (
     Comparison,
@@ -28,10 +27,11 @@ from fuzzshard.subject.likeness import Seen, looks_like, sketch
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record
 from fuzzshard.subject.report import Checked, Difference, Kind
+from fuzzshard.subject.statements import recompute_lines, wrap_lines
 from fuzzshard.subject.subject import Subject, Training
 from fuzzshard.subject.training import DataRank, Noise, Side, Trainer, on_meta
 from fuzzshard.subject.variation import Outline
-from fuzzshard.subject.vary import dtype_of, find, outline, recompute
+from fuzzshard.subject.vary import outline, present
 
 NUM_PERTURBED = 3
 MOST_ELEMENTS = 1 << 24
@@ -154,15 +154,18 @@ class Check:
 
     def _parallelized(self, model: nn.Module) -> nn.Module:
         variation = self.training.variation
-        recompute(model, variation)
+        checkpointed = present(model, variation.checkpointed)
+        execute(recompute_lines(checkpointed), {"model": model})
         if "parallelize" not in self.functions:
+            engine = self.training.engine
             names = blocks_of(model) if variation.wrapped is None else variation.wrapped
-            blocks = {name: block for name in names if (block := find(model, name)) is not None}
-            if spec_of(self.training.engine).wraps_blocks:
-                self.blocks = tuple(blocks)
+            blocks = present(model, names)
+            self.blocks = blocks if spec_of(engine).wraps_blocks else ()
             data_mesh = self.mesh[self.training.mesh.data_axes]
-            wrapping = Wrapping(tuple(blocks.values()), variation.reshard, dtype_of(variation))
-            return ENGINES[self.training.engine].wrap_model(model, data_mesh, wrapping)
+            variables = {"model": model, "mesh": data_mesh, "device": self.device.type}
+            lines = wrap_lines(engine, blocks, variation)
+            wrapped: nn.Module = execute(lines, variables)["wrapped"]
+            return wrapped
         module = self.functions["parallelize"](model, self.mesh)
         module = model if module is None else module
         if not isinstance(module, nn.Module):

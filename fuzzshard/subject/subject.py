@@ -81,8 +81,8 @@ class MeshShape(msgspec.Struct, frozen=True):
 class Training(msgspec.Struct, frozen=True, kw_only=True):
     """One way to train a subject: the mesh, who parallelises it, for how long.
 
-    ``engine`` wraps the model where the subject has no ``parallelize``. ``repeat`` trains the plain
-    model twice to see that it computes the same. ``variation`` is what a fuzzer changes.
+    ``engine`` wraps the model where the subject has no ``parallelize``. ``repeat`` trains the
+    plain model twice to see that it computes the same. ``variation`` is what a fuzzer changes.
     """
 
     mesh: MeshShape

@@ -60,14 +60,16 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
     """What a model has that a variation may name.
 
-    ``modules`` have parameters and are below the root, ``blocks`` are the repeated ones, ``depth``
-    is the length of the longest list of blocks. ``wrappable`` modules hold all names of a
-    parameter or none: ``fully_shard`` refuses to put a parameter into two groups ("For
-    shared/tied parameters, use fully_shard([module_a, module_b])", _fsdp_state.py).
+    ``modules`` have parameters and are below the root, ``blocks`` are the repeated ones, ``lists``
+    hold them and can be cut, ``depth`` is the length of the longest. ``wrappable``
+    modules hold all names of a parameter or none: ``fully_shard`` refuses to put a parameter into
+    two groups ("For shared/tied parameters, use fully_shard([module_a, module_b])",
+    _fsdp_state.py).
     """
 
     modules: tuple[str, ...] = ()
     wrappable: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
     depth: int = 0

@@ -1,40 +1,34 @@
-"""Changing a model as a variation says."""
+"""Changing a model as a variation says, and what there is to change."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
+from fuzzshard.program.run import execute
 from fuzzshard.subject.blocks import blocks_of
 from fuzzshard.subject.functions import SubjectError
+from fuzzshard.subject.names import module_of
+from fuzzshard.subject.statements import prepare_lines
 from fuzzshard.subject.variation import Outline, Variation
 
 
 def outline(model: nn.Module) -> Outline:
     """Return what variations may name."""
     blocks = blocks_of(model)
-    lists: dict[str, int] = {}
-    for name in blocks:
-        holder = name.rpartition(".")[0]
-        lists[holder] = lists.get(holder, 0) + 1
-    modules = tuple(
-        name
-        for name, module in model.named_modules()
-        if name and next(module.parameters(), None) is not None and _is_called(module)
-    )
+    lists = dict.fromkeys(map(module_of, blocks))
+    called = [name for name, module in model.named_modules() if name and _is_called(module)]
     ties = aliases(dict(model.named_parameters(remove_duplicate=False)))
     return Outline(
-        modules=modules,
-        wrappable=tuple(name for name in modules if not any(_splits(name, t) for t in ties)),
+        modules=tuple(called),
+        wrappable=tuple(name for name in called if not any(_splits(name, t) for t in ties)),
         blocks=tuple(blocks),
         parameters=tuple(name for name, p in model.named_parameters() if p.requires_grad),
-        depth=max(lists.values(), default=0),
+        lists=tuple(name for name in lists if _can_be_cut(model.get_submodule(name))),
+        depth=max((sum(module_of(b) == name for b in blocks) for name in lists), default=0),
     )
 
 
@@ -53,36 +47,26 @@ def _splits(module: str, tie: frozenset[str]) -> bool:
 
 
 def _is_called(module: nn.Module) -> bool:
-    return not isinstance(module, nn.ModuleList | nn.ModuleDict)
+    has_parameters = next(module.parameters(), None) is not None
+    return has_parameters and not isinstance(module, nn.ModuleList | nn.ModuleDict)
+
+
+def _can_be_cut(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList | nn.Sequential)
 
 
 def prepare(model: nn.Module, variation: Variation) -> None:
     """Shorten and freeze a plain model, before anything wraps it."""
-    if variation.depth:
-        for name in {name.rpartition(".")[0] for name in blocks_of(model)}:
-            blocks: Any = model.get_submodule(name)
-            if isinstance(blocks, nn.ModuleList | nn.Sequential):
-                del blocks[variation.depth :]
-    for name in variation.frozen:
-        for below, parameter in model.named_parameters(remove_duplicate=False):
-            if f"{below}.".startswith(f"{name}."):
-                parameter.requires_grad_(False)
+    if variation != Variation():
+        execute(prepare_lines(variation, outline(model).lists), {"model": model})
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SubjectError("build", "gives a model without trainable parameters")
 
 
-def recompute(model: nn.Module, variation: Variation) -> None:
-    """Checkpoint modules: they are computed again in the backward."""
-    for name in variation.checkpointed:
-        if (module := find(model, name)) is not None:
-            module.forward = partial(checkpoint, module.forward, use_reentrant=False)
-
-
-def find(model: nn.Module, name: str) -> nn.Module | None:
-    """Return the module of that name; None where the model is too short to have it."""
-    with contextlib.suppress(AttributeError):
-        return model.get_submodule(name)
-    return None
+def present(model: nn.Module, names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of ``names`` that a model has, which may be too short for some."""
+    there = {name for name, _ in model.named_modules()}
+    return tuple(name for name in names if name in there)
 
 
 @contextlib.contextmanager
@@ -99,9 +83,3 @@ def unsynced(module: Any) -> Iterator[None]:
             module.set_requires_gradient_sync(True)
     else:
         yield
-
-
-def dtype_of(variation: Variation) -> torch.dtype | None:
-    """Return the dtype that wrappers compute in, if the variation says one."""
-    dtype: torch.dtype | None = getattr(torch, variation.param_dtype or "none", None)
-    return dtype

@@ -6,14 +6,10 @@ import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import steps_unsynced
-from fuzzshard.engines.base import Wrapping
 from fuzzshard.engines.ddp import contract
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.no_sync import NoSyncEngine
@@ -44,11 +40,6 @@ class DDP(NoSyncEngine):
         if contract.misses_a_root(case, reference.unreduced()):
             return contract.MISSED_ROOT
         return None
-
-    @override
-    @classmethod
-    def wrap_model(cls, model: nn.Module, mesh: DeviceMesh, wrapping: Wrapping) -> nn.Module:
-        return DistributedDataParallel(model, find_unused_parameters=True)
 
     @override
     def finalize_backward(self) -> None:

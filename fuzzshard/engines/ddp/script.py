@@ -11,8 +11,11 @@ from fuzzshard.model.statements import call_lines
 from fuzzshard.program.script import Script
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fuzzshard.case.case import Case
     from fuzzshard.program.mesh import MeshNames
+    from fuzzshard.subject.variation import Variation
 
 
 def initial_lines(case: Case, tensors: str) -> list[str]:
@@ -64,6 +67,10 @@ class DDPScript(Script):
     def finalize_lines(self, case: Case, called: str) -> list[str]:
         """Waits for the reductions, where the case leaves that to the user."""
         return [f"{called}.finalize_backward()"] if case.ddp.does("finalized_by_user") else []
+
+    @override
+    def model_lines(self, blocks: Sequence[str], variation: Variation) -> list[str]:
+        return ["ddp = DistributedDataParallel(model, find_unused_parameters=True)"]
 
 
 SCRIPT = DDPScript()

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 import torch
 from torch import nn
 from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
-from torch.distributed.fsdp.wrap import CustomPolicy
+from torch.distributed.fsdp import FullyShardedDataParallel
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
 from fuzzshard.case.paths import is_within
-from fuzzshard.engines.base import Wrapping, plain_name
+from fuzzshard.engines.base import plain_name
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fsdp1 import contract
 from fuzzshard.engines.no_sync import NoSyncEngine
@@ -102,27 +100,6 @@ class FSDP1(NoSyncEngine):
     @classmethod
     def surroundings(cls, case: Case) -> contextlib.AbstractContextManager[None]:
         return debug_level(detail=case.fsdp1.does("checks_order"))
-
-    @override
-    @classmethod
-    def wrap_model(cls, model: nn.Module, mesh: DeviceMesh, wrapping: Wrapping) -> nn.Module:
-        strategies = {
-            (False, True): ShardingStrategy.FULL_SHARD,
-            (False, False): ShardingStrategy.SHARD_GRAD_OP,
-            (True, True): ShardingStrategy.HYBRID_SHARD,
-            (True, False): ShardingStrategy._HYBRID_SHARD_ZERO2,
-        }
-        reshards = wrapping.reshard_after_forward is not False
-        return FullyShardedDataParallel(
-            model,
-            device_mesh=mesh,
-            sharding_strategy=strategies[mesh.ndim > 1, reshards],
-            mixed_precision=MixedPrecision(
-                wrapping.param_dtype, torch.float32 if wrapping.param_dtype else None
-            ),
-            auto_wrap_policy=CustomPolicy(lambda module: module in wrapping.blocks),
-            use_orig_params=True,
-        )
 
     @override
     @classmethod

@@ -15,9 +15,12 @@ from fuzzshard.parts.options.fsdp1 import shards
 from fuzzshard.program.script import Script
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fuzzshard.case.case import Case
     from fuzzshard.case.options import FSDP1
     from fuzzshard.program.mesh import MeshNames
+    from fuzzshard.subject.variation import Variation
 
 
 def _hook_lines(spec: FSDP1, fsdp: str, group: str, *, shards: bool) -> list[str]:
@@ -215,6 +218,27 @@ class FSDP1Script(Script):
             *lines,
             f"with FullyShardedDataParallel.summon_full_params({arguments}):",
             f"    return {value}.detach().clone()",
+        ]
+
+    @override
+    def model_lines(self, blocks: Sequence[str], variation: Variation) -> list[str]:
+        kinds = {False: "SHARD_GRAD_OP", True: "FULL_SHARD", None: "FULL_SHARD"}
+        hybrid = {False: "_HYBRID_SHARD_ZERO2", True: "HYBRID_SHARD", None: "HYBRID_SHARD"}
+        strategies = (f"ShardingStrategy.{kind[variation.reshard]}" for kind in (hybrid, kinds))
+        told = [f"sharding_strategy={' if mesh.ndim > 1 else '.join(strategies)}"]
+        if variation.param_dtype:
+            dtypes = f"torch.{variation.param_dtype}, torch.float32"
+            told.append(f"mixed_precision=MixedPrecision({dtypes})")
+        return [
+            f"blocks = [{', '.join(blocks)}]",
+            "fsdp = FullyShardedDataParallel(",
+            "    model,",
+            "    device_id=torch.device(device),",
+            "    device_mesh=mesh,",
+            "    auto_wrap_policy=CustomPolicy(lambda module: module in blocks),",
+            "    use_orig_params=True,",
+            *(f"    {argument}," for argument in told),
+            ")",
         ]
 
 

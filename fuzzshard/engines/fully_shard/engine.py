@@ -6,13 +6,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags, flags_set
-from fuzzshard.engines.base import Engine, Wrapping
+from fuzzshard.engines.base import Engine
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fully_shard import contract, options
 from fuzzshard.engines.fully_shard.state import (
@@ -50,22 +48,6 @@ class FullyShard(Engine):
         }
         self.sync = ExplicitSync(mesh, unmanaged, self.flags)
         self._must_wait = mesh.device.type == "cuda" and "is_last_backward" in flags_set(case)
-
-    @override
-    @classmethod
-    def wrap_model(cls, model: nn.Module, mesh: DeviceMesh, wrapping: Wrapping) -> nn.Module:
-        policy = MixedPrecisionPolicy(
-            param_dtype=wrapping.param_dtype,
-            reduce_dtype=torch.float32 if wrapping.param_dtype else None,
-        )
-        for module in (*wrapping.blocks, model):
-            fully_shard(
-                module,
-                mesh=mesh,
-                reshard_after_forward=wrapping.reshard_after_forward,
-                mp_policy=policy,
-            )
-        return model
 
     @override
     def build(self) -> nn.Module:

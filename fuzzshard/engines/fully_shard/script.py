@@ -13,9 +13,12 @@ from fuzzshard.parts.options.communication import WORDS
 from fuzzshard.program.script import Script
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fuzzshard.case.case import Case, WrapGroup
     from fuzzshard.case.options import Precision
     from fuzzshard.program.mesh import MeshNames
+    from fuzzshard.subject.variation import Variation
 
 _SHARD_DIMS = {
     "last": "Shard(-1)",
@@ -125,6 +128,19 @@ class FullyShardScript(Script):
         if case.init == "meta":
             lines.append(f"materialize({model}{', seed' if seeds else ''})")
         return lines + ([f'{model}.compile(backend="{case.compile}")'] if case.compile else [])
+
+    @override
+    def model_lines(self, blocks: Sequence[str], variation: Variation) -> list[str]:
+        told = ["mesh=mesh"]
+        if variation.reshard is not None:
+            told.append(f"reshard_after_forward={variation.reshard}")
+        lines = []
+        if variation.param_dtype:
+            dtypes = f"param_dtype=torch.{variation.param_dtype}, reduce_dtype=torch.float32"
+            lines.append(f"policy = MixedPrecisionPolicy({dtypes})")
+            told.append("mp_policy=policy")
+        calls = (f"fully_shard({block}, {', '.join(told)})" for block in (*blocks, "model"))
+        return [*lines, *calls]
 
 
 SCRIPT = FullyShardScript()

@@ -9,15 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
-from torch.distributed._composable.replicate import replicate
-from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import override
 
 from fuzzshard.case.arrivals import ignored_parameters
 from fuzzshard.case.case import Case
 from fuzzshard.case.sync_flags import UNMANAGED
-from fuzzshard.engines.base import Wrapping
 from fuzzshard.engines.ddp import contract
 from fuzzshard.engines.ddp.engine import DDP
 from fuzzshard.engines.exclusion import Exclusion
@@ -42,12 +38,6 @@ class Replicate(DDP):
         super().__init__(case, mesh, dtype)
         ignored = sorted(ignored_parameters(case, by_replicate=True))
         self.sync = ExplicitSync(mesh, dict.fromkeys(ignored, UNMANAGED), self._flags)
-
-    @override
-    @classmethod
-    def wrap_model(cls, model: nn.Module, mesh: DeviceMesh, wrapping: Wrapping) -> nn.Module:
-        replicate(model)
-        return model
 
     @override
     def finish(self) -> None:

@@ -12,8 +12,11 @@ from fuzzshard.model.statements import at, call_lines
 from fuzzshard.program.script import Script
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fuzzshard.case.case import Case
     from fuzzshard.program.mesh import MeshNames
+    from fuzzshard.subject.variation import Variation
 
 
 class ReplicateScript(Script):
@@ -39,6 +42,10 @@ class ReplicateScript(Script):
     @override
     def sync_line(self, called: str, synced: bool) -> str:
         return f"{called}.set_requires_gradient_sync({synced})"
+
+    @override
+    def model_lines(self, blocks: Sequence[str], variation: Variation) -> list[str]:
+        return ["replicate(model)"]
 
 
 SCRIPT = ReplicateScript()

@@ -1,0 +1,39 @@
+"""What is done to a model of the user's own, as statements: ranks execute what scripts print.
+
+No torch import.
+"""
+
+from __future__ import annotations
+
+from fuzzshard.program.script import script_of
+from fuzzshard.subject.variation import Variation
+
+
+def prepare_lines(variation: Variation, lists: tuple[str, ...]) -> list[str]:
+    """Shorten ``lists`` of blocks and freeze, before anything wraps ``model``."""
+    lines = []
+    if variation.depth:
+        lines += [f"del {_at(name)}[{variation.depth} :]" for name in lists]
+    for name in variation.frozen:
+        lines += [
+            "for name, parameter in model.named_parameters(remove_duplicate=False):",
+            f"    if f'{{name}}.'.startswith({f'{name}.'!r}):",
+            "        parameter.requires_grad_(False)",
+        ]
+    return lines
+
+
+def recompute_lines(modules: tuple[str, ...]) -> list[str]:
+    """Checkpoint ``modules`` of ``model``: they are computed again in the backward."""
+    return [f"checkpoint({_at(name)})" for name in modules]
+
+
+def wrap_lines(engine: str, blocks: tuple[str, ...], variation: Variation) -> list[str]:
+    """Wrap ``model``, its ``blocks`` first, as people do who use an engine."""
+    script = script_of(engine)
+    lines = script.model_lines([_at(name) for name in blocks], variation)
+    return [*lines, f"wrapped = {script.variable}"]
+
+
+def _at(name: str) -> str:
+    return f"model.get_submodule({name!r})"
