@@ -17,6 +17,13 @@ ROOT = Path(fuzzshard.__file__).parent
 RANK_MODULES = (
     "model/build.py",
     "model/values.py",
+    "subject/blocks.py",
+    "subject/compare.py",
+    "subject/likeness.py",
+    "subject/record.py",
+    "subject/run.py",
+    "subject/training.py",
+    "subject/vary.py",
     "world/experiment.py",
     "world/flight_recorder.py",
     "world/join.py",
@@ -33,6 +40,7 @@ ALLOWED = {
     "case": {"contracts", "errors", "parts"},
     "mending": {"contracts", "errors"},
     "program": {"case", "errors", "model", "parts"},
+    "subject": {"engines", "errors", "parts", "program"},
     "strategies": {"case", "errors", "parts"},
     "guidance": {"case", "strategies", "shrink", "errors", "parts"},
 }
