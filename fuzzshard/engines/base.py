@@ -15,8 +15,6 @@ from torch import nn
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block
-from fuzzshard.case.paths import is_within
-from fuzzshard.engines.clipping import clip_grad_norm
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.model.build import build_model
@@ -25,6 +23,7 @@ from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Op
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.run import execute
+from fuzzshard.program.scope import Scope
 from fuzzshard.program.script import script_of
 from fuzzshard.program.setup import freeze_lines
 from fuzzshard.program.wrapping import prepared_lines
@@ -88,7 +87,14 @@ class Engine(abc.ABC):
         self.mesh = mesh
         self.dtype = dtype
         self.facts: Facts = facts(case)
-        self.model = self.build()
+        spec, names = spec_of(self.name), MeshNames(case, within=True)
+        called = script_of(self.name).variable
+        self.scope = Scope(case, spec, called, "model", names)
+        self.trained: dict[str, nn.Parameter] = {}
+        """The parameters the optimizer holds; what is registered may differ while a group is
+        unsharded.
+        """
+        self.model = self.module = self.build()
         self._modules = {path: self.model.get_submodule(path) for path in self.facts.modules}
         self._places = {fqn: self._place(fqn) for fqn in self.facts.parameters}
         self.execute(
@@ -98,25 +104,23 @@ class Engine(abc.ABC):
             ]
         )
         self.module = self.parallelize(self.model)
-        flat = spec_of(self.name).has_flat_parameters(case)
+        flat = spec.has_flat_parameters(case)
         self.execute(freeze_lines(case, "model", after_wrap=True, flat=flat))
         self.take_parameters()
 
     def execute(self, lines: Sequence[str], **variables: Any) -> dict[str, Any]:
         """Run statements as a script has them, and return all variables that there are then."""
         mesh = self.mesh
-        scope = {"model": self.model, "mesh": mesh.data_mesh, "world_mesh": mesh.whole}
-        scope |= {"device": mesh.device.type, "rank": mesh.rank, "group": mesh.group}
-        return execute(lines, scope | variables)
+        known = {"model": self.model, "mesh": mesh.data_mesh, "world_mesh": mesh.whole}
+        known |= {"device": mesh.device.type, "rank": mesh.rank, "group": mesh.group}
+        known |= {self.scope.called: self.module, self.scope.trained: [*self.trained.values()]}
+        return execute(lines, known | variables)
 
     def take_parameters(self) -> None:
         """Looks up the parameters that are trained, at the beginning and when they were
         replaced.
         """
         self.trained = {fqn: self.parameter(fqn) for fqn in self.facts.parameters}
-        """The parameters the optimizer holds; what is registered may differ while a group is
-        unsharded.
-        """
 
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
         """Another engine of this kind on the same mesh."""
@@ -128,30 +132,24 @@ class Engine(abc.ABC):
 
     def parallelize(self, model: nn.Module) -> nn.Module:
         """Wraps the model and returns what a forward of the root calls."""
-        script, names = script_of(self.name), MeshNames(self.case, within=True)
+        script, names, called = self.scope.script, self.scope.names, self.scope.called
         lines = script.wrap_lines(self.case, "model", names, seeds=False)
-        lines += script.around_lines(self.case, "model", script.variable, names)
-        wrapped: nn.Module = self.execute(lines, **self.helpers())[script.variable]
+        lines += script.around_lines(self.case, "model", called, names)
+        wrapped: nn.Module = self.execute(lines, **self.helpers())[called]
         return wrapped
 
     def helpers(self) -> dict[str, Any]:
         """Return what the statements that wrap the model call, and a script defines."""
         return {}
 
-    def tell_groups(self, op: Op) -> None:  # noqa: B027
-        """Calls what an op calls on the modules of wrap groups, or what the engine has for it."""
+    def follow(self, op: Op) -> None:  # noqa: B027
+        """Notes what an op sets, before its statements run; does what the engine has for it."""
 
     def before_backward(self) -> None:  # noqa: B027
         """Called before every ``backward``."""
 
     def after_backward(self) -> None:  # noqa: B027
         """Called after every ``backward``: explicit synchronisation, where the engine has none."""
-
-    def after_step(self) -> None:
-        """Called after every optimizer step."""
-        script = script_of(self.name)
-        lines = script.after_step_lines(self.case, script.variable)
-        self.execute(lines, **{script.variable: self.module})
 
     def finish(self) -> None:  # noqa: B027
         """Called after the last op."""
@@ -169,14 +167,9 @@ class Engine(abc.ABC):
         lost.
         """
 
-    def clip_grad_norm(self, max_norm: float, norm_type: float) -> None:
-        """Clips the norm of all gradients together."""
-        clip_grad_norm(self.trained.values(), max_norm, norm_type, self.mesh.device)
-
-    def cast(self, dtype: Dtype) -> None:
-        """``model.to(dtype)``."""
+    def take_dtype(self, dtype: Dtype) -> None:
+        """Called after the model was cast."""
         self.dtype = DTYPES[dtype]
-        self.module.to(self.dtype)
         self.take_parameters()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -258,10 +251,6 @@ class Engine(abc.ABC):
         path, _, name = fqn.rpartition(".")
         parameters: Any = self.model.get_submodule(path)._parameters
         return parameters, name
-
-    def parameters_at(self, target: str) -> list[nn.Parameter]:
-        """The registered parameters at or below ``target`` (a module or parameter)."""
-        return [self.parameter(fqn) for fqn in self.facts.parameters if is_within(fqn, target)]
 
     def checkpoints_module(self, path: str) -> bool:
         """Whether this engine checkpoints the module at ``path``."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-from fuzzshard.program.imports import every_import, import_block
+from fuzzshard.program.helpers import SOURCES
+from fuzzshard.program.imports import every_import, import_block, named
 
 _FILE = "<statements of fuzzshard>"
 
@@ -17,9 +18,11 @@ exec(every_import(), {})  # ranks are forked after this, and import nothing whil
 
 @functools.lru_cache(maxsize=512)
 def _compiled(text: str) -> tuple[CodeType, CodeType]:
-    """The imports that statements need, and themselves."""
-    imports = compile(import_block(text), _FILE, "exec", dont_inherit=True)
-    return imports, compile(text, _FILE, "exec", dont_inherit=True)
+    """The imports and functions that statements need, and themselves."""
+    functions = "".join(SOURCES[name] for name in SOURCES.keys() & named(text))
+    needed = import_block(functions + text) + functions
+    code = [compile(each, _FILE, "exec", dont_inherit=True) for each in (needed, text)]
+    return code[0], code[1]
 
 
 def execute(lines: Sequence[str], variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,28 +30,6 @@ def ids(size, shape, *name):
     return torch.randint(0, size, shape, generator=torch.Generator().manual_seed(seed_of(*name)))
 """
 
-PARAMETER_GROUPS = """
-def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtypes or devices
-    kinds = {}
-    for p in parameters:
-        mesh = p.device_mesh if isinstance(p, DTensor) else None
-        kinds.setdefault((mesh, p.dtype, p.device), []).append(p)
-    return [{"params": kind} for kind in kinds.values()]
-"""
-
-CLIP_GRAD_NORM = """
-def clip_grad_norm(parameters, max_norm, norm_type):  # the norm of the norms of all kinds
-    norms = []
-    kinds = parameter_groups([p for p in parameters if p.grad is not None])
-    for kind in kinds:
-        grads = [p.grad.to(device) for p in kind["params"]]
-        norm = torch.nn.utils.get_total_norm(grads, norm_type)
-        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-    total = torch.linalg.vector_norm(torch.stack(norms), norm_type)
-    for kind in kinds:
-        torch.nn.utils.clip_grads_with_norm_(kind["params"], max_norm, total)
-"""
-
 SNAPSHOT = """
 def snapshot(t):
     t = t.full_tensor() if isinstance(t, DTensor) else t

@@ -4,18 +4,17 @@ there are.
 
 from __future__ import annotations
 
-import dataclasses
+from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
 from fuzzshard.case.options import DelaySite, Expect
 from fuzzshard.model.expressions import class_name
 from fuzzshard.model.statements import at, indented
-from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Op, Ranks
-from fuzzshard.program.groups import op_lines
-from fuzzshard.program.script import Script, script_of
+from fuzzshard.program import scope
+from fuzzshard.program.mesh import MeshNames
 from fuzzshard.reproducer.aim import Aim
 
 
@@ -39,29 +38,16 @@ def on_ranks(ranks: Ranks, lines: list[str]) -> list[str]:
     return lines if ranks == "all" or not lines else ["if dist.get_rank() > 0:", *indented(lines)]
 
 
-@dataclasses.dataclass
-class Scope:
-    """``called`` is the variable that a forward of the root calls; attributes of ``model`` are
-    modules.
+class Scope(scope.Scope):
+    """Also what is looked at; ``uses`` collects the names of helpers to define."""
 
-    They differ for engines that put a module around the model. ``uses`` collects the names of
-    helpers to define.
-    """
-
-    case: Case
-    aim: Aim
-    called: str
-    model: str
-    uses: set[str] = dataclasses.field(default_factory=set)
-
-    @property
-    def engine(self) -> EngineSpec:
-        """The engine that the script is about."""
-        return spec_of(self.aim.engine)
-
-    def at(self, path: str) -> str:
-        """The expression for the module or parameter at ``path``."""
-        return at(self.model, path)
+    def __init__(self, case: Case, aim: Aim, called: str, model: str) -> None:
+        shared = aim.trains_reference
+        names, engine = MeshNames(case), spec_of(aim.engine)
+        trained = f"{model}.parameters()"
+        super().__init__(case, engine, called, model, names, trained, shared=shared)
+        self.aim = aim
+        self.uses: set[str] = set()
 
     def part(self, fqn: str) -> str:
         """The expression for what ``fully_shard`` holds of a parameter."""
@@ -77,16 +63,6 @@ class Scope:
         """The arguments that say which parameter is meant."""
         module, name = split(fqn)
         return f'{self.at(module)}, "{name}"'
-
-    @property
-    def script(self) -> Script:
-        """Return what the engine says in its own words."""
-        return script_of(self.aim.engine)
-
-    @property
-    def shards(self) -> bool:
-        """Whether the engine applies wrap groups, and the case has some."""
-        return self.engine.applies_groups and bool(self.case.wrap)
 
     @property
     def has_wrapper_modules(self) -> bool:
@@ -115,17 +91,12 @@ class Scope:
         self.uses.add("names")
         return f"dict(zip(names, {model}.parameters()))"
 
-    def on_groups(self, op: Op) -> list[str]:
-        """What an op calls on wrapped modules."""
-        if not self.shards:
-            return []
-        return op_lines(self.case, self.model, op, guarded=self.aim.trains_reference)
-
-    def unless_reference(self, lines: list[str]) -> list[str]:
-        """``lines``, for the engine's model alone."""
-        if not self.aim.trains_reference or not lines:
-            return lines
-        return [f"if {self.called} is not reference:", *indented(lines)]
+    @override
+    def unshard_lines(self, op: Op) -> list[str]:
+        """A relation may want one of two runs to leave them out."""
+        lines = super().unshard_lines(op)
+        left_out = self.aim.kind == "relation" and self.case.relation == "unshard"
+        return self.unless_reference(lines) if left_out else lines
 
     def path_lines(self, block: str, path: int) -> list[str]:
         """Chooses among alternatives; found by its class where a wrapper would get the

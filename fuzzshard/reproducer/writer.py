@@ -9,6 +9,8 @@ from fuzzshard.case.facts import facts
 from fuzzshard.model.source import model_source
 from fuzzshard.model.statements import assignment
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.program.helpers import SOURCES
+from fuzzshard.program.imports import named
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.script import script_of
 from fuzzshard.program.setup import freeze_lines
@@ -35,8 +37,7 @@ class Writer:
     def definitions(self) -> list[str]:
         """The model, the helpers, ``build``."""
         case, program = self.case, self.program
-        if "clip_grad_norm" in self.uses:
-            self.uses.add("parameter_groups")
+        self.uses |= named("\n".join(program.lines))
         seed_of = bool(self.uses & {"seed_of", "ids"})
         found = [model_source(case), *([helpers.seed_source()] if seed_of else [])]
         if not self.aim.seeded:
@@ -53,8 +54,7 @@ class Writer:
                 divisors=bool(program.sync.divisors),
                 dtensors=bool(case.tensor_parallel) and self.shards,
             ),
-            "parameter_groups": helpers.PARAMETER_GROUPS,
-            "clip_grad_norm": helpers.CLIP_GRAD_NORM,
+            **SOURCES,
             "snapshot": helpers.SNAPSHOT if self.shards else helpers.PLAIN_SNAPSHOT,
             "whole": helpers.WHOLE,
             "unsharded": helpers.WHOLE_OUTPUT,

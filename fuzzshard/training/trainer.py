@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import torch
@@ -11,7 +12,7 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.names import seed_of
-from fuzzshard.parts.op import Call, Which
+from fuzzshard.parts.op import Call, Op, Which
 from fuzzshard.training.calls import call, flatten
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
@@ -66,7 +67,7 @@ class Trainer:
                 if on_op is not None:
                     on_op(index)
                 self.recorder.op = index
-                skipped = op.runs_on(self.rank) and op.run(self, index) is False
+                skipped = op.runs_on(self.rank) and self._run(op, index) is False
                 self.at.advance(skipped=skipped)
                 if self.observer is not None:
                     self.observer.observe(index, op)
@@ -93,10 +94,15 @@ class Trainer:
         if self.observer is not None:
             self.observer.forget()
 
-    def before_change(self) -> None:
-        """Parameters may only change while they are sharded."""
-        if self.at.may_be_unsharded:
+    def _run(self, op: Op, index: int) -> bool | None:
+        """Runs an op; parameters may only change while they are sharded."""
+        if op.wants_sharded and self.at.may_be_unsharded:
             self.engine.before_change()
+        return op.run(self, index)
+
+    def execute(self, lines: Sequence[str]) -> dict[str, Any]:
+        """Runs statements as a script has them, and returns all variables that there are then."""
+        return self.engine.execute(lines, optimizer=self.optimizer) if lines else {}
 
     def forward(self, index: int, op: Call) -> None:
         """Runs a forward, and keeps its loss."""

@@ -52,7 +52,7 @@ class DDP(NoSyncEngine):
     def finish(self) -> None:
         """Leaves the join context: all ranks are done, and synchronise the final model."""
         for context in self.case.ddp.contexts("ddp"):
-            self.execute([f"with {context}:", "    pass"], ddp=self.module)
+            self.execute([f"with {context}:", "    pass"])
 
     @override
     def no_sync(self) -> contextlib.AbstractContextManager[None]:

@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
-from fuzzshard.case.paths import is_within
 from fuzzshard.engines.base import plain_name
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fsdp1 import contract
@@ -135,18 +134,8 @@ class FSDP1(NoSyncEngine):
                 self.trained[fqn] = piece.handle.flat_param
 
     @override
-    def parameters_at(self, target: str) -> list[nn.Parameter]:
-        """The parameters that are trained for ``target``."""
-        self.take_parameters()
-        return [p for fqn, p in self.trained.items() if is_within(fqn, target)]
-
-    @override
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         return self.fsdp.no_sync()
-
-    @override
-    def clip_grad_norm(self, max_norm: float, norm_type: float) -> None:
-        self.fsdp.clip_grad_norm_(max_norm, norm_type)
 
     @override
     def flat_range(self, fqn: str) -> tuple[int, int] | None:

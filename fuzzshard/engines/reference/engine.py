@@ -122,7 +122,7 @@ class Reference(Engine):
         self.sync.filling.add(group)
 
     @override
-    def tell_groups(self, op: Op) -> None:
+    def follow(self, op: Op) -> None:
         self.flags.follow(op)
         for index, group in enumerate(self.case.wrap if op.gathers and op.waits else ()):
             named = op.below and modules_named(self.case, group.modules, op.below)

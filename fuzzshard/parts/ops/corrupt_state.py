@@ -35,7 +35,6 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.before_change()
         if self.rebuilds:
             trainer.rebuild(index)
         else:
@@ -43,9 +42,5 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
-        lines = (
-            program.rebuild(index)
-            if self.rebuilds
-            else [*program.reshard(), *program.states.zero()]
-        )
+        lines = program.rebuild(index) if self.rebuilds else program.states.zero()
         return [*lines, *program.look(index)]

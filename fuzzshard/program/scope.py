@@ -1,0 +1,117 @@
+"""What statements are written for: the case, the engine, and the variables there are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
+from fuzzshard.model.statements import at, indented
+from fuzzshard.parts.engine import EngineSpec
+from fuzzshard.parts.engines import REFERENCE
+from fuzzshard.parts.op import Op
+from fuzzshard.program.groups import event_lines, op_lines
+from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.script import Script, script_of
+from fuzzshard.program.setup import flat_requires_grad_lines, requires_grad_lines
+
+
+@dataclasses.dataclass
+class Scope:
+    """``called`` is the variable that a forward of the root calls; attributes of ``model`` are
+    modules.
+
+    They differ for engines that put a module around the model. ``trained`` is the expression for
+    what is trained. Statements may be ``shared`` with the plain model, which runs them too.
+    """
+
+    case: Case
+    engine: EngineSpec
+    called: str
+    model: str
+    names: MeshNames
+    trained: str = "parameters"
+    shared: bool = False
+
+    @property
+    def script(self) -> Script:
+        """Return what the engine says in its own words."""
+        return script_of(self.engine.name)
+
+    @property
+    def shards(self) -> bool:
+        """Whether the engine applies wrap groups, and the case has some."""
+        return self.engine.applies_groups and bool(self.case.wrap)
+
+    def at(self, path: str) -> str:
+        """The expression for the module or parameter at ``path``."""
+        return at(self.model, path)
+
+    def unless_reference(self, lines: list[str]) -> list[str]:
+        """``lines``, for the engine's model alone."""
+        if self.shared and lines:
+            return [f"if {self.called} is not reference:", *indented(lines)]
+        return [] if self.engine is REFERENCE else lines
+
+    def if_wrapped(self, lines: list[str], others: list[str]) -> list[str]:
+        """``lines`` for a model that the engine has put a module around, ``others`` elsewhere."""
+        if not self.shared or lines == others:
+            return lines
+        wrapped = [f"if isinstance({self.called}, {self.engine.wrapper}):", *indented(lines)]
+        return [*(wrapped if lines else []), *(["else:", *indented(others)] if others else [])]
+
+    def on_groups(self, op: Op) -> list[str]:
+        """What an op calls on wrapped modules."""
+        return op_lines(self.case, self.model, op, guarded=self.shared) if self.shards else []
+
+    def unshard_lines(self, op: Op) -> list[str]:
+        """The same, of an op that unshards or reshards."""
+        return self.on_groups(op)
+
+    def requires_grad_lines(self, target: str, value: bool) -> list[str]:
+        """Sets ``requires_grad``."""
+        flat = self.engine.has_flat_parameters(self.case)
+        set_lines = flat_requires_grad_lines if flat else requires_grad_lines
+        return set_lines(self.case, self.model, target, value)
+
+    def optimizer_line(self, parameters: str, script: Script) -> str:
+        """Makes the optimizer, also of no ``parameters``; what the case leaves at torch's default
+        is not said.
+        """
+        if self.mixes_kinds and parameters:
+            parameters = f"parameter_groups({parameters})"
+        kind, given = self.case.optimizer.call()
+        return script.optimizer_line(kind, [parameters or "[{'params': []}]", *given], self.names)
+
+    @property
+    def mixes_kinds(self) -> bool:
+        """Whether the parameters of some model that is trained differ in mesh, dtype or device:
+        foreach refuses them.
+        """
+        return bool(self.case.dtypes) or self._mixes_meshes
+
+    @property
+    def _mixes_meshes(self) -> bool:
+        owners = set(facts(self.case).owners.values())
+        managed = {owner is not None for owner in owners}
+        offloaded = {self.case.wrap[o].offload is not None for o in owners if o is not None}
+        mixes = len(managed) > 1 or len(offloaded) > 1 or bool(self.case.tensor_parallel)
+        return self.engine.applies_groups and mixes
+
+    def clip_norm_lines(self, arguments: str) -> list[str]:
+        """Clips by the engine's own method, if it has one; what ``clip_grad_norm_`` cannot take
+        together is clipped by the norm of norms, each taken where the mesh communicates.
+        """
+        plain = f"torch.nn.utils.clip_grad_norm_({self.trained}, {arguments})"
+        if own := self.script.clip_line(self.called, arguments):
+            return self.if_wrapped([own], [plain])
+        offloads = self.shards and any(group.offload is not None for group in self.case.wrap)
+        if offloads or self._mixes_meshes:
+            return [f"clip_grad_norm({self.trained}, {arguments})"]
+        return [plain]
+
+    def after_step_lines(self) -> list[str]:
+        """Records an event, and what a case does with the parameters of units."""
+        events = event_lines(self.case, self.model, guarded=self.shared) if self.shards else []
+        lines = self.script.after_step_lines(self.case, self.called)
+        return [*events, *self.if_wrapped(lines, [])]
