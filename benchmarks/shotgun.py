@@ -97,7 +97,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "unshard": {
         "a method that no child can be called by": ("case/facts",),
         "a relation": (
-            *("case/options", "case/relations", "reproducer/program", "strategies/options"),
+            *("case/options", "case/relations", "reproducer/scope", "strategies/options"),
         ),
     },
     "reshard": {
@@ -105,7 +105,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "a relation": ("case/options", "case/relations", "strategies/options"),
     },
     "step": {"a state of an optimizer": ("parts/options/optimizer/kind",)},
-    "clip_grad_norm": {"a function of scripts": ("reproducer/program", "reproducer/writer")},
+    "clip_grad_norm": {"a function of scripts": ("program/helpers",)},
 }
 """What names of oracles and tags of leaves and ops mean as well, and the modules in which they
 mean that. An import of the oracle's own module, or of the class, counts everywhere.
