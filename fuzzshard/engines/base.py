@@ -113,6 +113,7 @@ class Engine(abc.ABC):
         mesh = self.mesh
         known = {"model": self.model, "mesh": mesh.data_mesh, "world_mesh": mesh.whole}
         known |= {"device": mesh.device.type, "rank": mesh.rank, "group": mesh.group}
+        known["everyone"] = mesh.everyone
         known |= {self.scope.called: self.module, self.scope.trained: [*self.trained.values()]}
         return execute(lines, known | variables)
 
@@ -171,10 +172,6 @@ class Engine(abc.ABC):
         """Called after the model was cast."""
         self.dtype = DTYPES[dtype]
         self.take_parameters()
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """``model.state_dict()`` by the names that the plain model has."""
-        return {plain_name(key): tensor for key, tensor in self.module.state_dict().items()}
 
     def set_path(self, block: str, path: int) -> None:
         """Chooses among the alternatives of the calls of a block."""

@@ -314,7 +314,11 @@ class Op(Part, frozen=True, kw_only=True):
         return None
 
     def run_again(self, engine: Engine) -> None:
-        """Sets on a model that is built anew what it has set on the one before."""
+        """Sets on a model that is built anew what it has set on the one before; that is
+        sharded.
+        """
+        if self.gathers:
+            return
         engine.follow(self)
         engine.execute(self.settings(engine.scope))
 

@@ -27,5 +27,41 @@ def clip_grad_norm(parameters, max_norm, norm_type):  # the norm of the norms of
         torch.nn.utils.clip_grads_with_norm_(kind, max_norm, total)
 """
 
-SOURCES = {"parameter_groups": _PARAMETER_GROUPS, "clip_grad_norm": _CLIP_GRAD_NORM}
+_STATES = """
+def states(model, optimizer):  # that of the model first: it reshards
+    model_state = get_model_state_dict(model)
+    return {"model": model_state, "optimizer": get_optimizer_state_dict(model, optimizer)}
+"""
+
+_COPIED = """
+def copied(state):
+    return tree_map_only(torch.Tensor, lambda t: t.detach().clone(), state)
+"""
+
+_NEW_FOLDER = """
+def new_folder():  # one that all ranks share
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(folder)
+    return folder[0]
+"""
+
+_ZERO = """
+def zero(model, optimizer):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    value.zero_()
+"""
+
+SOURCES = {
+    "parameter_groups": _PARAMETER_GROUPS,
+    "clip_grad_norm": _CLIP_GRAD_NORM,
+    "states": _STATES,
+    "copied": _COPIED,
+    "new_folder": _NEW_FOLDER,
+    "zero": _ZERO,
+}
 """By name."""

@@ -17,12 +17,11 @@ exec(every_import(), {})  # ranks are forked after this, and import nothing whil
 
 
 @functools.lru_cache(maxsize=512)
-def _compiled(text: str) -> tuple[CodeType, CodeType]:
-    """The imports and functions that statements need, and themselves."""
+def _compiled(text: str) -> list[CodeType]:
+    """The imports that statements need, the functions, and themselves."""
     functions = "".join(SOURCES[name] for name in SOURCES.keys() & named(text))
-    needed = import_block(functions + text) + functions
-    code = [compile(each, _FILE, "exec", dont_inherit=True) for each in (needed, text)]
-    return code[0], code[1]
+    parts = (import_block(functions + text), functions, text)
+    return [compile(part, _FILE, "exec", dont_inherit=True) for part in parts]
 
 
 def execute(lines: Sequence[str], variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,11 +33,12 @@ def execute(lines: Sequence[str], variables: Mapping[str, Any]) -> dict[str, Any
     if not lines:
         return dict(variables)
     text = "\n".join(lines)
-    imports, statements = _compiled(text)
+    imports, functions, statements = _compiled(text)
     linecache.cache[_FILE] = (len(text), None, text.splitlines(keepends=True), _FILE)
     namespace: dict[str, Any] = {}
     exec(imports, namespace)
     imported = set(namespace)
+    exec(functions, namespace)
     namespace |= variables
     exec(statements, namespace)
     result = dict(namespace)

@@ -14,6 +14,7 @@ from fuzzshard.program.groups import event_lines, op_lines
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.script import Script, script_of
 from fuzzshard.program.setup import flat_requires_grad_lines, requires_grad_lines
+from fuzzshard.program.states import States
 
 
 @dataclasses.dataclass
@@ -42,6 +43,15 @@ class Scope:
     def shards(self) -> bool:
         """Whether the engine applies wrap groups, and the case has some."""
         return self.engine.applies_groups and bool(self.case.wrap)
+
+    @property
+    def states(self) -> States:
+        """What can be saved."""
+        return States(self)
+
+    def either(self, plain: list[str], wrapped: list[str]) -> list[str]:
+        """``plain`` lines for the plain model, ``wrapped`` ones for that of an engine."""
+        return plain if self.engine is REFERENCE else wrapped
 
     def at(self, path: str) -> str:
         """The expression for the module or parameter at ``path``."""

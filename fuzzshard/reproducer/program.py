@@ -21,7 +21,6 @@ from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.losses import losses
 from fuzzshard.reproducer.optimizer import optimizer_lines, uses_parameters
 from fuzzshard.reproducer.scope import Scope, merged, on_ranks
-from fuzzshard.reproducer.state_ops import States
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
 from fuzzshard.reproducer.watch import Watch
 
@@ -44,7 +43,6 @@ class Program:
         self.inputs = InputNames(case, self.ops)
         self.sync = self._sync_plan()
         self.flags = module_ops.Flags(self.scope)
-        self.states = States(self.scope)
         self.watch = Watch(self.scope, self.ops, self.inputs, sums=self.sums)
         self.forwards = ForwardLines(
             self.scope,
@@ -62,7 +60,7 @@ class Program:
             self.flags,
             reference=self.averages_reference,
         )
-        self._at = ScheduleState(case)
+        self.at = ScheduleState(case)
         self.taken = False
         """Whether a state dict that was taken earlier is still the model's."""
         ops = merged([line for i in range(len(self.ops)) for line in self._advance(i)])
@@ -152,7 +150,7 @@ class Program:
     def _advance(self, index: int) -> list[str]:
         op = self.ops[index]
         lines = on_ranks(op.ranks, [*self._reshard(op), *op.lines(self, index)])
-        self._at.advance(skipped=index in self.losses.skipped)
+        self.at.advance(skipped=index in self.losses.skipped)
         return expecting(self.case, self.aim, lines) if self.stops_at(index) else lines
 
     def stops_at(self, index: int) -> bool:
@@ -161,7 +159,7 @@ class Program:
 
     def _reshard(self, op: Op) -> list[str]:
         """What shards parameters before they are changed."""
-        changes = op.wants_sharded and not op.rebuilds and self._at.may_be_unsharded
+        changes = op.wants_sharded and not op.rebuilds and self.at.may_be_unsharded
         return reshard_lines(self.scope.model) if self.scope.shards and changes else []
 
     def rebuild(self, index: int) -> list[str]:

@@ -92,6 +92,13 @@ class Scope(scope.Scope):
         return f"dict(zip(names, {model}.parameters()))"
 
     @override
+    def either(self, plain: list[str], wrapped: list[str]) -> list[str]:
+        if self.aim.kind != "compare":
+            return wrapped
+        condition = f"if {self.called} is reference:"
+        return [condition, *indented(plain), "else:", *indented(wrapped)]
+
+    @override
     def unshard_lines(self, op: Op) -> list[str]:
         """A relation may want one of two runs to leave them out."""
         lines = super().unshard_lines(op)

@@ -14,7 +14,7 @@ from fuzzshard.program.imports import named
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.script import script_of
 from fuzzshard.program.setup import freeze_lines
-from fuzzshard.reproducer import held, helpers, state_ops
+from fuzzshard.reproducer import held, helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.delays import delay_lines
 from fuzzshard.reproducer.program import Program
@@ -63,7 +63,6 @@ class Writer:
             "describe": helpers.DESCRIBE,
             "wait": helpers.WAIT,
             **held.SOURCES,
-            **state_ops.SOURCES,
         }
         found += [source for name, source in sources.items() if name in self.uses]
         if self.aim.seeded:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 import torch
@@ -20,7 +19,7 @@ from fuzzshard.training.feed import Feed
 from fuzzshard.training.interrupt import interrupted
 from fuzzshard.training.observer import Observer
 from fuzzshard.training.optimizers import make_optimizer
-from fuzzshard.training.states import States, rebuild, zero
+from fuzzshard.training.states import States, original_errors
 from fuzzshard.training.trace import Trace
 
 OnOp = Callable[[int], None]
@@ -46,7 +45,7 @@ class Trainer:
         self.rank = engine.mesh.global_rank
         self.at = ScheduleState(case, self.rank)
         self.first_dtype = engine.dtype
-        self.states = States()
+        self.states = States(engine)
         self.make_optimizer()
         self.pending: list[torch.Tensor] = []
         self.feed = Feed(self)
@@ -77,13 +76,16 @@ class Trainer:
         finally:
             self.states.remove()
 
-    def zero(self) -> None:
-        """Zeroes every parameter and optimizer state in place."""
-        zero(self)
-
     def rebuild(self, index: int) -> None:
-        """Builds model and optimizer anew, as the ops before ``index`` have left them."""
-        rebuild(self, index)
+        """Builds model and optimizer anew, with other initial values; what the ops before
+        ``index`` have set applies to the new ones too.
+        """
+        other = msgspec.structs.replace(self.case, seed=seed_of(self.case.seed, "rebuilt"))
+        self.engine = self.engine.rebuilt(other, self.first_dtype)
+        for op in self.case.schedule[:index]:
+            if op.runs_on(self.rank):
+                op.run_again(self.engine)
+        self.make_optimizer()
         self.forget_tensors()
 
     def forget_tensors(self) -> None:
@@ -100,9 +102,18 @@ class Trainer:
             self.engine.before_change()
         return op.run(self, index)
 
-    def execute(self, lines: Sequence[str]) -> dict[str, Any]:
-        """Runs statements as a script has them, and returns all variables that there are then."""
-        return self.engine.execute(lines, optimizer=self.optimizer) if lines else {}
+    def execute(self, lines: Sequence[str]) -> None:
+        """Runs statements as a script has them; keeps what they save."""
+        states = self.states
+        variables = {"optimizer": self.optimizer, "renewed": self._renewed, **states.saved}
+        with original_errors():
+            states.keep(self.engine.execute(lines, new_folder=states.new_folder, **variables))
+
+    def _renewed(self) -> torch.optim.Optimizer:
+        """Makes the optimizer of parameters that were replaced."""
+        self.engine.take_parameters()
+        self.make_optimizer()
+        return self.optimizer
 
     def forward(self, index: int, op: Call) -> None:
         """Runs a forward, and keeps its loss."""

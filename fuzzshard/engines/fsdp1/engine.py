@@ -14,12 +14,14 @@ from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.graph import Block, join
+from fuzzshard.case.paths import is_within
 from fuzzshard.engines.base import plain_name
 from fuzzshard.engines.exclusion import Exclusion
 from fuzzshard.engines.fsdp1 import contract
 from fuzzshard.engines.no_sync import NoSyncEngine
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.instruments import FLAT_PARAMETERS, works
+from fuzzshard.parts.op import Op
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp._flat_param import FlatParamHandle
@@ -132,6 +134,17 @@ class FSDP1(NoSyncEngine):
                 self.trained[fqn] = piece.original
             elif piece.number == 0:
                 self.trained[fqn] = piece.handle.flat_param
+
+    @override
+    def follow(self, op: Op) -> None:
+        """Also freezes what a module does not register: a unit that had nothing to train is left
+        with views of its original parameters, which ``requires_grad_`` does not find.
+        """
+        super().follow(op)
+        if op.toggle and self.case.fsdp1.does("has_originals"):
+            for fqn, parameter in self.trained.items():
+                if is_within(fqn, op.toggle.target):
+                    parameter.requires_grad_(op.toggle.value)
 
     @override
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
