@@ -65,7 +65,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
                 "parts/op",
                 "parts/ops/load_state",
             ),
-            *("parts/ops/save_state", "reproducer/state_ops", "training/states"),
+            *("parts/ops/save_state", "program/states"),
         ),
         "a method that no child can be called by": ("case/facts",),
     },
