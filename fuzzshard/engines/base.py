@@ -158,10 +158,9 @@ class Engine(abc.ABC):
     def before_change(self) -> None:  # noqa: B027
         """Called before parameters change although a forward ran after the last backward."""
 
-    def finalize_backward(self) -> None:  # noqa: B027
-        """Called after every ``backward``, before :meth:`after_backward`: what the user has to do
-        then.
-        """
+    def finalize_lines(self) -> list[str]:
+        """What the user has to do after every ``backward``, before :meth:`after_backward`."""
+        return self.scope.script.finalize_lines(self.case, self.scope.called)
 
     def recover(self) -> None:  # noqa: B027
         """Called after an exception in a forward or a backward; gradients of this iteration are
@@ -186,9 +185,10 @@ class Engine(abc.ABC):
         """Return the optimizer that has this rank's states, which may be within ``optimizer``."""
         return optimizer
 
-    def generated(self, name: str) -> Any:
-        """A class of the model's source by its name."""
-        return type(self.model).forward.__globals__[name]
+    def generated(self, name: str) -> dict[str, Any]:
+        """A class of the model's source by its name, if there is one."""
+        source = type(self.model).forward.__globals__
+        return {name: source[name]} if name in source else {}
 
     def submodule(self, path: str) -> nn.Module:
         """The module at ``path`` of the plain model, below what wraps it."""
@@ -248,10 +248,6 @@ class Engine(abc.ABC):
         path, _, name = fqn.rpartition(".")
         parameters: Any = self.model.get_submodule(path)._parameters
         return parameters, name
-
-    def checkpoints_module(self, path: str) -> bool:
-        """Whether this engine checkpoints the module at ``path``."""
-        return True
 
 
 def plain_name(key: str) -> str:

@@ -56,6 +56,11 @@ def zero(model, optimizer):
                     value.zero_()
 """
 
+_UNSHARDED = """
+def unsharded(t):
+    return t.full_tensor() if isinstance(t, DTensor) else t
+"""
+
 SOURCES = {
     "parameter_groups": _PARAMETER_GROUPS,
     "clip_grad_norm": _CLIP_GRAD_NORM,
@@ -63,5 +68,6 @@ SOURCES = {
     "copied": _COPIED,
     "new_folder": _NEW_FOLDER,
     "zero": _ZERO,
+    "unsharded": _UNSHARDED,
 }
 """By name."""

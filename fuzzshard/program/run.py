@@ -40,8 +40,9 @@ def execute(lines: Sequence[str], variables: Mapping[str, Any]) -> dict[str, Any
     imported = set(namespace)
     exec(functions, namespace)
     namespace |= variables
-    exec(statements, namespace)
-    result = dict(namespace)
-    for name in namespace.keys() - imported:
-        del namespace[name]
-    return result
+    try:
+        exec(statements, namespace)
+        return dict(namespace)
+    finally:
+        for name in namespace.keys() - imported:
+            del namespace[name]

@@ -66,11 +66,6 @@ def wait(milliseconds):  # the host on the CPU, the current stream on CUDA
         time.sleep(milliseconds / 1000)
 """
 
-WHOLE_OUTPUT = """
-def unsharded(t):
-    return t.full_tensor() if isinstance(t, DTensor) else t
-"""
-
 INTERRUPT = """
 def interrupt(*args):  # as a user's code may raise in the middle of an iteration
     raise InterruptedError

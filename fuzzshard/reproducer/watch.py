@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Block
-from fuzzshard.model.expressions import result_expression
 from fuzzshard.model.statements import at
-from fuzzshard.parts.op import Call, Op
+from fuzzshard.parts.op import Op
 from fuzzshard.parts.oracle import TensorOracle
+from fuzzshard.program.forward import output_texts
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.scope import Scope
 
@@ -23,16 +21,6 @@ def _comprehension_lines(start: str, entries: str) -> list[str]:
         return [start + entries]
     first, *loops = entries[1:-1].split(" for ")
     return [f"{start}{{", f"    {first}", *(f"    for {loop}" for loop in loops), "}"]
-
-
-def output_expressions(case: Case, op: Call) -> list[str]:
-    """The tensors of ``out``, the result of a forward."""
-    found = facts(case)
-    module = found.modules[op.target]
-    count = len(found.output_values[op.target])
-    if not isinstance(module, Block):
-        return ["out"]
-    return [result_expression(module, "out", i) for i in range(count)]
 
 
 class Watch:
@@ -123,7 +111,7 @@ class Watch:
         """Names and expressions of the outputs of the forward at ``index``."""
         call = self.ops[index].call
         assert call is not None
-        outputs = output_expressions(self.case, call)
+        outputs = output_texts(self.case, call.target)
         return [(f"output {i} of {call.target or 'the root'}", o) for i, o in enumerate(outputs)]
 
     @property

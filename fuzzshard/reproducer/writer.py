@@ -54,15 +54,14 @@ class Writer:
                 divisors=bool(program.sync.divisors),
                 dtensors=bool(case.tensor_parallel) and self.shards,
             ),
-            **SOURCES,
             "snapshot": helpers.SNAPSHOT if self.shards else helpers.PLAIN_SNAPSHOT,
             "whole": helpers.WHOLE,
-            "unsharded": helpers.WHOLE_OUTPUT,
             "interrupt": helpers.INTERRUPT,
             "interrupt_backward": helpers.INTERRUPT_BACKWARD,
             "describe": helpers.DESCRIBE,
             "wait": helpers.WAIT,
             **held.SOURCES,
+            **SOURCES,
         }
         found += [source for name, source in sources.items() if name in self.uses]
         if self.aim.seeded:

@@ -8,11 +8,20 @@ import msgspec
 import torch
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.groups import moves_inputs
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.engines.base import Engine
+from fuzzshard.model.expressions import input_class
 from fuzzshard.model.names import seed_of
 from fuzzshard.parts.op import Call, Op, Which
-from fuzzshard.training.calls import call, flatten
+from fuzzshard.program.forward import (
+    call_text,
+    loss_lines,
+    output_texts,
+    sum_text,
+    term_text,
+    whole_text,
+)
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.feed import Feed
@@ -131,12 +140,24 @@ class Trainer:
             seed_of(self.case.seed, "dropout", index, self.engine.mesh.rank),
             self.engine.mesh.device,
         )
-        module = self.engine.call_target(op.target)
+        inputs = {f"x{i}": tensor for i, tensor in enumerate(self.feed.inputs(op))}
+        known = self.engine.generated(input_class(op.target)) | inputs
+        known["target"] = self.engine.call_target(op.target)
         with torch.set_grad_enabled(op.grad):
-            outputs = flatten(call(self.engine, op.target, module, self.feed.inputs(op)))
+            outputs = self.engine.execute(self._call_lines(op.target, list(inputs)), **known)
             if delayed:
                 self.delays.at("after_forward")
-            return outputs, self._loss(op, outputs)
+            return outputs["outputs"], self._loss(op, outputs["outputs"])
+
+    def _call_lines(self, target: str, names: list[str]) -> list[str]:
+        case, scope = self.case, self.engine.scope
+        if case.inputs.on_host and not moves_inputs(case, self.engine.name, target):
+            names = [f"{name}.to(device)" for name in names]
+        texts = [whole_text(case, text) for text in output_texts(case, target)]
+        return [
+            f"out = {call_text(scope, target, 'target', names, by_forward=True)}",
+            f"outputs = [{', '.join(texts)}]",
+        ]
 
     def abort(self, index: int, forward: Call, target: str, *, in_backward: bool) -> None:
         """Loses an iteration, and goes on as the docstring of ``FSDPModule.reset_iter_state``
@@ -153,17 +174,16 @@ class Trainer:
             parameter.grad = None
 
     def _loss(self, op: Call, outputs: list[torch.Tensor]) -> torch.Tensor:
-        terms = []
-        for i in op.used(len(outputs)):
-            output = outputs[i]
-            match self.case.loss:
-                case "sum":
-                    terms.append(output.sum())
-                case "mean_square":
-                    terms.append(output.square().mean())
-                case "dot":
-                    terms.append((output * self.feed.target(op, i, output)).sum())
-        return torch.stack(terms).sum() if len(terms) > 1 else terms[0]
+        terms = [
+            term_text(self.case, f"outputs[{i}]", f"target({i})") for i in op.used(len(outputs))
+        ]
+
+        def target(index: int) -> torch.Tensor:
+            return self.feed.target(op, index, outputs[index])
+
+        known = {"outputs": outputs, "target": target}
+        loss: torch.Tensor = self.engine.execute(loss_lines("loss", terms), **known)["loss"]
+        return loss
 
     def backward(self, index: int, which: Which) -> bool:
         """Runs the backward of pending losses; False where none of them requires a gradient."""
@@ -174,14 +194,14 @@ class Trainer:
                 taken = [self.pending.pop(0)]
             case "newest":
                 taken = [self.pending.pop()]
-        losses = [loss for loss in taken if loss.requires_grad]
+        losses = {f"loss{i}": loss for i, loss in enumerate(taken) if loss.requires_grad}
         if not losses:
             if self.trace is not None:
                 self.trace.skipped.append(index)
             return False
         self.engine.before_backward()
-        torch.autograd.backward(losses[0] if len(losses) == 1 else torch.stack(losses).sum())
-        self.engine.finalize_backward()
+        lines = [f"{sum_text([*losses])}.backward()", *self.engine.finalize_lines()]
+        self.engine.execute(lines, **losses)
         self.recorder.explicit = True
         self.engine.after_backward()
         self.recorder.explicit = False

@@ -42,11 +42,9 @@ class DDP(NoSyncEngine):
         return None
 
     @override
-    def finalize_backward(self) -> None:
+    def finalize_lines(self) -> list[str]:
         """Waits for the reductions: "call this after backward returns" is always right."""
-        if self.case.ddp.does("finalized_by_user") and not self._is_within:
-            ddp: Any = self.module  # the method is new in torch 2.15
-            ddp.finalize_backward()
+        return [] if self._is_within else super().finalize_lines()
 
     @override
     def finish(self) -> None:

@@ -25,7 +25,7 @@ from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.op import Op
-from fuzzshard.program.groups import finalize_lines, reshard_lines
+from fuzzshard.program.groups import reshard_lines
 
 
 class FullyShard(Engine):
@@ -74,10 +74,6 @@ class FullyShard(Engine):
     @override
     def follow(self, op: Op) -> None:
         self.flags.follow(op)
-
-    @override
-    def finalize_backward(self) -> None:
-        self.execute(finalize_lines(self.case, "model"))
 
     @override
     def recover(self) -> None:

@@ -126,5 +126,11 @@ class FullyShardScript(Script):
             lines.append(f"materialize({model}{', seed' if seeds else ''})")
         return lines + ([f'{model}.compile(backend="{case.compile}")'] if case.compile else [])
 
+    @override
+    def finalize_lines(self, case: Case, called: str) -> list[str]:
+        waits = "finalize_backward(async_op=True).wait()"
+        call = waits if case.finalize == "async" else "finalize_backward()"
+        return [f"{called}.{call}"] if case.finalize is not None and case.wrap else []
+
 
 SCRIPT = FullyShardScript()
