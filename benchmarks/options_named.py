@@ -53,7 +53,6 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "communication.sum": {
         "a loss": (
             "case/case",
-            "training/trainer",
             "world/proofs",
             "strategies/cases",
             "strategies/exec_order",
