@@ -5,8 +5,9 @@ from __future__ import annotations
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
-from fuzzshard.model.statements import assignment
+from fuzzshard.model.statements import assignment, indented
 from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.setup import materialize_lines
 
 _SEED = 'int.from_bytes("/".join(map(str, name)).encode(), "big") % (2**31 - 1)'
 
@@ -205,25 +206,7 @@ def _dtype_lines(case: Case) -> list[str]:
 
 
 def materialize_source(case: Case, *, seeds: bool) -> str:
-    """The function ``materialize``: memory and values for a model that was wrapped on the meta
-    device.
-
-    ``to_empty`` makes a new parameter at every place that has it; offloaded parameters belong on
-    the CPU.
-    """
-    offloads = any(group.offload is not None for group in case.wrap)
-    ties = [f"    model.{tie.parameter} = model.{tie.source}" for tie in case.ties]
-    where = '"cpu"' if offloads else "device"
-    return "\n".join(
-        [
-            f"def materialize(model{', seed' if seeds else ''}):",
-            f"    model.to_empty(device={where})",
-            *ties,
-            f"    plain = build(device{', seed=seed' if seeds else ''}).state_dict()",
-            "    for name, t in model.state_dict().items():",
-            "        value = plain[name]",
-            "        if isinstance(t, DTensor):",
-            "            value = distribute_tensor(value, t.device_mesh, t.placements)",
-            "        t.copy_(value)",
-        ]
-    )
+    """The function ``materialize``."""
+    seed, build = (", seed", "build(device, seed=seed)") if seeds else ("", "build(device)")
+    lines = [f"def materialize(model{seed}):", *indented(materialize_lines(case, build))]
+    return "\n".join(lines)

@@ -26,6 +26,7 @@ from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, rea
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.op import Op
 from fuzzshard.program.groups import reshard_lines
+from fuzzshard.program.setup import materialize_lines
 
 
 class FullyShard(Engine):
@@ -69,7 +70,7 @@ class FullyShard(Engine):
 
     def _materialize(self, model: nn.Module) -> None:
         self._parts = self._find_parts(model)
-        options.materialize(self.case, self.facts, model, super().build(), self.mesh.device)
+        self.execute(materialize_lines(self.case, "plain"), plain=super().build())
 
     @override
     def follow(self, op: Op) -> None:
