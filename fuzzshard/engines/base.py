@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -95,6 +96,8 @@ class Engine(abc.ABC):
         unsharded.
         """
         self.model = self.module = self.build()
+        source = vars(sys.modules[type(self.model).__module__])
+        self._classes = {name: value for name, value in source.items() if isinstance(value, type)}
         self._modules = {path: self.model.get_submodule(path) for path in self.facts.modules}
         self._places = {fqn: self._place(fqn) for fqn in self.facts.parameters}
         self.execute(
@@ -111,9 +114,9 @@ class Engine(abc.ABC):
     def execute(self, lines: Sequence[str], **variables: Any) -> dict[str, Any]:
         """Run statements as a script has them, and return all variables that there are then."""
         mesh = self.mesh
-        known = {"model": self.model, "mesh": mesh.data_mesh, "world_mesh": mesh.whole}
-        known |= {"device": mesh.device.type, "rank": mesh.rank, "group": mesh.group}
-        known["everyone"] = mesh.everyone
+        known = {**self._classes, "model": self.model, "device": mesh.device.type}
+        known |= {"mesh": mesh.data_mesh, "world_mesh": mesh.whole, "rank": mesh.rank}
+        known |= {"group": mesh.group, "everyone": mesh.everyone}
         known |= {self.scope.called: self.module, self.scope.trained: [*self.trained.values()]}
         return execute(lines, known | variables)
 
@@ -172,11 +175,6 @@ class Engine(abc.ABC):
         self.dtype = DTYPES[dtype]
         self.take_parameters()
 
-    def set_path(self, block: str, path: int) -> None:
-        """Chooses among the alternatives of the calls of a block."""
-        module: Any = self.submodule(block)
-        module.path = path
-
     def optimized(self) -> dict[str, nn.Parameter]:
         """What the optimizer gets, by name."""
         return self.trained
@@ -184,11 +182,6 @@ class Engine(abc.ABC):
     def local_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Return the optimizer that has this rank's states, which may be within ``optimizer``."""
         return optimizer
-
-    def generated(self, name: str) -> dict[str, Any]:
-        """A class of the model's source by its name, if there is one."""
-        source = type(self.model).forward.__globals__
-        return {name: source[name]} if name in source else {}
 
     def submodule(self, path: str) -> nn.Module:
         """The module at ``path`` of the plain model, below what wraps it."""

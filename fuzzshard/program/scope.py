@@ -6,6 +6,7 @@ import dataclasses
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
+from fuzzshard.model.expressions import class_name
 from fuzzshard.model.statements import at, indented
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.engines import REFERENCE
@@ -83,6 +84,26 @@ class Scope:
         flat = self.engine.has_flat_parameters(self.case)
         set_lines = flat_requires_grad_lines if flat else requires_grad_lines
         return set_lines(self.case, self.model, target, value)
+
+    @property
+    def has_wrapper_modules(self) -> bool:
+        """Whether attributes of ``model`` may be set on a wrapper in place of the module that is
+        meant.
+        """
+        wrapped = any(c.implementation == "wrapper" for c in self.case.checkpoints)
+        return wrapped or self.engine.has_units
+
+    def path_lines(self, block: str, path: int) -> list[str]:
+        """Chooses among alternatives; found by its class where a wrapper would get the
+        attribute.
+        """
+        if not block or not self.has_wrapper_modules:
+            return [f"{at(self.model, block)}.path = {path}"]
+        return [
+            f"for module in {self.model}.modules():",
+            f"    if isinstance(module, {class_name(block)}):",
+            f"        module.path = {path}",
+        ]
 
     def optimizer_line(self, parameters: str, script: Script) -> str:
         """Makes the optimizer, also of no ``parameters``; what the case leaves at torch's default

@@ -9,8 +9,7 @@ from typing_extensions import override
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
 from fuzzshard.case.options import DelaySite, Expect
-from fuzzshard.model.expressions import class_name
-from fuzzshard.model.statements import at, indented
+from fuzzshard.model.statements import indented
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Op, Ranks
 from fuzzshard.program import scope
@@ -65,14 +64,6 @@ class Scope(scope.Scope):
         return f'{self.at(module)}, "{name}"'
 
     @property
-    def has_wrapper_modules(self) -> bool:
-        """Whether attributes of ``model`` may be set on a wrapper in place of the module that is
-        meant.
-        """
-        wrapped = any(c.implementation == "wrapper" for c in self.case.checkpoints)
-        return wrapped or self.engine.has_units
-
-    @property
     def renamed(self) -> bool:
         """Whether the names that a wrapped model gives its parameters differ from the plain
         model's.
@@ -104,18 +95,6 @@ class Scope(scope.Scope):
         lines = super().unshard_lines(op)
         left_out = self.aim.kind == "relation" and self.case.relation == "unshard"
         return self.unless_reference(lines) if left_out else lines
-
-    def path_lines(self, block: str, path: int) -> list[str]:
-        """Chooses among alternatives; found by its class where a wrapper would get the
-        attribute.
-        """
-        if not block or not self.has_wrapper_modules:
-            return [f"{at(self.model, block)}.path = {path}"]
-        return [
-            f"for module in {self.model}.modules():",
-            f"    if isinstance(module, {class_name(block)}):",
-            f"        module.path = {path}",
-        ]
 
     @property
     def expectations(self) -> tuple[Expect, ...]:

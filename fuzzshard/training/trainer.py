@@ -11,7 +11,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.groups import moves_inputs
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.engines.base import Engine
-from fuzzshard.model.expressions import input_class
 from fuzzshard.model.names import seed_of
 from fuzzshard.parts.op import Call, Op, Which
 from fuzzshard.program.forward import (
@@ -141,8 +140,7 @@ class Trainer:
             self.engine.mesh.device,
         )
         inputs = {f"x{i}": tensor for i, tensor in enumerate(self.feed.inputs(op))}
-        known = self.engine.generated(input_class(op.target)) | inputs
-        known["target"] = self.engine.call_target(op.target)
+        known = {"target": self.engine.call_target(op.target), **inputs}
         with torch.set_grad_enabled(op.grad):
             outputs = self.engine.execute(self._call_lines(op.target, list(inputs)), **known)
             if delayed:

@@ -37,20 +37,8 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
         yield "op:set_path" if self.ranks == "all" else "op:set_path_on_some_ranks"
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        self.run_again(trainer.engine)
-
-    @override
-    def run_again(self, engine: op.Engine) -> None:
-        engine.set_path(self.target, self.path)
-
-    @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        return self.lines_again(program)
-
-    @override
-    def lines_again(self, program: op.Program) -> list[str]:
-        return program.scope.path_lines(self.target, self.path)
+    def settings(self, scope: op.Scope) -> list[str]:
+        return scope.path_lines(self.target, self.path)
 
     @classmethod
     @override
