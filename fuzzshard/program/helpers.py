@@ -4,6 +4,9 @@ and so do ranks.
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Mapping
+
 _PARAMETER_GROUPS = """
 def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtypes or devices
     kinds = {}
@@ -71,3 +74,16 @@ SOURCES = {
     "unsharded": _UNSHARDED,
 }
 """By name."""
+
+
+def called(text: str, sources: Mapping[str, str]) -> list[str]:
+    """Those of ``sources`` that statements use and do not define, in their order, with those that
+    these use.
+    """
+    nodes = list(ast.walk(ast.parse(text)))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    own = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    own |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    wanted = sources.keys() & {name.id for name in names} - own
+    wanted |= {below for name in wanted for below in called(sources[name], sources)}
+    return [name for name in sources if name in wanted]

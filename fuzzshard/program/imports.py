@@ -54,13 +54,8 @@ _SEVERAL = {
 
 def import_block(body: str) -> str:
     """The imports for ``body``, which names everything as the tables here import it."""
-    used = named(body)
+    used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
     return "\n".join([*_used_lines(_STANDARD, used), "", *sorted(_torch_lines(used), key=_order)])
-
-
-def named(text: str) -> set[str]:
-    """The names that statements use."""
-    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
 def every_import() -> str:

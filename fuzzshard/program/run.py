@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-from fuzzshard.program.helpers import SOURCES
-from fuzzshard.program.imports import every_import, import_block, named
+from fuzzshard.program.helpers import SOURCES, called
+from fuzzshard.program.imports import every_import, import_block
 
 _FILE = "<statements of fuzzshard>"
 
@@ -19,7 +19,7 @@ exec(every_import(), {})  # ranks are forked after this, and import nothing whil
 @functools.lru_cache(maxsize=512)
 def _compiled(text: str) -> list[CodeType]:
     """The imports that statements need, the functions, and themselves."""
-    functions = "".join(SOURCES[name] for name in SOURCES.keys() & named(text))
+    functions = "".join(SOURCES[name] for name in called(text, SOURCES))
     parts = (import_block(functions + text), functions, text)
     return [compile(part, _FILE, "exec", dont_inherit=True) for part in parts]
 

@@ -92,7 +92,6 @@ class BackwardLines:
             if len(self._averages) == 1 or divisor is not None:
                 lines = averaging_lines(self.case, divisor, parameters)
             else:
-                self.scope.uses.add("average")
                 lines = [f"average({parameters})"]
             if self.reference:
                 lines = [
@@ -100,7 +99,6 @@ class BackwardLines:
                     *indented(lines),
                 ]
             return [f"{loss}.backward()", *self._finalize(), *lines]
-        self.scope.uses.add("backward")
         return list(self._backward_call(index, loss))
 
     def _clear(self, index: int) -> list[str]:

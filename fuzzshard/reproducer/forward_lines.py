@@ -61,11 +61,10 @@ class ForwardLines:
     def _before(self, index: int, op: Call) -> list[str]:
         """The inputs that are new, and the seed of dropout."""
         seeded = self.scope.aim.seeded
-        lines = self.inputs.seeded() if seeded else self.inputs.definitions(op, self.scope.uses)
+        lines = self.inputs.seeded() if seeded else self.inputs.definitions(op)
         if self._dropout and seeded:
             lines.append(f"torch.manual_seed({1000 * (index + 1)} + rank)")
         elif self._dropout:
-            self.scope.uses.add("seed_of")
             lines.append(f'torch.manual_seed(seed_of({self.case.seed}, "dropout", {index}, rank))')
         return lines
 
@@ -81,7 +80,6 @@ class ForwardLines:
             outputs = output_texts(self.case, forward.target)
             terms = [self.term(forward, i, output) for i, output in enumerate(outputs)]
             body = [f"    out = {call}", f"    ({' + '.join(terms)}).backward()"]
-        scope.uses |= {"interrupt", "interrupt_backward"} if in_backward else {"interrupt"}
         recovery = [f"{scope.model}.reset_iter_state()"] if scope.shards else []
         guarded = bool(recovery) and scope.aim.trains_reference
         return [

@@ -67,11 +67,6 @@ class Program:
         self.lines = self._setup() + module_ops.with_blocks(ops)
 
     @property
-    def uses(self) -> set[str]:
-        """The helpers and things that the statements name."""
-        return self.scope.uses
-
-    @property
     def by_hand(self) -> bool:
         """Whether a list says whose gradients are averaged by hand."""
         return bool(self.sync.names and self.losses.taken) and not self.averages_reference

@@ -38,7 +38,7 @@ def on_ranks(ranks: Ranks, lines: list[str]) -> list[str]:
 
 
 class Scope(scope.Scope):
-    """Also what is looked at; ``uses`` collects the names of helpers to define."""
+    """Also what is looked at."""
 
     def __init__(self, case: Case, aim: Aim, called: str, model: str) -> None:
         shared = aim.trains_reference
@@ -46,16 +46,13 @@ class Scope(scope.Scope):
         trained = f"{model}.parameters()"
         super().__init__(case, engine, called, model, names, trained, shared=shared)
         self.aim = aim
-        self.uses: set[str] = set()
 
     def part(self, fqn: str) -> str:
         """The expression for what ``fully_shard`` holds of a parameter."""
-        self.uses |= {"groups", "part"}
         return f"part({self.model}, {self._owner(fqn)})"
 
     def unreduced(self) -> str:
         """The expression for the unreduced gradient of the parameter that is looked at."""
-        self.uses |= {"groups", "unreduced"}
         return f"unreduced({self.model}, {self._owner(self.aim.name)})"
 
     def _owner(self, fqn: str) -> str:
@@ -79,7 +76,6 @@ class Scope(scope.Scope):
         """A dict of the parameters of a model, by the names that the plain model gives them."""
         if self.has_flat_parameters or not self.renamed:
             return f"dict({model}.named_parameters())"
-        self.uses.add("names")
         return f"dict(zip(names, {model}.parameters()))"
 
     @override
@@ -104,5 +100,4 @@ class Scope(scope.Scope):
     def wait(self, site: DelaySite) -> list[str]:
         """The delays of the case at a point between the statements."""
         delays = [delay for delay in self.case.delays if delay.site == site]
-        self.uses.update({"wait"} if delays else set())
         return [line for d in delays for line in on_ranks(d.ranks, [f"wait({d.milliseconds})"])]

@@ -34,6 +34,8 @@ class Watch:
     def __init__(self, scope: Scope, ops: Sequence[Op], inputs: InputNames, *, sums: bool) -> None:
         self.scope, self.ops, self.inputs, self.sums = scope, ops, inputs, sums
         self.case, self.aim = scope.case, scope.aim
+        self.may_be_parts = not all(plan.local_output for plan in self.case.tensor_parallel)
+        """Whether what is returned may be DTensors."""
 
     def lines(self, index: int, looks: Sequence[str], *, local: bool = False) -> list[str]:
         """Keeps or returns what the aim looks at after op ``index``, which may have changed
@@ -56,7 +58,7 @@ class Watch:
             return [f"return {self.one()}"] if wanted else []
         lines = []
         for oracle in wanted:
-            self.scope.uses.add("snapshot" if keeps else "DTensor")
+            self.may_be_parts |= not keeps
             pairs, entries = oracle.pairs(self, index), self._comprehension(index, oracle)
             if entries:
                 lines += _comprehension_lines("seen |= " if keeps else "return ", entries)
@@ -144,7 +146,6 @@ class Watch:
     def _whole(self, index: int, oracle: TensorOracle) -> str:
         """What a rank has of parameters, gathered from its shards."""
         arguments = oracle.gathered_by(self, index)
-        self.scope.uses |= {"whole"}
         value = f"whole({self.scope.called}{arguments})"
         if self.aim.op is None:
             return f'{{f"op {index} {oracle.name} {{n}}": t for n, t in {value}.items()}}'
