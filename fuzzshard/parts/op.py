@@ -300,11 +300,11 @@ class Op(Part, frozen=True, kw_only=True):
         return f"{words} of {self.target}" if self.target else words
 
     def statements(self, scope: Scope) -> list[str]:
-        """What ranks execute and scripts print."""
+        """Write what ranks execute and scripts print."""
         return self.settings(scope)
 
     def settings(self, scope: Scope) -> list[str]:
-        """Statements that set something, of which a model that is built anew is told again."""
+        """Write what sets something, of which a model that is built anew is told again."""
         return []
 
     def run(self, trainer: Trainer, index: int) -> bool | None:

@@ -15,7 +15,7 @@ from fuzzshard.program.scope import Scope
 def call_text(
     scope: Scope, target: str, callee: str, arguments: list[str], *, by_forward: bool
 ) -> str:
-    """Calls ``target``, ``by_forward`` where what the engine made of it has no other method.
+    """Call ``target``, ``by_forward`` where what the engine made of it has no other method.
 
     The reference computes again what that changes, and nothing else: the statistics of a batch
     norm are updated twice, with any engine.
@@ -32,7 +32,7 @@ def call_text(
 
 
 def output_texts(case: Case, target: str) -> list[str]:
-    """The tensors of ``out``, the result of a forward."""
+    """List the tensors of ``out``, the result of a forward."""
     module, values = facts(case).modules[target], facts(case).output_values[target]
     if not isinstance(module, Block):
         return ["out"]
@@ -40,13 +40,13 @@ def output_texts(case: Case, target: str) -> list[str]:
 
 
 def whole_text(case: Case, output: str) -> str:
-    """Of an output that may be a DTensor the whole."""
+    """Take the whole of an output that may be a DTensor."""
     local = all(plan.local_output for plan in case.tensor_parallel)
     return output if local else f"unsharded({output})"
 
 
 def term_text(case: Case, output: str, target: str) -> str:
-    """What an output adds to the loss; a dot product is one with ``target``."""
+    """Write what an output adds to the loss; a dot product is one with ``target``."""
     match case.loss:
         case "mean_square":
             return f"{output}.square().mean()"
@@ -57,7 +57,7 @@ def term_text(case: Case, output: str, target: str) -> str:
 
 
 def loss_lines(loss: str, terms: list[str]) -> list[str]:
-    """The sum of all terms."""
+    """Add up all terms."""
     if len(terms) == 1:
         return [f"{loss} = {terms[0]}"]
     listed = ["terms = [", *(f"    {term}," for term in terms), "]"]
@@ -65,5 +65,5 @@ def loss_lines(loss: str, terms: list[str]) -> list[str]:
 
 
 def sum_text(losses: list[str]) -> str:
-    """What a backward differentiates."""
+    """Add up what a backward differentiates."""
     return losses[0] if len(losses) == 1 else f"torch.stack([{', '.join(losses)}]).sum()"

@@ -77,8 +77,8 @@ SOURCES = {
 
 
 def called(text: str, sources: Mapping[str, str]) -> list[str]:
-    """Those of ``sources`` that statements use and do not define, in their order, with those that
-    these use.
+    """Return those of ``sources`` that statements use and do not define, and those that these
+    use, in their order.
     """
     nodes = list(ast.walk(ast.parse(text)))
     names = [node for node in nodes if isinstance(node, ast.Name)]

@@ -18,7 +18,7 @@ exec(every_import(), {})  # ranks are forked after this, and import nothing whil
 
 @functools.lru_cache(maxsize=512)
 def _compiled(text: str) -> list[CodeType]:
-    """The imports that statements need, the functions, and themselves."""
+    """Compile the imports that statements need, the functions, and themselves."""
     functions = "".join(SOURCES[name] for name in called(text, SOURCES))
     parts = (import_block(functions + text), functions, text)
     return [compile(part, _FILE, "exec", dont_inherit=True) for part in parts]

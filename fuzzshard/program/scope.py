@@ -47,40 +47,40 @@ class Scope:
 
     @property
     def states(self) -> States:
-        """What can be saved."""
+        """Return the statements that save, lose and load states."""
         return States(self)
 
     def either(self, plain: list[str], wrapped: list[str]) -> list[str]:
-        """``plain`` lines for the plain model, ``wrapped`` ones for that of an engine."""
+        """Choose ``plain`` lines for the plain model, ``wrapped`` ones for that of an engine."""
         return plain if self.engine is REFERENCE else wrapped
 
     def at(self, path: str) -> str:
-        """The expression for the module or parameter at ``path``."""
+        """Write the expression for the module or parameter at ``path``."""
         return at(self.model, path)
 
     def unless_reference(self, lines: list[str]) -> list[str]:
-        """``lines``, for the engine's model alone."""
+        """Restrict ``lines`` to the engine's model."""
         if self.shared and lines:
             return [f"if {self.called} is not reference:", *indented(lines)]
         return [] if self.engine is REFERENCE else lines
 
-    def if_wrapped(self, lines: list[str], others: list[str]) -> list[str]:
-        """``lines`` for a model that the engine has put a module around, ``others`` elsewhere."""
+    def for_wrapper(self, lines: list[str], others: list[str]) -> list[str]:
+        """Choose ``lines`` for a model with a module of the engine around it, else ``others``."""
         if not self.shared or lines == others:
             return lines
         wrapped = [f"if isinstance({self.called}, {self.engine.wrapper}):", *indented(lines)]
         return [*(wrapped if lines else []), *(["else:", *indented(others)] if others else [])]
 
     def on_groups(self, op: Op) -> list[str]:
-        """What an op calls on wrapped modules."""
+        """Write what an op calls on wrapped modules."""
         return op_lines(self.case, self.model, op, guarded=self.shared) if self.shards else []
 
     def unshard_lines(self, op: Op) -> list[str]:
-        """The same, of an op that unshards or reshards."""
+        """Write the same, of an op that unshards or reshards."""
         return self.on_groups(op)
 
     def requires_grad_lines(self, target: str, value: bool) -> list[str]:
-        """Sets ``requires_grad``."""
+        """Set ``requires_grad``."""
         flat = self.engine.has_flat_parameters(self.case)
         set_lines = flat_requires_grad_lines if flat else requires_grad_lines
         return set_lines(self.case, self.model, target, value)
@@ -94,7 +94,7 @@ class Scope:
         return wrapped or self.engine.has_units
 
     def path_lines(self, block: str, path: int) -> list[str]:
-        """Chooses among alternatives; found by its class where a wrapper would get the
+        """Choose among alternatives; the block is found by its class where a wrapper would get the
         attribute.
         """
         if not block or not self.has_wrapper_modules:
@@ -106,7 +106,7 @@ class Scope:
         ]
 
     def optimizer_line(self, parameters: str, script: Script) -> str:
-        """Makes the optimizer, also of no ``parameters``; what the case leaves at torch's default
+        """Make the optimizer, also of no ``parameters``; what the case leaves at torch's default
         is not said.
         """
         if self.mixes_kinds and parameters:
@@ -130,19 +130,19 @@ class Scope:
         return self.engine.applies_groups and mixes
 
     def clip_norm_lines(self, arguments: str) -> list[str]:
-        """Clips by the engine's own method, if it has one; what ``clip_grad_norm_`` cannot take
+        """Clip by the engine's own method, if it has one; what ``clip_grad_norm_`` cannot take
         together is clipped by the norm of norms, each taken where the mesh communicates.
         """
         plain = f"torch.nn.utils.clip_grad_norm_({self.trained}, {arguments})"
         if own := self.script.clip_line(self.called, arguments):
-            return self.if_wrapped([own], [plain])
+            return self.for_wrapper([own], [plain])
         offloads = self.shards and any(group.offload is not None for group in self.case.wrap)
         if offloads or self._mixes_meshes:
             return [f"clip_grad_norm({self.trained}, {arguments})"]
         return [plain]
 
     def after_step_lines(self) -> list[str]:
-        """Records an event, and what a case does with the parameters of units."""
+        """Record an event, and do what a case does with the parameters of units."""
         events = event_lines(self.case, self.model, guarded=self.shared) if self.shards else []
         lines = self.script.after_step_lines(self.case, self.called)
-        return [*events, *self.if_wrapped(lines, [])]
+        return [*events, *self.for_wrapper(lines, [])]

@@ -67,7 +67,7 @@ def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
 
 
 def materialize_lines(case: Case, plain: str) -> list[str]:
-    """Memory, and the values of the model ``plain``, for one that was wrapped on the meta device.
+    """Give memory to a model that was wrapped on the meta device, and the values of ``plain``.
 
     ``to_empty`` makes a new parameter at every place that has it, so ties are made again.
     Distributed values are the same on all ranks.
@@ -86,8 +86,8 @@ def materialize_lines(case: Case, plain: str) -> list[str]:
 
 
 def _empty_lines(case: Case) -> list[str]:
-    """Offloaded parameters are wanted on the CPU by then (``_validate_cpu_offload_params`` in
-    torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
+    """Allocate; offloaded parameters are wanted on the CPU by then
+    (``_validate_cpu_offload_params`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
     """
     owners = facts(case).owners.items()
     offloaded = [n for n, o in owners if o is not None and case.wrap[o].offload is not None]

@@ -20,7 +20,7 @@ class States:
     scope: Scope
 
     def save(self, via: Via) -> list[str]:
-        """Saves model and optimizer."""
+        """Save model and optimizer."""
         called = self.scope.called
         copies = [f"saved = copied([{called}.state_dict(), optimizer.state_dict()])"]
         if via == "state_dict":
@@ -30,8 +30,8 @@ class States:
 
     @property
     def _where(self) -> str:
-        """Slices along the pipeline each save for themselves, unless tensor parallelism needs all
-        ranks.
+        """Say where: slices along the pipeline each save for themselves, unless tensor
+        parallelism needs all ranks.
         """
         mesh = self.scope.case.mesh
         if self.scope.names.within:
@@ -42,7 +42,7 @@ class States:
         return "checkpoint_id=f\"{folder}/{world_mesh.get_local_rank('pp')}\", process_group=group"
 
     def load(self, saved: Via | None, renewed: list[str], *, assign: bool) -> list[str]:
-        """Loads both; ``renewed`` are the statements for parameters that were replaced."""
+        """Load both; ``renewed`` are the statements for parameters that were replaced."""
         if saved == "state_dict":
             return self._copies(renewed, assign=assign)
         return self.scope.either(self._copies([], assign=False), self._files(assign=assign))
@@ -67,9 +67,9 @@ class States:
         ]
 
     def take(self) -> list[str]:
-        """Keeps the state dict."""
+        """Keep the state dict."""
         return [f"taken = {self.scope.called}.state_dict()"]
 
     def zero(self) -> list[str]:
-        """Zeroes parameters and the state of the optimizer in place."""
+        """Zero parameters and the state of the optimizer in place."""
         return [f"zero({self.scope.called}, optimizer)"]

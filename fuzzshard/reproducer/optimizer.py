@@ -23,7 +23,7 @@ def optimizer_lines(scope: Scope) -> list[str]:
     own, plain = (
         [scope.optimizer_line(parameters, script)] for script in (scope.script, Script())
     )
-    return [*lines, *scope.if_wrapped(own, plain)]
+    return [*lines, *scope.for_wrapper(own, plain)]
 
 
 def _excluded(scope: Scope) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ class Writer:
         self.shards = spec_of(aim.engine).applies_groups
 
     def text(self) -> str:
-        """The script without its imports: the model, the functions that are called, what runs."""
+        """Write the script without its imports: the model, the functions it calls, what runs."""
         case, rebuilds = self.case, self.program.rebuilds
         main, functions, sources = self.main(), self.functions(), self._sources()
         uses = called("\n".join([*functions, *main]), sources)
@@ -49,7 +49,7 @@ class Writer:
         return "\n\n\n".join([*parts, *functions, "\n".join([*self.start(uses), *main])])
 
     def _sources(self) -> dict[str, str]:
-        """Functions by name, and variables that come before everything else."""
+        """Write functions by name; variables that come before everything else have none."""
         case, program = self.case, self.program
         averaging = indented(helpers.averaging_lines(case, None, "parameters"))
         return {
@@ -75,7 +75,7 @@ class Writer:
         }
 
     def functions(self) -> list[str]:
-        """Functions of this script alone."""
+        """Write functions of this script alone."""
         return []
 
     def start(self, uses: Collection[str]) -> list[str]:

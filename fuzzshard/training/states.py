@@ -30,7 +30,7 @@ class States:
         """Its tensors are to follow every later change in place."""
 
     def new_folder(self) -> str:
-        """A directory for a checkpoint, which all ranks that save it share."""
+        """Make a directory for a checkpoint, which all ranks that save it share."""
         self.remove()
         if dist.get_rank(self._group) == 0:
             self._folder = tempfile.mkdtemp(prefix="fuzzshard-checkpoint-")
@@ -39,21 +39,21 @@ class States:
         return name[0]
 
     def keep(self, variables: dict[str, Any]) -> None:
-        """Keeps what statements have assigned."""
+        """Keep what statements have assigned."""
         self.saved |= {name: variables[name] for name in ("saved", "folder") if name in variables}
         if "taken" in variables:
             taken = variables["taken"].items()
             self.taken = {plain_name(name): tensor for name, tensor in taken}
 
     def remove(self) -> None:
-        """Removes the directory; the rank that made it does."""
+        """Remove the directory; the rank that made it does."""
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def original_errors() -> Iterator[None]:
-    """Raises what went wrong on the first rank, not the ``BaseException`` that gathers all ranks'
+    """Raise what went wrong on the first rank, not the ``BaseException`` that gathers all ranks'
     errors.
     """
     try:

@@ -85,7 +85,7 @@ class Trainer:
             self.states.remove()
 
     def rebuild(self, index: int) -> None:
-        """Builds model and optimizer anew, with other initial values; what the ops before
+        """Build model and optimizer anew, with other initial values; what the ops before
         ``index`` have set applies to the new ones too.
         """
         other = msgspec.structs.replace(self.case, seed=seed_of(self.case.seed, "rebuilt"))
@@ -105,20 +105,20 @@ class Trainer:
             self.observer.forget()
 
     def _run(self, op: Op, index: int) -> bool | None:
-        """Runs an op; parameters may only change while they are sharded."""
+        """Run an op; parameters may only change while they are sharded."""
         if op.wants_sharded and self.at.may_be_unsharded:
             self.engine.before_change()
         return op.run(self, index)
 
     def execute(self, lines: Sequence[str]) -> None:
-        """Runs statements as a script has them; keeps what they save."""
+        """Run statements as a script has them, and keep what they save."""
         states = self.states
         variables = {"optimizer": self.optimizer, "renewed": self._renewed, **states.saved}
         with original_errors():
             states.keep(self.engine.execute(lines, new_folder=states.new_folder, **variables))
 
     def _renewed(self) -> torch.optim.Optimizer:
-        """Makes the optimizer of parameters that were replaced."""
+        """Make the optimizer of parameters that were replaced."""
         self.engine.take_parameters()
         self.make_optimizer()
         return self.optimizer
