@@ -92,7 +92,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "when something is prefetched": ("engines/fully_shard/script",),
         "when an exception is raised": ("parts/ops/abort",),
         "a lane of a drawing": ("report/html/schedule",),
-        "a function of scripts": ("reproducer/backward_lines", "reproducer/writer"),
+        "a function of scripts": ("reproducer/writer",),
     },
     "unshard": {
         "a method that no child can be called by": ("case/facts",),
