@@ -43,8 +43,6 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "FSDP1.forward_prefetch": {"a choice, of groups": ("strategies/swarm",)},
     "FSDP1.backward_prefetch": {"a choice, of groups": ("strategies/swarm",)},
     "FSDP1.offload": {"a choice, of groups": ("strategies/swarm",)},
-    "FSDP1.device_mesh": {"that of a DTensor": ("parts/ops/clip_grad_value",)},
-    "DDP.device_mesh": {"that of a DTensor": ("parts/ops/clip_grad_value",)},
     "FSDP1.hook": {
         "a leak": ("oracles/after_run", "parts/oracles/leak"),
     },
@@ -55,7 +53,6 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "communication.sum": {
         "a loss": (
             "case/case",
-            "training/trainer",
             "world/proofs",
             "strategies/cases",
             "strategies/exec_order",

@@ -65,7 +65,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
                 "parts/op",
                 "parts/ops/load_state",
             ),
-            *("parts/ops/save_state", "reproducer/state_ops", "training/states"),
+            *("parts/ops/save_state", "program/states"),
         ),
         "a method that no child can be called by": ("case/facts",),
     },
@@ -80,7 +80,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "dropout": {"a stream of random numbers": ("training/trainer",)},
     "forward": {
         "the method of a module": (
-            *("case/facts", "case/graph", "guidance/mutate/splice", "reproducer/forward_lines"),
+            *("case/facts", "case/graph", "guidance/mutate/splice", "program/forward"),
             *("shrink/leaf_passes", "strategies/tasks"),
         ),
         "when something is prefetched": ("engines/fully_shard/script",),
@@ -92,12 +92,12 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "when something is prefetched": ("engines/fully_shard/script",),
         "when an exception is raised": ("parts/ops/abort",),
         "a lane of a drawing": ("report/html/schedule",),
-        "a function of scripts": ("reproducer/backward_lines", "reproducer/writer"),
+        "a function of scripts": ("reproducer/writer",),
     },
     "unshard": {
         "a method that no child can be called by": ("case/facts",),
         "a relation": (
-            *("case/options", "case/relations", "reproducer/program", "strategies/options"),
+            *("case/options", "case/relations", "reproducer/scope", "strategies/options"),
         ),
     },
     "reshard": {
@@ -105,7 +105,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "a relation": ("case/options", "case/relations", "strategies/options"),
     },
     "step": {"a state of an optimizer": ("parts/options/optimizer/kind",)},
-    "clip_grad_norm": {"a function of scripts": ("reproducer/program", "reproducer/writer")},
+    "clip_grad_norm": {"a function of scripts": ("program/helpers",)},
 }
 """What names of oracles and tags of leaves and ops mean as well, and the modules in which they
 mean that. An import of the oracle's own module, or of the class, counts everywhere.
@@ -172,6 +172,9 @@ def main() -> int:
             for name, where in sorted(counted.items(), key=lambda item: -len(item[1])):
                 console.print(f"{len(where):4}  {kind} {name}")
     return 0
+
+
+OF_SUBJECTS = ("fuzzshard/subject/", "fuzzshard/checking/", "fuzzshard/commands/check")
 
 
 def sources() -> list[Path]:
@@ -246,7 +249,9 @@ def names(tree: ast.AST) -> frozenset[str]:
 
 def rooms_of_options(trees: Mapping[Path, ast.Module]) -> dict[str, list[Path]]:
     """The files that mean each option, by its part and its field."""
-    mentions = {file: options_named.Mentions(tree) for file, tree in trees.items()}
+    mentions = {
+        file: options_named.Mentions(tree) for file, tree in trees.items() if knows_cases(file)
+    }
     listed = [
         (part.__name__, field.name)
         for part in OPTIONS
@@ -286,10 +291,17 @@ def rooms_of_oracles(named: Mapping[Path, frozenset[str]]) -> dict[str, list[Pat
     return count(wanted, named)
 
 
+def knows_cases(file: Path) -> bool:
+    """Whether a module deals with cases: words of those that check a user's model mean no part."""
+    return not file.relative_to(ROOT).as_posix().startswith(OF_SUBJECTS)
+
+
 def means_else(word: str, file: Path) -> bool:
     """Whether ``word``, quoted, has another meaning in this file."""
     modules = {m for files in MEANS_ELSE.get(word.strip("'"), {}).values() for m in files}
     path = file.relative_to(ROOT).with_suffix("").as_posix()
+    if word.startswith("'") and not knows_cases(file):
+        return True
     return word.startswith("'") and not modules.isdisjoint((path, path.removeprefix("fuzzshard/")))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -15,8 +16,6 @@ from torch import nn
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block
-from fuzzshard.case.paths import is_within
-from fuzzshard.engines.clipping import clip_grad_norm
 from fuzzshard.engines.fully_shard.state import GroupState
 from fuzzshard.engines.mesh import RankMesh
 from fuzzshard.model.build import build_model
@@ -25,6 +24,7 @@ from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Op
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.run import execute
+from fuzzshard.program.scope import Scope
 from fuzzshard.program.script import script_of
 from fuzzshard.program.setup import freeze_lines
 from fuzzshard.program.wrapping import prepared_lines
@@ -88,7 +88,16 @@ class Engine(abc.ABC):
         self.mesh = mesh
         self.dtype = dtype
         self.facts: Facts = facts(case)
-        self.model = self.build()
+        spec, names = spec_of(self.name), MeshNames(case, within=True)
+        called = script_of(self.name).variable
+        self.scope = Scope(case, spec, called, "model", names)
+        self.trained: dict[str, nn.Parameter] = {}
+        """The parameters the optimizer holds; what is registered may differ while a group is
+        unsharded.
+        """
+        self.model = self.module = self.build()
+        source = vars(sys.modules[type(self.model).__module__])
+        self._classes = {name: value for name, value in source.items() if isinstance(value, type)}
         self._modules = {path: self.model.get_submodule(path) for path in self.facts.modules}
         self._places = {fqn: self._place(fqn) for fqn in self.facts.parameters}
         self.execute(
@@ -98,7 +107,7 @@ class Engine(abc.ABC):
             ]
         )
         self.module = self.parallelize(self.model)
-        flat = spec_of(self.name).has_flat_parameters(case)
+        flat = spec.has_flat_parameters(case)
         self.execute(freeze_lines(case, "model", after_wrap=True, flat=flat))
         self.take_parameters()
 
@@ -115,18 +124,17 @@ class Engine(abc.ABC):
     def execute(self, lines: Sequence[str], **variables: Any) -> dict[str, Any]:
         """Run statements as a script has them, and return all variables that there are then."""
         mesh = self.mesh
-        scope = {"model": self.model, "mesh": mesh.data_mesh, "world_mesh": mesh.whole}
-        scope |= {"device": mesh.device.type, "rank": mesh.rank, "group": mesh.group}
-        return execute(lines, scope | variables)
+        known = {**self._classes, "model": self.model, "device": mesh.device.type}
+        known |= {"mesh": mesh.data_mesh, "world_mesh": mesh.whole, "rank": mesh.rank}
+        known |= {"group": mesh.group, "everyone": mesh.everyone}
+        known |= {self.scope.called: self.module, self.scope.trained: [*self.trained.values()]}
+        return execute(lines, known | variables)
 
     def take_parameters(self) -> None:
         """Looks up the parameters that are trained, at the beginning and when they were
         replaced.
         """
         self.trained = {fqn: self.parameter(fqn) for fqn in self.facts.parameters}
-        """The parameters the optimizer holds; what is registered may differ while a group is
-        unsharded.
-        """
 
     def rebuilt(self, case: Case, dtype: torch.dtype) -> Self:
         """Another engine of this kind on the same mesh."""
@@ -138,18 +146,18 @@ class Engine(abc.ABC):
 
     def parallelize(self, model: nn.Module) -> nn.Module:
         """Wraps the model and returns what a forward of the root calls."""
-        script, names = script_of(self.name), MeshNames(self.case, within=True)
+        script, names, called = self.scope.script, self.scope.names, self.scope.called
         lines = script.wrap_lines(self.case, "model", names, seeds=False)
-        lines += script.around_lines(self.case, "model", script.variable, names)
-        wrapped: nn.Module = self.execute(lines, **self.helpers())[script.variable]
+        lines += script.around_lines(self.case, "model", called, names)
+        wrapped: nn.Module = self.execute(lines, **self.helpers())[called]
         return wrapped
 
     def helpers(self) -> dict[str, Any]:
         """Return what the statements that wrap the model call, and a script defines."""
         return {}
 
-    def tell_groups(self, op: Op) -> None:  # noqa: B027
-        """Calls what an op calls on the modules of wrap groups, or what the engine has for it."""
+    def follow(self, op: Op) -> None:  # noqa: B027
+        """Notes what an op sets, before its statements run; does what the engine has for it."""
 
     def before_backward(self) -> None:  # noqa: B027
         """Called before every ``backward``."""
@@ -157,46 +165,25 @@ class Engine(abc.ABC):
     def after_backward(self) -> None:  # noqa: B027
         """Called after every ``backward``: explicit synchronisation, where the engine has none."""
 
-    def after_step(self) -> None:
-        """Called after every optimizer step."""
-        script = script_of(self.name)
-        lines = script.after_step_lines(self.case, script.variable)
-        self.execute(lines, **{script.variable: self.module})
-
     def finish(self) -> None:  # noqa: B027
         """Called after the last op."""
 
     def before_change(self) -> None:  # noqa: B027
         """Called before parameters change although a forward ran after the last backward."""
 
-    def finalize_backward(self) -> None:  # noqa: B027
-        """Called after every ``backward``, before :meth:`after_backward`: what the user has to do
-        then.
-        """
+    def finalize_lines(self) -> list[str]:
+        """What the user has to do after every ``backward``, before :meth:`after_backward`."""
+        return self.scope.script.finalize_lines(self.case, self.scope.called)
 
     def recover(self) -> None:  # noqa: B027
         """Called after an exception in a forward or a backward; gradients of this iteration are
         lost.
         """
 
-    def clip_grad_norm(self, max_norm: float, norm_type: float) -> None:
-        """Clips the norm of all gradients together."""
-        clip_grad_norm(self.trained.values(), max_norm, norm_type, self.mesh.device)
-
-    def cast(self, dtype: Dtype) -> None:
-        """``model.to(dtype)``."""
+    def take_dtype(self, dtype: Dtype) -> None:
+        """Called after the model was cast."""
         self.dtype = DTYPES[dtype]
-        self.module.to(self.dtype)
         self.take_parameters()
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """``model.state_dict()`` by the names that the plain model has."""
-        return {plain_name(key): tensor for key, tensor in self.module.state_dict().items()}
-
-    def set_path(self, block: str, path: int) -> None:
-        """Chooses among the alternatives of the calls of a block."""
-        module: Any = self.submodule(block)
-        module.path = path
 
     def optimized(self) -> dict[str, nn.Parameter]:
         """What the optimizer gets, by name."""
@@ -205,10 +192,6 @@ class Engine(abc.ABC):
     def local_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Return the optimizer that has this rank's states, which may be within ``optimizer``."""
         return optimizer
-
-    def generated(self, name: str) -> Any:
-        """A class of the model's source by its name."""
-        return type(self.model).forward.__globals__[name]
 
     def submodule(self, path: str) -> nn.Module:
         """The module at ``path`` of the plain model, below what wraps it."""
@@ -268,14 +251,6 @@ class Engine(abc.ABC):
         path, _, name = fqn.rpartition(".")
         parameters: Any = self.model.get_submodule(path)._parameters
         return parameters, name
-
-    def parameters_at(self, target: str) -> list[nn.Parameter]:
-        """The registered parameters at or below ``target`` (a module or parameter)."""
-        return [self.parameter(fqn) for fqn in self.facts.parameters if is_within(fqn, target)]
-
-    def checkpoints_module(self, path: str) -> bool:
-        """Whether this engine checkpoints the module at ``path``."""
-        return True
 
 
 def plain_name(key: str) -> str:

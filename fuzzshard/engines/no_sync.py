@@ -33,7 +33,7 @@ class NoSyncEngine(Engine):
         """The engine's own context, within which backwards reduce nothing."""
 
     @override
-    def tell_groups(self, op: Op) -> None:
+    def follow(self, op: Op) -> None:
         self._flags.follow(op)
         wanted = not self._flags.synced(UNMANAGED)
         if wanted and not self._is_within:

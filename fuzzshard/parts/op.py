@@ -19,12 +19,15 @@ if TYPE_CHECKING:  # what an op is shown of the layers above, for types alone
     from fuzzshard.case.validate import Checked as Checked
     from fuzzshard.engines.base import Engine as Engine
     from fuzzshard.guidance.mutate.schedule import Offered as Offered
+    from fuzzshard.program.scope import Scope as Scope
     from fuzzshard.reproducer.program import Program as Program
     from fuzzshard.shrink.repair import Names as Names
     from fuzzshard.strategies.schedules import Run as Run
     from fuzzshard.training.trainer import Trainer as Trainer
 else:  # nobody looks at annotations when it runs
-    Case = Checked = Engine = Names = Offered = Program = Run = ScheduleState = Trainer = None
+    Case = Checked = Engine = Names = Offered = Program = Run = ScheduleState = Scope = Trainer = (
+        None
+    )
 
 Ranks = Literal["all", "others"]
 """Which ranks an op runs on: ``others`` are all but rank 0."""
@@ -296,25 +299,40 @@ class Op(Part, frozen=True, kw_only=True):
         words = self.tag.replace("_", " ")
         return f"{words} of {self.target}" if self.target else words
 
+    def statements(self, scope: Scope) -> list[str]:
+        """Write what ranks execute and scripts print."""
+        return self.settings(scope)
+
+    def settings(self, scope: Scope) -> list[str]:
+        """Write what sets something, of which a model that is built anew is told again."""
+        return []
+
     def run(self, trainer: Trainer, index: int) -> bool | None:
         """Runs it on a rank; False where it had nothing to differentiate."""
-        self.run_again(trainer.engine)
+        trainer.engine.follow(self)
+        trainer.execute(self.statements(trainer.engine.scope))
         return None
 
     def run_again(self, engine: Engine) -> None:
-        """Sets on a model that is built anew what it has set on the one before."""
+        """Sets on a model that is built anew what it has set on the one before; that is
+        sharded.
+        """
+        if self.gathers:
+            return
+        engine.follow(self)
+        engine.execute(self.settings(engine.scope))
 
     def calls(self, module: str, case: Case) -> list[str]:
         """Its statements for each of the wrapped modules that it is for."""
         return []
 
     def lines(self, program: Program, index: int) -> list[str]:
-        """Its statements in a script."""
-        return self.lines_again(program)
+        """Its statements in a script, and what is looked at then."""
+        return [*self.statements(program.scope), *program.look(index)]
 
     def lines_again(self, program: Program) -> list[str]:
-        """Statements for what a model that is built anew has to be told again."""
-        return []
+        """Its :meth:`settings` in a script."""
+        return self.settings(program.scope)
 
     @classmethod
     def draw(cls, run: Run, moment: str) -> None:

@@ -286,8 +286,6 @@ class TensorOracle(Oracle):
     """
     single: ClassVar[str] = ""
     """The expression for the ``one`` that is looked at."""
-    helpers: ClassVar[frozenset[str]] = frozenset()
-    """What :attr:`over` uses."""
     whole: ClassVar[str | None] = None
     """The arguments by which ``whole`` gathers it from the shards of FSDP1, after the model."""
 
@@ -339,7 +337,6 @@ class TensorOracle(Oracle):
         """Write a dict comprehension over what has a name in the model."""
         if not self.value or (self.of_buffers and not watch.has_buffers):
             return ""
-        watch.scope.uses |= self.helpers
         called = {"model": watch.scope.model, "called": watch.scope.called}
         value, over = self.value.format_map(called), self.over.format_map(called)
         return watch.entries(index, value, over, oracle=self.name)

@@ -80,11 +80,3 @@ def event_lines(case: Case, model: str, *, guarded: bool = False) -> list[str]:
         module = at(model, case.wrap[root].modules[0])
         lines += if_wrapped(module, [f"{module}.set_post_optim_event(event)"], guarded=guarded)
     return lines
-
-
-def finalize_lines(case: Case, model: str, *, guarded: bool = False) -> list[str]:
-    """What the user has to call after a backward."""
-    if case.finalize is None or not case.wrap:
-        return []
-    call = "finalize_backward(async_op=True).wait()" if case.finalize == "async" else ""
-    return if_wrapped(model, [f"{model}.{call or 'finalize_backward()'}"], guarded=guarded)

@@ -20,7 +20,7 @@ class MeshNames:
     def __init__(self, case: Case, *, within: bool = False) -> None:
         mesh = case.mesh
         flat = mesh.tensor is None and mesh.pipeline is None
-        self.flat = flat and not within
+        self.flat, self.within = flat and not within, within
         shard = "shard" if flat or mesh.replicate is not None else "dp"
         sizes = {
             "pp": mesh.pipeline,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any
 
+from fuzzshard.program.helpers import SOURCES, called
 from fuzzshard.program.imports import every_import, import_block
 
 _FILE = "<statements of fuzzshard>"
@@ -16,10 +17,11 @@ exec(every_import(), {})  # ranks are forked after this, and import nothing whil
 
 
 @functools.lru_cache(maxsize=512)
-def _compiled(text: str) -> tuple[CodeType, CodeType]:
-    """The imports that statements need, and themselves."""
-    imports = compile(import_block(text), _FILE, "exec", dont_inherit=True)
-    return imports, compile(text, _FILE, "exec", dont_inherit=True)
+def _compiled(text: str) -> list[CodeType]:
+    """Compile the imports that statements need, the functions, and themselves."""
+    functions = "".join(SOURCES[name] for name in called(text, SOURCES))
+    parts = (import_block(functions + text), functions, text)
+    return [compile(part, _FILE, "exec", dont_inherit=True) for part in parts]
 
 
 def execute(lines: Sequence[str], variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,14 +33,16 @@ def execute(lines: Sequence[str], variables: Mapping[str, Any]) -> dict[str, Any
     if not lines:
         return dict(variables)
     text = "\n".join(lines)
-    imports, statements = _compiled(text)
+    imports, functions, statements = _compiled(text)
     linecache.cache[_FILE] = (len(text), None, text.splitlines(keepends=True), _FILE)
     namespace: dict[str, Any] = {}
     exec(imports, namespace)
     imported = set(namespace)
+    exec(functions, namespace)
     namespace |= variables
-    exec(statements, namespace)
-    result = dict(namespace)
-    for name in namespace.keys() - imported:
-        del namespace[name]
-    return result
+    try:
+        exec(statements, namespace)
+        return dict(namespace)
+    finally:
+        for name in namespace.keys() - imported:
+            del namespace[name]

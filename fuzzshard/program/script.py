@@ -59,7 +59,7 @@ class Script:
         raise NotImplementedError
 
     def finalize_lines(self, case: Case, called: str) -> list[str]:
-        """Return what the user has to call after a backward that synchronises."""
+        """Return what the user has to call after a backward that synchronises something."""
         return []
 
     def optimizer_line(self, kind: str, arguments: list[str], names: MeshNames) -> str:

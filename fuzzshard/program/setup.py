@@ -64,3 +64,47 @@ def checkpoint_lines(case: Case, root: str, *, reference: bool) -> list[str]:
         elif checkpoint.implementation == "wrapper":
             lines.append(f"{module} = checkpoint_wrapper({module})")
     return lines
+
+
+def materialize_lines(case: Case, plain: str) -> list[str]:
+    """Give memory to a model that was wrapped on the meta device, and the values of ``plain``.
+
+    ``to_empty`` makes a new parameter at every place that has it, so ties are made again.
+    Distributed values are the same on all ranks.
+    """
+    return [
+        *_empty_lines(case),
+        *(f"model.{tie.parameter} = model.{tie.source}" for tie in case.ties),
+        f"plain = {plain}.state_dict()",
+        "for name, t in model.state_dict().items():",
+        "    value = plain[name]",
+        "    if isinstance(t, DTensor):",
+        "        mesh, placements = t.device_mesh, t.placements",
+        "        value = distribute_tensor(value, mesh, placements, src_data_rank=None)",
+        "    t.copy_(value)",
+    ]
+
+
+def _empty_lines(case: Case) -> list[str]:
+    """Allocate; offloaded parameters are wanted on the CPU by then
+    (``_validate_cpu_offload_params`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
+    """
+    owners = facts(case).owners.items()
+    offloaded = [n for n, o in owners if o is not None and case.wrap[o].offload is not None]
+    if not offloaded:
+        return ["model.to_empty(device=device)"]
+    modules = {name.rpartition(".")[0] for name in offloaded}
+    beside = [n for n, _ in owners if n not in offloaded and n.rpartition(".")[0] in modules]
+    return [
+        *assignment("offloaded", offloaded),
+        "on_host = {model.get_parameter(name) for name in offloaded}",
+        "for module in reversed(list(model.modules())):",
+        "    is_on_host = not on_host.isdisjoint(module.parameters(recurse=False))",
+        '    module.to_empty(device="cpu" if is_on_host else device, recurse=False)',
+        "    for name, buffer in module.named_buffers(recurse=False):",
+        "        setattr(module, name, buffer.to(device))",
+        *(
+            f"model.{n} = nn.Parameter(model.{n}.detach().to(device), model.{n}.requires_grad)"
+            for n in beside
+        ),
+    ]

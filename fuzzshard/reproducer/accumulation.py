@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 from msgspec.structs import replace
+from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.model.statements import indented
@@ -39,8 +40,9 @@ class Accumulate(Writer):
         self._left = self.program.scope.unreduced()
         self._delays = self.delays()
 
-    def definitions(self) -> list[str]:
-        """Also the function that runs microbatches; each has data of its own."""
+    @override
+    def functions(self) -> list[str]:
+        """The function that runs microbatches; each has data of its own."""
         lines = self.program.lines
         begins = lines.index(seed_line(self.case))
         seed = "batch" if self.case.inputs.same_on_ranks else "100 * batch + rank"
@@ -53,20 +55,17 @@ class Accumulate(Writer):
             *indented([f"torch.manual_seed({seed})", *lines[begins + 1 :]]),
             f"return {self._left}",
         ]
-        return [*super().definitions(), "\n".join(["def accumulated(batches):", *indented(body)])]
+        return ["\n".join(["def accumulated(batches):", *indented(body)])]
 
-    def main(self) -> str:
-        """Everything that runs."""
+    @override
+    def main(self) -> list[str]:
         every, who = f"range({self.count})", f"rank {{rank}}, {self.aim.name}"
-        return "\n".join(
-            [
-                *self.start(),
-                *self._delays,
-                f"expected = sum(accumulated([batch]) for batch in {every})",
-                f"observed = accumulated({every})",
-                f'both = f"{who}: expected\\n{{expected}}\\nobserved\\n{{observed}}\\n"',
-                "torch.testing.assert_close(observed, expected, rtol=0, atol=0, msg=lambda m: "
-                "both + m)",
-                *helpers.END,
-            ]
-        )
+        return [
+            *self._delays,
+            f"expected = sum(accumulated([batch]) for batch in {every})",
+            f"observed = accumulated({every})",
+            f'both = f"{who}: expected\\n{{expected}}\\nobserved\\n{{observed}}\\n"',
+            "torch.testing.assert_close(observed, expected, rtol=0, atol=0, msg=lambda m: "
+            "both + m)",
+            *helpers.END,
+        ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from fuzzshard.case.case import Case
 from fuzzshard.model.statements import indented
 from fuzzshard.parts.engines import spec_of
@@ -25,9 +27,9 @@ class Alone(Writer):
         self._delays = self.delays()
         self._verdict = self.verdict()
 
-    def main(self) -> str:
-        """Everything that runs."""
-        lines = self.start()
+    @override
+    def main(self) -> list[str]:
+        lines: list[str] = []
         scope, rule = self.program.scope, self.aim.rule
         before = RECORD_WARNINGS if self.aim.kind == "heard" else rule.before(scope)
         if before:
@@ -37,7 +39,7 @@ class Alone(Writer):
             run.append(f"by_hand = {self.by_hand('model')}")
         run += self.program.lines
         run = rule.within(self.aim, run)
-        return "\n".join([*lines, *self._delays, *run, *self._verdict])
+        return [*lines, *self._delays, *run, *self._verdict]
 
     def _build_lines(self) -> list[str]:
         """Builds the engine's model, by a function if that happens more than once."""

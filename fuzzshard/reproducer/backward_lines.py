@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from fuzzshard.model.statements import assignment, indented
 from fuzzshard.parts.op import Op
-from fuzzshard.program.groups import finalize_lines
+from fuzzshard.program.forward import sum_text
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.helpers import averaging_lines
 from fuzzshard.reproducer.module_ops import Flags
@@ -60,12 +60,12 @@ class BackwardLines:
         lines = []
         if index not in self.losses.skipped:
             taken = [self.forwards.loss(i) for i in self.losses.taken[index]]
-            loss = taken[0] if len(taken) == 1 else f"torch.stack([{', '.join(taken)}]).sum()"
+            loss = sum_text(taken)
             if len(taken) > 1 and self.scope.aim.seeded:
                 loss = f"({' + '.join(taken)})"
             if stops:
                 return [f"{loss}.backward()", *self._finalize()]
-            lines = [*self._differentiate(index, loss), *self._finalize_synced()]
+            lines = self._differentiate(index, loss)
             lines += self.scope.wait("after_backward")
             self._unsynced = not (self.scope.engine.applies_groups or self.flags.synced)
         if self._leaves_waiting and self.scope.aim.has("reduced", index):
@@ -76,10 +76,11 @@ class BackwardLines:
         return lines + self.watch.lines(index, self._looks, local=self._unsynced)
 
     def _finalize(self) -> list[str]:
-        """What the user has to call after a backward."""
-        scope = self.scope
-        guarded = scope.aim.trains_reference
-        return finalize_lines(self.case, scope.model, guarded=guarded) if scope.shards else []
+        """What the user has to call after a backward that synchronises something."""
+        if not (self.scope.engine.applies_groups or self.flags.synced):
+            return []
+        lines = self.scope.script.finalize_lines(self.case, self.scope.called)
+        return self.scope.unless_reference(lines)
 
     def _differentiate(self, index: int, loss: str) -> list[str]:
         unsynced = self.sync.unsynced[index]
@@ -91,7 +92,6 @@ class BackwardLines:
             if len(self._averages) == 1 or divisor is not None:
                 lines = averaging_lines(self.case, divisor, parameters)
             else:
-                self.scope.uses.add("average")
                 lines = [f"average({parameters})"]
             if self.reference:
                 lines = [
@@ -99,13 +99,7 @@ class BackwardLines:
                     *indented(lines),
                 ]
             return [f"{loss}.backward()", *self._finalize(), *lines]
-        self.scope.uses.add("backward")
         return list(self._backward_call(index, loss))
-
-    def _finalize_synced(self) -> list[str]:
-        """What the user has to call after a backward that synchronises."""
-        lines = self.scope.script.finalize_lines(self.case, self.scope.called)
-        return self.scope.unless_reference(lines) if self.flags.synced else []
 
     def _clear(self, index: int) -> list[str]:
         if self.sync.clears != index:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from typing_extensions import override
+
 from fuzzshard.case.arrivals import ignored_modules
 from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import has_precision
@@ -49,12 +51,11 @@ class Compare(Writer):
             line.lstrip().startswith("return ") for line in self.program.lines
         ):
             raise UsageError(f"op {aim.op} has nothing of this kind to look at", "replay the case")
-        if self.program.by_hand and not self.program.sync.plain and self.program.scope.renamed:
-            self.uses.add("names")
         self._delays = self.delays()
 
-    def definitions(self) -> list[str]:
-        """Also the function that trains."""
+    @override
+    def functions(self) -> list[str]:
+        """The function that trains."""
         lines = self.program.lines
         if self.program.scope.model == "inner" and any(
             re.search(r"\binner\b", line) for line in lines
@@ -64,25 +65,22 @@ class Compare(Writer):
             lines = [*lines, "return seen"]
         arguments = "model, by_hand" if self.program.by_hand else "model"
         body = "\n".join(f"    {line}" for line in lines)
-        return [*super().definitions(), f"def train({arguments}):\n{body}"]
+        return [f"def train({arguments}):\n{body}"]
 
-    def main(self) -> str:
-        """Everything that runs."""
+    @override
+    def main(self) -> list[str]:
         around = around_lines(self.case, self.aim.engine, "model", "model")
         made = ["model = copy.deepcopy(reference)"] if self.aim.seeded else None
         model = engine_lines(self.case, self.aim.engine, "model", made=made)
-        return "\n".join(
-            [
-                *self.start(),
-                *self.truth(made or []),
-                *self._delays,
-                *(model[1:] if made else model),
-                *around,
-                *self.unmanaged_lines(),
-                f"observed = {self._train('model', self.by_hand('model'))}",
-                *self.verdict(),
-            ]
-        )
+        return [
+            *self.truth(made or []),
+            *self._delays,
+            *(model[1:] if made else model),
+            *around,
+            *self.unmanaged_lines(),
+            f"observed = {self._train('model', self.by_hand('model'))}",
+            *self.verdict(),
+        ]
 
     def truth(self, copied: list[str]) -> list[str]:
         """Trains what the engine is compared with: the reference averages all gradients by hand.
@@ -127,7 +125,7 @@ class Compare(Writer):
         offloads = any(group.offload is not None for group in self.case.wrap)
         full = "got.to(device).full_tensor()" if offloads else "got.full_tensor()"
         whole = []
-        if self.shards and self.uses & {"DTensor", "unsharded"}:
+        if self.shards and self.program.watch.may_be_parts:
             whole = [f"    got = {full} if isinstance(got, DTensor) else got"]
             if self.aim.kind == "relation":
                 whole.append(

@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from fuzzshard.case.dtypes import has_precision
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import moves_inputs
-from fuzzshard.model.expressions import call_expression, is_checkpointed_at_call
 from fuzzshard.model.statements import at
 from fuzzshard.parts.op import Call, Op
+from fuzzshard.program.forward import (
+    call_text,
+    loss_lines,
+    output_texts,
+    term_text,
+    whole_text,
+)
 from fuzzshard.program.groups import if_wrapped
 from fuzzshard.reproducer.inputs import InputNames, tuple_text
 from fuzzshard.reproducer.losses import Losses
 from fuzzshard.reproducer.scope import Scope
-from fuzzshard.reproducer.watch import Watch, output_expressions
+from fuzzshard.reproducer.watch import Watch
 
 
 class ForwardLines:
@@ -58,11 +61,10 @@ class ForwardLines:
     def _before(self, index: int, op: Call) -> list[str]:
         """The inputs that are new, and the seed of dropout."""
         seeded = self.scope.aim.seeded
-        lines = self.inputs.seeded() if seeded else self.inputs.definitions(op, self.scope.uses)
+        lines = self.inputs.seeded() if seeded else self.inputs.definitions(op)
         if self._dropout and seeded:
             lines.append(f"torch.manual_seed({1000 * (index + 1)} + rank)")
         elif self._dropout:
-            self.scope.uses.add("seed_of")
             lines.append(f'torch.manual_seed(seed_of({self.case.seed}, "dropout", {index}, rank))')
         return lines
 
@@ -75,10 +77,9 @@ class ForwardLines:
             hook, body = f"{module}.register_forward_pre_hook(interrupt)", [f"    {call}"]
         else:
             hook = f"{module}.register_forward_hook(interrupt_backward)"
-            outputs = output_expressions(self.case, forward)
+            outputs = output_texts(self.case, forward.target)
             terms = [self.term(forward, i, output) for i, output in enumerate(outputs)]
             body = [f"    out = {call}", f"    ({' + '.join(terms)}).backward()"]
-        scope.uses |= {"interrupt", "interrupt_backward"} if in_backward else {"interrupt"}
         recovery = [f"{scope.model}.reset_iter_state()"] if scope.shards else []
         guarded = bool(recovery) and scope.aim.trains_reference
         return [
@@ -96,25 +97,15 @@ class ForwardLines:
 
     def _call(self, op: Call) -> str:
         """The call; what engines put around a module has a ``forward`` and no other method."""
-        module = facts(self.case).modules[op.target]
         wrapped = any(
             c.module == op.target and c.implementation == "wrapper" for c in self.case.checkpoints
         )
         by_forward = wrapped or (not op.target and not self.scope.engine.applies_groups)
-        if isinstance(module, Block) and by_forward:
-            module = replace(module, method="forward")
         callee = at(self.scope.called if not op.target else self.scope.model, op.target)
         shared = self.scope.aim.trains_reference
         moves = moves_inputs(self.case, self.scope.aim.engine, op.target)
         arguments = self.inputs.arguments(op, moves=moves, shared=shared)
-        return call_expression(
-            module,
-            callee,
-            arguments,
-            self.case.inputs.seq,
-            path=op.target,
-            checkpointed=is_checkpointed_at_call(self.case, op.target),
-        )
+        return call_text(self.scope, op.target, callee, arguments, by_forward=by_forward)
 
     def _body(self, index: int, op: Call, call: str) -> list[str]:
         """The call and its loss, in as few statements as what is looked at allows."""
@@ -124,16 +115,14 @@ class ForwardLines:
         looks_at_loss = any(oracle.is_loss for oracle in watched)
         if not looks_at_loss and index not in self.losses.needed:
             return [f"out = {call}" if looks_at_output else call, *waits]
-        outputs = output_expressions(self.case, op)
+        outputs = output_texts(self.case, op.target)
         terms = [self.term(op, i, outputs[i]) for i in op.used(len(outputs))]
         loss = self.watch.loss(index)
         if len(terms) > 1 and self.scope.aim.seeded:
             return [f"out = {call}", *waits, f"{loss} = {' + '.join(terms)}"]
-        if len(terms) > 1:
-            listed = ["terms = [", *(f"    {term}," for term in terms), "]"]
-            return [f"out = {call}", *waits, *listed, f"{loss} = torch.stack(terms).sum()"]
-        if looks_at_output or waits or len(re.findall(r"\bout\b", terms[0])) > 1:
-            return [f"out = {call}", *waits, f"{loss} = {terms[0]}"]
+        several = len(terms) > 1 or len(re.findall(r"\bout\b", terms[0])) > 1
+        if several or looks_at_output or waits:
+            return [f"out = {call}", *waits, *loss_lines(loss, terms)]
         term = re.sub(r"\bout\b", lambda _: call, terms[0])
         if self._goes_straight_into_backward(index):
             self._inlined[index] = term
@@ -146,18 +135,13 @@ class ForwardLines:
 
     def term(self, op: Call, index: int, output: str) -> str:
         """The term of the output at ``index``, which the expression ``output`` stands for."""
-        if any(not plan.local_output for plan in self.case.tensor_parallel):
-            self.scope.uses.add("unsharded")
-            output = f"unsharded({output})"
-        match self.case.loss:
-            case "mean_square":
-                return f"{output}.square().mean()"
-            case "dot" if not self.scope.aim.seeded:
-                where = output if has_precision(self.case) or self.case.dtypes else "device"
-                name = self.inputs.name("target", op, index)
-                return f"({output} * values({self._shape(op, index)}, {name}).to({where})).sum()"
-            case _:
-                return f"{output}.sum()"
+        output = whole_text(self.case, output)
+        target = ""
+        if self.case.loss == "dot" and not self.scope.aim.seeded:
+            where = output if has_precision(self.case) or self.case.dtypes else "device"
+            name = self.inputs.name("target", op, index)
+            target = f"values({self._shape(op, index)}, {name}).to({where})"
+        return term_text(self.case, output, target)
 
     def _shape(self, op: Call, index: int) -> str:
         value = facts(self.case).output_values[op.target][index]

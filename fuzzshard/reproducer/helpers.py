@@ -5,8 +5,9 @@ from __future__ import annotations
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
-from fuzzshard.model.statements import assignment
+from fuzzshard.model.statements import assignment, indented
 from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.setup import materialize_lines
 
 _SEED = 'int.from_bytes("/".join(map(str, name)).encode(), "big") % (2**31 - 1)'
 
@@ -28,28 +29,6 @@ def values(shape, *name{dtype}):  # -2 to 2 in steps of a half; the name alone d
 IDS = """
 def ids(size, shape, *name):
     return torch.randint(0, size, shape, generator=torch.Generator().manual_seed(seed_of(*name)))
-"""
-
-PARAMETER_GROUPS = """
-def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtypes or devices
-    kinds = {}
-    for p in parameters:
-        mesh = p.device_mesh if isinstance(p, DTensor) else None
-        kinds.setdefault((mesh, p.dtype, p.device), []).append(p)
-    return [{"params": kind} for kind in kinds.values()]
-"""
-
-CLIP_GRAD_NORM = """
-def clip_grad_norm(parameters, max_norm, norm_type):  # the norm of the norms of all kinds
-    norms = []
-    kinds = parameter_groups([p for p in parameters if p.grad is not None])
-    for kind in kinds:
-        grads = [p.grad.to(device) for p in kind["params"]]
-        norm = torch.nn.utils.get_total_norm(grads, norm_type)
-        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-    total = torch.linalg.vector_norm(torch.stack(norms), norm_type)
-    for kind in kinds:
-        torch.nn.utils.clip_grads_with_norm_(kind["params"], max_norm, total)
 """
 
 SNAPSHOT = """
@@ -86,11 +65,6 @@ def wait(milliseconds):  # the host on the CPU, the current stream on CUDA
         torch.cuda._sleep(int(milliseconds * 1_500_000))
     else:
         time.sleep(milliseconds / 1000)
-"""
-
-WHOLE_OUTPUT = """
-def unsharded(t):
-    return t.full_tensor() if isinstance(t, DTensor) else t
 """
 
 INTERRUPT = """
@@ -232,25 +206,7 @@ def _dtype_lines(case: Case) -> list[str]:
 
 
 def materialize_source(case: Case, *, seeds: bool) -> str:
-    """The function ``materialize``: memory and values for a model that was wrapped on the meta
-    device.
-
-    ``to_empty`` makes a new parameter at every place that has it; offloaded parameters belong on
-    the CPU.
-    """
-    offloads = any(group.offload is not None for group in case.wrap)
-    ties = [f"    model.{tie.parameter} = model.{tie.source}" for tie in case.ties]
-    where = '"cpu"' if offloads else "device"
-    return "\n".join(
-        [
-            f"def materialize(model{', seed' if seeds else ''}):",
-            f"    model.to_empty(device={where})",
-            *ties,
-            f"    plain = build(device{', seed=seed' if seeds else ''}).state_dict()",
-            "    for name, t in model.state_dict().items():",
-            "        value = plain[name]",
-            "        if isinstance(t, DTensor):",
-            "            value = distribute_tensor(value, t.device_mesh, t.placements)",
-            "        t.copy_(value)",
-        ]
-    )
+    """The function ``materialize``."""
+    seed, build = (", seed", "build(device, seed=seed)") if seeds else ("", "build(device)")
+    lines = [f"def materialize(model{seed}):", *indented(materialize_lines(case, build))]
+    return "\n".join(lines)

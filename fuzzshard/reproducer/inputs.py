@@ -70,7 +70,7 @@ class InputNames:
             f'{self.case.seed}, "{kind}", "{op.target}", {index}, {op.batch}, {self._rank}{dtype}'
         )
 
-    def definitions(self, op: Call, uses: set[str]) -> list[str]:
+    def definitions(self, op: Call) -> list[str]:
         """Statements for the tensors of a batch, unless an earlier forward had it."""
         key = (op.target, op.batch)
         if key in self._defined:
@@ -81,7 +81,6 @@ class InputNames:
         for index, (variable, spec) in enumerate(zip(self._variables(key), specs, strict=True)):
             name = self.name("input", op, index)
             if spec.kind == "ids":
-                uses.add("ids")
                 shape = tuple_text(self.shape(op.batch))
                 made = f"ids({spec.size}, {shape}, {name.partition(', dtype')[0]})"
             else:

@@ -6,7 +6,6 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.units import units
 from fuzzshard.model.statements import assignment, at
-from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.script import Script
 from fuzzshard.reproducer.scope import Scope
 
@@ -14,26 +13,17 @@ _FEW = 3
 
 
 def optimizer_lines(scope: Scope) -> list[str]:
-    """Makes the optimizer; what the case leaves at torch's default is not said."""
-    case = scope.case
+    """Makes the optimizer."""
     lines, parameters = [], f"{scope.model}.parameters()"
     if names := named_one_by_one(scope):
         parameters = f"[{', '.join(at(scope.model, name) for name in names)}]"
     elif excluded := _excluded(scope):
         lines = assignment("excluded", excluded)
         parameters = "[p for n, p in params.items() if n not in excluded]"
-    if mixes_kinds(scope):
-        scope.uses.add("parameter_groups")
-        parameters = f"parameter_groups({parameters.strip('[]')})"
-    kind, given = case.optimizer.call()
-    plain, own = (
-        script.optimizer_line(kind, [parameters, *given], MeshNames(case))
-        for script in (Script(), scope.script)
+    own, plain = (
+        [scope.optimizer_line(parameters, script)] for script in (scope.script, Script())
     )
-    if own == plain or not scope.aim.trains_reference:
-        return [*lines, own]
-    wrapped = f"if isinstance({scope.called}, {scope.engine.wrapper}):"
-    return [*lines, wrapped, f"    {own}", "else:", f"    {plain}"]
+    return [*lines, *scope.for_wrapper(own, plain)]
 
 
 def _excluded(scope: Scope) -> tuple[str, ...]:
@@ -50,23 +40,6 @@ def _excluded(scope: Scope) -> tuple[str, ...]:
         f"{unit.replace('.', f'.{inner}')}.{inner}_flat_param" if unit else "_flat_param"
         for unit, fqns in units(case).items()
         if is_excluded(fqns[0])
-    )
-
-
-def mixes_kinds(scope: Scope) -> bool:
-    """Whether the parameters of some model that is trained differ in mesh, dtype or device."""
-    case = scope.case
-    if case.dtypes:
-        return True
-    if not scope.engine.applies_groups:
-        return False
-    owners = set(facts(case).owners.values())
-    groups = [case.wrap[owner] for owner in owners if owner is not None]
-    offloaded = {group.offload is not None for group in groups}
-    return (
-        len({owner is None for owner in owners}) > 1
-        or len(offloaded) > 1
-        or bool(case.tensor_parallel)
     )
 
 

@@ -8,10 +8,10 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.schedule_state import ScheduleState, ops_that_run
 from fuzzshard.model.names import seed_of
-from fuzzshard.model.statements import at, indented
+from fuzzshard.model.statements import at
 from fuzzshard.parts.op import Op
-from fuzzshard.program.groups import event_lines, reshard_lines
-from fuzzshard.program.setup import flat_requires_grad_lines, freeze_lines, requires_grad_lines
+from fuzzshard.program.groups import reshard_lines
+from fuzzshard.program.setup import freeze_lines
 from fuzzshard.reproducer import module_ops
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.backward_lines import BackwardLines
@@ -19,9 +19,8 @@ from fuzzshard.reproducer.expected import expecting
 from fuzzshard.reproducer.forward_lines import ForwardLines
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.losses import losses
-from fuzzshard.reproducer.optimizer import mixes_kinds, optimizer_lines, uses_parameters
+from fuzzshard.reproducer.optimizer import optimizer_lines, uses_parameters
 from fuzzshard.reproducer.scope import Scope, merged, on_ranks
-from fuzzshard.reproducer.state_ops import States
 from fuzzshard.reproducer.sync import SyncPlan, sync_plan
 from fuzzshard.reproducer.watch import Watch
 
@@ -44,7 +43,6 @@ class Program:
         self.inputs = InputNames(case, self.ops)
         self.sync = self._sync_plan()
         self.flags = module_ops.Flags(self.scope)
-        self.states = States(self.scope)
         self.watch = Watch(self.scope, self.ops, self.inputs, sums=self.sums)
         self.forwards = ForwardLines(
             self.scope,
@@ -62,16 +60,11 @@ class Program:
             self.flags,
             reference=self.averages_reference,
         )
-        self._at = ScheduleState(case)
+        self.at = ScheduleState(case)
         self.taken = False
         """Whether a state dict that was taken earlier is still the model's."""
         ops = merged([line for i in range(len(self.ops)) for line in self._advance(i)])
         self.lines = self._setup() + module_ops.with_blocks(ops)
-
-    @property
-    def uses(self) -> set[str]:
-        """The helpers and things that the statements name."""
-        return self.scope.uses
 
     @property
     def by_hand(self) -> bool:
@@ -151,68 +144,18 @@ class Program:
 
     def _advance(self, index: int) -> list[str]:
         op = self.ops[index]
-        lines = on_ranks(op.ranks, op.lines(self, index))
-        self._at.advance(skipped=index in self.losses.skipped)
+        lines = on_ranks(op.ranks, [*self._reshard(op), *op.lines(self, index)])
+        self.at.advance(skipped=index in self.losses.skipped)
         return expecting(self.case, self.aim, lines) if self.stops_at(index) else lines
 
     def stops_at(self, index: int) -> bool:
         """Whether the script ends within this op."""
         return self.aim.op == index and self.aim.stops_at_op
 
-    def reshard(self) -> list[str]:
+    def _reshard(self, op: Op) -> list[str]:
         """What shards parameters before they are changed."""
-        return (
-            reshard_lines(self.scope.model)
-            if self.scope.shards and self._at.may_be_unsharded
-            else []
-        )
-
-    def unshard_lines(self, op: Op) -> list[str]:
-        """Unshards or reshards, which a relation may want one of two runs to leave out."""
-        lines = self.scope.on_groups(op)
-        left_out = self.aim.kind == "relation" and self.case.relation == "unshard"
-        return self.scope.unless_reference(lines) if left_out else lines
-
-    def requires_grad_lines(self, target: str, value: bool) -> list[str]:
-        """Sets ``requires_grad``."""
-        set_lines = (
-            flat_requires_grad_lines if self.scope.has_flat_parameters else requires_grad_lines
-        )
-        return set_lines(self.case, self.scope.model, target, value)
-
-    def clip_lines(self, arguments: str) -> list[str]:
-        """By the engine's own method, if it has one; what ``clip_grad_norm_`` cannot take together
-        is done by hand.
-        """
-        scope = self.scope
-        plain = f"torch.nn.utils.clip_grad_norm_({scope.model}.parameters(), {arguments})"
-        if own := scope.script.clip_line(scope.called, arguments):
-            if not scope.aim.trains_reference:
-                return [own]
-            return [
-                f"if isinstance({scope.called}, {scope.engine.wrapper}):",
-                f"    {own}",
-                "else:",
-                f"    {plain}",
-            ]
-        offloads = any(group.offload is not None for group in scope.case.wrap)
-        if scope.shards and (offloads or mixes_kinds(scope)):
-            scope.uses.add("clip_grad_norm")
-            return [f"clip_grad_norm(list({scope.model}.parameters()), {arguments})"]
-        return [plain]
-
-    def after_step(self) -> list[str]:
-        """Records an event, and what a case does with the parameters of units."""
-        scope, engine = self.scope, self.scope.engine
-        guarded = self.aim.trains_reference
-        events = event_lines(self.case, scope.model, guarded=guarded) if scope.shards else []
-        lines = self.scope.script.after_step_lines(self.case, self.scope.called)
-        if lines and self.aim.trains_reference:
-            lines = [
-                f"if isinstance({self.scope.called}, {engine.wrapper}):",
-                *indented(lines),
-            ]
-        return [*events, *lines]
+        changes = op.wants_sharded and not op.rebuilds and self.at.may_be_unsharded
+        return reshard_lines(self.scope.model) if self.scope.shards and changes else []
 
     def rebuild(self, index: int) -> list[str]:
         """Makes the model anew; what was set on it before is set again."""
@@ -228,11 +171,6 @@ class Program:
             line for op in self.ops[:index] for line in on_ranks(op.ranks, op.lines_again(self))
         ]
         return [*lines, *self.renewed(), *(["local = {}"] if self.sums else [])]
-
-    @property
-    def mixes_kinds(self) -> bool:
-        """Whether foreach refuses the parameters of some model that is trained."""
-        return mixes_kinds(self.scope)
 
     def look(self, index: int) -> list[str]:
         """What is looked at after the op at ``index``; state dicts of units are copies."""

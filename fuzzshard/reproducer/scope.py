@@ -4,18 +4,16 @@ there are.
 
 from __future__ import annotations
 
-import dataclasses
+from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.edit import split
 from fuzzshard.case.options import DelaySite, Expect
-from fuzzshard.model.expressions import class_name
-from fuzzshard.model.statements import at, indented
-from fuzzshard.parts.engine import EngineSpec
+from fuzzshard.model.statements import indented
 from fuzzshard.parts.engines import spec_of
 from fuzzshard.parts.op import Op, Ranks
-from fuzzshard.program.groups import op_lines
-from fuzzshard.program.script import Script, script_of
+from fuzzshard.program import scope
+from fuzzshard.program.mesh import MeshNames
 from fuzzshard.reproducer.aim import Aim
 
 
@@ -39,62 +37,28 @@ def on_ranks(ranks: Ranks, lines: list[str]) -> list[str]:
     return lines if ranks == "all" or not lines else ["if dist.get_rank() > 0:", *indented(lines)]
 
 
-@dataclasses.dataclass
-class Scope:
-    """``called`` is the variable that a forward of the root calls; attributes of ``model`` are
-    modules.
+class Scope(scope.Scope):
+    """Also what is looked at."""
 
-    They differ for engines that put a module around the model. ``uses`` collects the names of
-    helpers to define.
-    """
-
-    case: Case
-    aim: Aim
-    called: str
-    model: str
-    uses: set[str] = dataclasses.field(default_factory=set)
-
-    @property
-    def engine(self) -> EngineSpec:
-        """The engine that the script is about."""
-        return spec_of(self.aim.engine)
-
-    def at(self, path: str) -> str:
-        """The expression for the module or parameter at ``path``."""
-        return at(self.model, path)
+    def __init__(self, case: Case, aim: Aim, called: str, model: str) -> None:
+        shared = aim.trains_reference
+        names, engine = MeshNames(case), spec_of(aim.engine)
+        trained = f"{model}.parameters()"
+        super().__init__(case, engine, called, model, names, trained, shared=shared)
+        self.aim = aim
 
     def part(self, fqn: str) -> str:
         """The expression for what ``fully_shard`` holds of a parameter."""
-        self.uses |= {"groups", "part"}
         return f"part({self.model}, {self._owner(fqn)})"
 
     def unreduced(self) -> str:
         """The expression for the unreduced gradient of the parameter that is looked at."""
-        self.uses |= {"groups", "unreduced"}
         return f"unreduced({self.model}, {self._owner(self.aim.name)})"
 
     def _owner(self, fqn: str) -> str:
         """The arguments that say which parameter is meant."""
         module, name = split(fqn)
         return f'{self.at(module)}, "{name}"'
-
-    @property
-    def script(self) -> Script:
-        """Return what the engine says in its own words."""
-        return script_of(self.aim.engine)
-
-    @property
-    def shards(self) -> bool:
-        """Whether the engine applies wrap groups, and the case has some."""
-        return self.engine.applies_groups and bool(self.case.wrap)
-
-    @property
-    def has_wrapper_modules(self) -> bool:
-        """Whether attributes of ``model`` may be set on a wrapper in place of the module that is
-        meant.
-        """
-        wrapped = any(c.implementation == "wrapper" for c in self.case.checkpoints)
-        return wrapped or self.engine.has_units
 
     @property
     def renamed(self) -> bool:
@@ -112,32 +76,21 @@ class Scope:
         """A dict of the parameters of a model, by the names that the plain model gives them."""
         if self.has_flat_parameters or not self.renamed:
             return f"dict({model}.named_parameters())"
-        self.uses.add("names")
         return f"dict(zip(names, {model}.parameters()))"
 
-    def on_groups(self, op: Op) -> list[str]:
-        """What an op calls on wrapped modules."""
-        if not self.shards:
-            return []
-        return op_lines(self.case, self.model, op, guarded=self.aim.trains_reference)
+    @override
+    def either(self, plain: list[str], wrapped: list[str]) -> list[str]:
+        if self.aim.kind != "compare":
+            return wrapped
+        condition = f"if {self.called} is reference:"
+        return [condition, *indented(plain), "else:", *indented(wrapped)]
 
-    def unless_reference(self, lines: list[str]) -> list[str]:
-        """``lines``, for the engine's model alone."""
-        if not self.aim.trains_reference or not lines:
-            return lines
-        return [f"if {self.called} is not reference:", *indented(lines)]
-
-    def path_lines(self, block: str, path: int) -> list[str]:
-        """Chooses among alternatives; found by its class where a wrapper would get the
-        attribute.
-        """
-        if not block or not self.has_wrapper_modules:
-            return [f"{at(self.model, block)}.path = {path}"]
-        return [
-            f"for module in {self.model}.modules():",
-            f"    if isinstance(module, {class_name(block)}):",
-            f"        module.path = {path}",
-        ]
+    @override
+    def unshard_lines(self, op: Op) -> list[str]:
+        """A relation may want one of two runs to leave them out."""
+        lines = super().unshard_lines(op)
+        left_out = self.aim.kind == "relation" and self.case.relation == "unshard"
+        return self.unless_reference(lines) if left_out else lines
 
     @property
     def expectations(self) -> tuple[Expect, ...]:
@@ -147,5 +100,4 @@ class Scope:
     def wait(self, site: DelaySite) -> list[str]:
         """The delays of the case at a point between the statements."""
         delays = [delay for delay in self.case.delays if delay.site == site]
-        self.uses.update({"wait"} if delays else set())
         return [line for d in delays for line in on_ranks(d.ranks, [f"wait({d.milliseconds})"])]

@@ -74,9 +74,8 @@ def script(
     """
     aim = aim_of(case, signature, finding, values)
     version = torch_version or importlib.metadata.version("torch")
-    writer = _writer(case, aim)
+    body = _writer(case, aim).text()
     header = story(aim, signature, finding, case.mesh.size, version)
-    body = "\n\n\n".join([*writer.definitions(), writer.main()])
     return f"{header}\n{import_block(body)}\n\n\n{body}\n"
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
-from fuzzshard.case.graph import Block
-from fuzzshard.model.expressions import result_expression
 from fuzzshard.model.statements import at
-from fuzzshard.parts.op import Call, Op
+from fuzzshard.parts.op import Op
 from fuzzshard.parts.oracle import TensorOracle
+from fuzzshard.program.forward import output_texts
 from fuzzshard.reproducer.inputs import InputNames
 from fuzzshard.reproducer.scope import Scope
 
@@ -25,16 +23,6 @@ def _comprehension_lines(start: str, entries: str) -> list[str]:
     return [f"{start}{{", f"    {first}", *(f"    for {loop}" for loop in loops), "}"]
 
 
-def output_expressions(case: Case, op: Call) -> list[str]:
-    """The tensors of ``out``, the result of a forward."""
-    found = facts(case)
-    module = found.modules[op.target]
-    count = len(found.output_values[op.target])
-    if not isinstance(module, Block):
-        return ["out"]
-    return [result_expression(module, "out", i) for i in range(count)]
-
-
 class Watch:
     """Writes dicts from names to tensors: one that is returned after the aim's op, or one after
     every op.
@@ -46,6 +34,8 @@ class Watch:
     def __init__(self, scope: Scope, ops: Sequence[Op], inputs: InputNames, *, sums: bool) -> None:
         self.scope, self.ops, self.inputs, self.sums = scope, ops, inputs, sums
         self.case, self.aim = scope.case, scope.aim
+        self.may_be_parts = not all(plan.local_output for plan in self.case.tensor_parallel)
+        """Whether what is returned may be DTensors."""
 
     def lines(self, index: int, looks: Sequence[str], *, local: bool = False) -> list[str]:
         """Keeps or returns what the aim looks at after op ``index``, which may have changed
@@ -68,7 +58,7 @@ class Watch:
             return [f"return {self.one()}"] if wanted else []
         lines = []
         for oracle in wanted:
-            self.scope.uses.add("snapshot" if keeps else "DTensor")
+            self.may_be_parts |= not keeps
             pairs, entries = oracle.pairs(self, index), self._comprehension(index, oracle)
             if entries:
                 lines += _comprehension_lines("seen |= " if keeps else "return ", entries)
@@ -123,7 +113,7 @@ class Watch:
         """Names and expressions of the outputs of the forward at ``index``."""
         call = self.ops[index].call
         assert call is not None
-        outputs = output_expressions(self.case, call)
+        outputs = output_texts(self.case, call.target)
         return [(f"output {i} of {call.target or 'the root'}", o) for i, o in enumerate(outputs)]
 
     @property
@@ -156,7 +146,6 @@ class Watch:
     def _whole(self, index: int, oracle: TensorOracle) -> str:
         """What a rank has of parameters, gathered from its shards."""
         arguments = oracle.gathered_by(self, index)
-        self.scope.uses |= {"whole"}
         value = f"whole({self.scope.called}{arguments})"
         if self.aim.op is None:
             return f'{{f"op {index} {oracle.name} {{n}}": t for n, t in {value}.items()}}'

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
+from collections.abc import Collection
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.model.source import model_source
-from fuzzshard.model.statements import assignment
+from fuzzshard.model.statements import assignment, indented
 from fuzzshard.parts.engines import spec_of
+from fuzzshard.program.helpers import SOURCES, called
 from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.script import script_of
 from fuzzshard.program.setup import freeze_lines
-from fuzzshard.reproducer import held, helpers, state_ops
+from fuzzshard.reproducer import held, helpers
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.reproducer.delays import delay_lines
 from fuzzshard.reproducer.program import Program
@@ -28,53 +29,56 @@ class Writer:
 
     def __init__(self, case: Case, aim: Aim, program: Program) -> None:
         self.case, self.aim, self.program = case, aim, program
-        self.uses = program.uses
         self.mesh = MeshNames(case)
         self.shards = spec_of(aim.engine).applies_groups
 
-    def definitions(self) -> list[str]:
-        """The model, the helpers, ``build``."""
-        case, program = self.case, self.program
-        if "clip_grad_norm" in self.uses:
-            self.uses.add("parameter_groups")
-        seed_of = bool(self.uses & {"seed_of", "ids"})
-        found = [model_source(case), *([helpers.seed_source()] if seed_of else [])]
+    def text(self) -> str:
+        """Write the script without its imports: the model, the functions it calls, what runs."""
+        case, rebuilds = self.case, self.program.rebuilds
+        main, functions, sources = self.main(), self.functions(), self._sources()
+        uses = called("\n".join([*functions, *main]), sources)
+        helping = [sources[name] for name in uses]
         if not self.aim.seeded:
-            found.append(helpers.values_source(case, seed_of=seed_of, casts=program.casts))
-        averaging = textwrap.indent(
-            "\n".join(helpers.averaging_lines(case, None, "parameters")), "    "
-        )
-        sources = {
+            seed_of, casts = "seed_of" in uses, self.program.casts
+            helping.insert(seed_of, helpers.values_source(case, seed_of=seed_of, casts=casts))
+            freezes = freeze_lines(case, "model", after_wrap=False)
+            helping.append(helpers.build_source(case, freezes, seeds=rebuilds))
+            if case.init == "meta" and self.shards:
+                helping.append(helpers.materialize_source(case, seeds=rebuilds))
+        parts = [part.strip() for part in (model_source(case), *helping) if part]
+        return "\n\n\n".join([*parts, *functions, "\n".join([*self.start(uses), *main])])
+
+    def _sources(self) -> dict[str, str]:
+        """Write functions by name; variables that come before everything else have none."""
+        case, program = self.case, self.program
+        averaging = indented(helpers.averaging_lines(case, None, "parameters"))
+        return {
+            "seed_of": helpers.seed_source(),
             "ids": helpers.IDS,
-            "average": f"def average(parameters):\n{averaging}",
+            "average": "\n".join(["def average(parameters):", *averaging]),
             "backward": helpers.backward_source(
                 case,
                 roots=bool(program.sync.roots),
                 divisors=bool(program.sync.divisors),
                 dtensors=bool(case.tensor_parallel) and self.shards,
             ),
-            "parameter_groups": helpers.PARAMETER_GROUPS,
-            "clip_grad_norm": helpers.CLIP_GRAD_NORM,
             "snapshot": helpers.SNAPSHOT if self.shards else helpers.PLAIN_SNAPSHOT,
             "whole": helpers.WHOLE,
-            "unsharded": helpers.WHOLE_OUTPUT,
             "interrupt": helpers.INTERRUPT,
             "interrupt_backward": helpers.INTERRUPT_BACKWARD,
             "describe": helpers.DESCRIBE,
             "wait": helpers.WAIT,
             **held.SOURCES,
-            **state_ops.SOURCES,
+            **SOURCES,
+            "names": "",
+            "buffer_names": "",
         }
-        found += [source for name, source in sources.items() if name in self.uses]
-        if self.aim.seeded:
-            return [source.strip() for source in found]
-        freezes = freeze_lines(case, "model", after_wrap=False)
-        found.append(helpers.build_source(case, freezes, seeds=program.rebuilds))
-        if case.init == "meta" and self.shards:
-            found.append(helpers.materialize_source(case, seeds=program.rebuilds))
-        return [source.strip() for source in found]
 
-    def start(self) -> list[str]:
+    def functions(self) -> list[str]:
+        """Write functions of this script alone."""
+        return []
+
+    def start(self, uses: Collection[str]) -> list[str]:
         """Joins the process group; making a mesh joins it too."""
         case = self.case
         script = script_of(self.aim.engine)
@@ -91,25 +95,23 @@ class Writer:
             ]
         lines += [self.mesh.make()] if has_mesh else []
         lines += self.mesh.slices()
-        return [*lines, *script.start_lines(case), *self._names()]
+        return [*lines, *script.start_lines(case), *self._names(uses)]
 
-    def _names(self) -> list[str]:
+    def _names(self, uses: Collection[str]) -> list[str]:
         """The names that the plain model gives its tensors."""
         lines = []
-        if "names" in self.uses:
+        if "names" in uses:
             lines.append("names = [name for name, _ in Model().named_parameters()]")
-        if "backward" in self.uses and (roots := self.program.sync.roots):
+        if "backward" in uses and (roots := self.program.sync.roots):
             lines += ["# The FSDP root of every parameter, as the number of a wrap group:"]
             lines += assignment("roots", roots)
-        if "buffer_names" in self.uses:
+        if "buffer_names" in uses:
             lines.append("buffer_names = [name for name, _ in Model().named_buffers()]")
         return lines
 
     def delays(self) -> list[str]:
         """The delays of collectives."""
-        lines = delay_lines(self.case)
-        self.uses.update({"wait"} if lines else set())
-        return lines
+        return delay_lines(self.case)
 
     def by_hand(self, model: str) -> str:
         """The gradients that the engine's model averages by hand: those that no group manages."""
@@ -131,6 +133,6 @@ class Writer:
         unmanaged = self.unmanaged() if self.program.by_hand else ()
         return assignment("unmanaged", unmanaged) if unmanaged else []
 
-    def main(self) -> str:
-        """Everything that runs."""
+    def main(self) -> list[str]:
+        """Everything that runs after the start."""
         raise NotImplementedError

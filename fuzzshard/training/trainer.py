@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import torch
 
 from fuzzshard.case.case import Case
+from fuzzshard.case.groups import moves_inputs
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.engines.base import Engine
 from fuzzshard.model.names import seed_of
-from fuzzshard.parts.op import Call, Which
-from fuzzshard.training.calls import call, flatten
+from fuzzshard.parts.op import Call, Op, Which
+from fuzzshard.program.forward import (
+    call_text,
+    loss_lines,
+    output_texts,
+    sum_text,
+    term_text,
+    whole_text,
+)
 from fuzzshard.training.collectives import Recorder
 from fuzzshard.training.delays import Delays
 from fuzzshard.training.feed import Feed
 from fuzzshard.training.interrupt import interrupted
 from fuzzshard.training.observer import Observer
 from fuzzshard.training.optimizers import make_optimizer
-from fuzzshard.training.states import States, rebuild, zero
+from fuzzshard.training.states import States, original_errors
 from fuzzshard.training.trace import Trace
 
 OnOp = Callable[[int], None]
@@ -45,7 +53,7 @@ class Trainer:
         self.rank = engine.mesh.global_rank
         self.at = ScheduleState(case, self.rank)
         self.first_dtype = engine.dtype
-        self.states = States()
+        self.states = States(engine)
         self.make_optimizer()
         self.pending: list[torch.Tensor] = []
         self.feed = Feed(self)
@@ -66,7 +74,7 @@ class Trainer:
                 if on_op is not None:
                     on_op(index)
                 self.recorder.op = index
-                skipped = op.runs_on(self.rank) and op.run(self, index) is False
+                skipped = op.runs_on(self.rank) and self._run(op, index) is False
                 self.at.advance(skipped=skipped)
                 if self.observer is not None:
                     self.observer.observe(index, op)
@@ -76,13 +84,16 @@ class Trainer:
         finally:
             self.states.remove()
 
-    def zero(self) -> None:
-        """Zeroes every parameter and optimizer state in place."""
-        zero(self)
-
     def rebuild(self, index: int) -> None:
-        """Builds model and optimizer anew, as the ops before ``index`` have left them."""
-        rebuild(self, index)
+        """Build model and optimizer anew, with other initial values; what the ops before
+        ``index`` have set applies to the new ones too.
+        """
+        other = msgspec.structs.replace(self.case, seed=seed_of(self.case.seed, "rebuilt"))
+        self.engine = self.engine.rebuilt(other, self.first_dtype)
+        for op in self.case.schedule[:index]:
+            if op.runs_on(self.rank):
+                op.run_again(self.engine)
+        self.make_optimizer()
         self.forget_tensors()
 
     def forget_tensors(self) -> None:
@@ -93,10 +104,24 @@ class Trainer:
         if self.observer is not None:
             self.observer.forget()
 
-    def before_change(self) -> None:
-        """Parameters may only change while they are sharded."""
-        if self.at.may_be_unsharded:
+    def _run(self, op: Op, index: int) -> bool | None:
+        """Run an op; parameters may only change while they are sharded."""
+        if op.wants_sharded and self.at.may_be_unsharded:
             self.engine.before_change()
+        return op.run(self, index)
+
+    def execute(self, lines: Sequence[str]) -> None:
+        """Run statements as a script has them, and keep what they save."""
+        states = self.states
+        variables = {"optimizer": self.optimizer, "renewed": self._renewed, **states.saved}
+        with original_errors():
+            states.keep(self.engine.execute(lines, new_folder=states.new_folder, **variables))
+
+    def _renewed(self) -> torch.optim.Optimizer:
+        """Make the optimizer of parameters that were replaced."""
+        self.engine.take_parameters()
+        self.make_optimizer()
+        return self.optimizer
 
     def forward(self, index: int, op: Call) -> None:
         """Runs a forward, and keeps its loss."""
@@ -114,12 +139,23 @@ class Trainer:
             seed_of(self.case.seed, "dropout", index, self.engine.mesh.rank),
             self.engine.mesh.device,
         )
-        module = self.engine.call_target(op.target)
+        inputs = {f"x{i}": tensor for i, tensor in enumerate(self.feed.inputs(op))}
+        known = {"target": self.engine.call_target(op.target), **inputs}
         with torch.set_grad_enabled(op.grad):
-            outputs = flatten(call(self.engine, op.target, module, self.feed.inputs(op)))
+            outputs = self.engine.execute(self._call_lines(op.target, list(inputs)), **known)
             if delayed:
                 self.delays.at("after_forward")
-            return outputs, self._loss(op, outputs)
+            return outputs["outputs"], self._loss(op, outputs["outputs"])
+
+    def _call_lines(self, target: str, names: list[str]) -> list[str]:
+        case, scope = self.case, self.engine.scope
+        if case.inputs.on_host and not moves_inputs(case, self.engine.name, target):
+            names = [f"{name}.to(device)" for name in names]
+        texts = [whole_text(case, text) for text in output_texts(case, target)]
+        return [
+            f"out = {call_text(scope, target, 'target', names, by_forward=True)}",
+            f"outputs = [{', '.join(texts)}]",
+        ]
 
     def abort(self, index: int, forward: Call, target: str, *, in_backward: bool) -> None:
         """Loses an iteration, and goes on as the docstring of ``FSDPModule.reset_iter_state``
@@ -136,17 +172,16 @@ class Trainer:
             parameter.grad = None
 
     def _loss(self, op: Call, outputs: list[torch.Tensor]) -> torch.Tensor:
-        terms = []
-        for i in op.used(len(outputs)):
-            output = outputs[i]
-            match self.case.loss:
-                case "sum":
-                    terms.append(output.sum())
-                case "mean_square":
-                    terms.append(output.square().mean())
-                case "dot":
-                    terms.append((output * self.feed.target(op, i, output)).sum())
-        return torch.stack(terms).sum() if len(terms) > 1 else terms[0]
+        terms = [
+            term_text(self.case, f"outputs[{i}]", f"target({i})") for i in op.used(len(outputs))
+        ]
+
+        def target(index: int) -> torch.Tensor:
+            return self.feed.target(op, index, outputs[index])
+
+        known = {"outputs": outputs, "target": target}
+        loss: torch.Tensor = self.engine.execute(loss_lines("loss", terms), **known)["loss"]
+        return loss
 
     def backward(self, index: int, which: Which) -> bool:
         """Runs the backward of pending losses; False where none of them requires a gradient."""
@@ -157,14 +192,14 @@ class Trainer:
                 taken = [self.pending.pop(0)]
             case "newest":
                 taken = [self.pending.pop()]
-        losses = [loss for loss in taken if loss.requires_grad]
+        losses = {f"loss{i}": loss for i, loss in enumerate(taken) if loss.requires_grad}
         if not losses:
             if self.trace is not None:
                 self.trace.skipped.append(index)
             return False
         self.engine.before_backward()
-        torch.autograd.backward(losses[0] if len(losses) == 1 else torch.stack(losses).sum())
-        self.engine.finalize_backward()
+        lines = [f"{sum_text([*losses])}.backward()", *self.engine.finalize_lines()]
+        self.engine.execute(lines, **losses)
         self.recorder.explicit = True
         self.engine.after_backward()
         self.recorder.explicit = False

@@ -287,7 +287,10 @@ def _digest(trace: Trace) -> str:
     return f"{where}:{what}"
 
 
-_PLUMBING = ("/torch/nn/modules/", "/torch/_ops.py", "/torch/autograd/", "/torch/nn/functional.py")
+_PLUMBING = (
+    *("/torch/nn/modules/", "/torch/nn/functional.py", "/torch/autograd/"),
+    *("/torch/_tensor.py", "/torch/_ops.py"),
+)
 """Files that only pass calls on: they say nothing about where an exception comes from."""
 
 

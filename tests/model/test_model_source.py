@@ -14,6 +14,7 @@ from stock_cases import STOCK, Stock
 from fuzzshard.case.case import Inputs, TensorSpec, Tie
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Alias, Block
+from fuzzshard.engines.nested import tensors_in
 from fuzzshard.model.build import build_model
 from fuzzshard.model.expressions import class_name
 from fuzzshard.model.names import MODULUS, seed_of
@@ -21,7 +22,6 @@ from fuzzshard.model.source import model_source
 from fuzzshard.model.values import named_ids, named_values
 from fuzzshard.parts.leaves.batch_norm import BatchNorm
 from fuzzshard.parts.leaves.linear import Linear
-from fuzzshard.training.calls import flatten
 
 CPU = torch.device("cpu")
 
@@ -43,7 +43,7 @@ def test_a_model_has_the_parameters_and_outputs_that_were_inferred(stock: Stock)
         else torch.zeros(*leading, t.size)
         for t in case.inputs.tensors
     ]
-    outputs = flatten(model(*args))
+    outputs = tensors_in(model(*args))
     expected = [
         (*leading, *((value.patches,) if value.patches else ()), value.size)
         for value in found.output_values[ROOT]

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import gc
+import re
 import traceback
 import weakref
 from typing import Any
 
 import pytest
 import torch
-from cases import make_case
+from cases import BACKWARD, FORWARD, STEP, ZERO, make_case
 from torch import nn
+from torch.optim import SGD
 
 from fuzzshard.case.case import Case, Freeze, Mesh
 from fuzzshard.case.options import DDP
 from fuzzshard.engines.ddp.engine import DDP as Engine
 from fuzzshard.engines.mesh import RankMesh
+from fuzzshard.parts.engines import spec_of
+from fuzzshard.parts.op import Op
+from fuzzshard.parts.ops import (
+    ClipGradNorm,
+    ClipGradValue,
+    CorruptState,
+    SaveState,
+    SetFlag,
+    SetMode,
+    SetRequiresGrad,
+)
+from fuzzshard.program.helpers import called
+from fuzzshard.program.mesh import MeshNames
 from fuzzshard.program.run import execute
+from fuzzshard.program.scope import Scope
 from fuzzshard.reproducer import script
 
 
@@ -46,6 +62,38 @@ def test_a_script_prints_what_a_rank_ran() -> None:
     ran = lines_of(CASE)
     assert len(ran) > 8
     assert [line for line in ran if line.strip() not in printed] == []
+
+
+OPS = (
+    SetMode(train=False),
+    SetRequiresGrad(target="a", value=False),
+    SetFlag(flag="reshard_after_backward", value=False),
+    ClipGradNorm(max_norm=1.0),
+    ClipGradValue(clip_value=0.5),
+    STEP,
+    ZERO,
+    SaveState(via="state_dict"),
+    CorruptState(),
+)
+
+
+@pytest.mark.parametrize("op", OPS, ids=[op.tag for op in OPS])
+def test_an_op_has_the_same_statements_on_ranks_and_in_scripts(op: Op) -> None:
+    case = make_case(schedule=(FORWARD, BACKWARD, op), engines=("fully_shard",))
+    printed = [line.strip() for line in script(case, signature="crash/fully_shard").splitlines()]
+    scope = Scope(case, spec_of("fully_shard"), "model", "model", MeshNames(case, within=True))
+    ran = [re.sub(r"\bparameters\b", "model.parameters()", line) for line in op.statements(scope)]
+    assert ran
+    assert [line for line in ran if line.strip() not in printed] == []
+
+
+def test_a_function_that_statements_call_is_defined_with_those_that_it_calls() -> None:
+    sources = {"a": "def a():\n    return b() + a()", "b": "def b():\n    return 1", "c": ""}
+    assert called("x = a()", sources) == ["a", "b"]
+    assert called("def a():\n    return 2", sources) == []
+    model = nn.Linear(2, 2)
+    execute(["zero(model, optimizer)"], {"model": model, "optimizer": SGD(model.parameters())})
+    assert not any(parameter.any() for parameter in model.parameters())
 
 
 def test_statements_import_what_they_name() -> None:

@@ -42,17 +42,15 @@ class DDP(NoSyncEngine):
         return None
 
     @override
-    def finalize_backward(self) -> None:
+    def finalize_lines(self) -> list[str]:
         """Waits for the reductions: "call this after backward returns" is always right."""
-        if self.case.ddp.does("finalized_by_user") and not self._is_within:
-            ddp: Any = self.module  # the method is new in torch 2.15
-            ddp.finalize_backward()
+        return [] if self._is_within else super().finalize_lines()
 
     @override
     def finish(self) -> None:
         """Leaves the join context: all ranks are done, and synchronise the final model."""
         for context in self.case.ddp.contexts("ddp"):
-            self.execute([f"with {context}:", "    pass"], ddp=self.module)
+            self.execute([f"with {context}:", "    pass"])
 
     @override
     def no_sync(self) -> contextlib.AbstractContextManager[None]:

@@ -21,6 +21,7 @@ from fuzzshard.engines.fsdp1 import contract
 from fuzzshard.engines.no_sync import NoSyncEngine
 from fuzzshard.engines.refusals import Refusal
 from fuzzshard.instruments import FLAT_PARAMETERS, works
+from fuzzshard.parts.op import Op
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp._flat_param import FlatParamHandle
@@ -148,18 +149,19 @@ class FSDP1(NoSyncEngine):
                 self.trained[fqn] = piece.handle.flat_param
 
     @override
-    def parameters_at(self, target: str) -> list[nn.Parameter]:
-        """The parameters that are trained for ``target``."""
-        self.take_parameters()
-        return [p for fqn, p in self.trained.items() if is_within(fqn, target)]
+    def follow(self, op: Op) -> None:
+        """Also freezes what a module does not register: a unit that had nothing to train is left
+        with views of its original parameters, which ``requires_grad_`` does not find.
+        """
+        super().follow(op)
+        if op.toggle and self.case.fsdp1.does("has_originals"):
+            for fqn, parameter in self.trained.items():
+                if is_within(fqn, op.toggle.target):
+                    parameter.requires_grad_(op.toggle.value)
 
     @override
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         return self.fsdp.no_sync()
-
-    @override
-    def clip_grad_norm(self, max_norm: float, norm_type: float) -> None:
-        self.fsdp.clip_grad_norm_(max_norm, norm_type)
 
     @override
     def flat_range(self, fqn: str) -> tuple[int, int] | None:

@@ -25,7 +25,8 @@ from fuzzshard.engines.sync import ExplicitSync
 from fuzzshard.instruments import GROUP_STATES, UNREDUCED, UNSHARDED_MEMORY, reading, works
 from fuzzshard.model.build import build_model
 from fuzzshard.parts.op import Op
-from fuzzshard.program.groups import event_lines, finalize_lines, op_lines, reshard_lines
+from fuzzshard.program.groups import reshard_lines
+from fuzzshard.program.setup import materialize_lines
 
 
 class FullyShard(Engine):
@@ -69,25 +70,16 @@ class FullyShard(Engine):
 
     def _materialize(self, model: nn.Module) -> None:
         self._parts = self._find_parts(model)
-        options.materialize(self.case, self.facts, model, super().build(), self.mesh.device)
+        self.execute(materialize_lines(self.case, "plain"), plain=super().build())
 
     @override
-    def tell_groups(self, op: Op) -> None:
+    def follow(self, op: Op) -> None:
         self.flags.follow(op)
-        self.execute(op_lines(self.case, "model", op))
-
-    @override
-    def finalize_backward(self) -> None:
-        self.execute(finalize_lines(self.case, "model"))
 
     @override
     def recover(self) -> None:
         self.execute(["model.reset_iter_state()"])
         self.sync.forget()
-
-    @override
-    def after_step(self) -> None:
-        self.execute(event_lines(self.case, "model"))
 
     @override
     def before_backward(self) -> None:

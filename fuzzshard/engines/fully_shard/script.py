@@ -142,5 +142,11 @@ class FullyShardScript(Script):
         calls = (f"fully_shard({block}, {', '.join(told)})" for block in (*blocks, "model"))
         return [*lines, *calls]
 
+    @override
+    def finalize_lines(self, case: Case, called: str) -> list[str]:
+        waits = "finalize_backward(async_op=True).wait()"
+        call = waits if case.finalize == "async" else "finalize_backward()"
+        return [f"{called}.{call}"] if case.finalize is not None and case.wrap else []
+
 
 SCRIPT = FullyShardScript()

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.communication import fills_unused
-from fuzzshard.case.facts import Facts, has_batch_norm
+from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block
 from fuzzshard.case.groups import modules_named, root_groups
 from fuzzshard.case.sync_flags import UNMANAGED, SyncFlags
@@ -122,19 +122,12 @@ class Reference(Engine):
         self.sync.filling.add(group)
 
     @override
-    def tell_groups(self, op: Op) -> None:
+    def follow(self, op: Op) -> None:
         self.flags.follow(op)
         for index, group in enumerate(self.case.wrap if op.gathers and op.waits else ()):
             named = op.below and modules_named(self.case, group.modules, op.below)
             if named and fills_unused(self.case, index):
                 self.sync.filling.add(index)
-
-    @override
-    def checkpoints_module(self, path: str) -> bool:
-        """Recomputation updates the statistics of a batch norm twice, with any engine; so must the
-        truth.
-        """
-        return has_batch_norm(self.case, path)
 
     @override
     def call_target(self, path: str) -> Callable[..., Any]:

@@ -46,7 +46,6 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.before_change()
         self.run_again(trainer.engine)
         trainer.feed.batches.clear()
         trainer.make_optimizer()
@@ -54,17 +53,18 @@ class Cast(op.Op, tag="cast", frozen=True, kw_only=True):
 
     @override
     def run_again(self, engine: op.Engine) -> None:
-        engine.cast(self.dtype)
+        super().run_again(engine)
+        engine.take_dtype(self.dtype)
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
         program.inputs.change_dtype(self.dtype)
         program.taken = False
-        return [*program.reshard(), *self.lines_again(program), *program.renewed()]
+        return [*self.settings(program.scope), *program.renewed()]
 
     @override
-    def lines_again(self, program: op.Program) -> list[str]:
-        return [f"{program.scope.called}.to(torch.{self.dtype})"]
+    def settings(self, scope: op.Scope) -> list[str]:
+        return [f"{scope.called}.to(torch.{self.dtype})"]
 
     @classmethod
     @override

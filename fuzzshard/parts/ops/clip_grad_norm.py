@@ -30,13 +30,8 @@ class ClipGradNorm(op.Op, tag="clip_grad_norm", frozen=True, kw_only=True):
             raise InvalidCase("a norm is not positive", "use a positive number")
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.engine.clip_grad_norm(self.max_norm, self.norm_type)
-
-    @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        lines = program.clip_lines(f"{self.max_norm}, {self.norm_type}")
-        return [*lines, *program.look(index)]
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.clip_norm_lines(f"{self.max_norm}, {self.norm_type}")
 
     @classmethod
     @override

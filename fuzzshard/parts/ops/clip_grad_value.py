@@ -26,28 +26,13 @@ class ClipGradValue(op.Op, tag="clip_grad_value", frozen=True, kw_only=True):
             raise InvalidCase("a gradient is clipped to no range", "use a positive number")
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        """Clip one by one where foreach refuses the list: DTensors beside others. Where there is
-        no gradient, torch raises: ``_group_tensors_by_device_and_dtype`` takes no empty list.
-        """
-        parameters = [p for p in trainer.engine.trained.values() if p.grad is not None]
-        meshes = {getattr(p.grad, "device_mesh", None) for p in parameters}
-        if parameters:
-            call = self._call("parameters", one_by_one=len(meshes) > 1)
-            trainer.engine.execute([call], parameters=parameters)
-
-    @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        parameters = f"{program.scope.model}.parameters()"
+    def statements(self, scope: op.Scope) -> list[str]:
+        """Clips one by one where foreach refuses the list: DTensors beside others."""
+        foreach = ", foreach=False" if scope.mixes_kinds else ""
         return [
-            f"if any(p.grad is not None for p in {parameters}):  # torch raises elsewhere",
-            f"    {self._call(parameters, one_by_one=program.mixes_kinds)}",
-            *program.look(index),
+            f"if any(p.grad is not None for p in {scope.trained}):  # torch raises elsewhere",
+            f"    torch.nn.utils.clip_grad_value_({scope.trained}, {self.clip_value}{foreach})",
         ]
-
-    def _call(self, parameters: str, *, one_by_one: bool) -> str:
-        foreach = ", foreach=False" if one_by_one else ""
-        return f"torch.nn.utils.clip_grad_value_({parameters}, {self.clip_value}{foreach})"
 
     @classmethod
     @override

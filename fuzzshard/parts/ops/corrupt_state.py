@@ -34,18 +34,18 @@ class CorruptState(op.Op, tag="corrupt_state", frozen=True, kw_only=True):
         yield "op:rebuild" if self.rebuilds else "op:corrupt"
 
     @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.states.zero()
+
+    @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.before_change()
         if self.rebuilds:
             trainer.rebuild(index)
         else:
-            trainer.zero()
+            super().run(trainer, index)
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
-        lines = (
-            program.rebuild(index)
-            if self.rebuilds
-            else [*program.reshard(), *program.states.zero()]
-        )
-        return [*lines, *program.look(index)]
+        if not self.rebuilds:
+            return super().lines(program, index)
+        return [*program.rebuild(index), *program.look(index)]

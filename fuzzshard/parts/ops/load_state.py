@@ -45,12 +45,14 @@ class LoadState(op.Op, tag="load_state", frozen=True, kw_only=True):
 
     @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.states.load(trainer, assign=self.assign)
+        states, renewed = trainer.engine.scope.states, ["optimizer = renewed()"]
+        trainer.execute(states.load(trainer.at.saved, renewed, assign=self.assign))
         if self.assign:
             trainer.forget_tensors()
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
-        lines = program.states.load(program.renewed(), assign=self.assign)
+        states, renewed = program.scope.states, program.renewed()
+        lines = states.load(program.at.saved, renewed, assign=self.assign)
         program.taken &= not self.assign
         return [*lines, *program.look(index)]

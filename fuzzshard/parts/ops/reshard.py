@@ -24,16 +24,12 @@ class Reshard(op.Op, tag="reshard", frozen=True, kw_only=True):
         return f"{op.expression(self.target)}.reshard({'' if self.recurse else 'recurse=False'})"
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.engine.tell_groups(self)
-
-    @override
     def calls(self, module: str, case: op.Case) -> list[str]:
         return [f"{module}.reshard()"]
 
     @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        return program.unshard_lines(self)
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.unshard_lines(self)
 
     @classmethod
     @override

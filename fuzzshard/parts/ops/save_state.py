@@ -34,12 +34,8 @@ class SaveState(op.Op, tag="save_state", frozen=True, kw_only=True):
         yield f"op:save_{self.via}"
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.states.save(trainer, self.via)
-
-    @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        return [*program.states.save(self.via), *program.look(index)]
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.states.save(self.via)
 
     @classmethod
     @override

@@ -36,10 +36,6 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
             )
 
     @override
-    def run_again(self, engine: op.Engine) -> None:
-        engine.tell_groups(self)
-
-    @override
     def calls(self, module: str, case: op.Case) -> list[str]:
         """With a sum in place of what gloo does not have."""
         lines = [f"{module}.set_gradient_divide_factor({self.factor})"]
@@ -49,8 +45,8 @@ class SetDivideFactor(op.Op, tag="set_divide_factor", frozen=True, kw_only=True)
         return lines
 
     @override
-    def lines_again(self, program: op.Program) -> list[str]:
-        return program.scope.on_groups(self)
+    def settings(self, scope: op.Scope) -> list[str]:
+        return scope.on_groups(self)
 
     @classmethod
     @override

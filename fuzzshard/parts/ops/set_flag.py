@@ -62,8 +62,12 @@ class SetFlag(op.Op, tag="set_flag", frozen=True, kw_only=True):
         return f"set_{self.flag}({self.value}) of {self.target or 'the root'}"
 
     @override
-    def run_again(self, engine: op.Engine) -> None:
-        engine.tell_groups(self)
+    def settings(self, scope: op.Scope) -> list[str]:
+        return scope.on_groups(self)
+
+    @override
+    def lines(self, program: op.Program, index: int) -> list[str]:
+        return self.lines_again(program)
 
     @override
     def lines_again(self, program: op.Program) -> list[str]:

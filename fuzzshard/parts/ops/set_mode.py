@@ -21,12 +21,8 @@ class SetMode(op.Op, tag="set_mode", frozen=True, kw_only=True):
         return "model.train()" if self.train else "model.eval()"
 
     @override
-    def run_again(self, engine: op.Engine) -> None:
-        engine.module.train(self.train)
-
-    @override
-    def lines_again(self, program: op.Program) -> list[str]:
-        return [f"{program.scope.called}.{'train' if self.train else 'eval'}()"]
+    def settings(self, scope: op.Scope) -> list[str]:
+        return [f"{scope.called}.{'train' if self.train else 'eval'}()"]
 
     @classmethod
     @override

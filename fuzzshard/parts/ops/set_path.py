@@ -37,12 +37,8 @@ class SetPath(op.Op, tag="set_path", frozen=True, kw_only=True):
         yield "op:set_path" if self.ranks == "all" else "op:set_path_on_some_ranks"
 
     @override
-    def run_again(self, engine: op.Engine) -> None:
-        engine.set_path(self.target, self.path)
-
-    @override
-    def lines_again(self, program: op.Program) -> list[str]:
-        return program.scope.path_lines(self.target, self.path)
+    def settings(self, scope: op.Scope) -> list[str]:
+        return scope.path_lines(self.target, self.path)
 
     @classmethod
     @override

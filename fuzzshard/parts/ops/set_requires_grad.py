@@ -52,21 +52,9 @@ class SetRequiresGrad(op.Op, tag="set_requires_grad", frozen=True, kw_only=True)
         return f"requires_grad_({self.value}) of {self.target or 'the root'}"
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        spared = self.engines_only and not trainer.engine.is_judged
-        if not spared:
-            trainer.before_change()
-            for parameter in trainer.engine.parameters_at(self.target):
-                parameter.requires_grad_(self.value)
-
-    @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        return [*program.reshard(), *self.lines_again(program)]
-
-    @override
-    def lines_again(self, program: op.Program) -> list[str]:
-        lines = program.requires_grad_lines(self.target, self.value)
-        return program.scope.unless_reference(lines) if self.engines_only else lines
+    def settings(self, scope: op.Scope) -> list[str]:
+        lines = scope.requires_grad_lines(self.target, self.value)
+        return scope.unless_reference(lines) if self.engines_only else lines
 
     @classmethod
     @override

@@ -30,18 +30,19 @@ class Step(op.Op, tag="step", frozen=True, kw_only=True):
             yield "schedule:step_unsynced"
 
     @override
+    def statements(self, scope: op.Scope) -> list[str]:
+        return ["optimizer.step()", *scope.after_step_lines()]
+
+    @override
     def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.before_change()
         trainer.delays.at("before_step")
-        trainer.optimizer.step()
-        trainer.engine.after_step()
+        super().run(trainer, index)
         trainer.delays.at("after_step")
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
-        lines = [*program.reshard(), *program.scope.wait("before_step"), "optimizer.step()"]
-        lines += [*program.after_step(), *program.scope.wait("after_step")]
-        return [*lines, *program.look(index)]
+        lines = [*program.scope.wait("before_step"), *self.statements(program.scope)]
+        return [*lines, *program.scope.wait("after_step"), *program.look(index)]
 
     @classmethod
     @override

@@ -29,13 +29,13 @@ class TakeStateDict(op.Op, tag="take_state_dict", frozen=True, kw_only=True):
             yield "op:take_state_dict_before_forward"
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.states.take(trainer.engine)
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.states.take()
 
     @override
     def lines(self, program: op.Program, index: int) -> list[str]:
         program.taken = True
-        return [f"taken = {program.scope.called}.state_dict()", *program.look(index)]
+        return super().lines(program, index)
 
     @classmethod
     @override

@@ -49,17 +49,13 @@ class Unshard(op.Op, tag="unshard", frozen=True, kw_only=True):
         return super().statement(index) + (".wait()" if self.async_op and self.wait else "")
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.engine.tell_groups(self)
-
-    @override
     def calls(self, module: str, case: op.Case) -> list[str]:
         waits = ".wait()" if self.async_op and self.wait else ""
         return [f"{module}.unshard({'async_op=True' if self.async_op else ''}){waits}"]
 
     @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
-        return program.unshard_lines(self)
+    def statements(self, scope: op.Scope) -> list[str]:
+        return scope.unshard_lines(self)
 
     @classmethod
     @override

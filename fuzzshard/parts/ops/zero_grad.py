@@ -25,11 +25,7 @@ class ZeroGrad(op.Op, tag="zero_grad", frozen=True, kw_only=True):
         yield f"schedule:zero_grad_to_{'none' if self.set_to_none else 'zero'}"
 
     @override
-    def run(self, trainer: op.Trainer, index: int) -> None:
-        trainer.optimizer.zero_grad(set_to_none=self.set_to_none)
-
-    @override
-    def lines(self, program: op.Program, index: int) -> list[str]:
+    def statements(self, scope: op.Scope) -> list[str]:
         return [f"optimizer.zero_grad({'' if self.set_to_none else 'set_to_none=False'})"]
 
     @classmethod

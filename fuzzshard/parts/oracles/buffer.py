@@ -18,7 +18,6 @@ class Buffer(oracle.TensorOracle):
     what = "buffer"
     value = "b"
     over = "n, b in zip(buffer_names, {called}.buffers())"
-    helpers = frozenset({"buffer_names"})
     thing = "The buffer {name}"
 
     @override

@@ -105,7 +105,6 @@ class Leak(oracle.Oracle):
             case "layout":
                 return _layout(scope)
             case "buffer":
-                scope.uses.add("groups")
                 found = f"[g.comm_ctx.all_gather_state for g in groups({scope.model})]"
                 return _nothing(found, "an all-gather that was copied out is kept")
             case "memory":
@@ -123,7 +122,6 @@ class Leak(oracle.Oracle):
 def _of_group(scope: oracle.Scope) -> list[str]:
     """What one group holds; the name ends with one of its modules, or with several."""
     aim = scope.aim
-    scope.uses.add("groups")
     what, _, modules = aim.name.partition(" of ")
     first = modules.split(", ")[0].replace("the root", "")
     mine = f"for g in groups({scope.model}) if {scope.at(first)} in g.modules"
@@ -161,7 +159,6 @@ def _nothing(found: str, text: str) -> list[str]:
 
 def _layout(scope: oracle.Scope) -> list[str]:
     kind, _, fqn = scope.aim.name.partition(" of ")
-    scope.uses.add("DTensor")
     made = f'state = optimizer.state[parameter]["{kind}"]'
     if kind == "gradient":
         made = "grad = parameter.grad"

@@ -23,7 +23,6 @@ class RegisteredParameter(oracle.TensorOracle):
     what = "parameter after forward"
     value = "{model}.get_parameter(n)"
     over = "n in names"
-    helpers = frozenset({"names"})
     single = "{one}"
     thing = "{name} after the forward"
 

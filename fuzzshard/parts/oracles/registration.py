@@ -68,7 +68,6 @@ class Registered(oracle.Oracle):
                 f'text = f"{text} {{type(observed).__name__}}"',
                 f"assert {negated}isinstance(observed, DTensor), text",
             ]
-        script.uses.add("describe")
         text = f"rank {{rank}}: {name}: expected {{expected}}, observed {{observed}}"
         return [
             f"expected = {expected!r}",

@@ -26,7 +26,6 @@ class Replicas(oracle.AcrossRanks):
 
     @override
     def after(self, script: oracle.Alone) -> list[str]:
-        script.uses.add("snapshot")
         first = "0" if script.mesh.flat else "dist.get_global_rank(group, 0)"
         return [
             "for name, p in params.items():",

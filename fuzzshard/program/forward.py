@@ -1,0 +1,69 @@
+"""The call of a module, its outputs and their loss, as expressions and statements."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts, has_batch_norm
+from fuzzshard.case.graph import Block
+from fuzzshard.model.expressions import call_expression, is_checkpointed_at_call, result_expression
+from fuzzshard.parts.engines import REFERENCE
+from fuzzshard.program.scope import Scope
+
+
+def call_text(
+    scope: Scope, target: str, callee: str, arguments: list[str], *, by_forward: bool
+) -> str:
+    """Call ``target``, ``by_forward`` where what the engine made of it has no other method.
+
+    The reference computes again what that changes, and nothing else: the statistics of a batch
+    norm are updated twice, with any engine.
+    """
+    case, module = scope.case, facts(scope.case).modules[target]
+    if isinstance(module, Block) and by_forward:
+        module = replace(module, method="forward")
+    checkpointed = is_checkpointed_at_call(case, target) and (
+        scope.engine is not REFERENCE or has_batch_norm(case, target)
+    )
+    return call_expression(
+        module, callee, arguments, case.inputs.seq, path=target, checkpointed=checkpointed
+    )
+
+
+def output_texts(case: Case, target: str) -> list[str]:
+    """List the tensors of ``out``, the result of a forward."""
+    module, values = facts(case).modules[target], facts(case).output_values[target]
+    if not isinstance(module, Block):
+        return ["out"]
+    return [result_expression(module, "out", i) for i in range(len(values))]
+
+
+def whole_text(case: Case, output: str) -> str:
+    """Take the whole of an output that may be a DTensor."""
+    local = all(plan.local_output for plan in case.tensor_parallel)
+    return output if local else f"unsharded({output})"
+
+
+def term_text(case: Case, output: str, target: str) -> str:
+    """Write what an output adds to the loss; a dot product is one with ``target``."""
+    match case.loss:
+        case "mean_square":
+            return f"{output}.square().mean()"
+        case "dot" if target:
+            return f"({output} * {target}).sum()"
+        case _:
+            return f"{output}.sum()"
+
+
+def loss_lines(loss: str, terms: list[str]) -> list[str]:
+    """Add up all terms."""
+    if len(terms) == 1:
+        return [f"{loss} = {terms[0]}"]
+    listed = ["terms = [", *(f"    {term}," for term in terms), "]"]
+    return [*listed, f"{loss} = torch.stack(terms).sum()"]
+
+
+def sum_text(losses: list[str]) -> str:
+    """Add up what a backward differentiates."""
+    return losses[0] if len(losses) == 1 else f"torch.stack([{', '.join(losses)}]).sum()"

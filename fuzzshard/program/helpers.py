@@ -1,0 +1,89 @@
+"""The functions that statements call and torch does not have: scripts define those that they use,
+and so do ranks.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+_PARAMETER_GROUPS = """
+def parameter_groups(parameters):  # foreach refuses lists that mix meshes, dtypes or devices
+    kinds = {}
+    for p in parameters:
+        mesh = p.device_mesh if isinstance(p, DTensor) else None
+        kinds.setdefault((mesh, p.dtype, p.device), []).append(p)
+    return [{"params": kind} for kind in kinds.values()]
+"""
+
+_CLIP_GRAD_NORM = """
+def clip_grad_norm(parameters, max_norm, norm_type):  # the norm of the norms of all kinds
+    kinds, norms = {}, []
+    for p in parameters:
+        if p.grad is not None:
+            kinds.setdefault((getattr(p, "device_mesh", None), p.device), []).append(p)
+    for kind in kinds.values():
+        norm = torch.nn.utils.get_total_norm([p.grad.to(device) for p in kind], norm_type)
+        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    total = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else 0.0
+    for kind in kinds.values():
+        torch.nn.utils.clip_grads_with_norm_(kind, max_norm, total)
+"""
+
+_STATES = """
+def states(model, optimizer):  # that of the model first: it reshards
+    model_state = get_model_state_dict(model)
+    return {"model": model_state, "optimizer": get_optimizer_state_dict(model, optimizer)}
+"""
+
+_COPIED = """
+def copied(state):
+    return tree_map_only(torch.Tensor, lambda t: t.detach().clone(), state)
+"""
+
+_NEW_FOLDER = """
+def new_folder():  # one that all ranks share
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(folder)
+    return folder[0]
+"""
+
+_ZERO = """
+def zero(model, optimizer):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    value.zero_()
+"""
+
+_UNSHARDED = """
+def unsharded(t):
+    return t.full_tensor() if isinstance(t, DTensor) else t
+"""
+
+SOURCES = {
+    "parameter_groups": _PARAMETER_GROUPS,
+    "clip_grad_norm": _CLIP_GRAD_NORM,
+    "states": _STATES,
+    "copied": _COPIED,
+    "new_folder": _NEW_FOLDER,
+    "zero": _ZERO,
+    "unsharded": _UNSHARDED,
+}
+"""By name."""
+
+
+def called(text: str, sources: Mapping[str, str]) -> list[str]:
+    """Return those of ``sources`` that statements use and do not define, and those that these
+    use, in their order.
+    """
+    nodes = list(ast.walk(ast.parse(text)))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    own = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    own |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    wanted = sources.keys() & {name.id for name in names} - own
+    wanted |= {below for name in wanted for below in called(sources[name], sources)}
+    return [name for name in sources if name in wanted]

@@ -1,0 +1,148 @@
+"""What statements are written for: the case, the engine, and the variables there are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fuzzshard.case.case import Case
+from fuzzshard.case.facts import facts
+from fuzzshard.model.expressions import class_name
+from fuzzshard.model.statements import at, indented
+from fuzzshard.parts.engine import EngineSpec
+from fuzzshard.parts.engines import REFERENCE
+from fuzzshard.parts.op import Op
+from fuzzshard.program.groups import event_lines, op_lines
+from fuzzshard.program.mesh import MeshNames
+from fuzzshard.program.script import Script, script_of
+from fuzzshard.program.setup import flat_requires_grad_lines, requires_grad_lines
+from fuzzshard.program.states import States
+
+
+@dataclasses.dataclass
+class Scope:
+    """``called`` is the variable that a forward of the root calls; attributes of ``model`` are
+    modules.
+
+    They differ for engines that put a module around the model. ``trained`` is the expression for
+    what is trained. Statements may be ``shared`` with the plain model, which runs them too.
+    """
+
+    case: Case
+    engine: EngineSpec
+    called: str
+    model: str
+    names: MeshNames
+    trained: str = "parameters"
+    shared: bool = False
+
+    @property
+    def script(self) -> Script:
+        """Return what the engine says in its own words."""
+        return script_of(self.engine.name)
+
+    @property
+    def shards(self) -> bool:
+        """Whether the engine applies wrap groups, and the case has some."""
+        return self.engine.applies_groups and bool(self.case.wrap)
+
+    @property
+    def states(self) -> States:
+        """Return the statements that save, lose and load states."""
+        return States(self)
+
+    def either(self, plain: list[str], wrapped: list[str]) -> list[str]:
+        """Choose ``plain`` lines for the plain model, ``wrapped`` ones for that of an engine."""
+        return plain if self.engine is REFERENCE else wrapped
+
+    def at(self, path: str) -> str:
+        """Write the expression for the module or parameter at ``path``."""
+        return at(self.model, path)
+
+    def unless_reference(self, lines: list[str]) -> list[str]:
+        """Restrict ``lines`` to the engine's model."""
+        if self.shared and lines:
+            return [f"if {self.called} is not reference:", *indented(lines)]
+        return [] if self.engine is REFERENCE else lines
+
+    def for_wrapper(self, lines: list[str], others: list[str]) -> list[str]:
+        """Choose ``lines`` for a model with a module of the engine around it, else ``others``."""
+        if not self.shared or lines == others:
+            return lines
+        wrapped = [f"if isinstance({self.called}, {self.engine.wrapper}):", *indented(lines)]
+        return [*(wrapped if lines else []), *(["else:", *indented(others)] if others else [])]
+
+    def on_groups(self, op: Op) -> list[str]:
+        """Write what an op calls on wrapped modules."""
+        return op_lines(self.case, self.model, op, guarded=self.shared) if self.shards else []
+
+    def unshard_lines(self, op: Op) -> list[str]:
+        """Write the same, of an op that unshards or reshards."""
+        return self.on_groups(op)
+
+    def requires_grad_lines(self, target: str, value: bool) -> list[str]:
+        """Set ``requires_grad``."""
+        flat = self.engine.has_flat_parameters(self.case)
+        set_lines = flat_requires_grad_lines if flat else requires_grad_lines
+        return set_lines(self.case, self.model, target, value)
+
+    @property
+    def has_wrapper_modules(self) -> bool:
+        """Whether attributes of ``model`` may be set on a wrapper in place of the module that is
+        meant.
+        """
+        wrapped = any(c.implementation == "wrapper" for c in self.case.checkpoints)
+        return wrapped or self.engine.has_units
+
+    def path_lines(self, block: str, path: int) -> list[str]:
+        """Choose among alternatives; the block is found by its class where a wrapper would get the
+        attribute.
+        """
+        if not block or not self.has_wrapper_modules:
+            return [f"{at(self.model, block)}.path = {path}"]
+        return [
+            f"for module in {self.model}.modules():",
+            f"    if isinstance(module, {class_name(block)}):",
+            f"        module.path = {path}",
+        ]
+
+    def optimizer_line(self, parameters: str, script: Script) -> str:
+        """Make the optimizer, also of no ``parameters``; what the case leaves at torch's default
+        is not said.
+        """
+        if self.mixes_kinds and parameters:
+            parameters = f"parameter_groups({parameters})"
+        kind, given = self.case.optimizer.call()
+        return script.optimizer_line(kind, [parameters or "[{'params': []}]", *given], self.names)
+
+    @property
+    def mixes_kinds(self) -> bool:
+        """Whether the parameters of some model that is trained differ in mesh, dtype or device:
+        foreach refuses them.
+        """
+        return bool(self.case.dtypes) or self._mixes_meshes
+
+    @property
+    def _mixes_meshes(self) -> bool:
+        owners = set(facts(self.case).owners.values())
+        managed = {owner is not None for owner in owners}
+        offloaded = {self.case.wrap[o].offload is not None for o in owners if o is not None}
+        mixes = len(managed) > 1 or len(offloaded) > 1 or bool(self.case.tensor_parallel)
+        return self.engine.applies_groups and mixes
+
+    def clip_norm_lines(self, arguments: str) -> list[str]:
+        """Clip by the engine's own method, if it has one; what ``clip_grad_norm_`` cannot take
+        together is clipped by the norm of norms, each taken where the mesh communicates.
+        """
+        plain = f"torch.nn.utils.clip_grad_norm_({self.trained}, {arguments})"
+        if own := self.script.clip_line(self.called, arguments):
+            return self.for_wrapper([own], [plain])
+        offloads = self.shards and any(group.offload is not None for group in self.case.wrap)
+        if offloads or self._mixes_meshes:
+            return [f"clip_grad_norm({self.trained}, {arguments})"]
+        return [plain]
+
+    def after_step_lines(self) -> list[str]:
+        """Record an event, and do what a case does with the parameters of units."""
+        events = event_lines(self.case, self.model, guarded=self.shared) if self.shards else []
+        lines = self.script.after_step_lines(self.case, self.called)
+        return [*events, *self.for_wrapper(lines, [])]
