@@ -9,9 +9,9 @@ def apply() -> None:
     def wrong(self, *unused):
         if any(not param.sharded_param.requires_grad for param in self.fsdp_params):
             for param in self.fsdp_params:
-                if getattr(param, "_unsharded_param", None) is not None:
-                    if param._unsharded_param.grad is not None:
-                        param._unsharded_param.grad.mul_(2)
+                whole = getattr(param, "_unsharded_param", None)
+                if whole is not None and whole.grad is not None:
+                    whole.grad.mul_(2)
         return post_backward(self, *unused)
 
     FSDPParamGroup.post_backward = wrong
