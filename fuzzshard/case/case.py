@@ -131,7 +131,7 @@ class WrapGroup(Part, frozen=True, kw_only=True):
 
     def does(self, trait: Trait) -> bool:
         """Whether it is told so by :attr:`communication`."""
-        return any(trait in WORDS[word].traits for word in self.communication)
+        return any(trait in WORDS[word].gives for word in self.communication)
 
 
 class Freeze(Part, frozen=True, kw_only=True):

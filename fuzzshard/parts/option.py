@@ -1,7 +1,7 @@
 """What every option of an engine says of itself; generic code asks this, and never which option it
 is.
 
-An option is a field of a part of a case (:class:`DDP`, :class:`FSDP1`), or a word of
+An option is a field of a part of a case (:class:`WithOptions`), or a word of
 ``WrapGroup.communication``. What it means is written once, as a script writes it: ranks evaluate
 the same arguments and run the same lines.
 """
@@ -12,7 +12,9 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from fuzzshard.parts.part import Part, defaults
 
 if TYPE_CHECKING:  # what an option is shown of the layers above, for types alone
     from fuzzshard.case.arrivals import Replicated as Replicated
@@ -39,8 +41,18 @@ class Option:
     """Its place among those of its engine when they are drawn."""
     texts: ClassVar[Mapping[Any, str]] = {}
     """By value the arguments that it stands for, unless these are torch's defaults."""
+    traits: ClassVar[Mapping[Any, tuple[str, ...]]] = {}
+    """By value what somebody else has to know of it."""
     meanings: ClassVar[Mapping[str, str]] = {}
     """What each of its features means."""
+    always_told: ClassVar[bool] = False
+    """Whether drawings say it at its default too."""
+    default: Any = None
+    """What it is unless a case says otherwise."""
+
+    def does(self, value: Any) -> tuple[str, ...]:
+        """Return the traits of a value."""
+        return self.traits.get(value, ())
 
     def arguments(self, value: Any) -> tuple[str, ...]:
         """Return the arguments that the engine is given."""
@@ -55,6 +67,33 @@ class Option:
 
 
 O = TypeVar("O", bound=Option)  # noqa: E741
+T = TypeVar("T", bound=str)
+
+
+class WithOptions(Part, Generic[O, T], frozen=True):
+    """A part of a case that has options ``O``, whose values have traits ``T``."""
+
+    options: ClassVar[Sequence[Any]] = ()
+    """In the order of their fields."""
+
+    def told(self) -> Iterator[tuple[O, Any]]:
+        """Yield every option with its value."""
+        return ((option, getattr(self, option.name)) for option in self.options)
+
+    def does(self, trait: T) -> bool:
+        """Whether some option has a value that does so."""
+        return any(trait in option.does(value) for option, value in self.told())
+
+
+def options_of(
+    part: type[WithOptions[O, Any]], package: str, path: list[str], kind: type[O]
+) -> tuple[O, ...]:
+    """Return the options of ``part``, each in a file of its package, and tell it."""
+    options = found_in(package, path, kind, [*defaults(part)])
+    for option in options:
+        option.default = defaults(part)[option.name]
+    part.options = options
+    return options
 
 
 def found_in(package: str, path: list[str], kind: type[O], names: Sequence[str]) -> tuple[O, ...]:

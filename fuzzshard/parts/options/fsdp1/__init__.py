@@ -13,9 +13,9 @@ from fuzzshard.parts.option import (
     Reasons,
     SeenByFSDP1,
     Tape,
-    found_in,
+    WithOptions,
+    options_of,
 )
-from fuzzshard.parts.part import Part, defaults
 from fuzzshard.parts.precision import Precision
 
 Trait = Literal[
@@ -43,7 +43,7 @@ parameters are summoned after a step, and doubled or zeroed.
 """
 
 
-class FSDP1(Part, frozen=True, kw_only=True):
+class FSDP1(WithOptions["FSDP1Option", Trait], frozen=True, kw_only=True):
     """Options of the engine ``fsdp1``, for all its units; each file says what one means."""
 
     strategy: Literal[
@@ -63,14 +63,6 @@ class FSDP1(Part, frozen=True, kw_only=True):
         Literal["written", "discarded", "on_host", "first_rank", "gradients", "root"] | None
     ) = None
     device_mesh: bool = False
-
-    def told(self) -> Iterator[tuple[FSDP1Option, Any]]:
-        """Yield every option with its value."""
-        return ((option, getattr(self, option.name)) for option in FSDP1_OPTIONS)
-
-    def does(self, trait: Trait) -> bool:
-        """Whether some option has a value that does so."""
-        return any(trait in option.traits.get(value, ()) for option, value in self.told())
 
     def arguments(self) -> list[str]:
         """Return the arguments of the constructor that differ from its defaults."""
@@ -95,20 +87,17 @@ class FSDP1Option(Option):
 
     def draw(self, drawing: DrawingFSDP1) -> Any:
         """Return a value for a case that has the options of lower places."""
-        return self.default()
+        return self.default
 
     def draw_for_orders(self, tape: Tape) -> Any:
         """Return a value for a case of ranks that run other modules than their peers."""
-        return self.default()
-
-    def default(self) -> Any:
-        """Return what it is unless a case says otherwise."""
-        return defaults(FSDP1)[self.name]
+        return self.default
 
     def features(self, value: Any, case: Case) -> Iterator[str]:
-        """Yield the features of a value."""
-        if value != self.default():
+        """Yield the features of a value: the one that there is off the default, or its own."""
+        if len(self.meanings) == 1 and value != self.default:
             yield from self.meanings
+        yield from {f"fsdp1:{self.name}_{value}".lower()} & self.meanings.keys()
 
     def summoned(self, value: Any) -> str:
         """Return its arguments of ``summon_full_params()``."""
@@ -133,5 +122,5 @@ def shards(case: Case) -> bool:
     return not case.fsdp1.does("replicates") and num_shards > 1
 
 
-FSDP1_OPTIONS = found_in(__name__, __path__, FSDP1Option, FSDP1.__struct_fields__)
+FSDP1_OPTIONS = options_of(FSDP1, __name__, __path__, FSDP1Option)
 """In the order of their fields."""
