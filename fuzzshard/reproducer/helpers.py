@@ -238,7 +238,7 @@ def materialize_source(case: Case, *, seeds: bool) -> str:
     ``to_empty`` makes a new parameter at every place that has it; offloaded parameters belong on
     the CPU.
     """
-    offloads = any(group.offload is not None for group in case.wrap)
+    offloads = any(group.does("offloads") for group in case.wrap)
     ties = [f"    model.{tie.parameter} = model.{tie.source}" for tie in case.ties]
     where = '"cpu"' if offloads else "device"
     return "\n".join(

@@ -62,7 +62,7 @@ def mixes_kinds(scope: Scope) -> bool:
         return False
     owners = set(facts(case).owners.values())
     groups = [case.wrap[owner] for owner in owners if owner is not None]
-    offloaded = {group.offload is not None for group in groups}
+    offloaded = {group.does("offloads") for group in groups}
     return (
         len({owner is None for owner in owners}) > 1
         or len(offloaded) > 1

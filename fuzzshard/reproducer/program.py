@@ -195,7 +195,7 @@ class Program:
                 "else:",
                 f"    {plain}",
             ]
-        offloads = any(group.offload is not None for group in scope.case.wrap)
+        offloads = any(group.does("offloads") for group in scope.case.wrap)
         if scope.shards and (offloads or mixes_kinds(scope)):
             scope.uses.add("clip_grad_norm")
             return [f"clip_grad_norm(list({scope.model}.parameters()), {arguments})"]

@@ -16,7 +16,7 @@ from fuzzshard.parts.option import (
     WithOptions,
     options_of,
 )
-from fuzzshard.parts.precision import Precision
+from fuzzshard.parts.options.precision import Precision
 
 Trait = Literal[
     "replicates",
@@ -64,11 +64,6 @@ class FSDP1(WithOptions["FSDP1Option", Trait], frozen=True, kw_only=True):
     ) = None
     device_mesh: bool = False
 
-    def arguments(self) -> list[str]:
-        """Return the arguments of the constructor that differ from its defaults."""
-        given = sorted(self.told(), key=lambda pair: pair[0].argument)
-        return [text for option, value in given for text in option.arguments(value)]
-
     def summoned(self) -> tuple[str, ...]:
         """Return the arguments of ``summon_full_params()`` after a step."""
         return tuple(text for option, value in self.told() if (text := option.summoned(value)))
@@ -77,11 +72,10 @@ class FSDP1(WithOptions["FSDP1Option", Trait], frozen=True, kw_only=True):
 class FSDP1Option(Option):
     """One of them."""
 
+    def __init_subclass__(cls) -> None:
+        cls.prefix = f"fsdp1:{cls.name}_"
+
     traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
-    argument: ClassVar[int] = 0
-    """Its place among the arguments of the constructor."""
-    is_slow: ClassVar[bool] = False
-    """Whether it costs seconds a case, so that no mutation turns it on."""
     further: ClassVar[bool] = False
     """Whether half of the cases leave it at its default."""
 
@@ -94,18 +88,12 @@ class FSDP1Option(Option):
         return self.default
 
     def features(self, value: Any, case: Case) -> Iterator[str]:
-        """Yield the features of a value: the one that there is off the default, or its own."""
-        if len(self.meanings) == 1 and value != self.default:
-            yield from self.meanings
-        yield from {f"fsdp1:{self.name}_{value}".lower()} & self.meanings.keys()
+        """Yield the features of a value."""
+        return self.named(value)
 
     def summoned(self, value: Any) -> str:
         """Return its arguments of ``summon_full_params()``."""
         return ""
-
-    def needs_cuda(self, value: Any) -> str | None:
-        """Return why CPU ranks cannot have it, in one line; None if they can."""
-        return None
 
     def excludes(self, value: Any, seen: SeenByFSDP1) -> Reasons:
         """Yield why its documentation does not cover a case."""
