@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from msgspec.structs import replace
 
+from fuzzshard.parts.op import Choice
 from fuzzshard.parts.part import Part, defaults
 
 if TYPE_CHECKING:  # what an option is shown of the layers above, for types alone
@@ -60,6 +61,10 @@ class Option:
     """Whether its value is a policy of mixed precision."""
     is_rare: ClassVar[bool] = False
     """Whether few machines have it, or it costs seconds a case: no mutation turns it on."""
+    choices: ClassVar[tuple[str, ...]] = ()
+    """Choices that every swarm may make."""
+    extension: ClassVar[Choice | None] = None
+    """The choice of swarms without which it is at its default."""
     always_told: ClassVar[bool] = False
     """Whether drawings say it at its default too."""
     default: Any = None
@@ -79,6 +84,10 @@ class Option:
         """Return the arguments that the engine is given."""
         text = self.texts.get(value)
         return (text,) if text else ()
+
+    def excludes(self, value: Any, seen: Any) -> Reasons:
+        """Yield why its documentation does not cover a case."""
+        return iter(())
 
     def needs_cuda(self, value: Any) -> str | None:
         """Return why CPU ranks cannot have it, in one line; None if they can."""

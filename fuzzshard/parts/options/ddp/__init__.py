@@ -14,7 +14,6 @@ from fuzzshard.parts.option import (
     Facts,
     Mapping,
     Option,
-    Reasons,
     Replicated,
     Tape,
     WithOptions,
@@ -104,10 +103,6 @@ class DDPOption(Option):
         if not (by_replicate and self.of_wrapper):
             words = {True: self.name, False: f"no_{self.name}"}
             yield f"ddp:{words.get(value, f'{self.name}_{value}')}"
-
-    def excludes(self, value: Any, seen: Replicated) -> Reasons:
-        """Yield why its documentation does not cover a case."""
-        return iter(())
 
     def context(self, value: Any, engine: str) -> str:
         """Return the context that a case trains in, if there is one."""

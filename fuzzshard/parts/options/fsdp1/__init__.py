@@ -10,8 +10,6 @@ from fuzzshard.parts.option import (
     DrawingFSDP1,
     Mapping,
     Option,
-    Reasons,
-    SeenByFSDP1,
     Tape,
     WithOptions,
     options_of,
@@ -94,10 +92,6 @@ class FSDP1Option(Option):
     def summoned(self, value: Any) -> str:
         """Return its arguments of ``summon_full_params()``."""
         return ""
-
-    def excludes(self, value: Any, seen: SeenByFSDP1) -> Reasons:
-        """Yield why its documentation does not cover a case."""
-        return iter(())
 
 
 def shards(case: Case) -> bool:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 
 from msgspec.structs import replace
 
-from fuzzshard.parts.op import Choice
 from fuzzshard.parts.option import Drawing, Mapping, Option, Tape, WithOptions, options_of
 from fuzzshard.parts.part import default_of, off_default
 
@@ -95,10 +94,6 @@ class OptimizerOption(Option):
     traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
     leaves_out: ClassVar[bool] = False
     """Whether its value is what the optimizer does not get."""
-    choices: ClassVar[tuple[str, ...]] = ()
-    """Choices that every swarm may make."""
-    extension: ClassVar[Choice | None] = None
-    """The choice of swarms without which it is at its default."""
 
     def states(self, value: Any) -> tuple[str, ...]:
         """Return the names of what the optimizer keeps, where it says which class that is."""

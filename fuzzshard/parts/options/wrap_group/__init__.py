@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from msgspec.structs import replace
 from typing_extensions import override
 
-from fuzzshard.parts.op import Choice
 from fuzzshard.parts.option import (
     Case,
     DrawingGroups,
@@ -94,7 +93,7 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
 
     def as_planned(self) -> WrapGroup:
         """Return it as it is before its options are drawn."""
-        late = (option.name for option in self.options if not option.choices)
+        late = (option.name for option in self.options if option.extension)
         return replace(self, **{name: default_of(self, name) for name in late})
 
     def kind(self) -> tuple[object, ...]:
@@ -105,10 +104,6 @@ class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
 class GroupOption(Option):
     """One of them."""
 
-    choices: ClassVar[tuple[str, ...]] = ()
-    """Choices that every swarm may make: it is drawn with the wrap plan."""
-    extension: ClassVar[Choice | None] = None
-    """The choice of swarms without which it is at its default."""
     wants_even: ClassVar[bool] = False
     """Whether widths that a shard axis divides are drawn for it."""
     of_parameters: ClassVar[bool] = False
