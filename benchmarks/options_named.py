@@ -31,18 +31,19 @@ ANY = PARTS
 
 MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "WrapGroup.reshard_after_forward": {
-        "a flag that is switched": ("parts/op", "parts/ops/set_flag", "oracles/fully_shard_model")
+        "a flag that is switched": (
+            *("parts/op", "parts/ops/set_flag"),
+            *("oracles/fully_shard_model", "oracles/registration"),
+        )
     },
     "WrapGroup.precision": {
-        "a rung": ("campaign/judge", "drafts/words", "oracles/rungs", "reproducer/from_finding")
+        "a kind of mutations": ("guidance/mutate/__init__",),
+        "a rung": ("campaign/judge", "drafts/words", "oracles/rungs", "reproducer/from_finding"),
     },
     "FSDP1.precision": {
+        "a kind of mutations": ("guidance/mutate/__init__",),
         "a rung": ("campaign/judge", "oracles/rungs", "reproducer/from_finding"),
-        "a choice, of groups": ("strategies/swarm",),
     },
-    "FSDP1.forward_prefetch": {"a choice, of groups": ("strategies/swarm",)},
-    "FSDP1.backward_prefetch": {"a choice, of groups": ("strategies/swarm",)},
-    "FSDP1.offload": {"a choice, of groups": ("strategies/swarm",)},
     "FSDP1.hook": {
         "a leak": ("oracles/after_run", "parts/oracles/leak"),
     },

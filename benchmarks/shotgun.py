@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -27,10 +28,11 @@ from common import make_console, print_json, run_main
 from rich.table import Table
 
 from fuzzshard.case.case import Optimizer, WrapGroup
-from fuzzshard.case.options import DDP, FSDP1, CommunicationOption, Precision
+from fuzzshard.case.options import DDP, FSDP1, Precision
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.options.communication import CommunicationOption
 from fuzzshard.parts.oracles import ORACLES
 
 ROOT = Path(__file__).parent.parent
@@ -52,7 +54,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "a class of lines in a drawing": ("report/html/schedule",),
     },
-    "output": {"a dtype of a policy": ("case/dtypes", "engines/fully_shard/script")},
+    "output": {"a dtype of a policy": ("parts/options/precision/output",)},
     "buffer": {
         "a dtype of a policy": ("parts/options/fsdp1/precision",),
         "a leak": ("oracles/after_run",),
@@ -74,7 +76,7 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "the same, drawn": ("strategies/exec_order",),
         "what a line begins with": ("bisect/environment",),
     },
-    "communication": {"a choice of swarms": ("strategies/groups", "strategies/swarm")},
+    "communication": {"an option of groups": ("parts/options/wrap_group/communication",)},
     "collectives": {"an instrument": ("instruments/__init__",)},
     "registration": {"an instrument": ("instruments/__init__",)},
     "dropout": {"a stream of random numbers": ("training/trainer",)},
@@ -83,13 +85,19 @@ MEANS_ELSE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             *("case/facts", "case/graph", "guidance/mutate/splice", "program/forward"),
             *("shrink/leaf_passes", "strategies/tasks"),
         ),
-        "when something is prefetched": ("engines/fully_shard/script",),
+        "when something is prefetched": (
+            *("case/relations", "oracles/hook_model", "parts/options/wrap_group/__init__"),
+            "parts/options/wrap_group/forward_prefetch",
+        ),
         "a state of a hook": ("oracles/group_model",),
         "when an exception is raised": ("parts/ops/abort",),
         "a lane or a class of a drawing": ("report/html/forward", "report/html/schedule"),
     },
     "backward": {
-        "when something is prefetched": ("engines/fully_shard/script",),
+        "when something is prefetched": (
+            *("case/relations", "oracles/hook_model", "parts/options/wrap_group/__init__"),
+            "parts/options/wrap_group/backward_prefetch",
+        ),
         "when an exception is raised": ("parts/ops/abort",),
         "a lane of a drawing": ("report/html/schedule",),
         "a function of scripts": ("reproducer/writer",),
@@ -174,7 +182,10 @@ def main() -> int:
     return 0
 
 
-OF_SUBJECTS = ("fuzzshard/subject/", "fuzzshard/checking/", "fuzzshard/commands/check")
+OF_SUBJECTS = (
+    *("fuzzshard/subject/", "fuzzshard/checking/"),
+    *("fuzzshard/commands/check", "fuzzshard/testing"),
+)
 
 
 def sources() -> list[Path]:
@@ -277,7 +288,12 @@ def rooms_of_options(trees: Mapping[Path, ast.Module]) -> dict[str, list[Path]]:
 def in_other_room(module: str, part: str) -> bool:
     """Whether a module is about options of another part."""
     rooms = "parts/options/"
-    return module.startswith(rooms) and not module.startswith(f"{rooms}{part.lower()}/")
+    return module.startswith(rooms) and not module.startswith(f"{rooms}{folder(part)}/")
+
+
+def folder(part: str) -> str:
+    """The folder of the options of a part: ``wrap_group`` for WrapGroup."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", part).lower()
 
 
 def short(file: Path) -> str:

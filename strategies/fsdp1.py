@@ -8,13 +8,12 @@ from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
-from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.engines.fsdp1 import FullyShardedDataParallel
 from fuzzshard.parts.options.fsdp1 import FSDP1, FSDP1_OPTIONS
+from fuzzshard.parts.options.fsdp1.precision import draw_policy
 from fuzzshard.strategies.precision import computes
-from fuzzshard.strategies.swarm import Swarm, may_cast
+from fuzzshard.strategies.swarm import PRECISION, Swarm, may_cast
 from fuzzshard.strategies.tape import Tape
 
 
@@ -43,15 +42,12 @@ def fsdp1(tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool) -> 
         for option in (option for option in drawn if option.further is further):
             value = option.draw(DrawingFSDP1(tape, case, uniform, cuda))
             case = replace(case, fsdp1=replace(case.fsdp1, **{option.name: value}))
-    if "precision" not in swarm or not case.root_is_wrapped or not tape.chance(90):
+    if PRECISION not in swarm or not case.root_is_wrapped or not tape.chance(90):
         return case
-    dtype: Dtype = "float16" if tape.chance(35) else "bfloat16"
-    reduced: tuple[tuple[Dtype | None, int], ...] = ((dtype, 3), (None, 2), ("float32", 2))
-    policy = Precision(param=dtype, reduce=tape.weighted(reduced))
-    groups = tuple(replace(group, precision=None) for group in case.wrap)
+    groups = tuple(group.with_policy(None) for group in case.wrap)
     alone = replace(
         case,
-        fsdp1=replace(case.fsdp1, precision=policy),
+        fsdp1=case.fsdp1.with_policy(draw_policy(tape)),
         engines=(FullyShardedDataParallel.name,),
         wrap=groups,
         dtypes=(),

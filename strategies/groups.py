@@ -1,136 +1,79 @@
-"""Options of wrap groups: offloading, explicit prefetching, the dim to shard."""
+"""Options of wrap groups."""
 
 from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from fuzzshard.case.case import Case, WrapGroup
-from fuzzshard.case.communication import misfit
-from fuzzshard.case.edit import with_item
+from fuzzshard.case.communication import Told
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.groups import root_groups
-from fuzzshard.case.placements import shard_dim
-from fuzzshard.case.units import parameter_groups
-from fuzzshard.parts.options.communication import WORDS
+from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
+
+_LATE = sorted(
+    (option for option in GROUP_OPTIONS if option.extension and not option.is_policy),
+    key=lambda option: option.place,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawingGroups:
+    """What an option is drawn for: the groups of ``case``, which has the options of lower
+    places.
+    """
+
+    tape: Tape
+    case: Case
+    found: Facts
+    cuda: bool
+
+    def told(self, wrap: Sequence[WrapGroup], index: int) -> Told:
+        """Return one group of a plan as its options see it."""
+        return Told(replace(self.case, wrap=tuple(wrap)), self.found, index)
+
+    @functools.cached_property
+    def roots(self) -> tuple[int, ...]:
+        """The FSDP root of each group."""
+        return root_groups(self.case)
+
+    @functools.cached_property
+    def order(self) -> dict[str, int]:
+        """The wrapped modules that are called, in their order, with the FSDP roots of their
+        groups.
+        """
+        pairs = zip(self.case.wrap, self.roots, strict=True)
+        root = {module: root for group, root in pairs for module in group.modules}
+        found = self.found
+        return {
+            path: root[path] for path in found.modules if path in root and path in found.called
+        }
+
+    def reachable(self, index: int) -> list[str]:
+        """Return those below the FSDP root of a group."""
+        return [module for module, root in self.order.items() if root == self.roots[index]]
 
 
 def group_options(
     tape: Tape, swarm: Swarm, case: Case, found: Facts, *, cuda: bool
 ) -> tuple[WrapGroup, ...]:
-    """The wrap plan of ``case`` with further options."""
-    groups = list(case.wrap)
-    if "offload" in swarm:
-        kind = "pinned" if cuda and tape.chance(50) else "unpinned"
-        most = tape.chance(80)
-        groups = [replace(g, offload=kind) if most or tape.chance(50) else g for g in groups]
-    if "shard_dim" in swarm and not case.tensor_parallel:
-        groups = [
-            _with_shard_dim(tape, case, found, index, group) for index, group in enumerate(groups)
-        ]
-    groups = _with_prefetches(tape, swarm, case, found, groups)
-    if "communication" in swarm and groups:
-        alike = tape.chance(50)
-        options = _communication(tape)
-        groups = [
-            replace(g, communication=options if alike else _communication(tape)) for g in groups
-        ]
-        for word in WORDS.values():
-            if word.for_all and tape.chance(word.for_all):
-                groups = [_with_word(g, word.name) for g in groups]
-        groups = _with_roots_that_share(tape, case, groups)
-        groups = [
-            _fitting(tape, replace(case, wrap=tuple(groups)), found, i) for i in range(len(groups))
-        ]
-    return tuple(groups)
-
-
-_ANYWHERE = tuple(
-    word.name
-    for word in sorted(WORDS.values(), key=lambda word: word.anywhere or 0)
-    if word.anywhere is not None
-)
-
-
-def _with_word(group: WrapGroup, word: str) -> WrapGroup:
-    return replace(group, communication=(*group.communication, word))
-
-
-def _communication(tape: Tape) -> tuple[str, ...]:
-    """One option, or any of them."""
-    return tuple(tape.some(_ANYWHERE, 30)) if tape.chance(50) else (tape.pick(_ANYWHERE),)
-
-
-def _with_roots_that_share(tape: Tape, case: Case, groups: list[WrapGroup]) -> list[WrapGroup]:
-    """Several FSDP roots may share their streams: ``share_comm_ctx`` is for them."""
-    roots = set(root_groups(case))
-    for word in WORDS.values() if len(roots) > 1 else ():
-        if word.for_roots and tape.chance(word.for_roots):
-            groups = [_with_word(g, word.name) if i in roots else g for i, g in enumerate(groups)]
-    return groups
-
-
-def _fitting(tape: Tape, case: Case, found: Facts, index: int) -> WrapGroup:
-    """The group at ``index`` without what does not fit it, and often with what few groups can
-    have.
-    """
-    group = case.wrap[index]
-    for word in WORDS.values():
-        if (
-            word.where_it_fits
-            and misfit(case, found, index, word.name) is None
-            and tape.chance(word.where_it_fits)
-        ):
-            group = _with_word(group, word.name)
-    kept: tuple[str, ...] = ()
-    for option in group.communication:
-        changed = replace(group, communication=(*kept, option))
-        told = replace(case, wrap=with_item(case.wrap, index, changed))
-        if all(misfit(told, found, index, each) is None for each in changed.communication):
-            kept = changed.communication
-    return replace(group, communication=kept)
-
-
-def _with_shard_dim(
-    tape: Tape, case: Case, found: Facts, index: int, group: WrapGroup
-) -> WrapGroup:
-    """``fully_shard`` shards along a dim other than the first only where that is even."""
-    changed = replace(group, shard_dim=tape.pick(("last", "largest")))
-    shapes = [
-        found.parameters[fqn]
-        for fqn, indices in parameter_groups(case).items()
-        if index in indices
-    ]
-    dims = [(shard_dim(changed, shape), shape) for shape in shapes]
-    even = all(not dim or shape[dim] % case.mesh.shard == 0 for dim, shape in dims)
-    return changed if even else group
-
-
-def _with_prefetches(
-    tape: Tape, swarm: Swarm, case: Case, found: Facts, groups: list[WrapGroup]
-) -> list[WrapGroup]:
-    """Prefetches of the next one or two modules that run below the same root; rarely of any
-    other.
-    """
-    kinds = [kind for kind in ("forward_prefetch", "backward_prefetch") if kind in swarm]
-    if not kinds:
-        return groups
-    roots = dict(zip((g.modules for g in groups), root_groups(case), strict=True))
-    owner = {module: group for group in groups for module in group.modules}
-    order = [path for path in found.modules if path in owner and path in found.called]
-    changed = []
-    for group in groups:
-        (module, *others) = group.modules
-        lists: dict[str, tuple[str, ...]] = {}
-        for kind in kinds:
-            if others or module not in order or not tape.chance(80):
-                continue
-            reachable = [m for m in order if roots[owner[m].modules] == roots[group.modules]]
-            at = reachable.index(module)
-            near = reachable[at + 1 :] if kind == "forward_prefetch" else reachable[:at][::-1]
-            if tape.chance(10):
-                near = tape.shuffled([m for m in reachable if m != module])
-            lists[kind] = tuple(near[: 1 + tape.below(2)])
-        changed.append(replace(group, **lists))
-    return changed
+    """The wrap plan of ``case`` with further options, those of one place group by group."""
+    for _, options in itertools.groupby(_LATE, key=lambda option: option.place):
+        drawing = DrawingGroups(tape, case, found, cuda)
+        drawn = {
+            option.name: option.draw(drawing)
+            for option in options
+            if option.extension and option.extension.name in swarm
+        }
+        groups = (
+            replace(g, **{name: draw(i, getattr(g, name)) for name, draw in drawn.items()})
+            for i, g in enumerate(case.wrap)
+        )
+        case = replace(case, wrap=tuple(groups))
+    return case.wrap

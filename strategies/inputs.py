@@ -13,7 +13,7 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Block, Call
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
-from fuzzshard.strategies.swarm import IMAGES, Swarm
+from fuzzshard.strategies.swarm import IMAGES, Swarm, wants_even
 from fuzzshard.strategies.tape import Tape
 
 _EVEN_WIDTHS = (4, 2, 8, 4, 16)
@@ -29,7 +29,7 @@ def widths(tape: Tape, swarm: Swarm, *, exact: bool) -> tuple[int, ...]:
     pool: tuple[int, ...] = _EVEN_WIDTHS
     if "odd_widths" in swarm:
         pool = _ODD_WIDTHS if tape.chance(60) else (*_EVEN_WIDTHS, *_ODD_WIDTHS)
-    if "shard_dim" in swarm and tape.chance(70):
+    if wants_even(swarm) and tape.chance(70):
         pool = _EVEN_WIDTHS
     chosen = [tape.pick(pool) for _ in range(tape.weighted(((1, 3), (2, 3), (3, 2))))]
     if "width_one" in swarm and tape.chance(50):

@@ -15,22 +15,17 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts import ops
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.op import Call
-from fuzzshard.strategies.swarm import Swarm, may_cast
+from fuzzshard.parts.options.precision import PRECISION_OPTIONS
+from fuzzshard.strategies.swarm import PRECISION, Swarm, may_cast
 from fuzzshard.strategies.tape import Tape
 
-_PARAM: tuple[tuple[Dtype | None, int], ...] = (("bfloat16", 8), ("float16", 3), (None, 2))
-_REDUCE: tuple[tuple[Dtype | None, int], ...] = ((None, 4), ("float32", 4), ("bfloat16", 2))
+_DRAWN = sorted(PRECISION_OPTIONS, key=lambda option: option.place)
+_VARIED = [o for o in sorted(_DRAWN, key=lambda option: option.variation) if o.variation]
 
 
 def policy(tape: Tape, case: Case) -> Precision:
     """Any policy, mostly with parameters in bfloat16."""
-    output = tape.weighted(((None, 5), (case.dtype, 4), ("bfloat16", 1)))
-    return Precision(
-        param=tape.weighted(_PARAM),
-        reduce=tape.weighted(_REDUCE),
-        output=output,  # type: ignore[arg-type]
-        cast_inputs=not tape.chance(20),
-    )
+    return Precision(**{option.name: option.draw(tape, case) for option in _DRAWN})
 
 
 def precision(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
@@ -40,24 +35,23 @@ def precision(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
     Modules want inputs of the dtype of their parameters, so what is drawn is simplified until that
     holds.
     """
-    if "precision" not in swarm:
+    if PRECISION not in swarm:
         return case
     base = policy(tape, case)
     each: list[Precision | None] = [base] * len(case.wrap)
     if tape.chance(35):
         each = [_varied(tape, base, case) for _ in each]
-    plain = replace(base, output=None, cast_inputs=True)
+    plain = base.without_casts()
     options: list[list[Precision | None]] = [
         each,
         [base] * len(each),
         [plain] * len(each),
-        [replace(plain, output=case.dtype)] * len(each),
+        [plain.with_dtypes({"outputs": case.dtype})] * len(each),
     ]
     casts = may_cast(swarm)
     for policies in options:
         groups = tuple(
-            replace(group, precision=policy)
-            for group, policy in zip(case.wrap, policies, strict=True)
+            group.with_policy(policy) for group, policy in zip(case.wrap, policies, strict=True)
         )
         if computes(replace(case, wrap=groups), found, casts=casts):
             return _keeping(tape, swarm, replace(case, wrap=groups), found)
@@ -71,9 +65,7 @@ def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
     if may_cast(swarm) or not tape.chance(30):
         return case
     groups = tuple(
-        replace(g, precision=replace(g.precision, keep="vectors"))
-        if g.precision and g.precision.param
-        else g
+        g.with_policy(g.policy.keeping()) if g.policy and g.policy.dtype_of("parameters") else g
         for g in case.wrap
     )
     kept = replace(case, wrap=groups)
@@ -81,17 +73,14 @@ def _keeping(tape: Tape, swarm: Swarm, case: Case, found: Facts) -> Case:
 
 
 def _varied(tape: Tape, base: Precision, case: Case) -> Precision | None:
-    match tape.below(5):
-        case 0:
-            return base
-        case 1:
-            return replace(base, reduce=tape.weighted(_REDUCE))
-        case 2:
-            return replace(base, output=None if base.output else case.dtype)
-        case 3:
-            return replace(base, cast_inputs=not base.cast_inputs)
-        case _:
-            return None
+    at = tape.below(len(_VARIED) + 2)
+    if at > len(_VARIED):
+        return None
+    if at == 0:
+        return base
+    option = _VARIED[at - 1]
+    value = option.varied(tape, case, getattr(base, option.name))
+    return replace(base, **{option.name: value})
 
 
 def parameter_dtypes(
@@ -112,8 +101,8 @@ def parameter_dtypes(
 
 def in_one_dtype(case: Case) -> Case:
     """The case without mixed precision, and without parameters that have a dtype of their own."""
-    groups = tuple(replace(group, precision=None) for group in case.wrap)
-    return replace(case, wrap=groups, dtypes=(), fsdp1=replace(case.fsdp1, precision=None))
+    groups = tuple(group.with_policy(None) for group in case.wrap)
+    return replace(case, wrap=groups, dtypes=(), fsdp1=case.fsdp1.with_policy(None))
 
 
 def computes(case: Case, found: Facts, target: str = "", *, casts: bool = False) -> bool:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from fuzzshard.case.case import Case, WrapGroup
+from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.options import DDP, FSDP1
 from fuzzshard.parts.engines import specs
@@ -22,7 +22,7 @@ from fuzzshard.strategies.inputs import with_rank_batches
 from fuzzshard.strategies.options import related
 from fuzzshard.strategies.schedules import schedule
 from fuzzshard.strategies.subject import Subject
-from fuzzshard.strategies.swarm import IMAGES, closed, swarm
+from fuzzshard.strategies.swarm import IMAGES, PRECISION, closed, swarm
 from fuzzshard.strategies.tape import cut
 
 Start = Literal["plan", "options", "schedule"]
@@ -62,11 +62,9 @@ def _present(case: Case, start: Start) -> Iterator[str]:
     if case.checkpoints:
         yield "checkpoint"
     if start == "schedule":
-        if (
-            any(group.precision is not None for group in case.wrap)
-            or case.fsdp1.precision is not None
-        ):
-            yield "precision"
+        policies = (case.fsdp1.policy, *(group.policy for group in case.wrap))
+        if any(policy is not None for policy in policies):
+            yield PRECISION
         if case.dtypes:
             yield "other_dtypes"
         if case.init == "meta":
@@ -75,10 +73,7 @@ def _present(case: Case, start: Start) -> Iterator[str]:
 
 def _without_options(case: Case) -> Case:
     """``case`` as it is before its options are drawn."""
-    groups = (
-        WrapGroup(modules=g.modules, reshard_after_forward=g.reshard_after_forward)
-        for g in case.wrap
-    )
+    groups = (group.as_planned() for group in case.wrap)
     mesh = case.mesh if case.tensor_parallel else replace(case.mesh, tensor=None)
     return replace(
         case,

@@ -16,12 +16,17 @@ from collections.abc import Callable, Container, Iterable
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaf import Leaf
 from fuzzshard.parts.leaves import KINDS
+from fuzzshard.parts.op import Choice
 from fuzzshard.parts.ops import OPS
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
+from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.strategies.tape import Tape
 
 (IMAGES,) = (kind.name for kind, leaf in KINDS.items() if leaf.takes_images)
 """The choice of inputs that are images, and of the leaf that reads them."""
+_OF_GROUPS = [option.extension for option in GROUP_OPTIONS if option.extension]
+(PRECISION,) = (o.extension.name for o in GROUP_OPTIONS if o.is_policy and o.extension)
+"""The choice of mixed precision."""
 
 CHOICES: tuple[str, ...] = (
     *(kind.name for kind in KINDS if kind.in_swarms),
@@ -56,9 +61,7 @@ CHOICES: tuple[str, ...] = (
     "many_groups",
     "list_group",
     "root_not_wrapped",
-    "reshard_true",
-    "reshard_false",
-    "reshard_int",
+    *(choice for option in GROUP_OPTIONS for choice in option.choices),
     "checkpoint",
     "hsdp",
     # freezing
@@ -89,6 +92,8 @@ _OF_ENGINES = sorted(
     (spec.choice for spec in ENGINES.values() if spec.choice), key=lambda choice: choice.place
 )
 _OF_OPTIMIZERS = [option.extension for option in OPTIMIZER_OPTIONS if option.extension]
+_MEETING = (*_OF_GROUPS, *_OF_OPS)
+_ORDERED = sorted((*_OF_GROUPS, Choice("other_dtypes", 10, place=1)), key=lambda c: c.place)
 _LATER = 100
 """The place of the first choice that was added later, so that swarms stay as they were."""
 
@@ -108,12 +113,7 @@ EXTENSIONS: dict[str, int] = {
     "tensor": 17,
     "pipeline": 8,
     # what a group is
-    "precision": 21,
-    "other_dtypes": 10,
-    "offload": 9,
-    "forward_prefetch": 20,
-    "backward_prefetch": 20,
-    "shard_dim": 18,
+    **{choice.name: choice.percent for choice in _ORDERED if choice.place < _LATER},
     # what the model is wrapped with
     "ignored": 10,
     "meta": 10,
@@ -127,7 +127,7 @@ EXTENSIONS: dict[str, int] = {
     **{choice.name: choice.percent for choice in _OF_OPTIMIZERS if choice.place < _LATER},
     # added later, so that swarms stay as they were
     "rank_batches": 12,
-    "communication": 10,
+    **{choice.name: choice.percent for choice in _ORDERED if choice.place >= _LATER},
     **{choice.name: choice.percent for choice in _OF_OPS if choice.place >= _LATER},
     "finalize": 4,
     "ddp_options": 25,
@@ -146,6 +146,11 @@ Swarm = Container[str]
 def may_cast(choices: Swarm) -> bool:
     """Whether a schedule may change the dtype of everything."""
     return any(choice.name in choices for op in OPS if op.casts for choice in op.choices)
+
+
+def wants_even(choices: Swarm) -> bool:
+    """Whether a group may need parameters that the shard axis divides."""
+    return any(o.extension.name in choices for o in GROUP_OPTIONS if o.wants_even and o.extension)
 
 
 class Kept:
@@ -202,9 +207,14 @@ _NEEDS: tuple[tuple[str, set[str]], ...] = (
     ("attend", {"sequence"}),
     ("method", {"nested"}),
     ("structured_passing", {"nested", "many_groups"}),
-    ("other_dtypes", {"precision", "freeze_parameter"}),
+    ("other_dtypes", {"freeze_parameter"}),
     *((choice.name, {*choice.needs}) for choice in _OF_OPS),
-    *((name, {choice.name}) for choice in _OF_OPS for name in choice.needed_by),
+    *(
+        (name, {choice.name})
+        for c in (_OF_OPS, _OF_GROUPS)
+        for choice in c
+        for name in choice.needed_by
+    ),
 )
 """What a choice would rarely come to anything without."""
 
@@ -218,19 +228,23 @@ _EXCLUDES: tuple[tuple[str, set[str]], ...] = (
             *_kinds(lambda leaf: leaf.needs_sequence or not leaf.takes_patches),
         },
     ),
-    # buffers keep their dtype
-    ("precision", _kinds(lambda leaf: leaf.is_batch_norm)),
+    *((choice.name, {*choice.excludes}) for choice in _OF_GROUPS),
     # masks are drawn per rank, and tensor-parallel ranks must draw alike; local results are views;
     # torch reshards DTensor parameters completely or not at all
     (
         "tensor",
-        {*_kinds(lambda leaf: leaf.is_dropout), "meta", "shard_dim", "iadd", "reshard_int"},
+        {*_kinds(lambda leaf: leaf.is_dropout), "meta", "iadd", "reshard_int"},
     ),
     # ``to_empty`` makes one parameter for each name (torch/nn/modules/module.py, _apply)
     ("meta", {"tie"}),
     # no forward is pending after a backward, the root is wrapped, and all axes are reduced
     ("finalize", {"backward_order", "root_not_wrapped", "no_all_reduce"}),
     *((choice.name, {*choice.excludes}) for choice in _OF_OPS),
-    *((name, {choice.name}) for choice in _OF_OPS for name in choice.excluded_by),
+    *(
+        (name, {choice.name})
+        for c in (_OF_GROUPS, _OF_OPS)
+        for choice in c
+        for name in choice.excluded_by
+    ),
 )
 """What does not go together with a choice, in the order in which it is left out."""

@@ -11,6 +11,7 @@ from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.graph import Alias, Block, Module, resolve, walk
 from fuzzshard.case.groups import uses_outside_groups
 from fuzzshard.case.paths import is_within
+from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.strategies.swarm import Swarm
 from fuzzshard.strategies.tape import Tape
 
@@ -47,9 +48,12 @@ def wrap(tape: Tape, swarm: Swarm, root: Block, found: Facts, mesh: Mesh) -> tup
     if not groups:
         groups = [[""]]
     groups.sort(key=lambda group: -max(_depth(path) for path in group))
-    rafs = _reshard_options(swarm, mesh)
+    options = {o.name: o.values(swarm, mesh.shard) for o in GROUP_OPTIONS if o.choices}
     return tuple(
-        WrapGroup(modules=tuple(group), reshard_after_forward=tape.weighted(rafs))
+        WrapGroup(
+            modules=tuple(group),
+            **{name: tape.weighted(values) for name, values in options.items()},
+        )
         for group in groups
     )
 
@@ -91,18 +95,6 @@ def _may_join(found: Facts, joined: list[str], path: str) -> bool:
         _depth(other) == deepest or not isinstance(found.modules[other], Block)
         for other in [*joined, path]
     )
-
-
-def _reshard_options(swarm: Swarm, mesh: Mesh) -> list[tuple[bool | int | None, int]]:
-    options: list[tuple[bool | int | None, int]] = [(None, 3)]
-    if "reshard_true" in swarm:
-        options.append((True, 3))
-    if "reshard_false" in swarm:
-        options.append((False, 3))
-    if "reshard_int" in swarm:
-        divisors = [n for n in range(2, mesh.shard) if mesh.shard % n == 0]
-        options += [(n, 6) for n in divisors] + [(1, 1), (mesh.shard, 1)]
-    return options
 
 
 def self_contained(case: Case) -> Case:

@@ -8,19 +8,17 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.options import (
     DDP,
     FSDP1,
-    CommunicationOption,
     Delay,
     Expect,
     ParameterDtype,
-    Precision,
     Relation,
     TensorParallel,
 )
 from fuzzshard.parts.engines import ENGINES as SPECS
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import OPS
-from fuzzshard.parts.options.communication import WORDS, Trait
 from fuzzshard.parts.options.optimizer import Optimizer as Optimizer
+from fuzzshard.parts.options.wrap_group import WrapGroup as WrapGroup
 from fuzzshard.parts.part import Part
 
 ALL_ENGINES = tuple(SPECS)
@@ -109,29 +107,6 @@ class Mesh(Part, frozen=True, kw_only=True):
         return " x ".join(
             f"{axis} {size}" for axis in axes if (size := getattr(self, axis)) is not None
         )
-
-
-class WrapGroup(Part, frozen=True, kw_only=True):
-    """One call ``fully_shard(modules, ...)``; a list group has several modules.
-
-    ``offload`` is ``CPUOffloadPolicy(pin_memory=...)``. The prefetch lists name wrapped modules
-    for ``set_modules_to_forward_prefetch`` and ``..._backward_prefetch``. ``shard_dim`` is a
-    ``shard_placement_fn``: the last dim or the largest one of every parameter. ``communication``
-    is set on the group once all are wrapped.
-    """
-
-    modules: tuple[str, ...]
-    reshard_after_forward: bool | int | None = None
-    precision: Precision | None = None
-    offload: Literal["pinned", "unpinned"] | None = None
-    forward_prefetch: tuple[str, ...] = ()
-    backward_prefetch: tuple[str, ...] = ()
-    shard_dim: Literal["first", "last", "largest"] = "first"
-    communication: tuple[CommunicationOption, ...] = ()
-
-    def does(self, trait: Trait) -> bool:
-        """Whether it is told so by :attr:`communication`."""
-        return any(trait in WORDS[word].traits for word in self.communication)
 
 
 class Freeze(Part, frozen=True, kw_only=True):

@@ -6,14 +6,11 @@ import re
 
 from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.check_dtypes import check_dtypes
-from fuzzshard.case.communication import misfit
+from fuzzshard.case.communication import Told
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.layouts import check_layouts
 from fuzzshard.case.paths import is_within
-from fuzzshard.case.placements import shard_dim
 from fuzzshard.case.tensor_parallel import check_plan
-from fuzzshard.case.units import parameter_groups
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engines import ENGINES
 
@@ -27,12 +24,12 @@ def check_options(case: Case, found: Facts) -> None:
     check_plan(case, found)
     check_layouts(case, found)
     _check_groups(case, found)
-    _check_shard_dims(case, found)
     _check_names(case, found)
     _check_expectations(case)
     check_dtypes(case, found)
-    keeps = [group.precision.keep for group in case.wrap if group.precision is not None]
-    if any(keeps) and any(op.casts_to for op in case.schedule):
+    policies = [group.policy for group in case.wrap]
+    keeps = any(policy.does("keeps_vectors") for policy in policies if policy)
+    if keeps and any(op.casts_to for op in case.schedule):
         raise InvalidCase(
             "param_dtype_override_fn names a dtype once, and the model is cast later",
             "remove one of the two",
@@ -60,44 +57,11 @@ def _check_mesh(case: Case) -> None:
 
 
 def _check_groups(case: Case, found: Facts) -> None:
-    wrapped = wrapped_modules(case)
     for index, group in enumerate(case.wrap):
-        for path in (*group.forward_prefetch, *group.backward_prefetch):
-            if path not in wrapped:
-                raise InvalidCase(f"a prefetch names {path!r}, which is not wrapped", "wrap it")
-        if (group.forward_prefetch or group.backward_prefetch) and len(group.modules) > 1:
-            raise InvalidCase(
-                "a list group has prefetch lists", "give them to a group of one module"
-            )
-        if len(set(group.communication)) < len(group.communication):
-            raise InvalidCase("a group names an option of its communication twice", "remove one")
-        for option in group.communication:
-            if (reason := misfit(case, found, index, option)) is not None:
-                raise InvalidCase(f"option {option} of a group: {reason}", "remove the option")
-
-
-def _check_shard_dims(case: Case, found: Facts) -> None:
-    """``fully_shard``: "If sharding on a nonzero dim, we currently require even sharding" (its
-    docstring).
-    """
-    if all(group.shard_dim == "first" for group in case.wrap):
-        return
-    for fqn, indices in parameter_groups(case).items():
-        shape = found.parameters[fqn]
-        for group in (case.wrap[index] for index in sorted(indices)):
-            if group.shard_dim == "first":
-                continue
-            if any(is_within(fqn, plan.module) for plan in case.tensor_parallel):
-                raise InvalidCase(
-                    f"tensor parallel {fqn!r} is in a group with a shard_dim", 'use "first"'
-                )
-            dim = shard_dim(group, shape)
-            if dim and shape[dim] % case.mesh.shard:
-                evenly = f"evenly over {case.mesh.shard} ranks on dim {dim}"
-                raise InvalidCase(
-                    f"{fqn!r} {list(shape)} cannot be sharded {evenly}",
-                    "use sizes that the shard axis divides",
-                )
+        told = Told(case, found, index)
+        for option, value in group.told():
+            for misfit in option.misfits(value, told):
+                raise InvalidCase(*misfit)
 
 
 def _check_names(case: Case, found: Facts) -> None:
@@ -113,7 +77,8 @@ def _check_names(case: Case, found: Facts) -> None:
         any(is_within(fqn, path) for path in case.optimizer.left_out) for fqn in found.parameters
     ):
         raise InvalidCase("the optimizer has no parameters", "exclude fewer")
-    low = any(g.precision and g.precision.param for g in case.wrap) or case.fsdp1.precision
+    policies = [group.policy for group in case.wrap]
+    low = any(policy.dtype_of("parameters") for policy in policies if policy) or case.fsdp1.policy
     if low and found.batch_norms:
         raise InvalidCase(
             "batch norm under mixed precision has buffers of another dtype",

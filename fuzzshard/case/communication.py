@@ -1,4 +1,4 @@
-"""What the words of ``WrapGroup.communication`` mean for groups of a case.
+"""What options of groups mean for those of a case.
 
 Sources are the docstrings of the methods of ``FSDPModule``
 (torch/distributed/fsdp/_fully_shard/_fully_shard.py).
@@ -7,17 +7,21 @@ Sources are the docstrings of the methods of ``FSDPModule``
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import modules_below
+from fuzzshard.case.groups import wrapped_modules
 from fuzzshard.case.paths import is_within
-from fuzzshard.parts.options.communication import WORDS
+from fuzzshard.case.tensor_parallel import tensor_dims
+from fuzzshard.case.units import parameter_groups
+from fuzzshard.parts.part import Shape
 
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """A group of a case, as its words see it."""
+    """A group of a case, as its options see it."""
 
     case: Case
     found: Facts
@@ -27,6 +31,27 @@ class Told:
     def group(self) -> WrapGroup:
         """The group itself."""
         return self.case.wrap[self.index]
+
+    @functools.cached_property
+    def wrapped(self) -> frozenset[str]:
+        """The modules of all groups."""
+        return wrapped_modules(self.case)
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, Shape]:
+        """The parameters that it comes upon, with their shapes."""
+        groups = parameter_groups(self.case)
+        return {f: self.found.parameters[f] for f, some in groups.items() if self.index in some}
+
+    @property
+    def parallel(self) -> list[str]:
+        """Its own parameters that are tensor parallel."""
+        dims = tensor_dims(self.case, self.found)
+        return [f for f, owner in self.found.owners.items() if f in dims and owner == self.index]
+
+    def is_planned(self, path: str) -> bool:
+        """Whether a module or a parameter is in a tensor-parallel plan."""
+        return any(is_within(path, plan.module) for plan in self.case.tensor_parallel)
 
     @property
     def backward_needs_parameters(self) -> bool:
@@ -50,15 +75,8 @@ class Told:
             or not tied.isdisjoint(own)
             or not recomputed.isdisjoint(modules)
             or any(not (path in found.leaves and found.leaves[path].takes_ids) for path in modules)
-            or any(
-                is_within(path, plan.module) for path in modules for plan in case.tensor_parallel
-            )
+            or any(map(self.is_planned, modules))
         )
-
-
-def misfit(case: Case, found: Facts, index: int, option: str) -> str | None:
-    """Return why ``option`` cannot be meant for the group at ``index``, or None."""
-    return WORDS[option].misfit(Told(case, found, index))
 
 
 def looks_at_unsharded(case: Case) -> bool:

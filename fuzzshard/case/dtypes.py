@@ -40,7 +40,7 @@ def policies(case: Case) -> tuple[Precision | None, ...]:
     """The mixed precision of every wrap group, under the engines that the case runs."""
     if (policy := model_policy(case)) is not None:
         return (policy,) * len(case.wrap)
-    return tuple(group.precision for group in case.wrap)
+    return tuple(group.policy for group in case.wrap)
 
 
 def has_precision(case: Case) -> bool:
@@ -58,8 +58,8 @@ def casts(case: Case) -> Mapping[str, Casts]:
     for index, (group, policy) in enumerate(zip(case.wrap, policies(case), strict=True)):
         if policy is None or (model_policy(case) and root_groups(case)[index] != index):
             continue
-        inputs = policy.param if policy.cast_inputs else None
-        found |= dict.fromkeys(group.modules, Casts(inputs, policy.output))
+        inputs = policy.dtype_of("parameters") if policy.does("casts_inputs") else None
+        found |= dict.fromkeys(group.modules, Casts(inputs, policy.dtype_of("outputs")))
     return found
 
 
@@ -77,22 +77,16 @@ def computing_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> D
     """The dtype that a parameter has in a forward."""
     owner = found.owners[fqn]
     policy = None if owner is None else policies(case)[owner]
-    if policy is None or policy.param is None or keeps_dtype(policy, found, fqn):
-        return stored_dtype(case, fqn, cast)
-    return policy.param
-
-
-def keeps_dtype(policy: Precision, found: Facts, fqn: str) -> bool:
-    """Whether a parameter is computed with in its own dtype (``param_dtype_override_fn``)."""
-    return policy.keep == "vectors" and len(found.parameters[fqn]) == 1
+    dtype = policy and policy.computes(found.parameters[fqn])
+    return dtype or stored_dtype(case, fqn, cast)
 
 
 def reduction_dtype(case: Case, found: Facts, fqn: str, cast: Dtype | None) -> Dtype:
     """The dtype that the gradient of a parameter is reduced in, and accumulated in until then."""
     owner = found.owners[fqn]
     policy = None if owner is None else policies(case)[owner]
-    if policy is not None and policy.reduce is not None:
-        return policy.reduce
+    if policy is not None and (dtype := policy.dtype_of("gradients")):
+        return dtype
     if reductions_follow_parameters(case):
         return stored_dtype(case, fqn, cast)
     return computing_dtype(case, found, fqn, cast)
@@ -112,7 +106,7 @@ def dtypes_in_play(case: Case) -> frozenset[Dtype]:
     named = {case.dtype, *(entry.dtype for entry in case.dtypes)}
     for policy in policies(case):
         if policy is not None:
-            named |= {d for d in (policy.param, policy.reduce, policy.output) if d is not None}
+            named |= policy.dtypes
     return frozenset(named)
 
 
@@ -144,17 +138,14 @@ def finer(case: Case) -> Case:
     """
 
     def policy(of: Precision | None) -> Precision | None:
-        if of is None:
-            return None
-        named = {name: getattr(of, name) for name in ("param", "reduce", "output")}
-        return replace(of, **{name: dtype and _FINER[dtype] for name, dtype in named.items()})
+        return of and of.within(_FINER)
 
     return replace(
         _with_casts(case, _FINER),
         dtype="float64",
         dtypes=tuple(replace(entry, dtype=_FINER[entry.dtype]) for entry in case.dtypes),
-        wrap=tuple(replace(group, precision=policy(group.precision)) for group in case.wrap),
-        fsdp1=replace(case.fsdp1, precision=policy(case.fsdp1.precision)),
+        wrap=tuple(group.with_policy(policy(group.policy)) for group in case.wrap),
+        fsdp1=case.fsdp1.with_policy(policy(case.fsdp1.policy)),
     )
 
 
@@ -166,6 +157,6 @@ def uniform(case: Case, dtype: Literal["float32", "float64"]) -> Case:
         _with_casts(case, {"float32": dtype, "float64": dtype}),
         dtype=dtype,
         dtypes=(),
-        wrap=tuple(replace(group, precision=None) for group in case.wrap),
-        fsdp1=replace(case.fsdp1, precision=None),
+        wrap=tuple(group.with_policy(None) for group in case.wrap),
+        fsdp1=case.fsdp1.with_policy(None),
     )

@@ -7,7 +7,7 @@ An edit whose target is not there any more returns its argument, so that edits c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from fuzzshard.case.graph import (
     value_node,
     walk,
 )
+from fuzzshard.parts.options.wrap_group import When
 
 T = TypeVar("T")
 
@@ -179,8 +180,8 @@ def rename_paths(case: Case, rename: Callable[[str], str]) -> Case:
     """
 
     def group(group: WrapGroup) -> WrapGroup:
-        paths = ("modules", "forward_prefetch", "backward_prefetch")
-        return replace(group, **{name: tuple(map(rename, getattr(group, name))) for name in paths})
+        lists = {when: map(rename, group.prefetched(when)) for when in get_args(When)}
+        return replace(group.prefetching(lists), modules=tuple(map(rename, group.modules)))
 
     def module(_: str, module: Module) -> Module:
         return Alias(target=rename(module.target)) if isinstance(module, Alias) else module

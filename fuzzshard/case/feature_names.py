@@ -5,9 +5,12 @@ from __future__ import annotations
 from fuzzshard.parts.engines import ENGINES
 from fuzzshard.parts.leaves import LEAVES
 from fuzzshard.parts.ops import OPS
-from fuzzshard.parts.options.communication import WORDS
+from fuzzshard.parts.option import meanings_of
 from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
+from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 
+_OF_GROUPS = sorted(GROUP_OPTIONS, key=lambda option: (option.is_policy, option.wants_even))
+"""In the order that features have always had: guidance adds up in it."""
 FEATURES: dict[str, str] = {
     **{f"leaf:{kind.name}": kind.meaning for leaf in LEAVES for kind in leaf.kinds},
     **{f"leaf:{name}": meaning for leaf in LEAVES for name, meaning in leaf.more_features.items()},
@@ -55,26 +58,7 @@ FEATURES: dict[str, str] = {
     "wrap:root": "the root is wrapped",
     "wrap:root_not_wrapped": "groups, but not the root",
     "wrap:parameter_in_no_group": "a parameter that no group manages",
-    "reshard:none": "reshard_after_forward=None",
-    "reshard:true": "reshard_after_forward=True",
-    "reshard:false": "reshard_after_forward=False",
-    "reshard:int": "reshard_after_forward=<int>",
-    "offload:unpinned": "CPUOffloadPolicy(pin_memory=False)",
-    "offload:pinned": "CPUOffloadPolicy(pin_memory=True)",
-    "prefetch:forward": "explicit forward prefetching",
-    "prefetch:backward": "explicit backward prefetching",
-    **{f"communication:{word.name}": word.meaning for word in WORDS.values()},
-    "shard:last": "parameters sharded along their last dim",
-    "shard:largest": "parameters sharded along their largest dim",
-    "precision:param": "parameters computed in another dtype",
-    "precision:bfloat16": "parameters computed in bfloat16",
-    "precision:float16": "parameters computed in float16",
-    "precision:reduce": "a dtype of its own for reduced gradients, beside that of parameters",
-    "precision:reduce_as_param": "gradients reduced in the dtype of the parameters",
-    "precision:reduce_only": "a dtype for reduced gradients only",
-    "precision:output": "a dtype for outputs",
-    "precision:no_cast": "mixed precision that does not cast inputs",
-    "precision:kept": "mixed precision that leaves parameters of one dimension as they are",
+    **meanings_of(_OF_GROUPS),
     "precision:mixed": "groups with different policies of mixed precision",
     "precision:parameter_dtype": "a parameter with a dtype of its own",
     "freeze:from_start": "something frozen from the start",
@@ -100,7 +84,7 @@ FEATURES: dict[str, str] = {
     "tensor:dtensor_output": "a parallel module that returns a DTensor",
     "tensor:empty_shard": "a parameter of which a rank of the tensor-parallel axis has nothing",
     **{name: meaning for op in OPS for name, meaning in op.meanings.items()},
-    **{name: text for o in OPTIMIZER_OPTIONS for name, text in o.meanings.items()},
+    **meanings_of(OPTIMIZER_OPTIONS),
     "dtype:float32": "single precision",
     "dtype:float64": "double precision",
     "values:gaussian": "gaussian values",

@@ -8,11 +8,10 @@ from typing import Literal
 
 from fuzzshard.parts.dtypes import Dtype
 from fuzzshard.parts.op import Ranks
-from fuzzshard.parts.options.communication import CommunicationOption as CommunicationOption
 from fuzzshard.parts.options.ddp import DDP as DDP
 from fuzzshard.parts.options.fsdp1 import FSDP1 as FSDP1
+from fuzzshard.parts.options.precision import Precision as Precision
 from fuzzshard.parts.part import Part
-from fuzzshard.parts.precision import Precision as Precision
 
 
 class ParameterDtype(Part, frozen=True, kw_only=True):

@@ -160,7 +160,7 @@ def _count_options(case: Case) -> int:
         *case.inputs.rank_batches,
         *case.schedule,
         *case.wrap,
-        *(group.precision for group in case.wrap if group.precision),
+        *(group.policy for group in case.wrap if group.policy),
         *case.checkpoints,
         *case.freezes,
         *case.tensor_parallel,
@@ -177,7 +177,7 @@ def _count_options(case: Case) -> int:
         case.ignored,
     )
     more = (case.delays, case.expect, case.optimizer.left_out, case.inputs.rank_batches)
-    told = (group.communication for group in case.wrap)
+    told = (option.items(value) for group in case.wrap for option, value in group.told())
     return fields + scalars + sum(map(len, (*items, *more, *told)))
 
 

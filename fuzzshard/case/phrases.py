@@ -6,9 +6,14 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.parts.part import Part
 
-_LABELS = {"shard_dim": "shard_placement_fn dim", "out": "out_features", "seq": "sequence length"}
+_LABELS = {
+    **{option.name: option.label for option in GROUP_OPTIONS if option.label},
+    "out": "out_features",
+    "seq": "sequence length",
+}
 """Fields that torch calls otherwise."""
 
 

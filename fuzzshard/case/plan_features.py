@@ -9,10 +9,8 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import modules_below
 from fuzzshard.case.groups import modules_named, root_groups
-from fuzzshard.case.options import Precision
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.tensor_parallel import tensor_dims
-from fuzzshard.parts.dtypes import LOW_PRECISION
 from fuzzshard.parts.engines import specs
 from fuzzshard.parts.op import Below
 
@@ -37,13 +35,6 @@ def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
         yield "wrap:root" if "" in wrapped else "wrap:root_not_wrapped"
     if None in found.owners.values():
         yield "wrap:parameter_in_no_group"
-    for group in case.wrap:
-        raf = group.reshard_after_forward
-        yield (
-            f"reshard:{str(raf).lower()}"
-            if raf is None or isinstance(raf, bool)
-            else "reshard:int"
-        )
 
 
 def _leaves_root(case: Case, group: WrapGroup, root: int) -> bool:
@@ -96,40 +87,12 @@ def mesh_features(case: Case) -> Iterator[str]:
 def group_features(case: Case) -> Iterator[str]:
     """Options of wrap groups."""
     for group in case.wrap:
-        if group.offload is not None:
-            yield f"offload:{group.offload}"
-        if group.forward_prefetch:
-            yield "prefetch:forward"
-        if group.backward_prefetch:
-            yield "prefetch:backward"
-        if group.shard_dim != "first":
-            yield f"shard:{group.shard_dim}"
-        yield from (f"communication:{option}" for option in group.communication)
-        yield from _precision(group.precision)
-    if len({group.precision for group in case.wrap}) > 1:
+        for option, value in group.told():
+            yield from option.features(value)
+    if len({group.policy for group in case.wrap}) > 1:
         yield "precision:mixed"
     if case.dtypes:
         yield "precision:parameter_dtype"
-
-
-def _precision(precision: Precision | None) -> Iterator[str]:
-    if precision is None:
-        return
-    if precision.keep is not None:
-        yield "precision:kept"
-    if precision.param is not None:
-        yield "precision:param"
-        if (
-            precision.param in LOW_PRECISION
-        ):  # a case that is judged again in finer dtypes has others
-            yield f"precision:{precision.param}"
-        yield "precision:reduce" if precision.reduce is not None else "precision:reduce_as_param"
-    elif precision.reduce is not None:
-        yield "precision:reduce_only"
-    if precision.output is not None:
-        yield "precision:output"
-    if not precision.cast_inputs:
-        yield "precision:no_cast"
 
 
 def engine_features(case: Case, found: Facts) -> Iterator[str]:

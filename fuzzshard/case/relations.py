@@ -21,6 +21,7 @@ from fuzzshard.case.schedule_state import follow
 from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.case.validate import is_valid
 from fuzzshard.parts import ops
+from fuzzshard.parts.options.wrap_group import When
 
 
 def variant(case: Case) -> Case | None:
@@ -62,13 +63,9 @@ def _resharded(case: Case) -> Case:
     roots = root_groups(case)
     wrap = []
     for index, group in enumerate(case.wrap):
-        raf = group.reshard_after_forward
-        keeps = (
-            roots[index] == index
-            if raf is None
-            else raf is False or (raf == 1 and raf is not True)
-        )
-        wrap.append(replace(group, reshard_after_forward=keeps))
+        after = group.after_forward(case.mesh.shard)
+        keeps = after.whole or (after.whole_as_root and roots[index] == index)
+        wrap.append(group.resharding(after_forward=keeps))
     return replace(case, wrap=tuple(wrap))
 
 
@@ -76,11 +73,9 @@ def _prefetched(case: Case) -> Case | None:
     """Without prefetch lists; or with those that every group would have in the order of the
     forward.
     """
-    if any(g.forward_prefetch or g.backward_prefetch for g in case.wrap):
-        return replace(
-            case,
-            wrap=tuple(replace(g, forward_prefetch=(), backward_prefetch=()) for g in case.wrap),
-        )
+    without = tuple(group.prefetching({}) for group in case.wrap)
+    if without != case.wrap:
+        return replace(case, wrap=without)
     order = _call_order(case)
     if order is None:
         return None
@@ -91,11 +86,8 @@ def _prefetched(case: Case) -> Case | None:
 
 def _with_prefetch(group: WrapGroup, after: dict[str, str], before: dict[str, str]) -> WrapGroup:
     (module,) = group.modules
-    return replace(
-        group,
-        forward_prefetch=(after[module],) if module in after else (),
-        backward_prefetch=(before[module],) if module in before else (),
-    )
+    near: dict[When, dict[str, str]] = {"forward": after, "backward": before}
+    return group.prefetching({when: (n[module],) for when, n in near.items() if module in n})
 
 
 def _call_order(case: Case) -> list[str] | None:
@@ -149,15 +141,13 @@ def _root_only(case: Case) -> Case | None:
     """One group in place of many that are alike; not where the schedule tells groups apart."""
     if not case.root_is_wrapped or len(case.wrap) == 1:
         return None
-    kinds = {(g.precision, g.offload, g.shard_dim) for g in case.wrap}
+    kinds = {group.kind() for group in case.wrap}
     if some_fill_unused(case):
         return None  # another group is another set of parameters that have run
     if len(kinds) > 1 or any(op.below and not op.below.everything for op in case.schedule):
         return None
     root = next(g for g in case.wrap if "" in g.modules)
-    return replace(
-        case, wrap=(replace(root, modules=("",), forward_prefetch=(), backward_prefetch=()),)
-    )
+    return replace(case, wrap=(root.of(("",)),))
 
 
 def _with_replicas(case: Case) -> Case | None:

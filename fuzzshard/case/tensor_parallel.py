@@ -14,7 +14,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import join
 from fuzzshard.case.options import TensorParallel
-from fuzzshard.case.placements import goes_to_smaller_mesh
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.leaf import Leaf
 
@@ -79,20 +78,7 @@ def check_plan(case: Case, found: Facts) -> None:
                 "is tied to",
                 "plan both modules so that the shared weight has one placement",
             )
-    _check_groups(case, found, dims)
     _check_foreach(case, found, dims)
-
-
-def _check_groups(case: Case, found: Facts, dims: Mapping[str, int | None]) -> None:
-    """An int is not supported: ``FSDPParam.to_sharded_post_forward`` (_fsdp_param.py) raises."""
-    for fqn, owner in found.owners.items():
-        if fqn in dims and owner is not None and goes_to_smaller_mesh(case.wrap[owner], case.mesh):
-            raf = case.wrap[owner].reshard_after_forward
-            raise InvalidCase(
-                f"tensor parallel {fqn!r} is in a group with reshard_after_forward={raf}",
-                "use True or False: resharding to a smaller mesh is not supported for DTensor "
-                "parameters",
-            )
 
 
 def _check_foreach(case: Case, found: Facts, dims: Mapping[str, int | None]) -> None:

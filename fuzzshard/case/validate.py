@@ -110,17 +110,6 @@ def _check_wrap(case: Case, found: Facts) -> None:
         if any(a != b and is_within(a, b) for a in group.modules for b in group.modules):
             raise InvalidCase(f"the modules of group {group.modules} are nested", "list siblings")
         wrapped.extend(group.modules)
-        raf = group.reshard_after_forward
-        if (
-            isinstance(raf, int)
-            and not isinstance(raf, bool)
-            and (raf < 1 or case.mesh.shard % raf)
-        ):
-            raise InvalidCase(
-                f"reshard_after_forward={raf} does not divide the shard axis of size "
-                f"{case.mesh.shard}",
-                "use a divisor",
-            )
 
 
 def _check_ties(case: Case) -> None:

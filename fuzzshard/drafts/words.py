@@ -59,10 +59,8 @@ def conditions(entry: CorpusEntry, cause: Collection[str]) -> list[str]:
         for name in FEATURES
         if name in cause and name.startswith(prefix)
     ]
-    sizes = [
-        g.reshard_after_forward for g in entry.case.wrap if type(g.reshard_after_forward) is int
-    ]
-    words = FEATURES | {"reshard:int": f"reshard_after_forward={sizes[0]}"} if sizes else FEATURES
+    told = [pair for group in reversed(entry.case.wrap) for pair in group.told()]
+    words = FEATURES | {k: v for o, value in told for k, v in o.means(value).items()}
     return list(dict.fromkeys(words[name] for name in ordered))
 
 

@@ -122,12 +122,8 @@ def prepare_groups(case: Case) -> None:
     """Makes every process group that ``case`` will need. All ranks of the world call this
     together.
     """
-    factors = {
-        g.reshard_after_forward
-        for g in case.wrap
-        if isinstance(g.reshard_after_forward, int)
-        and not isinstance(g.reshard_after_forward, bool)
-    }
+    after = [g.after_forward(case.mesh.shard) for g in case.wrap if g.does("names_size")]
+    factors = {1 if each.whole else each.ranks for each in after}
     for ranks in _rank_lists(case.mesh, factors):
         _device_mesh.new_group(ranks)
     if any(group.does("own_group") for group in case.wrap):

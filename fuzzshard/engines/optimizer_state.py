@@ -167,9 +167,7 @@ class _Walk:
         for fqn in names:
             owner = self.found.owners[fqn]
             offloaded = (
-                not on_host
-                and owner is not UNMANAGED
-                and self.case.wrap[owner].offload is not None
+                not on_host and owner is not UNMANAGED and self.case.wrap[owner].does("offloads")
             )
             key = (stored_dtype(self.case, fqn, self.at.cast), offloaded)
             is_dtensor = owner is not UNMANAGED or fqn in planned

@@ -21,7 +21,6 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import (
     Casts,
     casts,
-    keeps_dtype,
     model_policy,
     policies,
     reductions_follow_parameters,
@@ -53,11 +52,15 @@ def parameter_dtypes(case: Case, found: Facts) -> ParameterDtypes:
     }
     return ParameterDtypes(
         {
-            fqn: DTYPES[policy.param]
+            fqn: DTYPES[dtype]
             for fqn, policy in owned.items()
-            if policy and policy.param and not keeps_dtype(policy, found, fqn)
+            if policy and (dtype := policy.computes(found.parameters[fqn]))
         },
-        {fqn: DTYPES[policy.reduce] for fqn, policy in owned.items() if policy and policy.reduce},
+        {
+            fqn: DTYPES[dtype]
+            for fqn, policy in owned.items()
+            if policy and (dtype := policy.dtype_of("gradients"))
+        },
         reductions_follow_parameters(case),
     )
 

@@ -54,7 +54,7 @@ def _options_meet(case: Case, found: Facts) -> bool:
         or case.optimizer.does("may_step_lists")
         or any(leaf.is_dropout for leaf in found.leaves.values())
         or any(_adds_in_place(m) for m in found.modules.values() if isinstance(m, Block))
-        or any(_is_int(group.reshard_after_forward) for group in case.wrap)
+        or any(group.does("names_size") for group in case.wrap)
     ):
         return False
     if case.mesh.tensor is None and case.tensor_parallel:
@@ -74,10 +74,6 @@ def _options_meet(case: Case, found: Facts) -> bool:
 
 def _adds_in_place(block: Block) -> bool:
     return any(isinstance(node, TensorOp) and node.op == "iadd" for node in block.nodes)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _trains(case: Case, found: Facts) -> bool:
@@ -104,7 +100,7 @@ def _trains(case: Case, found: Facts) -> bool:
             return False
         if (op.updates or op.via or op.loads) and saves and unsynced:
             return False
-        if op.switch and op.switch.flag != "reshard_after_forward":
+        if op.switch:
             key = op.switch._replace(value=False)
             off = off - {key} if op.switch.value else off | {key}
     return backwards > 0

@@ -20,7 +20,6 @@ from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.communication import fills_unused
 from fuzzshard.case.dtypes import reduction_dtype
 from fuzzshard.case.facts import Facts
-from fuzzshard.case.placements import shard_dim
 from fuzzshard.parts.dtypes import Dtype
 
 
@@ -93,8 +92,9 @@ class Group:
         self.parameters = [fqn for fqn, owner in found.owners.items() if owner == index]
         self.root = Root()
         self.claimed = False
-        self.keeps_after_forward, self.few = _after_forward(self.spec, case.mesh.shard)
-        self.keeps_as_root = self.spec.reshard_after_forward is None
+        self.keeps_after_forward, self.keeps_as_root, self.few = self.spec.after_forward(
+            case.mesh.shard
+        )
         self.reduces = True
         self.all_reduces = True
         self.reshards_after_backward = True
@@ -232,7 +232,7 @@ class Group:
         """Parameters of several dtypes travel as bytes, those of tensor-parallel modules in
         parts.
         """
-        keeps = self.spec.precision is not None and self.spec.precision.keep is not None
+        keeps = self.spec.policy is not None and self.spec.policy.does("keeps_vectors")
         return not self.case.dtypes and not self.case.tensor_parallel and not keeps
 
     def _sum(self, fqns: Collection[str]) -> int:
@@ -240,20 +240,10 @@ class Group:
         total = 0
         for fqn in fqns:
             shape = self.found.parameters[fqn]
-            dim = shard_dim(self.spec, shape)
+            dim = self.spec.dim_of(shape)
             total += math.prod(shape) // shape[dim] * -(-shape[dim] // self.case.mesh.shard)
         return total
 
     def _reduce_dtype(self, reduced: Set[str]) -> str:
         """Those of one group have one dtype."""
         return reduction_dtype(self.case, self.found, min(reduced), self.cast)
-
-
-def _after_forward(spec: WrapGroup, shard: int) -> tuple[bool, int]:
-    """Whether a group stays unsharded after forward, and over how many ranks it is sharded
-    otherwise.
-    """
-    raf = spec.reshard_after_forward
-    if raf is None or isinstance(raf, bool):
-        return raf is False, shard
-    return raf == 1, raf if raf > 1 else shard

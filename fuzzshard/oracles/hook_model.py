@@ -71,7 +71,7 @@ class HookModel:
                 group.root.forward = group.index
         if group.parameters:
             args = self._pre_forward(group, args, grad=grad)
-        for name in group.spec.forward_prefetch if first else ():
+        for name in group.spec.prefetched("forward") if first else ():
             self.of_module[name].unshard()
         return args
 
@@ -213,11 +213,11 @@ class HookModel:
             group.phase = Phase.PRE_BACKWARD
             group.unshard_in_backward()
             group.wait()
-            if not group.spec.backward_prefetch and group.places:
+            if not group.spec.prefetched("backward") and group.places:
                 place = group.places.pop()
                 if place > 0 and self.prefetches:
                     self.groups[group.root.order[place - 1]].unshard_in_backward()
-        for name in group.spec.backward_prefetch:
+        for name in group.spec.prefetched("backward"):
             self.of_module[name].unshard_in_backward()
 
     def _recompute(self, region: Region, reached_numbers: set[int]) -> None:

@@ -19,12 +19,12 @@ from fuzzshard.case.case import Case
 from fuzzshard.case.dtypes import computing_dtype, stored_dtype
 from fuzzshard.case.facts import Facts, facts
 from fuzzshard.case.groups import groups_within, modules_named
-from fuzzshard.case.placements import shard_dim
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.oracles.judge import MOST_FINDINGS, Run
 from fuzzshard.parts.engines import spec_of
-from fuzzshard.parts.op import Below, Call
+from fuzzshard.parts.op import Below, Call, Switch
+from fuzzshard.parts.options.wrap_group import AfterForward
 from fuzzshard.parts.oracles.registration import Registered
 from fuzzshard.training.trace import Key, Registration, Trace
 from fuzzshard.verdict import Finding
@@ -37,7 +37,7 @@ shard axis, 1 for unsharded, k for ``reshard_after_forward=k``; None for unknown
 
 @dataclasses.dataclass
 class _Group:
-    reshard_after_forward: bool | int | None
+    after_forward: AfterForward
     state: int | None = SHARDED
     root: int | None = None
     reshard_after_backward: bool = True
@@ -50,7 +50,7 @@ class RegistrationModel:
         self.case = case
         self.facts: Facts = facts(case)
         self.tensor_dims = tensor_dims(case, self.facts)
-        self.groups = [_Group(spec.reshard_after_forward) for spec in case.wrap]
+        self.groups = [_Group(spec.after_forward(case.mesh.shard)) for spec in case.wrap]
         self.at = ScheduleState(case, rank)
 
     def advance(self, *, skipped: bool) -> None:
@@ -60,9 +60,8 @@ class RegistrationModel:
             self._forward(op.call)
         if op.takes and not skipped:
             self._backward()
-        if op.switch and op.switch.flag.startswith("reshard_after_"):
-            for group in self._named(op.below):
-                setattr(group, op.switch.flag, op.switch.value)
+        if op.switch:
+            self._set_flag(op.switch)
         if op.gathers and op.waits:
             for group in self._named(op.below):
                 group.state = UNSHARDED
@@ -86,7 +85,7 @@ class RegistrationModel:
         shape = self.facts.parameters[fqn]
         requires_grad = fqn not in self.at.frozen
         mesh = self.case.mesh
-        dim = 0 if owner is None else shard_dim(self.case.wrap[owner], shape)
+        dim = 0 if owner is None else self.case.wrap[owner].dim_of(shape)
         state = UNSHARDED if owner is None else self.groups[owner].state
         if state is None or (dim and state not in (SHARDED, UNSHARDED)):
             return None
@@ -118,6 +117,16 @@ class RegistrationModel:
             return stored_dtype(self.case, fqn, cast)
         return computing_dtype(self.case, self.facts, fqn, cast)
 
+    def _set_flag(self, switch: Switch) -> None:
+        for group in self._named(switch.below):
+            match switch.flag:
+                case "reshard_after_forward":
+                    group.after_forward = AfterForward(
+                        not switch.value, False, self.case.mesh.shard
+                    )
+                case "reshard_after_backward":
+                    group.reshard_after_backward = switch.value
+
     def _named(self, below: Below | None) -> list[_Group]:
         return [
             group
@@ -146,14 +155,10 @@ class RegistrationModel:
             self.groups[j].root = i
 
     def _after_forward(self, i: int) -> int:
-        reshard = self.groups[i].reshard_after_forward
-        if reshard is None:
-            return UNSHARDED if self.groups[i].root == i else SHARDED
-        if isinstance(reshard, bool):
-            return SHARDED if reshard else UNSHARDED
-        return (
-            UNSHARDED if reshard == 1 else SHARDED if reshard == self.case.mesh.shard else reshard
-        )
+        whole, whole_as_root, ranks = self.groups[i].after_forward
+        if whole or (whole_as_root and self.groups[i].root == i):
+            return UNSHARDED
+        return SHARDED if ranks == self.case.mesh.shard else ranks
 
     def _backward(self) -> None:
         """It is certain to reach the groups of the FSDP roots that its forwards called

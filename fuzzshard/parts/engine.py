@@ -15,8 +15,8 @@ from fuzzshard.parts.op import Choice
 if TYPE_CHECKING:  # what an engine is shown of the layers above, for types alone
     from fuzzshard.case.case import Case as Case
     from fuzzshard.case.facts import Facts as Facts
+    from fuzzshard.parts.options.precision import Precision as Precision
     from fuzzshard.parts.oracle import TensorOracle as TensorOracle
-    from fuzzshard.parts.precision import Precision as Precision
 else:  # nobody looks at annotations when it runs
     Case = Facts = Precision = TensorOracle = None
 

@@ -1,7 +1,7 @@
 """What every option of an engine says of itself; generic code asks this, and never which option it
 is.
 
-An option is a field of a part of a case (:class:`DDP`, :class:`FSDP1`), or a word of
+An option is a field of a part of a case (:class:`WithOptions`), or a word of
 ``WrapGroup.communication``. What it means is written once, as a script writes it: ranks evaluate
 the same arguments and run the same lines.
 """
@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Mapping as Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+
+from msgspec.structs import replace
+
+from fuzzshard.parts.op import Choice
+from fuzzshard.parts.part import Part, defaults
 
 if TYPE_CHECKING:  # what an option is shown of the layers above, for types alone
     from fuzzshard.case.arrivals import Replicated as Replicated
@@ -20,11 +25,14 @@ if TYPE_CHECKING:  # what an option is shown of the layers above, for types alon
     from fuzzshard.case.communication import Told as Told
     from fuzzshard.case.facts import Facts as Facts
     from fuzzshard.engines.fsdp1.contract import SeenByFSDP1 as SeenByFSDP1
+    from fuzzshard.parts.options.precision import Precision as Precision
     from fuzzshard.strategies.fsdp1 import DrawingFSDP1 as DrawingFSDP1
+    from fuzzshard.strategies.groups import DrawingGroups as DrawingGroups
     from fuzzshard.strategies.optimizers import Drawing as Drawing
     from fuzzshard.strategies.tape import Tape as Tape
 else:  # nobody looks at annotations when it runs
-    Case = Drawing = DrawingFSDP1 = Facts = Replicated = SeenByFSDP1 = Tape = Told = None
+    Case = Drawing = DrawingFSDP1 = DrawingGroups = Facts = Precision = Replicated = None
+    SeenByFSDP1 = Tape = Told = None
 
 Reasons = Iterator[tuple[str, str]]
 """Why an engine is not run with a case, and the source of that."""
@@ -37,15 +45,53 @@ class Option:
     """Its field."""
     place: ClassVar[int] = 0
     """Its place among those of its engine when they are drawn."""
+    argument: ClassVar[int] = 0
+    """The place of its arguments among those of the others."""
     texts: ClassVar[Mapping[Any, str]] = {}
     """By value the arguments that it stands for, unless these are torch's defaults."""
+    traits: ClassVar[Mapping[Any, tuple[str, ...]]] = {}
+    """By value what somebody else has to know of it."""
     meanings: ClassVar[Mapping[str, str]] = {}
     """What each of its features means."""
+    prefix: ClassVar[str] = ""
+    """What the names of its features begin with, where a value follows."""
+    label: ClassVar[str] = ""
+    """What torch calls it, where that is not its name."""
+    is_policy: ClassVar[bool] = False
+    """Whether its value is a policy of mixed precision."""
+    is_rare: ClassVar[bool] = False
+    """Whether few machines have it, or it costs seconds a case: no mutation turns it on."""
+    choices: ClassVar[tuple[str, ...]] = ()
+    """Choices that every swarm may make."""
+    extension: ClassVar[Choice | None] = None
+    """The choice of swarms without which it is at its default."""
+    always_told: ClassVar[bool] = False
+    """Whether drawings say it at its default too."""
+    default: Any = None
+    """What it is unless a case says otherwise."""
+
+    def does(self, value: Any) -> tuple[str, ...]:
+        """Return the traits of a value."""
+        return self.traits.get(value, ())
+
+    def named(self, value: Any) -> Iterator[str]:
+        """Yield the features of a value: the one that there is, off the default, or its own."""
+        if len(self.meanings) == 1 and value != self.default:
+            yield from self.meanings
+        yield from {f"{self.prefix}{value}".lower()} & self.meanings.keys()
 
     def arguments(self, value: Any) -> tuple[str, ...]:
         """Return the arguments that the engine is given."""
         text = self.texts.get(value)
         return (text,) if text else ()
+
+    def excludes(self, value: Any, seen: Any) -> Reasons:
+        """Yield why its documentation does not cover a case."""
+        return iter(())
+
+    def needs_cuda(self, value: Any) -> str | None:
+        """Return why CPU ranks cannot have it, in one line; None if they can."""
+        return None
 
     def lines(self, value: Any, engine: str, group: str) -> list[str]:
         """Return what is done with ``engine`` once it is there, whose process group is
@@ -55,6 +101,57 @@ class Option:
 
 
 O = TypeVar("O", bound=Option)  # noqa: E741
+T = TypeVar("T", bound=str)
+
+
+class WithOptions(Part, Generic[O, T], frozen=True):
+    """A part of a case that has options ``O``, whose values have traits ``T``."""
+
+    options: ClassVar[Sequence[Any]] = ()
+    """In the order of their fields."""
+
+    def told(self) -> Iterator[tuple[O, Any]]:
+        """Yield every option with its value."""
+        return ((option, getattr(self, option.name)) for option in self.options)
+
+    def does(self, trait: T) -> bool:
+        """Whether some option has a value that does so."""
+        return any(trait in option.does(value) for option, value in self.told())
+
+    def arguments(self) -> list[str]:
+        """Return the arguments that differ from torch's defaults."""
+        given = sorted(self.told(), key=lambda pair: pair[0].argument)
+        return [text for option, value in given for text in option.arguments(value)]
+
+    def needs_cuda(self) -> str | None:
+        """Return why CPU ranks cannot have it, in one line; None if they can."""
+        reasons = (option.needs_cuda(value) for option, value in self.told())
+        return next((reason for reason in reasons if reason), None)
+
+    @property
+    def policy(self) -> Precision | None:
+        """Its mixed precision, if it has any."""
+        return next((value for option, value in self.told() if option.is_policy), None)
+
+    def with_policy(self, policy: Precision | None) -> Self:
+        """Return it with another mixed precision, where it may have any."""
+        return replace(self, **{o.name: policy for o in self.options if o.is_policy})
+
+
+def meanings_of(options: Iterable[Option]) -> dict[str, str]:
+    """Return what each feature of these means."""
+    return {name: text for option in options for name, text in option.meanings.items()}
+
+
+def options_of(
+    part: type[WithOptions[O, Any]], package: str, path: list[str], kind: type[O]
+) -> tuple[O, ...]:
+    """Return the options of ``part``, each in a file of its package, and tell it."""
+    options = found_in(package, path, kind, [*defaults(part)])
+    for option in options:
+        option.default = defaults(part)[option.name]
+    part.options = options
+    return options
 
 
 def found_in(package: str, path: list[str], kind: type[O], names: Sequence[str]) -> tuple[O, ...]:

@@ -125,7 +125,7 @@ class Scope:
     def _mixes_meshes(self) -> bool:
         owners = set(facts(self.case).owners.values())
         managed = {owner is not None for owner in owners}
-        offloaded = {self.case.wrap[o].offload is not None for o in owners if o is not None}
+        offloaded = {self.case.wrap[o].does("offloads") for o in owners if o is not None}
         mixes = len(managed) > 1 or len(offloaded) > 1 or bool(self.case.tensor_parallel)
         return self.engine.applies_groups and mixes
 
@@ -136,7 +136,7 @@ class Scope:
         plain = f"torch.nn.utils.clip_grad_norm_({self.trained}, {arguments})"
         if own := self.script.clip_line(self.called, arguments):
             return self.for_wrapper([own], [plain])
-        offloads = self.shards and any(group.offload is not None for group in self.case.wrap)
+        offloads = self.shards and any(group.does("offloads") for group in self.case.wrap)
         if offloads or self._mixes_meshes:
             return [f"clip_grad_norm({self.trained}, {arguments})"]
         return [plain]

@@ -90,7 +90,7 @@ def _empty_lines(case: Case) -> list[str]:
     (``_validate_cpu_offload_params`` in torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
     """
     owners = facts(case).owners.items()
-    offloaded = [n for n, o in owners if o is not None and case.wrap[o].offload is not None]
+    offloaded = [n for n, o in owners if o is not None and case.wrap[o].does("offloads")]
     if not offloaded:
         return ["model.to_empty(device=device)"]
     modules = {name.rpartition(".")[0] for name in offloaded}

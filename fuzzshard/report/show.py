@@ -24,6 +24,7 @@ from fuzzshard.corpus.expectation import known_versions
 from fuzzshard.corpus.store import replay_command
 from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.op import expression
+from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.parts.part import Part, off_default
 from fuzzshard.report.dag import draw_forward
 from fuzzshard.report.module_tree import module_tree, shape_text
@@ -157,7 +158,8 @@ def _wrap_groups(case: Case, found: Facts) -> RenderableType:
     if not case.wrap:
         return Text("none: every parameter stays whole on every rank")
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
-    for column in ("group", "fully_shard(...)", "reshard_after_forward", "manages"):
+    always = [option.name for option in GROUP_OPTIONS if option.always_told]
+    for column in ("group", "fully_shard(...)", *always, "manages"):
         table.add_column(column)
     for index, group in enumerate(case.wrap):
         managed = [
@@ -168,7 +170,7 @@ def _wrap_groups(case: Case, found: Facts) -> RenderableType:
         table.add_row(
             str(index),
             Text("\n".join(map(expression, group.modules))),
-            str(group.reshard_after_forward),
+            *(str(getattr(group, name)) for name in always),
             Text("\n".join(managed) or "nothing"),
         )
     return table
@@ -216,9 +218,9 @@ def _options(case: Case) -> dict[str, str]:
                 "\n".join(map(_brief, value)) if isinstance(value, tuple) else str(value)
             )
     for index, group in enumerate(case.wrap):
-        for name in off_default(group):
-            if name != "reshard_after_forward":
-                options[f"group {index}: {name}"] = _brief(getattr(group, name))
+        for option, value in group.told():
+            if value != option.default and not option.always_told:
+                options[f"group {index}: {option.name}"] = _brief(value)
     return options
 
 

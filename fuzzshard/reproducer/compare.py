@@ -122,7 +122,7 @@ class Compare(Writer):
         elif self.aim.bound:
             comment = ["# atol is what rounding explains."]
         only = [f"    if name != {self.aim.name!r}:", "        continue"] if self.aim.name else []
-        offloads = any(group.offload is not None for group in self.case.wrap)
+        offloads = any(group.does("offloads") for group in self.case.wrap)
         full = "got.to(device).full_tensor()" if offloads else "got.full_tensor()"
         whole = []
         if self.shards and self.program.watch.may_be_parts:
@@ -160,7 +160,7 @@ class Compare(Writer):
             lines.append(f"expected, observed = expected[{key}], observed[{key}]")
         is_local = self.aim.oracles[0].of_forward or self.aim.has("waiting")
         if self.shards and (self.case.tensor_parallel or not is_local):
-            offloads = any(group.offload is not None for group in self.case.wrap)
+            offloads = any(group.does("offloads") for group in self.case.wrap)
             for variable in ["expected"] * (self.aim.kind == "relation") + ["observed"]:
                 full = f"{variable}{'.to(device)' if offloads else ''}.full_tensor()"
                 lines += [f"if isinstance({variable}, DTensor):", f"    {variable} = {full}"]

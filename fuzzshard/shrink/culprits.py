@@ -22,6 +22,7 @@ from fuzzshard.case.edit import with_item
 from fuzzshard.corpus.entry import Culprit
 from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.part import Part, choices
+from fuzzshard.shrink.option_passes import change_policy
 from fuzzshard.shrink.passes import Edit, change_item, put
 from fuzzshard.shrink.repair import repaired
 from fuzzshard.shrink.tiers import TIERS
@@ -96,9 +97,9 @@ def _options(case: Case) -> Iterator[Edit]:
             for name, value in _other_values(part):
                 yield change_item(field, index, **{name: value})
     for index, group in enumerate(case.wrap):
-        if (precision := group.precision) is not None:
-            for name, value in _other_values(precision):
-                yield change_item("wrap", index, precision=replace(precision, **{name: value}))
+        if (policy := group.policy) is not None:
+            for name, value in _other_values(policy):
+                yield change_policy(index, **{name: value})
     for field in (*OPTIONS, "optimizer", "inputs"):
         part = getattr(case, field)
         for name, value in _other_values(part):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec.structs import replace
@@ -13,8 +13,11 @@ from fuzzshard.case.case import Case, Optimizer, RankBatch
 from fuzzshard.case.edit import with_item, without
 from fuzzshard.case.order import SCALARS
 from fuzzshard.parts.engines import OPTIONS
+from fuzzshard.parts.option import WithOptions
 from fuzzshard.parts.part import Part, default_of, off_default
 from fuzzshard.shrink.passes import Edit, change_item, put
+
+P = TypeVar("P", bound=WithOptions[Any, Any])
 
 
 def options(case: Case) -> Iterator[Edit]:
@@ -28,8 +31,10 @@ def options(case: Case) -> Iterator[Edit]:
         for name in off_default(part):
             yield change(**{name: default_of(part, name)})
     for index, group in enumerate(case.wrap):
-        for option in group.communication if len(group.communication) > 1 else ():
-            yield functools.partial(_drop_communication, index=index, option=option)
+        for option, value in group.told():
+            items = option.items(value)
+            for item in items if len(items) > 1 else ():
+                yield functools.partial(_drop_item, index=index, name=option.name, item=item)
     for name in ("same_on_ranks", "on_host"):
         if getattr(case.inputs, name):
             yield _plain_inputs(name)
@@ -98,46 +103,46 @@ def _parts(case: Case) -> Iterator[tuple[Part, Callable[..., Edit]]]:
     for field in OPTIONS:
         yield getattr(case, field), functools.partial(_change_engine, field)
     for field in OPTIONS:
-        if (policy := getattr(getattr(case, field), "precision", None)) is not None:
-            yield policy, functools.partial(_change_model_precision, field)
+        if (policy := getattr(case, field).policy) is not None:
+            yield policy, functools.partial(_change_model_policy, field)
     for field in ("schedule", "wrap", "checkpoints", "freezes", "tensor_parallel", "delays"):
         for index, part in enumerate(getattr(case, field)):
             yield part, functools.partial(change_item, field, index)
     for index, group in enumerate(case.wrap):
-        if group.precision is not None:
-            yield group.precision, functools.partial(_change_precision, index)
+        if group.policy is not None:
+            yield group.policy, functools.partial(change_policy, index)
 
 
 def _change_engine(name: str, **fields: object) -> Edit:
     return lambda case: replace(case, **{name: replace(getattr(case, name), **fields)})
 
 
-def _change_model_precision(name: str, **fields: object) -> Edit:
+def _change_model_policy(name: str, **fields: object) -> Edit:
+    return lambda case: replace(case, **{name: _with_policy(getattr(case, name), fields)})
+
+
+def change_policy(index: int, **fields: object) -> Edit:
+    """Changes the mixed precision of a group, if it still has any."""
+
     def edit(case: Case) -> Case:
-        options = getattr(case, name)
-        changed = options.precision and replace(options.precision, **fields)
-        return replace(case, **{name: replace(options, precision=changed)})
+        group = _with_policy(case.wrap[index], fields)
+        return replace(case, wrap=with_item(case.wrap, index, group))
 
     return edit
 
 
-def _change_precision(index: int, **fields: object) -> Edit:
-    def edit(case: Case) -> Case:
-        group = case.wrap[index]
-        changed = group.precision and replace(group.precision, **fields)
-        return replace(case, wrap=with_item(case.wrap, index, replace(group, precision=changed)))
-
-    return edit
+def _with_policy(part: P, fields: Mapping[str, object]) -> P:
+    return part.with_policy(part.policy and replace(part.policy, **fields))
 
 
 def _plain_inputs(name: str) -> Edit:
     return lambda case: replace(case, inputs=replace(case.inputs, **{name: False}))
 
 
-def _drop_communication(case: Case, index: int, option: str) -> Case:
+def _drop_item(case: Case, index: int, name: str, item: object) -> Case:
     group = case.wrap[index]
-    kept = tuple(o for o in group.communication if o != option)
-    return replace(case, wrap=with_item(case.wrap, index, replace(group, communication=kept)))
+    kept = tuple(each for each in getattr(group, name) if each != item)
+    return replace(case, wrap=with_item(case.wrap, index, replace(group, **{name: kept})))
 
 
 def _put_rank_batch(case: Case, index: int, item: RankBatch | None) -> Case:

@@ -187,10 +187,9 @@ def numbers(case: Case) -> Iterator[Edit]:
     yield _sort_members
     yield put(seed=0)
     for index, group in enumerate(case.wrap):
-        if isinstance(group.reshard_after_forward, int) and group.reshard_after_forward > 1:
-            yield change_item(
-                "wrap", index, reshard_after_forward=group.reshard_after_forward // 2
-            )
+        for option, value in group.told():
+            for smaller in option.lower(value):
+                yield change_item("wrap", index, **{option.name: smaller})
 
 
 def _sort_members(case: Case) -> Case:

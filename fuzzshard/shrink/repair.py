@@ -5,7 +5,6 @@ Passes stay simple because of it: they remove a module or an op and let the rest
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
@@ -122,25 +121,15 @@ def _mend_wrap(case: Case, modules: Mapping[str, Module]) -> Case:
     for group in case.wrap:
         members = tuple(m for m in dict.fromkeys(group.modules) if m in modules and m not in seen)
         seen.update(members)
-        raf = group.reshard_after_forward
-        if isinstance(raf, int) and not isinstance(raf, bool):
-            raf = math.gcd(raf, case.mesh.shard)
         if members:
-            groups.append(replace(group, modules=members, reshard_after_forward=raf))
+            groups.append(replace(group, modules=members))
     return replace(case, wrap=tuple(groups))
 
 
 def _mend_options(case: Case, modules: Mapping[str, Module], fqns: list[str]) -> Case:
     """Drops items of plans that name nothing any more."""
     wrapped = wrapped_modules(case)
-    groups = (
-        replace(
-            group,
-            forward_prefetch=tuple(m for m in group.forward_prefetch if m in wrapped),
-            backward_prefetch=tuple(m for m in group.backward_prefetch if m in wrapped),
-        )
-        for group in case.wrap
-    )
+    groups = (group.mended(case.mesh.shard, wrapped) for group in case.wrap)
     plan = (
         tuple(p for p in case.tensor_parallel if p.module in modules) if case.mesh.tensor else ()
     )

@@ -88,9 +88,8 @@ def proofs(size: int) -> Iterator[Proof]:
             yield Proof(_case(sharded, once, engine=spec.name))
     if size == 1:
         return
-    yield Proof(
-        _case(sharded, accumulate, precision=Precision(param="bfloat16", reduce="float32"))
-    )
+    half = Precision().with_dtypes({"parameters": "bfloat16", "gradients": "float32"})
+    yield Proof(_case(sharded, accumulate, policy=half))
     yield Proof(
         _case(sharded, (*once, gathering(Below()))),
         present=((UNSHARDED_MEMORY, "unsharded parameters", lambda s: all(s.unsharded.values())),),
@@ -117,7 +116,7 @@ def _case(
     schedule: tuple[Op, ...],
     *,
     engine: EngineName = BY_GROUPS.name,
-    precision: Precision | None = None,
+    policy: Precision | None = None,
 ) -> Case:
     """Two linear layers, each in a group, of which one has inputs with gradients; and nothing is
     rounded.
@@ -135,9 +134,7 @@ def _case(
         ),
         inputs=Inputs(batch=2, tensors=(TensorSpec(size=2),)),
         mesh=mesh,
-        wrap=tuple(
-            WrapGroup(modules=(module,), precision=precision) for module in ("up", "down", "")
-        ),
+        wrap=tuple(WrapGroup(modules=(m,)).with_policy(policy) for m in ("up", "down", "")),
         schedule=schedule,
         values="dyadic",
         loss="sum",

@@ -35,7 +35,7 @@ from fuzzshard.case.case import (
     WrapGroup,
 )
 from fuzzshard.case.graph import Block
-from fuzzshard.case.options import CommunicationOption, Delay, DelaySite, Precision
+from fuzzshard.case.options import Delay, DelaySite, Precision
 from fuzzshard.case.validate import validate
 from fuzzshard.errors import InvalidCase, UsageError
 from fuzzshard.parts.leaves.activation import Activation
@@ -57,6 +57,7 @@ from fuzzshard.parts.ops import (
     SetFlag,
     Unshard,
 )
+from fuzzshard.parts.options.communication import CommunicationOption
 from fuzzshard.verdict import Status
 from fuzzshard.world import World, WorldConfig
 

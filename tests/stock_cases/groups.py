@@ -23,7 +23,6 @@ from cases import (
 from fuzzshard.case.case import Checkpoint, Inputs, Mesh, Optimizer, TensorSpec, WrapGroup
 from fuzzshard.case.graph import Block
 from fuzzshard.case.options import (
-    CommunicationOption,
     Delay,
     DelaySite,
     ParameterDtype,
@@ -36,6 +35,7 @@ from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.leaves.raw_parameter import RawParameter
 from fuzzshard.parts.op import Op
 from fuzzshard.parts.ops import Abort, Forward, Reshard, Unshard
+from fuzzshard.parts.options.communication import CommunicationOption
 from stock_cases.stock import Stock, bitwise, bounded, configured, flag, imprecise
 
 _SITES: tuple[DelaySite, ...] = (

@@ -6,18 +6,18 @@ import torch
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 from fuzzshard.case.case import Case
-from fuzzshard.parts.options.communication import WORDS
 
 
 def lacking(case: Case) -> str | None:
     """A method that the case needs and that this version of torch does not have, if there is
     one.
     """
-    told = (WORDS[option] for group in case.wrap for option in group.communication)
+    told = (word for group in case.wrap for word in group.words())
     names = (word.call.partition("(")[0] for word in told if not word.of_several)
-    keeps = any(group.precision is not None and group.precision.keep for group in case.wrap)
-    if keeps and "param_dtype_override_fn" not in MixedPrecisionPolicy.__dataclass_fields__:
-        return "MixedPrecisionPolicy.param_dtype_override_fn"
+    policies = (group.policy for group in case.wrap)
+    for field in (field for policy in policies if policy for field in policy.new_fields()):
+        if field not in MixedPrecisionPolicy.__dataclass_fields__:
+            return f"MixedPrecisionPolicy.{field}"
     called = [op.method for op in case.schedule if op.method]
     called += ["finalize_backward"] if case.finalize is not None else []
     return next((f"FSDPModule.{n}" for n in (*names, *called) if not hasattr(FSDPModule, n)), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from typing_extensions import override
 
@@ -10,45 +10,15 @@ from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
 from fuzzshard.model.statements import assignment, at, call_lines
 from fuzzshard.parts.options.communication import WORDS
+from fuzzshard.parts.options.wrap_group import When
 from fuzzshard.program.script import Script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fuzzshard.case.case import Case, WrapGroup
-    from fuzzshard.case.options import Precision
     from fuzzshard.program.mesh import MeshNames
     from fuzzshard.subject.variation import Variation
-
-_SHARD_DIMS = {
-    "last": "Shard(-1)",
-    "largest": "Shard(d) if (d := p.shape.index(max(p.shape))) else None",
-}
-
-
-def _arguments(group: WrapGroup) -> list[str]:
-    """The keyword arguments of a ``fully_shard`` call that are not about the mesh."""
-    arguments = []
-    if group.reshard_after_forward is not None:
-        arguments.append(f"reshard_after_forward={group.reshard_after_forward}")
-    if group.precision is not None:
-        arguments.append(f"mp_policy=MixedPrecisionPolicy({_policy(group.precision)})")
-    if group.offload is not None:
-        pinned = "" if group.offload == "pinned" else "pin_memory=False"
-        arguments.append(f"offload_policy=CPUOffloadPolicy({pinned})")
-    if group.shard_dim != "first":
-        arguments.append(f"shard_placement_fn=lambda p: {_SHARD_DIMS[group.shard_dim]}")
-    return arguments
-
-
-def _policy(precision: Precision) -> str:
-    dtypes = {name: getattr(precision, name) for name in ("param", "reduce", "output")}
-    named = [f"{name}_dtype=torch.{dtype}" for name, dtype in dtypes.items() if dtype]
-    if not precision.cast_inputs:
-        named.append("cast_forward_inputs=False")
-    if precision.keep:
-        named.append("param_dtype_override_fn=lambda p: p.dtype if p.dim() == 1 else None")
-    return ", ".join(named)
 
 
 def _wrap_lines(case: Case, model: str) -> list[str]:
@@ -62,7 +32,7 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
     for group in case.wrap:
         modules = ", ".join(at(model, path) for path in group.modules)
         listed = modules if len(group.modules) == 1 else f"[{modules}]"
-        lines += call_lines("fully_shard", [listed, "mesh=mesh", *_arguments(group), *ignored])
+        lines += call_lines("fully_shard", [listed, "mesh=mesh", *group.arguments(), *ignored])
     if any(group.does("uses_group_memory") for group in case.wrap):
         # "NCCL communicator has not been initialized before mem pool creation" where nothing is
         # gathered before gradients are reduced (``registerMemPool``, ProcessGroupNCCL.cpp)
@@ -71,13 +41,13 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
             f"dist.barrier(mesh.get_group({axis}))  # NCCL allocates for a communicator that is "
             "there"
         )
-    told = {option for group in case.wrap for option in group.communication}
-    lines += [line for word in WORDS.values() if word.name in told for line in word.helper]
+    told = {word for group in case.wrap for word in group.words()}
+    lines += [line for word in WORDS.values() if word in told for line in word.helper]
     together: dict[str, list[str]] = {}
     for group in case.wrap:
         lines += _prefetch_lines(group, model)
         module = at(model, group.modules[0])
-        for word in map(WORDS.__getitem__, group.communication):
+        for word in group.words():
             if word.of_several:
                 together.setdefault(word.call, []).append(module)
             else:
@@ -93,7 +63,7 @@ def _wrap_lines(case: Case, model: str) -> list[str]:
 
 
 def _prefetch_lines(group: WrapGroup, model: str) -> list[str]:
-    lists = {"forward": group.forward_prefetch, "backward": group.backward_prefetch}
+    lists = {when: group.prefetched(when) for when in get_args(When)}
     return [
         f"{at(model, group.modules[0])}.set_modules_to_{when}_prefetch"
         f"([{', '.join(at(model, path) for path in paths)}])"
@@ -116,7 +86,7 @@ class FullyShardScript(Script):
 
     @override
     def group_call(self, listed: str, group: WrapGroup) -> str:
-        return f"fully_shard({', '.join((listed, *_arguments(group)))})"
+        return f"fully_shard({', '.join((listed, *group.arguments()))})"
 
     @override
     def takes_mesh(self, case: Case) -> bool:

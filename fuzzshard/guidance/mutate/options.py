@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from fuzzshard.case.batches import used_batches
 from fuzzshard.case.case import Case, Mesh, RankBatch
 from fuzzshard.case.dims import get_dims, set_dims
-from fuzzshard.case.options import Precision
 from fuzzshard.parts.options.fsdp1 import FSDP1_OPTIONS
+from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.parts.part import Part, choices
 
 _FIXED = frozenset(
     (
-        *("observe", "engines_only", "ranks", "compile", "offload", "method"),
-        *(option.name for option in FSDP1_OPTIONS if option.is_slow),
+        *("observe", "engines_only", "ranks", "compile", "method"),
+        *(option.name for option in (*FSDP1_OPTIONS, *GROUP_OPTIONS) if option.is_rare),
     )
 )
 """Options that make a case see less, or that few machines have, or that cost seconds a case."""
@@ -71,23 +71,6 @@ def _put_item(part: Part, put: Callable[[Part], Case], name: str, index: int, it
 
 def _choices(part: Part) -> list[tuple[str, tuple[object, ...]]]:
     return [(name, values) for name, values in choices(type(part)).items() if name not in _FIXED]
-
-
-def precision(rng: Random, case: Case, other: Case) -> Case | None:
-    """Mixed precision of one group, or the same of all; or none any more."""
-    if not case.wrap:
-        return None
-    policy = None
-    if rng.random() < 0.8:
-        policy = Precision(
-            param=rng.choice(("bfloat16", "bfloat16", "float16", None)),
-            reduce=rng.choice((None, "float32", "bfloat16")),
-            output=rng.choice((None, case.dtype)),
-            cast_inputs=rng.random() < 0.8,
-        )
-    chosen = range(len(case.wrap)) if rng.random() < 0.7 else [rng.randrange(len(case.wrap))]
-    groups = (replace(g, precision=policy) if i in chosen else g for i, g in enumerate(case.wrap))
-    return replace(case, wrap=tuple(groups))
 
 
 def mesh(rng: Random, case: Case, other: Case) -> Case | None:

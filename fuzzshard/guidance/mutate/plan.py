@@ -12,9 +12,15 @@ from fuzzshard.case.edit import split, with_item, without
 from fuzzshard.case.facts import facts
 from fuzzshard.case.options import Delay, DelaySite
 from fuzzshard.case.paths import is_within
-from fuzzshard.guidance.mutate.edits import inserted, some_called, some_parameter, wrapped_modules
+from fuzzshard.guidance.mutate.edits import (
+    Mutation,
+    inserted,
+    some_called,
+    some_parameter,
+    wrapped_modules,
+)
 from fuzzshard.parts.op import Ranks
-from fuzzshard.parts.options.communication import WORDS
+from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS, GroupOption
 
 _LISTS = (
     "checkpoints",
@@ -54,7 +60,7 @@ def wrap_module(rng: Random, case: Case, other: Case) -> Case | None:
         )
     below = [i for i, g in enumerate(case.wrap) if any(is_within(m, path) for m in g.modules)]
     like = rng.choice(case.wrap) if case.wrap else WrapGroup(modules=())
-    group = replace(like, modules=(path,), forward_prefetch=(), backward_prefetch=())
+    group = like.of((path,))
     return replace(case, wrap=inserted(case.wrap, max(below, default=-1) + 1, group))
 
 
@@ -69,48 +75,27 @@ def regroup(rng: Random, case: Case, other: Case) -> Case | None:
         return replace(case, wrap=(*case.wrap[:first], *single, *case.wrap[first + 1 :]))
     if rng.random() < 0.5:
         return replace(case, wrap=with_item(with_item(case.wrap, first, b), second, a))
-    merged = replace(a, modules=a.modules + b.modules, forward_prefetch=(), backward_prefetch=())
+    merged = a.of(a.modules + b.modules)
     return replace(case, wrap=with_item(without(case.wrap, second), first, merged))
 
 
-def reshard(rng: Random, case: Case, other: Case) -> Case | None:
-    """Another ``reshard_after_forward`` of one group, or of all."""
-    if not case.wrap:
-        return None
-    divisors = [n for n in range(1, case.mesh.shard + 1) if case.mesh.shard % n == 0]
-    raf = rng.choice((None, True, False, rng.choice(divisors)))
-    chosen = range(len(case.wrap)) if rng.random() < 0.3 else [rng.randrange(len(case.wrap))]
-    groups = (
-        replace(g, reshard_after_forward=raf) if i in chosen else g
-        for i, g in enumerate(case.wrap)
-    )
-    return replace(case, wrap=tuple(groups))
+def of_groups(kind: str) -> tuple[Mutation, ...]:
+    """Return the mutations of this kind that options of groups have."""
+    return tuple(map(_of_option, (o for o in GROUP_OPTIONS if o.mutation == kind)))
 
 
-def prefetch(rng: Random, case: Case, other: Case) -> Case | None:
-    """Other modules that a group prefetches."""
-    wrapped = [m for m in wrapped_modules(case) if m]
-    single = [i for i, g in enumerate(case.wrap) if len(g.modules) == 1]
-    if not wrapped or not single:
-        return None
-    index = rng.choice(single)
-    names = tuple(rng.sample(wrapped, min(len(wrapped), rng.randint(0, 2))))
-    group = replace(
-        case.wrap[index], **{rng.choice(("forward_prefetch", "backward_prefetch")): names}
-    )
-    return replace(case, wrap=with_item(case.wrap, index, group))
+def _of_option(option: GroupOption) -> Mutation:
+    """Return the mutation that gives some groups another value of an option."""
 
+    def mutation(rng: Random, case: Case, other: Case) -> Case | None:
+        changed = option.mutated(rng, case) if case.wrap else None
+        if changed is None:
+            return None
+        groups = (changed.get(index, group) for index, group in enumerate(case.wrap))
+        return replace(case, wrap=tuple(groups))
 
-def communication(rng: Random, case: Case, other: Case) -> Case | None:
-    """One more or one less option of a group's collectives."""
-    if not case.wrap:
-        return None
-    index = rng.randrange(len(case.wrap))
-    present = set(case.wrap[index].communication) ^ {rng.choice((*WORDS,))}
-    options = tuple(option for option in WORDS if option in present)
-    return replace(
-        case, wrap=with_item(case.wrap, index, replace(case.wrap[index], communication=options))
-    )
+    mutation.__name__ = option.name
+    return mutation
 
 
 def checkpoint(rng: Random, case: Case, other: Case) -> Case | None:

@@ -53,8 +53,7 @@ def splice_plan(rng: Random, case: Case, other: Case) -> Case | None:
     if other.wrap and rng.random() < 0.6:
         options = [other.wrap[i % len(other.wrap)] for i in range(len(case.wrap))]
         taken["wrap"] = tuple(
-            replace(like, modules=group.modules, forward_prefetch=(), backward_prefetch=())
-            for group, like in zip(case.wrap, options, strict=True)
+            like.of(group.modules) for group, like in zip(case.wrap, options, strict=True)
         )
     return replace(case, **taken)
 
@@ -84,12 +83,7 @@ def splice_model(rng: Random, case: Case, other: Case) -> Case | None:
         return chained(replace(root, children=(*root.children, child)), call)
 
     groups = [
-        replace(
-            g,
-            modules=tuple(name + m[len(donor.name) :] for m in g.modules),
-            forward_prefetch=(),
-            backward_prefetch=(),
-        )
+        g.of(name + m[len(donor.name) :] for m in g.modules)
         for g in other.wrap
         if all(m == donor.name or m.startswith(f"{donor.name}.") for m in g.modules)
     ]

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engine import EngineSpec, WrapsModels
+from fuzzshard.parts.option import meanings_of
 from fuzzshard.parts.options.ddp import DDP_OPTIONS
 from fuzzshard.parts.part import off_default
 
@@ -33,7 +34,7 @@ class DistributedDataParallel(EngineSpec):
     tag = "DDP"
     meaning = "DistributedDataParallel runs"
     options = "ddp"
-    meanings = {name: text for o in DDP_OPTIONS for name, text in o.meanings.items()}
+    meanings = meanings_of(DDP_OPTIONS)
     wrapper = "DistributedDataParallel"
     differs_in = ("buffers",)
     wraps_models: ClassVar[WrapsModels] = "always"

@@ -11,8 +11,9 @@ from fuzzshard.errors import InvalidCase
 from fuzzshard.parts.engine import EngineSpec
 from fuzzshard.parts.op import Choice
 from fuzzshard.parts.ops import OPS
+from fuzzshard.parts.option import meanings_of
 from fuzzshard.parts.options.fsdp1 import FSDP1_OPTIONS
-from fuzzshard.parts.precision import Precision
+from fuzzshard.parts.options.precision import Precision
 
 if TYPE_CHECKING:
     from fuzzshard.case.case import Case
@@ -27,7 +28,7 @@ class FullyShardedDataParallel(EngineSpec):
     tag = "FSDP1"
     meaning = "FSDP1 runs"
     options = "fsdp1"
-    meanings = {name: text for o in FSDP1_OPTIONS for name, text in o.meanings.items()}
+    meanings = meanings_of(FSDP1_OPTIONS)
     choice = Choice(
         "fsdp1",
         23,
@@ -56,7 +57,7 @@ class FullyShardedDataParallel(EngineSpec):
 
     @override
     def policy(self, case: Case) -> Precision | None:
-        return case.fsdp1.precision
+        return case.fsdp1.policy
 
     @override
     def features(self, case: Case, found: Facts) -> Iterator[str]:
@@ -65,21 +66,17 @@ class FullyShardedDataParallel(EngineSpec):
 
     @override
     def needs_cuda(self, case: Case) -> str | None:
-        reasons = (option.needs_cuda(value) for option, value in case.fsdp1.told())
-        return next((reason for reason in reasons if reason), None)
+        return case.fsdp1.needs_cuda()
 
     @override
     def check(self, case: Case, found: Facts) -> None:
         options, runs = case.fsdp1, self.name in case.engines
-        if options.precision is not None and options.precision.keep is not None:
+        policy = options.policy
+        if policy is not None and policy.does("keeps_vectors"):
             raise InvalidCase(
                 "FSDP1 has no param_dtype_override_fn", "remove keep from its precision"
             )
-        if (
-            runs
-            and options.precision is not None
-            and any(group.precision is not None for group in case.wrap)
-        ):
+        if runs and policy is not None and any(group.policy is not None for group in case.wrap):
             raise InvalidCase(
                 "both FSDP1 and wrap groups have mixed precision, and there is one reference",
                 "keep one of the two",

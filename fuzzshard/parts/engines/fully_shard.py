@@ -30,6 +30,4 @@ class FullyShard(EngineSpec):
 
     @override
     def needs_cuda(self, case: Case) -> str | None:
-        if any(group.offload == "pinned" for group in case.wrap):
-            return "pinned memory needs CUDA"
-        return None
+        return next(filter(None, (group.needs_cuda() for group in case.wrap)), None)

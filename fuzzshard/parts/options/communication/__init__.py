@@ -50,7 +50,8 @@ class Word(Option):
     call: ClassVar[str]
     meaning: ClassVar[str]
     """What the feature of a group that is told so means."""
-    traits: ClassVar[tuple[Trait, ...]] = ()
+    gives: ClassVar[tuple[Trait, ...]] = ()
+    """What a group does that is told so."""
     refuses: ClassVar[Mapping[Trait, str]] = {}
     """What the group must not have, and why."""
     helper: ClassVar[tuple[str, ...]] = ()

@@ -11,4 +11,4 @@ class Allocate(Word):
     name, anywhere = "allocate", 1
     call = "set_allocate_memory_from_process_group_for_comm(True)"
     meaning = "a group whose process group allocates what it sends"
-    traits = ("uses_group_memory",)
+    gives = ("uses_group_memory",)

@@ -11,4 +11,4 @@ class Hook(Word):
     name, anywhere = "hook", 2
     call = "set_all_reduce_hook(lambda output: None)"
     meaning = "a group with an all-reduce hook"
-    traits = ("has_hook",)
+    gives = ("has_hook",)

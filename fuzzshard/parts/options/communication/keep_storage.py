@@ -11,4 +11,4 @@ class KeepStorage(Word):
     name, for_all = "keep_storage", 15
     call = "set_keep_unsharded_storage(True, recurse=False)"
     meaning = "a group that keeps its unsharded memory"
-    traits = ("keeps",)
+    gives = ("keeps",)

@@ -11,4 +11,4 @@ class SeparateGroup(Word):
     name, anywhere = "separate_group", 7
     call = "set_separate_reduce_scatter_group(True)"
     meaning = "a group with a process group for its reduce-scatters"
-    traits = ("own_group",)
+    gives = ("own_group",)

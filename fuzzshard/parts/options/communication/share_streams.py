@@ -11,4 +11,4 @@ class ShareStreams(Word):
     name, for_roots, of_several = "share_streams", 70, True
     call = "share_comm_ctx"
     meaning = "a group that shares the streams of others"
-    traits = ("shares",)
+    gives = ("shares",)

@@ -11,4 +11,4 @@ class ZerosForUnused(Word):
     name, anywhere = "zeros_for_unused", 8
     call = "set_reduce_scatter_unused_params(True, recurse=False)"
     meaning = "a group that reduces zeros for parameters without a gradient"
-    traits = ("fills", "looks_at_unsharded")
+    gives = ("fills", "looks_at_unsharded")

@@ -14,12 +14,11 @@ from fuzzshard.parts.option import (
     Facts,
     Mapping,
     Option,
-    Reasons,
     Replicated,
     Tape,
-    found_in,
+    WithOptions,
+    options_of,
 )
-from fuzzshard.parts.part import Part
 
 Trait = Literal[
     "broadcasts_buffers",
@@ -41,7 +40,7 @@ the graph in the first iteration; the user finalizes backwards; modules are igno
 """
 
 
-class DDP(Part, frozen=True, kw_only=True):
+class DDP(WithOptions["DDPOption", Trait], frozen=True, kw_only=True):
     """Options of the engines ``ddp`` and ``replicate``; each file says what one means."""
 
     find_unused_parameters: bool = True
@@ -58,14 +57,6 @@ class DDP(Part, frozen=True, kw_only=True):
     join: Literal["initial", "effective", "throwing", "off"] | None = None
     manual_finalization: bool = False
     ignored_modules: bool = False
-
-    def told(self) -> Iterator[tuple[DDPOption, Any]]:
-        """Yield every option with its value."""
-        return ((option, getattr(self, option.name)) for option in DDP_OPTIONS)
-
-    def does(self, trait: Trait) -> bool:
-        """Whether some option has a value that does so."""
-        return any(trait in option.traits.get(value, ()) for option, value in self.told())
 
     def arguments(self, *, buffers: bool = True) -> list[str]:
         """Return the arguments of the constructor, as a script has them; ``buffers``: there are
@@ -113,10 +104,6 @@ class DDPOption(Option):
             words = {True: self.name, False: f"no_{self.name}"}
             yield f"ddp:{words.get(value, f'{self.name}_{value}')}"
 
-    def excludes(self, value: Any, seen: Replicated) -> Reasons:
-        """Yield why its documentation does not cover a case."""
-        return iter(())
-
     def context(self, value: Any, engine: str) -> str:
         """Return the context that a case trains in, if there is one."""
         return ""
@@ -136,5 +123,5 @@ class DDPFlag(DDPOption):
         return tape.chance(self.percent)
 
 
-DDP_OPTIONS = found_in(__name__, __path__, DDPOption, DDP.__struct_fields__)
+DDP_OPTIONS = options_of(DDP, __name__, __path__, DDPOption)
 """In the order of their fields."""

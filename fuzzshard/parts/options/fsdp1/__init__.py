@@ -10,13 +10,11 @@ from fuzzshard.parts.option import (
     DrawingFSDP1,
     Mapping,
     Option,
-    Reasons,
-    SeenByFSDP1,
     Tape,
-    found_in,
+    WithOptions,
+    options_of,
 )
-from fuzzshard.parts.part import Part, defaults
-from fuzzshard.parts.precision import Precision
+from fuzzshard.parts.options.precision import Precision
 
 Trait = Literal[
     "replicates",
@@ -43,7 +41,7 @@ parameters are summoned after a step, and doubled or zeroed.
 """
 
 
-class FSDP1(Part, frozen=True, kw_only=True):
+class FSDP1(WithOptions["FSDP1Option", Trait], frozen=True, kw_only=True):
     """Options of the engine ``fsdp1``, for all its units; each file says what one means."""
 
     strategy: Literal[
@@ -64,19 +62,6 @@ class FSDP1(Part, frozen=True, kw_only=True):
     ) = None
     device_mesh: bool = False
 
-    def told(self) -> Iterator[tuple[FSDP1Option, Any]]:
-        """Yield every option with its value."""
-        return ((option, getattr(self, option.name)) for option in FSDP1_OPTIONS)
-
-    def does(self, trait: Trait) -> bool:
-        """Whether some option has a value that does so."""
-        return any(trait in option.traits.get(value, ()) for option, value in self.told())
-
-    def arguments(self) -> list[str]:
-        """Return the arguments of the constructor that differ from its defaults."""
-        given = sorted(self.told(), key=lambda pair: pair[0].argument)
-        return [text for option, value in given for text in option.arguments(value)]
-
     def summoned(self) -> tuple[str, ...]:
         """Return the arguments of ``summon_full_params()`` after a step."""
         return tuple(text for option, value in self.told() if (text := option.summoned(value)))
@@ -85,42 +70,28 @@ class FSDP1(Part, frozen=True, kw_only=True):
 class FSDP1Option(Option):
     """One of them."""
 
+    def __init_subclass__(cls) -> None:
+        cls.prefix = f"fsdp1:{cls.name}_"
+
     traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
-    argument: ClassVar[int] = 0
-    """Its place among the arguments of the constructor."""
-    is_slow: ClassVar[bool] = False
-    """Whether it costs seconds a case, so that no mutation turns it on."""
     further: ClassVar[bool] = False
     """Whether half of the cases leave it at its default."""
 
     def draw(self, drawing: DrawingFSDP1) -> Any:
         """Return a value for a case that has the options of lower places."""
-        return self.default()
+        return self.default
 
     def draw_for_orders(self, tape: Tape) -> Any:
         """Return a value for a case of ranks that run other modules than their peers."""
-        return self.default()
-
-    def default(self) -> Any:
-        """Return what it is unless a case says otherwise."""
-        return defaults(FSDP1)[self.name]
+        return self.default
 
     def features(self, value: Any, case: Case) -> Iterator[str]:
         """Yield the features of a value."""
-        if value != self.default():
-            yield from self.meanings
+        return self.named(value)
 
     def summoned(self, value: Any) -> str:
         """Return its arguments of ``summon_full_params()``."""
         return ""
-
-    def needs_cuda(self, value: Any) -> str | None:
-        """Return why CPU ranks cannot have it, in one line; None if they can."""
-        return None
-
-    def excludes(self, value: Any, seen: SeenByFSDP1) -> Reasons:
-        """Yield why its documentation does not cover a case."""
-        return iter(())
 
 
 def shards(case: Case) -> bool:
@@ -133,5 +104,5 @@ def shards(case: Case) -> bool:
     return not case.fsdp1.does("replicates") and num_shards > 1
 
 
-FSDP1_OPTIONS = found_in(__name__, __path__, FSDP1Option, FSDP1.__struct_fields__)
+FSDP1_OPTIONS = options_of(FSDP1, __name__, __path__, FSDP1Option)
 """In the order of their fields."""

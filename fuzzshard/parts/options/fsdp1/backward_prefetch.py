@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from typing_extensions import override
 
-from fuzzshard.parts.option import Case, DrawingFSDP1
+from fuzzshard.parts.option import DrawingFSDP1
 from fuzzshard.parts.options.fsdp1 import FSDP1Option
 
 
@@ -27,7 +25,3 @@ class BackwardPrefetch(FSDP1Option):
     @override
     def draw(self, drawing: DrawingFSDP1) -> str | None:
         return drawing.tape.weighted((("pre", 4), ("post", 3), (None, 2)))
-
-    @override
-    def features(self, value: str | None, case: Case) -> Iterator[str]:
-        yield f"fsdp1:backward_prefetch_{value or 'none'}"

@@ -11,7 +11,7 @@ from fuzzshard.parts.options.fsdp1 import FSDP1Option
 class Debug(FSDP1Option):
     """``DETAIL`` checks that ranks and iterations have one order."""
 
-    name, place, is_slow = "debug", 7, True
+    name, place, is_rare = "debug", 7, True
     traits = {"detail": ("checks_order",)}
     meanings = {"fsdp1:detail": "the debug level DETAIL"}
 

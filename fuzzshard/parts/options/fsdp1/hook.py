@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from typing_extensions import override
 
-from fuzzshard.parts.option import Case, DrawingFSDP1, Reasons, SeenByFSDP1
+from fuzzshard.parts.option import DrawingFSDP1, Reasons, SeenByFSDP1
 from fuzzshard.parts.options.fsdp1 import FSDP1Option
 
 
@@ -25,11 +23,6 @@ class Hook(FSDP1Option):
         if drawing.case.fsdp1.does("hybrid"):
             return None
         return drawing.tape.weighted(((None, 6), ("average", 3), ("torch", 3)))
-
-    @override
-    def features(self, value: str | None, case: Case) -> Iterator[str]:
-        if value is not None:
-            yield f"fsdp1:hook_{value}"
 
     @override
     def excludes(self, value: str | None, seen: SeenByFSDP1) -> Reasons:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from typing_extensions import override
 
-from fuzzshard.parts.option import Case, DrawingFSDP1, Reasons, SeenByFSDP1
+from fuzzshard.parts.option import DrawingFSDP1, Reasons, SeenByFSDP1
 from fuzzshard.parts.options.fsdp1 import FSDP1Option
 
 
@@ -39,11 +37,6 @@ class Initial(FSDP1Option):
             )
         )
         return drawn
-
-    @override
-    def features(self, value: str, case: Case) -> Iterator[str]:
-        if value != "equal":
-            yield f"fsdp1:initial_{value}"
 
     @override
     def needs_cuda(self, value: str) -> str | None:

@@ -11,7 +11,7 @@ from fuzzshard.parts.options.fsdp1 import FSDP1Option
 class Offload(FSDP1Option):
     """Parameters are on the CPU."""
 
-    name, place, argument = "offload", 6, 1
+    name, place, argument, is_rare = "offload", 6, 1, True
     texts = {True: "cpu_offload=CPUOffload(offload_params=True)"}
     traits = {True: ("offloads",)}
     meanings = {"fsdp1:offload": "parameters offloaded to the CPU"}

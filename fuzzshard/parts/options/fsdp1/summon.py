@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from typing_extensions import override
 
-from fuzzshard.parts.option import Case, DrawingFSDP1, Reasons, SeenByFSDP1
+from fuzzshard.parts.option import DrawingFSDP1, Reasons, SeenByFSDP1
 from fuzzshard.parts.options.fsdp1 import FSDP1Option, shards
 
 
@@ -61,11 +59,6 @@ class Summon(FSDP1Option):
             )
         )
         return drawn
-
-    @override
-    def features(self, value: str | None, case: Case) -> Iterator[str]:
-        if value is not None:
-            yield f"fsdp1:summon_{value}"
 
     @override
     def needs_cuda(self, value: str | None) -> str | None:

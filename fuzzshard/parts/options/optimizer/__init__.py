@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from msgspec.structs import replace
 
-from fuzzshard.parts.op import Choice
-from fuzzshard.parts.option import Drawing, Mapping, Option, Tape, found_in
-from fuzzshard.parts.part import Part, default_of, off_default
+from fuzzshard.parts.option import Drawing, Mapping, Option, Tape, WithOptions, options_of
+from fuzzshard.parts.part import default_of, off_default
 
 Trait = Literal[
     "takes_momentum",
@@ -26,7 +25,7 @@ parameters are stepped, or may be, in lists that must be alike; an event is reco
 """
 
 
-class Optimizer(Part, frozen=True, kw_only=True):
+class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True):
     """The optimizer and its hyperparameters; each file says what one means."""
 
     named_by: ClassVar[str] = "kind"
@@ -39,14 +38,6 @@ class Optimizer(Part, frozen=True, kw_only=True):
     exclude: tuple[str, ...] = ()
     post_optim_event: bool = False
     maximize: bool = False
-
-    def told(self) -> Iterator[tuple[OptimizerOption, Any]]:
-        """Yield every option with its value."""
-        return ((option, getattr(self, option.name)) for option in OPTIMIZER_OPTIONS)
-
-    def does(self, trait: Trait) -> bool:
-        """Whether some option has a value that does so."""
-        return any(trait in option.does(value) for option, value in self.told())
 
     @property
     def title(self) -> str:
@@ -101,18 +92,8 @@ class OptimizerOption(Option):
     """One of them."""
 
     traits: ClassVar[Mapping[Any, tuple[Trait, ...]]] = {}
-    always_told: ClassVar[bool] = False
-    """Whether drawings say it at its default too."""
     leaves_out: ClassVar[bool] = False
     """Whether its value is what the optimizer does not get."""
-    choices: ClassVar[tuple[str, ...]] = ()
-    """Choices that every swarm may make."""
-    extension: ClassVar[Choice | None] = None
-    """The choice of swarms without which it is at its default."""
-
-    def does(self, value: Any) -> tuple[Trait, ...]:
-        """Return the traits of a value."""
-        return self.traits.get(value, ())
 
     def states(self, value: Any) -> tuple[str, ...]:
         """Return the names of what the optimizer keeps, where it says which class that is."""
@@ -143,5 +124,5 @@ class OptimizerOption(Option):
         return spec
 
 
-OPTIMIZER_OPTIONS = found_in(__name__, __path__, OptimizerOption, Optimizer.__struct_fields__)
+OPTIMIZER_OPTIONS = options_of(Optimizer, __name__, __path__, OptimizerOption)
 """In the order of their fields."""

@@ -1,0 +1,221 @@
+"""One call of ``fully_shard`` and its options. To add one: its file, and its field here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from random import Random
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from msgspec.structs import replace
+from typing_extensions import override
+
+from fuzzshard.parts.option import (
+    Case,
+    DrawingGroups,
+    Option,
+    Reasons,
+    Told,
+    WithOptions,
+    options_of,
+)
+from fuzzshard.parts.options.communication import WORDS, CommunicationOption, Word
+from fuzzshard.parts.options.communication import Trait as OfWords
+from fuzzshard.parts.options.precision import Precision
+from fuzzshard.parts.part import Shape, default_of
+
+Trait = Literal["offloads", "names_size"] | OfWords
+"""What somebody else has to know of a group: that its parameters are on the CPU, that it names the
+size of a smaller mesh.
+"""
+When = Literal["forward", "backward"]
+
+
+class AfterForward(NamedTuple):
+    """How a group is after forward: ``whole`` in any case or ``whole_as_root``, else sharded over
+    so many ``ranks``.
+    """
+
+    whole: bool
+    whole_as_root: bool
+    ranks: int
+
+
+class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
+    """One call ``fully_shard(modules, ...)``; a list group has several modules.
+
+    Each file says what an option means.
+    """
+
+    modules: tuple[str, ...]
+    reshard_after_forward: bool | int | None = None
+    precision: Precision | None = None
+    offload: Literal["pinned", "unpinned"] | None = None
+    forward_prefetch: tuple[str, ...] = ()
+    backward_prefetch: tuple[str, ...] = ()
+    shard_dim: Literal["first", "last", "largest"] = "first"
+    communication: tuple[CommunicationOption, ...] = ()
+
+    def words(self) -> tuple[Word, ...]:
+        """Return what it is told once all groups are there."""
+        return tuple(WORDS[word] for word in self.communication)
+
+    def after_forward(self, shard: int) -> AfterForward:
+        """Return how it is after forward on a shard axis of this size."""
+        found = (option.after_forward(value, shard) for option, value in self.told())
+        return next(each for each in found if each is not None)
+
+    def resharding(self, *, after_forward: bool) -> WrapGroup:
+        """Return it with parameters that are sharded after forward, or not."""
+        return replace(self, reshard_after_forward=after_forward)
+
+    def dim_of(self, shape: Shape) -> int:
+        """Return the dimension that it shards a parameter of this shape along."""
+        found = (option.dim_of(value, shape) for option, value in self.told())
+        return next(dim for dim in found if dim is not None)
+
+    def prefetched(self, when: When) -> tuple[str, ...]:
+        """Return the modules that are gathered ahead of a forward or backward of its module."""
+        lists = (value for option, value in self.told() if option.prefetches == when)
+        return tuple(path for paths in lists for path in paths)
+
+    def prefetching(self, lists: Mapping[When, Iterable[str]]) -> WrapGroup:
+        """Return it with these modules gathered ahead, and no others."""
+        named = {o.name: tuple(lists.get(o.prefetches, ())) for o in self.options if o.prefetches}
+        return replace(self, **named)
+
+    def of(self, modules: Iterable[str]) -> WrapGroup:
+        """Return a group of other modules that is told the same, but for what is prefetched."""
+        return replace(self.prefetching({}), modules=tuple(modules))
+
+    def mended(self, shard: int, wrapped: frozenset[str]) -> WrapGroup:
+        """Return it as it is meant once the mesh and the ``wrapped`` modules have changed."""
+        return replace(self, **{o.name: o.mended(v, shard, wrapped) for o, v in self.told()})
+
+    def as_planned(self) -> WrapGroup:
+        """Return it as it is before its options are drawn."""
+        late = (option.name for option in self.options if option.extension)
+        return replace(self, **{name: default_of(self, name) for name in late})
+
+    def kind(self) -> tuple[object, ...]:
+        """Return what must be equal where one group takes the place of several."""
+        return tuple(value for option, value in self.told() if option.of_parameters)
+
+
+class GroupOption(Option):
+    """One of them."""
+
+    wants_even: ClassVar[bool] = False
+    """Whether widths that a shard axis divides are drawn for it."""
+    of_parameters: ClassVar[bool] = False
+    """Whether it says how parameters are held, or in which dtype."""
+    prefetches: ClassVar[When | None] = None
+    """When the modules that it names are gathered ahead."""
+    mutation: ClassVar[str] = ""
+    """The kind of mutations that :meth:`mutated` is one of."""
+
+    def after_forward(self, value: Any, shard: int) -> AfterForward | None:
+        """Return how a group is after forward, where it says so."""
+        return None
+
+    def dim_of(self, value: Any, shape: Shape) -> int | None:
+        """Return the dimension that a parameter is sharded along, where it says so."""
+        return None
+
+    def misfits(self, value: Any, told: Told) -> Reasons:
+        """Yield why it cannot be meant for a group, and what to do."""
+        return iter(())
+
+    def features(self, value: Any) -> Iterator[str]:
+        """Yield the features of a value."""
+        return self.named(value)
+
+    def means(self, value: Any) -> Mapping[str, str]:
+        """Return what some of its features mean for this value."""
+        return {}
+
+    def values(self, swarm: Any, shard: int) -> list[tuple[Any, int]]:
+        """Return the values that the wrap plan may have, and how often each."""
+        raise NotImplementedError
+
+    def draw(self, drawing: DrawingGroups) -> Callable[[int, Any], Any]:
+        """Draw what holds for all groups; return what draws the value of one by its index, and the
+        value that it has.
+        """
+        raise NotImplementedError
+
+    def mutated(self, rng: Random, case: Case) -> dict[int, WrapGroup] | None:
+        """Return the groups of a case that get another value, by their indices."""
+        raise NotImplementedError
+
+    def of_some(self, rng: Random, case: Case, value: Any, share: float) -> dict[int, WrapGroup]:
+        """Return the groups of a case with this value: all, in a ``share`` of mutants, or one."""
+        groups = range(len(case.wrap))
+        chosen = groups if rng.random() < share else [rng.randrange(len(groups))]
+        return {i: replace(case.wrap[i], **{self.name: value}) for i in chosen}
+
+    def mended(self, value: Any, shard: int, wrapped: frozenset[str]) -> Any:
+        """Return the value that is meant once other modules are wrapped, on another mesh."""
+        return value
+
+    def lower(self, value: Any) -> Iterator[Any]:
+        """Yield values that are smaller numbers."""
+        return iter(())
+
+    def items(self, value: Any) -> tuple[Any, ...]:
+        """Return what it has of which a smaller case may have less."""
+        return ()
+
+
+class Prefetch(GroupOption):
+    """Modules that are gathered ahead, for a group of one module."""
+
+    place = 2
+
+    def near(self, reachable: list[str], at: int) -> list[str]:
+        """Return the modules that run next to the one at ``at``, the nearest first."""
+        raise NotImplementedError
+
+    @override
+    def misfits(self, value: tuple[str, ...], told: Told) -> Reasons:
+        for path in value:
+            if path not in told.wrapped:
+                yield f"a prefetch names {path!r}, which is not wrapped", "wrap it"
+        if value and len(told.group.modules) > 1:
+            yield "a list group has prefetch lists", "give them to a group of one module"
+
+    @override
+    def draw(self, drawing: DrawingGroups) -> Callable[[int, Any], Any]:
+        """Draw the next one or two modules that run below the same root; rarely any other."""
+        tape = drawing.tape
+
+        def drawn(index: int, present: tuple[str, ...]) -> tuple[str, ...]:
+            (module, *others) = drawing.case.wrap[index].modules
+            if others or module not in drawing.order or not tape.chance(80):
+                return present
+            reachable = drawing.reachable(index)
+            near = self.near(reachable, reachable.index(module))
+            if tape.chance(10):
+                near = tape.shuffled([m for m in reachable if m != module])
+            return tuple(near[: 1 + tape.below(2)])
+
+        return drawn
+
+    @override
+    def mutated(self, rng: Random, case: Case) -> dict[int, WrapGroup] | None:
+        """Either list of a group names other modules."""
+        wrapped = [m for group in case.wrap for m in group.modules if m]
+        single = [i for i, g in enumerate(case.wrap) if len(g.modules) == 1]
+        if not wrapped or not single:
+            return None
+        index = rng.choice(single)
+        names = tuple(rng.sample(wrapped, min(len(wrapped), rng.randint(0, 2))))
+        name = rng.choice([option.name for option in WrapGroup.options if option.prefetches])
+        return {index: replace(case.wrap[index], **{name: names})}
+
+    @override
+    def mended(self, value: tuple[str, ...], shard: int, wrapped: frozenset[str]) -> Any:
+        return tuple(m for m in value if m in wrapped)
+
+
+GROUP_OPTIONS = options_of(WrapGroup, __name__, __path__, GroupOption)
+"""In the order of their fields."""

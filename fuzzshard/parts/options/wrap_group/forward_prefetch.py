@@ -1,0 +1,20 @@
+"""``set_modules_to_forward_prefetch``."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from fuzzshard.parts.op import Choice
+from fuzzshard.parts.options.wrap_group import Prefetch
+
+
+class ForwardPrefetch(Prefetch):
+    """What is gathered before a forward of the module; its mutations are those of either list."""
+
+    name, prefetches, mutation = "forward_prefetch", "forward", "flip"
+    extension = Choice("forward_prefetch", 20, place=3)
+    meanings = {"prefetch:forward": "explicit forward prefetching"}
+
+    @override
+    def near(self, reachable: list[str], at: int) -> list[str]:
+        return reachable[at + 1 :]

@@ -1,0 +1,106 @@
+"""``reshard_after_forward``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any
+
+from typing_extensions import override
+
+from fuzzshard.parts.option import Case, Reasons, Told
+from fuzzshard.parts.options.wrap_group import AfterForward, GroupOption, Trait, WrapGroup
+
+Value = bool | int | None
+
+
+def _size(value: Value) -> int | None:
+    """Return the size of a smaller mesh, if that is what a value is; True is equal to 1."""
+    return None if isinstance(value, bool) else value
+
+
+class ReshardAfterForward(GroupOption):
+    """Parameters are sharded after forward, or not, or over so many ranks; None: unless the group
+    is an FSDP root.
+    """
+
+    name, mutation, always_told = "reshard_after_forward", "flip", True
+    choices = ("reshard_true", "reshard_false", "reshard_int")
+    prefix = "reshard:"
+    meanings = {
+        "reshard:none": "reshard_after_forward=None",
+        "reshard:true": "reshard_after_forward=True",
+        "reshard:false": "reshard_after_forward=False",
+        "reshard:int": "reshard_after_forward=<int>",
+    }
+
+    @override
+    def does(self, value: Value) -> tuple[Trait, ...]:
+        return () if _size(value) is None else ("names_size",)
+
+    @override
+    def after_forward(self, value: Value, shard: int) -> AfterForward:
+        size = _size(value)
+        return AfterForward(
+            whole=value is False or size == 1,
+            whole_as_root=value is None,
+            ranks=size if size is not None and size > 1 else shard,
+        )
+
+    @override
+    def arguments(self, value: Value) -> tuple[str, ...]:
+        return () if value is None else (f"{self.name}={value}",)
+
+    @override
+    def features(self, value: Value) -> Iterator[str]:
+        return super().features("int" if _size(value) is not None else value)
+
+    @override
+    def means(self, value: Value) -> Mapping[str, str]:
+        return {} if _size(value) is None else {"reshard:int": f"{self.name}={value}"}
+
+    @override
+    def misfits(self, value: Value, told: Told) -> Reasons:
+        size, shard = _size(value), told.case.mesh.shard
+        if size is not None and (size < 1 or shard % size):
+            yield (
+                f"{self.name}={value} does not divide the shard axis of size {shard}",
+                ("use a divisor"),
+            )
+        # ``FSDPParam.to_sharded_post_forward`` (_fsdp_param.py) raises
+        elif size is not None and 1 < size < shard and told.parallel:
+            yield (
+                f"tensor parallel {told.parallel[0]!r} is in a group with {self.name}={value}",
+                "use True or False: resharding to a smaller mesh is not supported for DTensor "
+                "parameters",
+            )
+
+    @override
+    def values(self, swarm: Any, shard: int) -> list[tuple[Value, int]]:
+        options: list[tuple[Value, int]] = [(None, 3)]
+        if "reshard_true" in swarm:
+            options.append((True, 3))
+        if "reshard_false" in swarm:
+            options.append((False, 3))
+        if "reshard_int" in swarm:
+            divisors = [n for n in range(2, shard) if shard % n == 0]
+            options += [(n, 6) for n in divisors] + [(1, 1), (shard, 1)]
+        return options
+
+    @override
+    def mutated(self, rng: Random, case: Case) -> dict[int, WrapGroup]:
+        divisors = [n for n in range(1, case.mesh.shard + 1) if case.mesh.shard % n == 0]
+        value = rng.choice((None, True, False, rng.choice(divisors)))
+        return self.of_some(rng, case, value, 0.3)
+
+    @override
+    def mended(self, value: Value, shard: int, wrapped: frozenset[str]) -> Value:
+        size = _size(value)
+        return value if size is None else math.gcd(size, shard)
+
+    @override
+    def lower(self, value: Value) -> Iterator[int]:
+        size = _size(value)
+        if size is not None and size > 1:
+            yield size // 2
