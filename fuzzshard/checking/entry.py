@@ -31,13 +31,18 @@ class SubjectEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     shrunk: bool = True
 
 
-def save(corpus: Path, entry: SubjectEntry) -> Path:
-    """Write an entry into a folder of its own below ``corpus``, and return the folder."""
+def save(corpus: Path, entry: SubjectEntry, script: str = "") -> Path:
+    """Write an entry into a folder of its own below ``corpus``, and return the folder.
+
+    A ``script`` that shows the finding is ``repro.py`` there.
+    """
     signature = entry.report.signature
     name = re.sub(r"[^a-z0-9]+", "-", signature.lower()).strip("-")[:60]
     key = zlib.crc32(f"{entry.subject.build} {signature}".encode())
     folder = corpus / "own" / f"{name}-{key:08x}"
     folder.mkdir(parents=True, exist_ok=True)
+    if script:
+        (folder / "repro.py").write_text(script)
     temporary = folder / f".{FILE}"
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(entry), indent=2) + b"\n")
     temporary.replace(folder / FILE)

@@ -199,5 +199,5 @@ def _features(training: Training) -> Iterator[str]:
     yield f"mesh {training.mesh}"
     yield training.engine or "parallelize"
     for field, value in msgspec.structs.asdict(training.variation).items():
-        if value:
+        if value and field != "lists":  # which say what depth cuts
             yield field

@@ -34,10 +34,11 @@ def trainings_around(
         engine=base.engine,
         seed=base.seed,
         repeat=False,
-        steps=draw(st.integers(1, 3)) if schedule else base.steps,
+        steps=draw(st.integers(1, 3 if schedule else base.steps)),
         microbatches=microbatches,
         variation=Variation(
             depth=depth,
+            lists=outline.lists,
             wrapped=draw(_wrapped(outline)) if plan and wraps else None,
             reshard=draw(st.sampled_from((None, True, False))) if plan and wraps else None,
             frozen=draw(_names((*outline.modules, *outline.parameters))) if freeze else (),

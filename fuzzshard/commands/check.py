@@ -232,6 +232,7 @@ def _fuzz(
     from rich.console import Console
 
     from fuzzshard.checking.entry import SubjectEntry, save
+    from fuzzshard.checking.script import script
 
     found, interrupted = 0, False
     console = Console(stderr=True)
@@ -244,7 +245,7 @@ def _fuzz(
             torch=checker.torch,
             shrunk=shrunk,
         )
-        folder = save(corpus, entry)
+        folder = save(corpus, entry, script(checker.subject, report, preload))
         _tell(report, as_json)
         if not as_json:
             print(f"  saved: {folder}\n  again: fuzzshard check --again {folder}", flush=True)

@@ -9,11 +9,11 @@ from fuzzshard.program.script import script_of
 from fuzzshard.subject.variation import Variation
 
 
-def prepare_lines(variation: Variation, lists: tuple[str, ...]) -> list[str]:
-    """Shorten ``lists`` of blocks and freeze, before anything wraps ``model``."""
+def prepare_lines(variation: Variation) -> list[str]:
+    """Shorten lists of blocks and freeze, before anything wraps ``model``."""
     lines = []
     if variation.depth:
-        lines += [f"del {_at(name)}[{variation.depth} :]" for name in lists]
+        lines += [f"del {_at(name)}[{variation.depth} :]" for name in variation.lists]
     for name in variation.frozen:
         lines += [
             "for name, parameter in model.named_parameters(remove_duplicate=False):",

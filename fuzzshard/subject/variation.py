@@ -4,7 +4,7 @@ import.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -20,9 +20,9 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     blocks. ``reshard`` is what ``reshard_after_forward`` is, None: torch's default. ``frozen`` are
     modules and parameters, ``checkpointed`` modules that are computed again in the backward.
     ``unsynced`` accumulates all microbatches but the last without reducing, ``evaluates`` runs a
-    forward in evaluation mode before each step. Wrappers compute in ``param_dtype``. Lists of
-    blocks keep their first ``depth``, 0: all. ``size`` is what ``smaller`` is called with, 0:
-    ``build`` gives the model.
+    forward in evaluation mode before each step. Wrappers compute in ``param_dtype``. The
+    ``lists`` of blocks keep their first ``depth``, 0: all. ``size`` is what ``smaller`` is called
+    with, 0: ``build`` gives the model.
     """
 
     wrapped: tuple[str, ...] | None = None
@@ -33,7 +33,17 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     evaluates: bool = False
     param_dtype: Literal["", "bfloat16"] = ""
     depth: int = 0
+    lists: tuple[str, ...] = ()
     size: int = 0
+
+    def kept(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return those of ``names`` that lists of the first ``depth`` blocks still have."""
+        return tuple(name for name in names if not any(self._cuts(it, name) for it in self.lists))
+
+    def _cuts(self, blocks: str, name: str) -> bool:
+        number = name.removeprefix(f"{blocks}.").partition(".")[0]
+        within = name.startswith(f"{blocks}.") and number.isdigit()
+        return within and 0 < self.depth <= int(number)
 
     def words(self) -> Iterator[str]:
         """Yield what is changed, in words."""

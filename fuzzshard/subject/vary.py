@@ -58,7 +58,7 @@ def _can_be_cut(module: nn.Module) -> bool:
 def prepare(model: nn.Module, variation: Variation) -> None:
     """Shorten and freeze a plain model, before anything wraps it."""
     if variation != Variation():
-        execute(prepare_lines(variation, outline(model).lists), {"model": model})
+        execute(prepare_lines(variation), {"model": model})
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SubjectError("build", "gives a model without trainable parameters")
 

@@ -1,0 +1,198 @@
+"""A finding around a model of the user's own as a script: torch, and the user's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fuzzshard.checking.report import TrainingReport
+from fuzzshard.parts.engines import spec_of
+from fuzzshard.program.imports import import_block
+from fuzzshard.subject.statements import prepare_lines, recompute_lines, wrap_lines
+from fuzzshard.subject.subject import Subject, Training
+
+_LOAD = '''
+def load(name):
+    """Import a function of yours, or a file that changes torch."""
+    place, _, attribute = name.rpartition(":")
+    if place.endswith(".py"):
+        sys.path.insert(0, os.path.dirname(place))
+        place = os.path.basename(place)[:-3]
+    return getattr(importlib.import_module(place), attribute)
+
+'''
+
+_TRAIN = '''
+def loss_of(model, batch):
+    if isinstance(batch, dict):
+        outputs = model(**batch)
+    else:
+        outputs = model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+    return loss(outputs, batch)
+
+
+def mean_of_squares(outputs, batch):
+    tensors = [t for t in tree_leaves(outputs) if torch.is_tensor(t) and t.is_floating_point()]
+    return sum(tensor.square().mean() for tensor in tensors)
+
+
+@contextlib.contextmanager
+def unsynced(model):
+    """Accumulate gradients without reducing them."""
+    if hasattr(model, "no_sync"):
+        with model.no_sync():
+            yield
+    else:
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+
+
+def batch_of(step, number):
+    batch = inputs(step * MICROBATCHES + number, data_rank, data_size)
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
+
+
+def train(model, plain):
+    """Train, and return all gradients and parameters on the way, whole, by plain names."""
+    model.train()
+    seen, parameters = {}, dict(model.named_parameters())
+    optimizer = make_optimizer(model.parameters())
+    for step in range(STEPS):
+        if EVALUATES:
+            model.eval()
+            with torch.no_grad():
+                loss_of(model, batch_of(step, 0))
+            model.train()
+        for number in range(MICROBATCHES):
+            torch.manual_seed(SEED + step * 10007 + data_rank * MICROBATCHES + number)
+            waits = UNSYNCED and not plain and number + 1 < MICROBATCHES
+            with unsynced(model) if waits else contextlib.nullcontext():
+                (loss_of(model, batch_of(step, number)) / MICROBATCHES).backward()
+        for parameter in parameters.values() if plain else ():
+            if parameter.grad is not None:  # the mean over all ranks
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+        for name, parameter in parameters.items():
+            seen[f"step {step}, gradient of {plain_name(name)}"] = whole(parameter.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        for name, parameter in parameters.items():
+            seen[f"step {step}, {plain_name(name)}"] = whole(parameter)
+    return seen
+
+
+def plain_name(name):
+    return name.removeprefix("module.").removeprefix("_orig_mod.")
+
+
+def whole(tensor):
+    if tensor is None:
+        return None
+    tensor = tensor.detach()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
+'''
+
+_COMPARE = """
+observed = train(parallelized(build()), plain=False)
+expected = train(build(), plain=True)
+for name, due in expected.items():
+    seen = observed[name]
+    if due is None or seen is None:
+        both = due is seen or not (due if seen is None else seen).any()
+        assert both, f"rank {rank}, {name}: {seen} in place of {due}"
+        continue
+    apart, largest = (due - seen).abs().max().item(), due.abs().max().item()
+    wrong = f"rank {rank}, {name}: expected\\n{due}\\nobserved\\n{seen}"
+    assert apart <= TOLERANCE * largest, wrong
+print("the parallelised model trains as the plain one does")
+dist.destroy_process_group()
+"""
+
+TOLERANCE = {"": 1e-3, "bfloat16": 0.1}
+"""Which part of the largest value rounding may come to, by what is computed in. What is shrunk is
+mostly wrong by more; a script says less than a check does.
+"""
+
+
+def script(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -> str:
+    """Return a script that trains the plain and the parallelised model and compares.
+
+    It is empty for what it does not know: a loop of the user's, weights of losses, other names,
+    models of ``smaller``, flat parameters.
+    """
+    training = report.training
+    loop = subject.train_step or subject.loss_weight
+    flat = training.engine and spec_of(training.engine).has_units
+    if loop or subject.names or training.variation.size or flat:
+        return ""
+    body = "\n".join(_lines(subject, report, preload))
+    imports = import_block(body).strip()
+    others = ("importlib", "os", "sys", "contextlib")
+    known = [f"import {name}" for name in others if f"import {name}" not in imports]
+    found = report.difference
+    what = f"{found.kind} {found.name} {found.looks_like}" if found else report.message
+    size = training.mesh.size
+    head = f'"""{report.outcome}: {" ".join(what.split())}\n\n'
+    head += f'torchrun --standalone --nproc-per-node {size} repro.py\n"""\n'
+    trees = "from torch.utils._pytree import tree_leaves, tree_map_only"
+    kept = [line for line in imports.splitlines() if "torch.utils._pytree" not in line]
+    return "\n".join([head, *known, *kept, trees, body])
+
+
+def _lines(subject: Subject, report: TrainingReport, preload: tuple[str, ...]) -> Iterator[str]:
+    training: Training = report.training
+    variation, mesh = training.variation, training.mesh
+    yield ""
+    yield f"STEPS, MICROBATCHES, SEED = {training.steps}, {training.microbatches}, {training.seed}"
+    yield f"UNSYNCED, EVALUATES = {variation.unsynced}, {variation.evaluates}"
+    yield f"TOLERANCE = {TOLERANCE[variation.param_dtype]}"
+    yield ""
+    yield _LOAD
+    yield from (f"load({f'{path}:apply'!r})()" for path in preload)
+    yield f"inputs = load({_absolute(subject.inputs)!r})"
+    yield _or_default("loss", subject.loss, "lambda *given: mean_of_squares(*given)")
+    adam = "lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)"
+    yield _or_default("make_optimizer", subject.optimizer, adam)
+    yield ""
+    yield "device = 'cuda' if torch.cuda.is_available() else 'cpu'"
+    yield "dist.init_process_group('nccl' if device == 'cuda' else 'gloo')"
+    yield "rank = dist.get_rank()"
+    yield "if device == 'cuda':"
+    yield "    torch.cuda.set_device(rank % torch.cuda.device_count())"
+    sizes, names = tuple(mesh.axes.values()), tuple(mesh.axes)
+    yield f"whole_mesh = init_device_mesh(device, {sizes}, mesh_dim_names={names})"
+    yield f"mesh = whole_mesh[{mesh.data_axes!r}]"
+    yield "data_rank, data_size = 0, mesh.size()"
+    yield f"for axis in {mesh.data_axes!r}:"
+    yield "    data_rank = data_rank * mesh[axis].size() + mesh.get_local_rank(axis)"
+    yield ""
+    yield ""
+    yield "def build():"
+    yield f"    torch.manual_seed({training.seed})"
+    yield f"    model = load({_absolute(subject.build)!r})()"
+    yield from (f"    {line}" for line in prepare_lines(variation))
+    yield "    return model.to(device)"
+    yield ""
+    yield ""
+    yield "def parallelized(model):"
+    yield from (f"    {line}" for line in recompute_lines(variation.kept(variation.checkpointed)))
+    if subject.parallelize:
+        yield f"    wrapped = load({_absolute(subject.parallelize)!r})(model, whole_mesh)"
+        yield "    return model if wrapped is None else wrapped"
+    else:
+        lines = wrap_lines(training.engine, report.blocks, variation)
+        yield from (f"    {line}" for line in lines)
+        yield "    return wrapped"
+    yield ""
+    yield _TRAIN
+    yield _COMPARE
+
+
+def _or_default(variable: str, name: str, default: str) -> str:
+    return f"{variable} = {f'load({_absolute(name)!r})' if name else default}"
+
+
+def _absolute(name: str) -> str:
+    place, _, attribute = name.rpartition(":")
+    return f"{Path(place).resolve()}:{attribute}" if place.endswith(".py") else name
