@@ -1,0 +1,125 @@
+"""What is equal, what is rounding, what differs, and what a difference looks like."""
+
+import pytest
+import torch
+
+from fuzzshard.subject.compare import bitwise, compare, float64_bound, perturbed_bound
+from fuzzshard.subject.likeness import Seen, looks_like
+from fuzzshard.subject.names import PlainNames
+from fuzzshard.subject.record import Place, Record
+from fuzzshard.subject.subject import MeshShape
+from fuzzshard.subject.variation import Variation
+
+GRADIENT = Place(0, "gradients", "layer.weight")
+ONE = torch.tensor([1.0, -2.0, 3.0])
+
+
+def record(tensor: torch.Tensor | None, place: Place = GRADIENT) -> Record:
+    return Record(tensors={place: tensor})
+
+
+def test_equal_bits_are_bitwise_equal_and_a_zero_of_another_sign_is_not() -> None:
+    assert compare(record(ONE), record(ONE.clone()), bitwise, "", ()).is_bitwise
+    zero = torch.zeros(1)
+    assert not compare(record(zero), record(-zero), bitwise, "", ()).is_bitwise
+
+
+@pytest.mark.parametrize(("factor", "reached"), [(1e-8, "rounding"), (1e-4, "different")])
+def test_float64_tells_rounding_from_a_small_error(factor: float, reached: str) -> None:
+    expected = record(ONE.double())
+    observed = record(ONE.double() * (1 + factor))
+    found = compare(expected, observed, float64_bound(expected), "float32", ())
+    assert found.rows["gradients"].reached == reached
+
+
+def test_what_perturbed_runs_move_is_rounding_and_eight_times_that_is_none() -> None:
+    runs = [record(ONE + 1e-3)]
+    bound = perturbed_bound(runs, eps=1e-9)
+    near = compare(record(ONE), record(ONE + 7e-3), bound, "bfloat16", ())
+    far = compare(record(ONE), record(ONE + 9e-3), bound, "bfloat16", ())
+    assert near.first is None
+    assert far.first == GRADIENT
+
+
+def test_where_perturbed_runs_are_far_apart_the_comparison_ends() -> None:
+    bound = perturbed_bound([record(ONE + 1.0)], eps=1e-9)
+    found = compare(record(ONE), record(ONE + 2.0), bound, "float32", ())
+    assert found.undecided == GRADIENT
+    assert found.first is None
+
+
+def test_a_gradient_of_zeros_is_as_good_as_none() -> None:
+    assert compare(record(None), record(torch.zeros(3)), bitwise, "", ()).is_bitwise
+    assert not compare(record(None), record(ONE), bitwise, "", ()).is_bitwise
+    assert not compare(record(ONE), record(None), bitwise, "", ()).is_bitwise
+
+
+def test_a_nan_is_not_explained_by_rounding() -> None:
+    expected = record(ONE.double())
+    observed = record(ONE.double() * torch.tensor([1.0, float("nan"), 1.0]))
+    found = compare(expected, observed, float64_bound(expected), "float32", ())
+    assert found.rows["gradients"].reached == "different"
+
+
+OTHER = torch.tensor([5.0, 1.0, -1.0])
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        ([Seen(2 * ONE, ONE)] * 2, "2.00 times the expected: a sum over 2 ranks"),
+        ([Seen(ONE / 2, ONE)] * 2, "0.50 times the expected: divided by 2 ranks once too often"),
+        ([Seen(ONE, OTHER, own=ONE), Seen(2 * ONE, OTHER, own=2 * ONE)], "never reduced"),
+        ([Seen(ONE, OTHER, own=ONE), Seen(ONE, OTHER, own=OTHER)], "rank 0's value on all ranks"),
+        ([Seen(None, ONE)] * 2, "no gradient"),
+        ([Seen(None, ONE), Seen(ONE, ONE)], "missing here, and there on ranks 1"),
+        ([Seen(ONE, OTHER, before=ONE)] * 2, "stale by one step"),
+        ([Seen(0 * ONE, ONE)] * 2, "zero everywhere"),
+        ([Seen(OTHER, ONE), Seen(-OTHER + 1, ONE)], "differs between ranks"),
+        ([Seen(OTHER, ONE)] * 2, ""),
+    ],
+)
+def test_a_wrong_gradient_looks_like(seen: list[Seen], words: str) -> None:
+    text = looks_like(GRADIENT, seen, 2)
+    assert words in text
+    assert bool(words) == bool(text)
+
+
+def test_a_parameter_that_keeps_its_first_value_was_never_updated() -> None:
+    place = Place(1, "parameters", "layer.weight")
+    assert looks_like(place, [Seen(ONE, OTHER, initial=ONE)], 2) == "never updated"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "module.layer.weight",
+        "_orig_mod.layer.weight",
+        "layer._checkpoint_wrapped_module.weight",
+        "_fsdp_wrapped_module.layer._fsdp_wrapped_module.weight",
+        "layer.base_layer.weight",
+        "base_model.model.layer.base_layer.weight",
+        "renamed",
+    ],
+)
+def test_names_of_wrappers_are_taken_away(name: str) -> None:
+    names = PlainNames(["layer.weight", "layer.bias"], {"renamed": "layer.weight"})
+    assert names.of(name) == "layer.weight"
+
+
+def test_a_module_that_is_called_module_keeps_its_name() -> None:
+    assert PlainNames(["a.module.weight"], {}).of("module.a.module.weight") == "a.module.weight"
+
+
+def test_ranks_along_tp_have_equal_data() -> None:
+    mesh = MeshShape.parse("dp_replicate=2,dp_shard=3,tp=2")
+    assert mesh.size == 12
+    assert mesh.data_axes == ("dp_replicate", "dp_shard")
+    assert MeshShape.parse(str(mesh)) == mesh
+
+
+def test_a_short_list_has_no_later_blocks() -> None:
+    variation = Variation(lists=("layers",), depth=2)
+    names = ("layers.0", "layers.1.up", "layers.2", "layers.10.up", "layersmore.5", "head")
+    assert variation.kept(names) == ("layers.0", "layers.1.up", "layersmore.5", "head")
+    assert Variation(lists=("layers",)).kept(names) == names

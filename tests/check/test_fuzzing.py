@@ -1,0 +1,74 @@
+"""Fuzzing around a user's model: a planted bug of torch is found, shrunk, saved, shown again."""
+
+from pathlib import Path
+
+import pytest
+
+from fuzzshard import reproducer
+from fuzzshard.checking.check import Checker, trainings
+from fuzzshard.checking.entry import SubjectEntry, load, save
+from fuzzshard.checking.fuzz import Fuzzer
+from fuzzshard.checking.report import TrainingReport
+from fuzzshard.checking.script import script
+from fuzzshard.errors import InvalidEntry
+from fuzzshard.subject.subject import MeshShape, Subject
+from fuzzshard.subject.variation import ASPECTS
+from fuzzshard.world import WorldConfig
+
+HERE = Path(__file__).parent
+FAULT = str(HERE / "faults" / "doubles_beside_frozen.py")
+SUBJECT = Subject(
+    build=f"{HERE}/small.py:build", inputs=f"{HERE}/small.py:batch", loss=f"{HERE}/small.py:loss"
+)
+BASES = trainings(
+    SUBJECT, [MeshShape({"dp_shard": 2})], ["fully_shard"], steps=2, microbatches=1, seed=3
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> TrainingReport:
+    with Checker(SUBJECT, WorldConfig(size=2, preload=(FAULT,)), 120) as checker:
+        baseline = checker.run(BASES[0])
+        assert baseline.outcome == "equal", str(baseline)
+        fuzzer = Fuzzer(checker, BASES, baseline, ASPECTS, max_cases=300, max_time=None, number=1)
+        return next(fuzzer.findings())
+
+
+def test_a_planted_bug_is_shrunk_to_one_block_and_one_frozen_module(found: TrainingReport) -> None:
+    variation = found.training.variation
+    assert (found.training.steps, found.training.microbatches) == (1, 1)
+    assert variation.depth == 1
+    assert len(variation.frozen) == 1
+    assert not variation.checkpointed
+    assert found.difference is not None
+    assert "2.00 times the expected" in found.difference.looks_like
+
+
+def test_its_script_fails_where_the_bug_is(found: TrainingReport, tmp_path: Path) -> None:
+    path = tmp_path / "repro.py"
+    path.write_text(script(SUBJECT, found, (FAULT,)))
+    result = reproducer.check(path, 2)
+    assert result.fails
+    assert "gradient of layers.0" in result.output
+
+
+def test_what_is_saved_is_read_again(found: TrainingReport, tmp_path: Path) -> None:
+    entry = SubjectEntry(subject=SUBJECT, report=found, preload=(FAULT,), torch="2.15.0")
+    folder = save(tmp_path, entry, "print()")
+    assert load(folder) == entry
+    assert load(folder / "subject.json") == entry
+    assert (folder / "repro.py").read_text() == "print()"
+    (folder / "subject.json").write_text('{"format": 1}')
+    with pytest.raises(InvalidEntry, match="is no saved finding"):
+        load(folder)
+
+
+def test_findings_of_one_kind_are_told_once(found: TrainingReport) -> None:
+    with Checker(SUBJECT, WorldConfig(size=2, preload=(FAULT,)), 120) as checker:
+        baseline = checker.run(BASES[0])
+        fuzzer = Fuzzer(
+            checker, BASES, baseline, ("freeze",), max_cases=12, max_time=None, number=1
+        )
+        signatures = [report.signature for report in fuzzer.findings()]
+    assert signatures == [found.signature]
+    assert fuzzer.progress.cases == 12
