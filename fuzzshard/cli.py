@@ -40,7 +40,8 @@ reports every difference that floating point cannot explain.
 EXAMPLES = """\
 Examples:
   fuzzshard run --max-time 10m           fuzz for ten minutes
-  fuzzshard check train.py:build --inputs train.py:batch   a model of your own
+  fuzzshard check train.py:build --inputs train.py:batch
+                                         does a model of your own train as it should?
   fuzzshard status corpus                how far is it, what has it found?
   fuzzshard replay corpus                are the saved findings still there?
   fuzzshard explain corpus               which known bugs of torch cause them?
