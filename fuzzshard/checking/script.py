@@ -55,15 +55,15 @@ def batch_of(step, number):
 
 def train(model, plain):
     """Train, and return all gradients and parameters on the way, whole, by plain names."""
-    model.train()
     seen, parameters = {}, dict(model.named_parameters())
     optimizer = make_optimizer(model.parameters())
     for step in range(STEPS):
         if EVALUATES:
+            was_training = model.training
             model.eval()
             with torch.no_grad():
                 loss_of(model, batch_of(step, 0))
-            model.train()
+            model.train(was_training)
         for number in range(MICROBATCHES):
             torch.manual_seed(SEED + step * 10007 + data_rank * MICROBATCHES + number)
             waits = UNSYNCED and not plain and number + 1 < MICROBATCHES

@@ -88,7 +88,7 @@ class Forwards:
 
     ``first`` is the number of the first forward of a step among those of all ranks, so that a
     forward draws the same numbers on whatever rank it runs. What is computed again in a backward
-    is not kept.
+    is not kept, nor what is while it is ``paused``.
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class Forwards:
         self.first = 0
         self.step = 0
         self.number = 0
+        self.paused = False
         self._running = False
         self._seen: Named = {}
         model.register_forward_pre_hook(self._begin, prepend=True)
@@ -111,8 +112,8 @@ class Forwards:
         """Count the forwards of another step, from 0."""
         self.step, self.first, self.number = step, first, 0
 
-    def _begin(self, module: nn.Module, _arguments: Any) -> None:
-        if not module.training:
+    def _begin(self, _module: nn.Module, _arguments: Any) -> None:
+        if self.paused:
             return
         seed_everything(self.seed * 1_000_003 + self.step * 10_007 + self.first + self.number)
         self._running, self._seen = True, {}

@@ -227,7 +227,6 @@ class Side:
     def train(self) -> None:
         """Train for all steps, and keep what is seen."""
         trainer, training = self.trainer, self.trainer.training
-        self.module.train()
         trainer.where = "before training"
         self.note_state(-1)
         if trainer.noise:
@@ -293,7 +292,7 @@ class Side:
         forwards.begin_step(step, first=data.rank * count)
         batches = [trainer.batch(step, i, data.rank) for i in range(count)]
         if training.variation.evaluates:
-            self._evaluate(step, batches[0])
+            self._evaluate(step, batches[0], forwards)
         for index, (batch, share) in enumerate(zip(batches, self._shares(batches), strict=True)):
             trainer.where = f"step {step}, forward {index}"
             with self._blaming("the plain model, given this batch,"):
@@ -307,13 +306,17 @@ class Side:
         optimizer.step()
         optimizer.zero_grad()
 
-    def _evaluate(self, step: int, batch: Any) -> None:
+    def _evaluate(self, step: int, batch: Any, forwards: Forwards) -> None:
         """Run a forward in evaluation mode, of which nothing is kept."""
         self.trainer.where = f"step {step}, evaluation"
+        modes = {module: module.training for module in self.module.modules()}
         self.module.eval()
+        forwards.paused = True
         with torch.no_grad(), self._blaming("the plain model, in evaluation,"):
             self.trainer.loss(self.module, batch)
-        self.module.train()
+        forwards.paused = False
+        for module, mode in modes.items():
+            module.training = mode
 
     def _shares(self, batches: Sequence[Any]) -> list[float]:
         """The factors of the losses of this rank.
