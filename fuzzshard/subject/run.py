@@ -82,10 +82,11 @@ class Check:
         comparison = compare(plain, parallel, bitwise, "", self.skip)
         if self._everywhere(comparison.is_bitwise):
             return self._checked(comparison)
-        precise = self._compare_in_float64()
+        coarsest = max(plain.dtypes | parallel.dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+        precise = self._compare_in_float64(coarsest)
         if precise is not None and self._everywhere(precise.first is None):
             return self._checked(precise)
-        comparison = self._compare_with_noise(plain, parallel)
+        comparison = self._compare_with_noise(plain, parallel, coarsest)
         place = self._earliest(comparison.first)
         if (undecided := self._earliest(comparison.undecided)) is not None:
             self.limits.append(
@@ -254,7 +255,7 @@ class Check:
                 )
         return None
 
-    def _compare_in_float64(self) -> Comparison | None:
+    def _compare_in_float64(self, rounded: torch.dtype) -> Comparison | None:
         """Train both again in float64 and compare; None where a model cannot be trained so."""
         try:
             plain = self._train_plain(dtype=torch.float64)
@@ -264,13 +265,13 @@ class Check:
             return None
         assert plain is not None
         parallel = self._train_parallel(plain, dtype=torch.float64)
-        return compare(plain, parallel, float64_bound(plain), "float32", self.skip)
+        return compare(plain, parallel, float64_bound(plain), name_of(rounded), self.skip)
 
-    def _compare_with_noise(self, plain: Record, parallel: Record) -> Comparison:
+    def _compare_with_noise(
+        self, plain: Record, parallel: Record, rounded: torch.dtype
+    ) -> Comparison:
         """Compare within what random changes of a rounding's size do to the plain model."""
-        seen = plain.dtypes | parallel.dtypes
-        coarsest = max(seen, key=lambda dtype: torch.finfo(dtype).eps)
-        eps = torch.finfo(coarsest).eps
+        eps = torch.finfo(rounded).eps
         runs = [
             self._train_plain(noise=Noise(eps, self.training.seed + number))
             for number in range(1, NUM_PERTURBED + 1)
@@ -280,8 +281,7 @@ class Check:
         def bound(place: Place, expected: torch.Tensor) -> float:
             return within(place, expected) if place.step >= 0 else 0.0
 
-        precision = str(coarsest).removeprefix("torch.")
-        return compare(plain, parallel, bound, precision, self.skip)
+        return compare(plain, parallel, bound, name_of(rounded), self.skip)
 
     def _difference(
         self, place: Place, differs: bool, plain: Record, parallel: Record
@@ -336,6 +336,11 @@ class Check:
         everywhere: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everywhere, here)
         return everywhere
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a dtype, without that of torch."""
+    return str(dtype).removeprefix("torch.")
 
 
 def _digest(values: Any) -> int:
