@@ -1,66 +1,56 @@
-"""Checking a model of your own in Python.
+"""For a user's own tests: ``check(Subject(...))`` for a model, ``assert_parity(case)`` for cases.
 
-::
+A model of one's own (``docs/check-your-own-model.md``):
 
     report = check(Subject(build=build, inputs=batch, parallelize=apply_fsdp), ["dp_shard=2"])
     report.require("bitwise")
 
-Functions are given themselves or by name. They run on ranks, which are other processes, so each
-must be found at the top level of a module. With pytest, a test that is marked returns a subject::
+A case, under Hypothesis or written by hand:
 
-    @pytest.mark.fuzzshard(meshes=["dp_shard=2"], require="bitwise")
-    def test_my_model():
-        return Subject(build=build, inputs=batch)
+    from hypothesis import given, settings
+
+    from fuzzshard.strategies import cases, meshes
+    from fuzzshard.testing import assert_parity
+
+    @settings(deadline=None, max_examples=50)
+    @given(cases(mesh=meshes(max_ranks=2)))
+    def test_sharding_changes_nothing(case):
+        assert_parity(case)
+
+This module imports no torch. The ranks are other processes, which start with the first case, serve
+all tests of this process, and end with it; those of a check end with the check.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
 
+from fuzzshard.campaign.explain import known_causes
+from fuzzshard.campaign.judge import judge, same_finding
+from fuzzshard.case import codec
+from fuzzshard.case.case import Case
+from fuzzshard.checking.api import Subject
 from fuzzshard.checking.check import DEFAULT_MESHES, check_subject, trainings
-from fuzzshard.checking.report import Report as Report
+from fuzzshard.checking.report import Report
 from fuzzshard.commands.options import Device, world_config
-from fuzzshard.errors import UsageError
+from fuzzshard.corpus.entry import make_entry
+from fuzzshard.corpus.outcome import most_ranks
+from fuzzshard.errors import InfraError
+from fuzzshard.mending.mend import mends_for
+from fuzzshard.report.text import drawn
 from fuzzshard.subject.subject import MeshShape
-from fuzzshard.subject.subject import Subject as NamedSubject
-from fuzzshard.world import resolve_device
+from fuzzshard.verdict import Status, Verdict
+from fuzzshard.world import World, WorldConfig, resolve_device
+from fuzzshard.world.shared import SharedWorld
 from fuzzshard.world.world import SUBJECT_SECONDS
 
-Function = Callable[..., Any] | str
+__all__ = ["Report", "Subject", "assert_parity", "check"]
 
-
-class Subject:
-    """A model and how it is trained: what ``fuzzshard check`` is given.
-
-    Raises :class:`UsageError` for a function that other processes cannot import.
-    """
-
-    def __init__(
-        self,
-        *,
-        build: Function,
-        inputs: Function,
-        loss: Function | None = None,
-        parallelize: Function | None = None,
-        optimizer: Function | None = None,
-        train_step: Function | None = None,
-        loss_weight: Function | None = None,
-        names: Mapping[str, str] | None = None,
-    ) -> None:
-        """``names`` are the plain names of parameters that ``parallelize`` renames."""
-        functions = {
-            "build": build,
-            "inputs": inputs,
-            "loss": loss,
-            "parallelize": parallelize,
-            "optimizer": optimizer,
-            "train_step": train_step,
-            "loss_weight": loss_weight,
-        }
-        given = {field: name_of(f) for field, f in functions.items() if f is not None}
-        self.named = NamedSubject(names=dict(names or {}), **given)
+_worlds: dict[WorldConfig, SharedWorld] = {}
+_lock = threading.Lock()
 
 
 def check(
@@ -93,15 +83,82 @@ def check(
     return Report(trainings=tuple(check_subject(subject.named, runs, config, max_seconds)))
 
 
-def name_of(function: Function) -> str:
-    """Return the name by which a rank can import ``function``; raises :class:`UsageError`."""
-    if isinstance(function, str):
-        return function
-    module, name = function.__module__, function.__qualname__
-    file = inspect.getsourcefile(function)
-    if "<" in name or file is None:
-        raise UsageError(
-            f"ranks, which are other processes, cannot import {name}",
-            "define it at the top level of a module",
+def assert_parity(
+    case: Case,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    deadline: float | None = None,
+    preload: Sequence[Path] = (),
+    known: bool = False,
+    extra_mends: Sequence[Path] = (),
+    ranks_per_device: int = 1,
+) -> Verdict:
+    """Runs ``case`` and raises ``AssertionError`` if sharding changes what is trained.
+
+    The error holds what was observed against what was expected, the case drawn as ``fuzzshard
+    show`` does, and its JSON. A finding counts when a second run, on fresh ranks, shows it too.
+
+    The verdict is returned for whoever wants more than that: PASS; REJECTED, where torch refuses
+    the case with an error that it documents, which keeps its contract; INCONCLUSIVE, where
+    rounding could explain what differs, or the finding did not come back. None of the three is a
+    reason to fail a test. A test that wants cases that trained to the end only says
+    ``assume(verdict.status is Status.PASS)``.
+
+    With ``known``, a finding that known bugs of torch cause is returned too: mends cure it,
+    fuzzshard's own (:mod:`fuzzshard.mends`) or those in the folders ``extra_mends``.
+
+    ``deadline`` in seconds is how long a case may take before it is a hang; by default it is
+    learned. The files in ``preload`` are run by every rank first. At most ``ranks_per_device``
+    ranks share a CUDA device, for meshes larger than the node: slower by far. Raises
+    :class:`fuzzshard.errors.InvalidCase` and
+    :class:`fuzzshard.errors.UsageError` for what cannot run here or is not there, and
+    :class:`fuzzshard.errors.InfraError` where ranks fail for a reason that is not torch's.
+    """
+    __tracebackhide__ = True
+    mends = mends_for(extra=extra_mends) if known else ()
+    kind, num_devices = resolve_device(device)
+    largest = most_ranks(kind, num_devices, ranks_per_device)
+    config = world_config(
+        kind, num_devices, tuple(preload), asked=1, default=1, ranks_per_device=ranks_per_device
+    )
+    with _lock:
+        shared = _worlds.setdefault(config, SharedWorld(config))
+        world = shared.with_ranks(min(case.mesh.size, largest))
+        world.check(case)
+        try:
+            verdict = _judged(world, case, deadline)
+            is_known = verdict.status.is_finding and bool(
+                known_causes(mends, world, case, verdict)
+            )
+        except BaseException:  # Ctrl-C: what the ranks still answer belongs to no later case
+            shared.close()
+            raise
+    if verdict.status is Status.INFRA:
+        raise InfraError(verdict.message, "run fuzzshard doctor")
+    if verdict.status.is_finding and not is_known:
+        raise AssertionError(_explained(case, verdict, world))
+    return verdict
+
+
+def _judged(world: World, case: Case, deadline: float | None) -> Verdict:
+    """The verdict of one run; a finding must come back on fresh ranks."""
+    verdict = judge(world, case, deadline=deadline)
+    if not verdict.status.is_finding or same_finding(judge(world, case, fresh=True), verdict):
+        return verdict
+    gone = f"{verdict.signature} did not come back on fresh ranks"
+    return Verdict(status=Status.INCONCLUSIVE, message=gone)
+
+
+def _explained(case: Case, verdict: Verdict, world: World) -> str:
+    """Says what happened, draws the case, and ends with what to do with it."""
+    entry = make_entry(case, verdict, world.info, preload=world.config.preload)
+    return "\n".join(
+        (
+            f"{verdict.status} {verdict.signature}",
+            "",
+            drawn(entry, Path("case.json")),
+            "",
+            "To keep it, write the next line to case.json and run fuzzshard shrink case.json:",
+            codec.encode(case).decode(),
         )
-    return f"{file if module == '__main__' else module}:{name}"
+    )

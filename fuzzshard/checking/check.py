@@ -124,6 +124,9 @@ def _trouble(
     """What kept ranks from comparing: the outcome, what they did, and what happened."""
     if failures:
         first = next((failure for failure in failures if not failure.desync), failures[0])
+        if first.desync:
+            raised = raised_in(first.traceback)
+            return "error", first.engine, f"ranks do not run the same collectives, {raised}"
         return "error", first.engine, f"{first.message}, {raised_in(first.traceback)}"
     if outcome.dead:
         rank = min(outcome.dead)

@@ -17,7 +17,7 @@ Outcome = Literal["equal", "different", "error", "hang", "not judged"]
 ORDER: tuple[Reached, ...] = ("bitwise", "rounding", "different")
 
 
-class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one training of the parallelised model compares with that of the plain one.
 
     ``message`` says what an engine raised, where ranks hang, or why nothing was judged; ``place``

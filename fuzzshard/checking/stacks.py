@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 _RAISED = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _STANDING = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
-_NOT_THE_USERS = ("/torch/", "/fuzzshard/", "<frozen", "/runpy.py", "/threading.py")
+_NOT_THE_USERS = ("/torch/", "/fuzzshard/", "<frozen", "<statements", "/runpy.py", "/threading.py")
 
 
 class Frame(NamedTuple):

@@ -142,6 +142,7 @@ def check(
     from fuzzshard.checking.report import Report
     from fuzzshard.subject.subject import MeshShape, Subject
     from fuzzshard.world import resolve_device
+    from fuzzshard.world.placement import RANKS_PER_CORE, available_cores
     from fuzzshard.world.world import SUBJECT_SECONDS
 
     runs: tuple[Training, ...]
@@ -178,11 +179,18 @@ def check(
     if "" not in sys.path:  # a console script has no current folder there, python -m has
         sys.path.insert(0, "")
     kind, num_devices = resolve_device(device)
+    largest = max(training.mesh.size for training in runs)
+    if kind == "cpu" and largest > RANKS_PER_CORE * available_cores():
+        raise UsageError(
+            f"a mesh of {largest} ranks is too large for the {available_cores()} cores of this "
+            "machine",
+            "use a smaller --mesh",
+        )
     config = world_config(
         kind,
         num_devices,
         preload,
-        asked=max(training.mesh.size for training in runs),
+        asked=largest,
         default=1,
         ranks_per_device=ranks_per_device,
     )
@@ -270,7 +278,10 @@ def _fuzz(
 
 
 def _tell(report: TrainingReport, as_json: bool) -> None:
-    text = msgspec.json.encode(report).decode() if as_json else "\n".join(report.lines())
+    from fuzzshard.subject.variation import Outline
+
+    told = msgspec.structs.replace(report, outline=Outline())
+    text = msgspec.json.encode(told).decode() if as_json else "\n".join(report.lines())
     print(text, flush=True)
 
 

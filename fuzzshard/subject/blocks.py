@@ -13,11 +13,14 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
     """Return the outermost modules of a kind that a list has more than once, by name."""
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        if not isinstance(module, _LISTS) or any(name.startswith(f"{b}.") for b in found):
+        if not isinstance(module, _LISTS):
             continue
         kinds = Counter(type(child) for child in module.children())
         for child, block in module.named_children():
             has_parameters = next(block.parameters(), None) is not None
-            if kinds[type(block)] > 1 and has_parameters and any(True for _ in block.children()):
-                found[f"{name}.{child}".removeprefix(".")] = block
+            path = f"{name}.{child}".removeprefix(".")
+            outermost = not any(path.startswith(f"{other}.") for other in found)
+            is_whole = has_parameters and next(block.children(), None) is not None
+            if kinds[type(block)] > 1 and is_whole and outermost:
+                found[path] = block
     return found

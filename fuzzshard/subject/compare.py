@@ -24,20 +24,30 @@ FACTOR = 8.0
 UNDECIDED = 0.25
 """Where perturbed runs are apart by this part of the largest value, nothing can be told."""
 
-Bound = Callable[[Place, torch.Tensor], float]
-"""The largest difference that rounding explains, of a tensor with its expected value."""
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """``allowed`` is the largest difference that rounding explains, of a tensor with its expected
+    value; ``can_say_nothing``: where that is a large part of the value, nothing can be told.
+    """
+
+    allowed: Callable[[Place, torch.Tensor], float]
+    can_say_nothing: bool = False
 
 
 @dataclasses.dataclass
 class Comparison:
     """Two records side by side; ``first`` is the first place in time that differs.
 
-    ``undecided`` is the first place whose bound is so large that it says nothing.
+    ``undecided`` is the first output or loss whose bound is so large that it says nothing: what
+    comes in that step is not compared, nor later ones. ``noise`` are parameters of which the same
+    is true, from there on left out one by one: their gradients are sums that cancel.
     """
 
     rows: dict[Kind, Row]
     first: Place | None = None
     undecided: Place | None = None
+    noise: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def is_bitwise(self) -> bool:
@@ -45,9 +55,8 @@ class Comparison:
         return all(row.reached == "bitwise" for row in self.rows.values())
 
 
-def bitwise(_place: Place, _expected: torch.Tensor) -> float:
-    """No difference is allowed."""
-    return 0.0
+BITWISE = Bound(lambda _place, _expected: 0.0)
+"""No difference is allowed."""
 
 
 def float64_bound(expected: Record) -> Bound:
@@ -58,17 +67,22 @@ def float64_bound(expected: Record) -> Bound:
             key = (place.step, place.kind)
             largest[key] = max(largest.get(key, 0.0), magnitude(tensor))
 
-    def bound(place: Place, tensor: torch.Tensor) -> float:
+    def allowed(place: Place, tensor: torch.Tensor) -> float:
         noise = NOISE * largest.get((place.step, place.kind), 0.0)
         return SAME_IN_FLOAT64 * magnitude(tensor) + noise
 
-    return bound
+    return Bound(allowed)
 
 
 def perturbed_bound(perturbed: Sequence[Record], eps: float) -> Bound:
-    """Return the bound that perturbed runs of the plain model show, for a precision of ``eps``."""
+    """Return the bound that perturbed runs of the plain model show, for a precision of ``eps``.
 
-    def bound(place: Place, tensor: torch.Tensor) -> float:
+    Before training no difference is allowed.
+    """
+
+    def allowed(place: Place, tensor: torch.Tensor) -> float:
+        if place.step < 0:
+            return 0.0
         moved = [
             (other.double() - tensor.double()).abs().max().item()
             for run in perturbed
@@ -76,7 +90,7 @@ def perturbed_bound(perturbed: Sequence[Record], eps: float) -> Bound:
         ]
         return FACTOR * max(moved, default=0.0) + 4 * eps * magnitude(tensor)
 
-    return bound
+    return Bound(allowed, can_say_nothing=True)
 
 
 def compare(
@@ -118,8 +132,13 @@ def _judge(
     comparison: Comparison,
 ) -> Row:
     reached, part = _reached(place, expected, observed, bound)
-    if part == float("inf") and reached == "rounding":
-        comparison.undecided = comparison.undecided or place
+    if place.name in comparison.noise:
+        return row
+    if part == float("inf"):
+        if place.kind in ("outputs", "loss"):
+            comparison.undecided = comparison.undecided or place
+        else:
+            comparison.noise.add(place.name)
         return row
     if reached == "different" and (
         comparison.first is None or moment(place) < moment(comparison.first)
@@ -150,8 +169,8 @@ def _reached(
         return "bitwise", 0.0
     if not expected.is_floating_point():
         return "different", 0.0
-    allowed = bound(place, expected)
-    if allowed > UNDECIDED * magnitude(expected) > 0:
+    allowed = bound.allowed(place, expected)
+    if bound.can_say_nothing and allowed > UNDECIDED * magnitude(expected) > 0:
         return "rounding", float("inf")
     finite = torch.isfinite(expected) & torch.isfinite(observed)
     same = expected.double() == observed.double()

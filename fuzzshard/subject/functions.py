@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 import sys
+import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from fuzzshard.subject.subject import Subject
+
+_NOT_THE_USERS = ("/torch/", "/fuzzshard/", "<frozen", "/importlib/")
 
 Function = Callable[..., Any]
 
@@ -91,12 +94,9 @@ def blaming(what: str) -> Iterator[None]:
 
 
 def summary(error: BaseException) -> str:
-    """The type of an error and the first line of its text, and where it was raised."""
+    """The type of an error, the first line of its text, and the line of the user's that ran."""
     text = (str(error).strip().splitlines() or [""])[0]
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = ""
-    if trace is not None:
-        where = f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not any(part in f.filename for part in _NOT_THE_USERS)]
+    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {text}{where}"

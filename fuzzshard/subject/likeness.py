@@ -102,11 +102,16 @@ def _all_alike(tensors: object) -> bool:
     return all(_alike(first, other) for other in others)
 
 
-def sketch(tensor: torch.Tensor | None) -> str:
-    """A tensor in a few words: shape, dtype, first values."""
+def sketch(tensor: torch.Tensor | None, other: torch.Tensor | None) -> str:
+    """Say what a tensor is where it differs most from another: value, place, dtype, shape."""
     if tensor is None:
         return "nothing"
-    values = ", ".join(f"{v:.6g}" for v in tensor.double().flatten()[:3].tolist())
-    more = ", ..." if tensor.numel() > 3 else ""
-    kind = str(tensor.dtype).removeprefix("torch.")
-    return f"{kind}{list(tensor.shape)} [{values}{more}]"
+    kind = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    if not tensor.numel():
+        return kind
+    index = 0
+    if other is not None and other.shape == tensor.shape:
+        apart = (tensor.double() - other.double()).abs().nan_to_num(nan=float("inf"))
+        index = int(apart.argmax())
+    where = [int(i) for i in torch.unravel_index(torch.tensor(index), tensor.shape)]
+    return f"{tensor.flatten()[index].item():.6g} at {where} of {kind}"

@@ -88,7 +88,7 @@ class Forwards:
 
     ``first`` is the number of the first forward of a step among those of all ranks, so that a
     forward draws the same numbers on whatever rank it runs. What is computed again in a backward
-    is not kept, nor what is while it is ``paused``.
+    is not kept, nor what is while it is ``paused``. ``inside`` is the module entered last.
     """
 
     def __init__(
@@ -100,11 +100,13 @@ class Forwards:
         self.step = 0
         self.number = 0
         self.paused = False
+        self.inside = ""
         self._running = False
         self._seen: Named = {}
         model.register_forward_pre_hook(self._begin, prepend=True)
         for name, module in model.named_modules():
             if plain := plain_name(name):
+                module.register_forward_pre_hook(self._entering(plain))
                 module.register_forward_hook(self._keeping(plain))
         model.register_forward_hook(self._end)
 
@@ -116,7 +118,13 @@ class Forwards:
         if self.paused:
             return
         seed_everything(self.seed * 1_000_003 + self.step * 10_007 + self.first + self.number)
-        self._running, self._seen = True, {}
+        self._running, self._seen, self.inside = True, {}, ""
+
+    def _entering(self, name: str) -> Callable[[nn.Module, Any], None]:
+        def enter(_module: nn.Module, _arguments: Any) -> None:
+            self.inside = name
+
+        return enter
 
     def _keeping(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
         def keep(_module: nn.Module, _arguments: Any, output: Any) -> None:
@@ -138,7 +146,7 @@ class Forwards:
     def _end(self, _module: nn.Module, _arguments: Any, output: Any) -> None:
         if not self._running:
             return
-        self._running = False
+        self._running, self.inside = False, ""
         for index, tensor in enumerate(floats(output)):
             self.record.dtypes.add(tensor.dtype)
             self._seen[f"output[{index}]" if index else "output"] = tensor.detach().clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from typing import Any
 
@@ -15,8 +16,8 @@ from fuzzshard.parts.engines import spec_of
 from fuzzshard.program.run import execute
 from fuzzshard.subject.blocks import blocks_of
 from fuzzshard.subject.compare import (
+    BITWISE,
     Comparison,
-    bitwise,
     compare,
     float64_bound,
     moment,
@@ -65,21 +66,22 @@ class Check:
     @property
     def where(self) -> str:
         """What the training that runs, or ran last, is doing."""
-        return self._trainer.where
+        inside = self._trainer.forwards.inside if self._trainer.forwards else ""
+        return self._trainer.where + (f", in {inside}" if inside else "")
 
     def run(self) -> Checked:
         """Train, compare and say what differs."""
         self._check_inputs()
         plain = self._train_plain()
         if self.training.repeat:
-            unequal = compare(plain, self._train_plain(), bitwise, "", ()).first
+            unequal = compare(plain, self._train_plain(), BITWISE, "", ()).first
             if (place := self._earliest(unequal)) is not None:
                 return Checked(unequal_runs=f"{place.kind} {place.name}, step {place.step}")
         parallel = self._train_parallel(plain)
         self._skip_what_is_not_due(plain)
         if (broken := self._broken_tie(plain, parallel)) is not None:
-            return self._checked(compare(plain, parallel, bitwise, "", self.skip), broken)
-        comparison = compare(plain, parallel, bitwise, "", self.skip)
+            return self._checked(compare(plain, parallel, BITWISE, "", self.skip), broken)
+        comparison = compare(plain, parallel, BITWISE, "", self.skip)
         if self._everywhere(comparison.is_bitwise):
             return self._checked(comparison)
         coarsest = max(plain.dtypes | parallel.dtypes, key=lambda dtype: torch.finfo(dtype).eps)
@@ -93,6 +95,11 @@ class Check:
                 f"from step {undecided.step} on nothing is compared: rounding changes "
                 f"{undecided.kind} {undecided.name} of the plain model by a large part, as where "
                 "it decides between experts"
+            )
+        if noise := sorted({name for names in self._gather(comparison.noise) for name in names}):
+            self.limits.append(
+                f"gradients that are nothing but rounding are not compared: {', '.join(noise[:3])}"
+                + (f" and {len(noise) - 3} more" if len(noise) > 3 else "")
             )
         if place is None:
             return self._checked(comparison)
@@ -137,6 +144,8 @@ class Check:
         model = trainer.build()
         trainer.where = "parallelize"
         was_on_meta = on_meta(model)
+        if was_on_meta and self._needs_values:
+            trainer.materialize(model)
         places = [place.name for place in plain.tensors if place.step < 0]
         names = PlainNames(places, self.names)
         module_names = PlainNames([name for name, _ in model.named_modules()], {})
@@ -149,6 +158,12 @@ class Check:
             self._take_values(module, self._plain_model(self._with(trainer)))
         side.train()
         return side.record
+
+    @property
+    def _needs_values(self) -> bool:
+        """Whether the engine cannot wrap a model on the meta device."""
+        engine = self.training.engine
+        return bool(engine) and not spec_of(engine).applies_groups
 
     def _with(self, trainer: Trainer) -> Trainer:
         return Trainer(self.functions, self.training, self.data, self.device, dtype=trainer.dtype)
@@ -179,6 +194,16 @@ class Check:
         """Raise :class:`SubjectError` where the two models have other parameters."""
         due = {p.name for p in plain.tensors if p.step < 0 and p.kind == "parameters"}
         there = side.parameters().keys()
+        with side.whole(gradients=False):
+            shapes = {name: parameter.shape for name, parameter in side.parameters().items()}
+        for name in sorted(due & there):
+            shape = plain.tensors[Place(-1, "parameters", name)]
+            if shape is not None and shape.shape != shapes[name]:
+                raise SubjectError(
+                    "parallelize",
+                    f"returned another model: {name} has the shape {tuple(shapes[name])} and not "
+                    f"{tuple(shape.shape)}",
+                )
         for missing in sorted(due - there):
             raise SubjectError(
                 "parallelize",
@@ -257,14 +282,17 @@ class Check:
 
     def _compare_in_float64(self, rounded: torch.dtype) -> Comparison | None:
         """Train both again in float64 and compare; None where a model cannot be trained so."""
-        try:
+        plain = parallel = None
+        with contextlib.suppress(Exception):
             plain = self._train_plain(dtype=torch.float64)
-        except Exception:
-            plain = None
         if not self._everywhere(plain is not None):
             return None
         assert plain is not None
-        parallel = self._train_parallel(plain, dtype=torch.float64)
+        with contextlib.suppress(Exception):
+            parallel = self._train_parallel(plain, dtype=torch.float64)
+        if not self._everywhere(parallel is not None):
+            return None
+        assert parallel is not None
         return compare(plain, parallel, float64_bound(plain), name_of(rounded), self.skip)
 
     def _compare_with_noise(
@@ -276,12 +304,7 @@ class Check:
             self._train_plain(noise=Noise(eps, self.training.seed + number))
             for number in range(1, NUM_PERTURBED + 1)
         ]
-        within = perturbed_bound(runs, eps)
-
-        def bound(place: Place, expected: torch.Tensor) -> float:
-            return within(place, expected) if place.step >= 0 else 0.0
-
-        return compare(plain, parallel, bound, name_of(rounded), self.skip)
+        return compare(plain, parallel, perturbed_bound(runs, eps), name_of(rounded), self.skip)
 
     def _difference(
         self, place: Place, differs: bool, plain: Record, parallel: Record
@@ -310,10 +333,17 @@ class Check:
             step=place.step,
             rank=rank,
             microbatch=place.microbatch % self.training.microbatches if inside else -1,
-            observed=sketch(everywhere[0].observed),
-            expected=sketch(everywhere[0].expected),
-            looks_like=looks_like(place, everywhere, self.data.size),
+            observed=sketch(everywhere[0].observed, everywhere[0].expected),
+            expected=sketch(everywhere[0].expected, everywhere[0].observed),
+            looks_like=looks_like(place, everywhere, self.data.size) or self._weights_differ,
         )
+
+    @property
+    def _weights_differ(self) -> str:
+        """What is wrong with a loop that knows nothing of the weights of losses."""
+        if "loss_weight" not in self.functions or "train_step" in self.functions:
+            return ""
+        return "the mean of the ranks' own means: --loss-weight says that they weigh differently"
 
     def _checked(self, comparison: Comparison, difference: Difference | None = None) -> Checked:
         return Checked(

@@ -80,6 +80,7 @@ class Trainer:
         self.dtype = dtype
         self.noise = noise
         self.alone = alone
+        self.forwards: Forwards | None = None
         self.where = ""
 
     def build(self) -> nn.Module:
@@ -104,7 +105,7 @@ class Trainer:
                 reset: Any = getattr(module, "reset_parameters", None)
                 if callable(reset):
                     reset()
-                elif any(True for _ in module.parameters(recurse=False)):
+                elif any(True for _ in _own_tensors(module)):
                     raise SubjectError(
                         "build",
                         f"gives a model on the meta device, and {type(module).__name__} has no "
@@ -232,6 +233,7 @@ class Side:
         if trainer.noise:
             trainer.noise.add_to(self.module)
         forwards = Forwards(self.module, self._module_name, self.record, training.seed)
+        trainer.forwards = forwards
         optimizer = trainer.optimizer(self.module)
         handle = optimizer.register_step_pre_hook(lambda *_: self._before_update(forwards.step))
         for step in range(training.steps):
@@ -300,10 +302,14 @@ class Side:
             self.record.add(step, "loss", {"loss": loss}, data.rank * count + index)
             trainer.where = f"step {step}, backward {index}"
             waits = training.variation.unsynced and index + 1 < count
-            with unsynced(self.module) if waits else contextlib.nullcontext():
+            with (
+                self._blaming("the backward of the plain model"),
+                unsynced(self.module) if waits else contextlib.nullcontext(),
+            ):
                 torch.autograd.backward(loss * share)
         trainer.where = f"step {step}, update"
-        optimizer.step()
+        with self._blaming("the update of the plain model"):
+            optimizer.step()
         optimizer.zero_grad()
 
     def _evaluate(self, step: int, batch: Any, forwards: Forwards) -> None:
@@ -343,6 +349,11 @@ class Side:
         )
 
         return get_model_state_dict(self.module, options=StateDictOptions(full_state_dict=True))
+
+
+def _own_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters(recurse=False)
+    yield from module.buffers(recurse=False)
 
 
 def on_meta(model: nn.Module) -> bool:

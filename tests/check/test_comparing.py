@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fuzzshard.subject.compare import bitwise, compare, float64_bound, perturbed_bound
+from fuzzshard.subject.compare import BITWISE, compare, float64_bound, perturbed_bound
 from fuzzshard.subject.likeness import Seen, looks_like
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record
@@ -19,9 +19,9 @@ def record(tensor: torch.Tensor | None, place: Place = GRADIENT) -> Record:
 
 
 def test_equal_bits_are_bitwise_equal_and_a_zero_of_another_sign_is_not() -> None:
-    assert compare(record(ONE), record(ONE.clone()), bitwise, "", ()).is_bitwise
+    assert compare(record(ONE), record(ONE.clone()), BITWISE, "", ()).is_bitwise
     zero = torch.zeros(1)
-    assert not compare(record(zero), record(-zero), bitwise, "", ()).is_bitwise
+    assert not compare(record(zero), record(-zero), BITWISE, "", ()).is_bitwise
 
 
 @pytest.mark.parametrize(("factor", "reached"), [(1e-8, "rounding"), (1e-4, "different")])
@@ -42,16 +42,29 @@ def test_what_perturbed_runs_move_is_rounding_and_eight_times_that_is_none() -> 
 
 
 def test_where_perturbed_runs_are_far_apart_the_comparison_ends() -> None:
-    bound = perturbed_bound([record(ONE + 1.0)], eps=1e-9)
-    found = compare(record(ONE), record(ONE + 2.0), bound, "float32", ())
-    assert found.undecided == GRADIENT
+    output = Place(0, "outputs", "router", 0)
+    bound = perturbed_bound([record(ONE + 1.0, output)], eps=1e-9)
+    found = compare(record(ONE, output), record(ONE + 2.0, output), bound, "float32", ())
+    assert found.undecided == output
     assert found.first is None
 
 
+def test_a_gradient_that_is_nothing_but_rounding_is_left_out_alone() -> None:
+    other = Place(0, "gradients", "other.weight")
+    expected, observed, perturbed = (
+        Record(tensors={GRADIENT: first, other: second})
+        for first, second in ((ONE, ONE), (ONE + 2, ONE + 1), (ONE + 1, ONE))
+    )
+    bound = perturbed_bound([perturbed], eps=1e-9)
+    found = compare(expected, observed, bound, "float32", ())
+    assert found.noise == {GRADIENT.name}
+    assert found.first == other
+
+
 def test_a_gradient_of_zeros_is_as_good_as_none() -> None:
-    assert compare(record(None), record(torch.zeros(3)), bitwise, "", ()).is_bitwise
-    assert not compare(record(None), record(ONE), bitwise, "", ()).is_bitwise
-    assert not compare(record(ONE), record(None), bitwise, "", ()).is_bitwise
+    assert compare(record(None), record(torch.zeros(3)), BITWISE, "", ()).is_bitwise
+    assert not compare(record(None), record(ONE), BITWISE, "", ()).is_bitwise
+    assert not compare(record(ONE), record(None), BITWISE, "", ()).is_bitwise
 
 
 def test_a_nan_is_not_explained_by_rounding() -> None:

@@ -1,0 +1,13 @@
+"""A parameter that ``fully_shard`` shall ignore is one whose gradient it does not reduce."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+
+def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh, ignored_params=set(model.norm.parameters()))

@@ -1,0 +1,114 @@
+"""What the command can not check, each with one clear line about it."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+_calls = itertools.count()
+
+
+class Noisy(nn.Module):
+    """Another output at each call, whatever the seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * (1 + 0.01 * next(_calls))
+
+
+def build() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def build_that_raises() -> nn.Module:
+    raise FileNotFoundError("model.yaml")
+
+
+def build_nothing() -> None:
+    return None
+
+
+def build_frozen() -> nn.Module:
+    return build().requires_grad_(False)
+
+
+def build_noisy() -> nn.Module:
+    return Noisy()
+
+
+def batch(step: int, dp_rank: int, dp_size: int) -> Tensor:
+    generator = torch.Generator().manual_seed(step * dp_size + dp_rank)
+    return torch.randn(3, 4, generator=generator)
+
+
+def batch_of_another_size(step: int, dp_rank: int, dp_size: int) -> Tensor:
+    return batch(step, dp_rank, dp_size)[:, :3]
+
+
+def batch_with_another_name(step: int, dp_rank: int, dp_size: int) -> dict[str, Tensor]:
+    return {"images": batch(step, dp_rank, dp_size)}
+
+
+def batch_that_raises(step: int, dp_rank: int, dp_size: int) -> Tensor:
+    raise FileNotFoundError("data.bin")
+
+
+def batch_without_arguments() -> Tensor:
+    return torch.randn(3, 4)
+
+
+def batch_drawn_anew(step: int, dp_rank: int, dp_size: int) -> Tensor:
+    generator = torch.Generator()
+    generator.seed()
+    return torch.randn(3, 4, generator=generator)
+
+
+def loss_of_rows(outputs: Tensor, _: Tensor) -> Tensor:
+    return outputs.square().mean(dim=1)
+
+
+def loss_without_graph(outputs: Tensor, _: Tensor) -> Tensor:
+    return outputs.detach().square().mean()
+
+
+def parallelize_another(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    other = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    fully_shard(other, mesh=mesh)
+    return other
+
+
+def parallelize_that_raises(model: nn.Module, mesh: DeviceMesh) -> None:
+    raise KeyError("tp")
+
+
+def parallelize_on_one_rank(model: nn.Module, mesh: DeviceMesh) -> None:
+    if dist.get_rank() == 0:
+        fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def parallelize_that_raises_on_one_rank(model: nn.Module, mesh: DeviceMesh) -> None:
+    if dist.get_rank() == 1:
+        raise OSError("disk quota exceeded")
+    fully_shard(model, mesh=mesh)
+
+
+def parallelize_that_waits(model: nn.Module, mesh: DeviceMesh) -> None:
+    fully_shard(model, mesh=mesh)
+    if dist.get_rank() == 0:
+        dist.barrier()
+
+
+def batch_of_other_ranks(step: int, dp_rank: int, dp_size: int) -> Tensor:
+    return batch(step, dp_rank, dp_size)[:, : 4 - dp_rank]
+
+
+not_a_function = 3

@@ -1,0 +1,37 @@
+"""The command prints a table for each training, or JSON, and its exit code says what was found."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command_line import fuzzshard
+from user_models import mistake, model
+
+from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING
+from fuzzshard.subject.subject import Subject
+
+
+def arguments(subject: Subject) -> list[str]:
+    """A subject as the command line has it."""
+    options = dict(subject.functions)
+    words = [options.pop("build")]
+    for field, name in options.items():
+        words += [f"--{field.replace('_', '-')}", name]
+    return words
+
+
+def test_equal_trainings_are_objects_of_json(capsys: pytest.CaptureFixture[str]):
+    assert fuzzshard("check", *arguments(model("mlp")), "--json") == EXIT_CLEAN
+    reports = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [report["training"]["engine"] for report in reports] == ["fully_shard", "ddp"]
+    assert all(report["outcome"] == "equal" for report in reports)
+    assert {row["reached"] for report in reports for row in report["rows"]} == {"bitwise"}
+
+
+def test_a_difference_is_printed(capsys: pytest.CaptureFixture[str]):
+    assert fuzzshard("check", *arguments(mistake("root_not_wrapped"))) == EXIT_FINDING
+    printed = capsys.readouterr().out
+    assert "mesh dp_shard=2, parallelize: different" in printed
+    assert "first difference: gradients embedding.weight, step 0" in printed
+    assert "looks like  equal to this rank's own gradient: never reduced" in printed

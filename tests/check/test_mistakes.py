@@ -1,0 +1,101 @@
+"""Mistakes that users make are found, by the name of the first parameter and in words."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from user_models import Checked, mistake
+
+OWN = "equal to this rank's own gradient: never reduced"
+SUM = "every element is 2.00 times the expected: a sum over 2 ranks"
+HALF = "every element is 0.50 times the expected: divided by 2 ranks"
+FIRST = "embedding.weight"
+TWO = ("embedding.weight and head.weight are parameters of their own", "are one parameter")
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a report says first: of which tensor, when, and what it looks like.
+
+    ``values`` are in what was observed and what was expected. ``build`` replaces the model.
+    """
+
+    kind: str
+    name: str
+    looks_like: str = ""
+    step: int = 0
+    values: tuple[str, str] = ("", "")
+    build: str = "build"
+    mesh: str = "dp_shard=2"
+
+
+FOUND = {
+    "behind_a_key_bias": Found("gradients", "head.weight", OWN),
+    "buffer_of_the_rank": Found("buffers", "projection", "differs between ranks", step=-1),
+    "clipped_by_local_norms": Found("gradients", FIRST),
+    "divided_at_the_root": Found("gradients", FIRST, HALF),
+    "divided_by_one": Found("gradients", FIRST, SUM),
+    "evaluation_mode": Found("outputs", "1"),
+    "frozen_by_name": Found("gradients", "head.weight", "no gradient"),
+    "gradients_broadcast": Found("gradients", FIRST, "rank 0's value on all ranks"),
+    "mean_of_means": Found("gradients", FIRST),
+    "no_sync_left_on": Found("gradients", FIRST, OWN),
+    "nothing_loaded": Found("parameters", FIRST, step=-1),
+    "optimizer_too_early": Found("parameters", FIRST, "never updated"),
+    "parameter_replaced": Found("gradients", "head.weight", OWN),
+    "parameters_ignored": Found("gradients", "norm.weight", OWN),
+    "ranks_initialised_apart": Found("parameters", FIRST, step=-1),
+    "reduced_twice": Found("gradients", FIRST, SUM),
+    "replicas_forgotten": Found(
+        "gradients", FIRST, "differs between ranks", mesh="dp_replicate=2,dp_shard=2"
+    ),
+    "replicas_not_broadcast": Found("parameters", "head.weight", "differs between", step=-1),
+    "root_not_wrapped": Found("gradients", FIRST, OWN),
+    "shards_mixed": Found("gradients", FIRST),
+    "stale_gradients": Found("gradients", FIRST, "stale by one step", step=1),
+    "sync_left_off": Found("gradients", FIRST, "no gradient", values=("nothing", "float32[8, 4]")),
+    "tie_lost_by_meta": Found("parameters", FIRST, "tie", -1, TWO, "build_tied"),
+    "tie_lost_by_replacing": Found("parameters", FIRST, "tie", -1, TWO, "build_tied"),
+    "updates_scaled_by_shard": Found("parameters", FIRST),
+    "wrapper_bypassed": Found("gradients", FIRST, OWN),
+}
+
+RAISED = {
+    "method_bypassed": ("got mixed torch.Tensor and DTensor", "encode (method_bypassed.py"),
+    "mixed_dtypes": ("FSDP expects uniform original parameter dtype",),
+    "sharded_parameter_replaced": ("no attribute '_local_tensor'",),
+    "tie_lost_by_sharding": ("Parameter 'head.weight' is shared with", "same FSDP group"),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_first_difference_says_what_the_mistake_did(name: str, checked: Checked):
+    expected = FOUND[name]
+    report = checked(mistake(name, build=expected.build), expected.mesh)
+    assert report.exit_code == 1
+    difference = report.trainings[0].difference
+    assert difference is not None
+    assert (difference.kind, difference.name) == (expected.kind, expected.name)
+    assert difference.step == expected.step
+    assert expected.looks_like in difference.looks_like
+    observed, due = expected.values
+    assert observed in difference.observed
+    assert due in difference.expected
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_what_torch_refuses_is_an_error_in_its_words(name: str, checked: Checked):
+    build = "build_tied" if name.startswith("tie") else "build"
+    report = checked(mistake(name, build=build))
+    assert report.exit_code == 1
+    (training,) = report.trainings
+    assert training.outcome == "error"
+    assert training.difference is None
+    for words in RAISED[name]:
+        assert words in training.message
+
+
+def test_without_a_mistake_nothing_is_reported(checked: Checked):
+    checked(mistake("correct")).require("bitwise")
+    checked(mistake("correct", build="build_tied")).require("bitwise")

@@ -1,0 +1,57 @@
+"""What cannot be checked is said in a line, and no model is accused of it."""
+
+from __future__ import annotations
+
+import pytest
+from user_models import Checked, model
+
+from fuzzshard.errors import EXIT_INCONCLUSIVE, UsageError
+
+UNUSABLE = {
+    ("build", "build_that_raises"): "build raised FileNotFoundError: model.yaml",
+    ("build", "build_nothing"): "build returned NoneType",
+    ("build", "build_frozen"): "without trainable parameters",
+    ("inputs", "batch_of_another_size"): "shapes cannot be multiplied (3x3 and 4x4)",
+    ("inputs", "batch_with_another_name"): "unexpected keyword argument 'images'",
+    ("inputs", "batch_that_raises"): "inputs raised FileNotFoundError: data.bin",
+    ("inputs", "batch_without_arguments"): "inputs raised TypeError",
+    ("inputs", "batch_drawn_anew"): "seed it",
+    ("inputs", "batch_of_other_ranks"): "shapes cannot be multiplied",
+    ("loss", "loss_of_rows"): "loss gave no scalar",
+}
+
+
+@pytest.mark.parametrize(("field", "function"), UNUSABLE, ids=lambda text: text)
+def test_what_cannot_be_used_is_named(field: str, function: str, checked: Checked):
+    with pytest.raises(UsageError) as caught:
+        checked(model("unusable", **{field: function}), engines=("fully_shard",))
+    assert UNUSABLE[field, function] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_is_not_there_is_named(checked: Checked):
+    subject = model("unusable")
+    for build in ("no_such.module:build", "nowhere.py:build", subject.build.replace("build", "b")):
+        with pytest.raises(UsageError):
+            checked(type(subject)(build=build, inputs=subject.inputs))
+
+
+def test_a_model_that_differs_from_itself_is_not_judged(checked: Checked):
+    report = checked(model("unusable", build="build_noisy"), engines=("fully_shard",))
+    assert report.exit_code == EXIT_INCONCLUSIVE
+    assert "differs from itself" in report.trainings[0].message
+
+
+def test_an_error_of_one_rank_comes_before_what_others_make_of_it(checked: Checked):
+    subject = model("unusable", parallelize="parallelize_that_raises_on_one_rank")
+    (training,) = checked(subject).trainings
+    assert training.outcome == "error"
+    assert "OSError: disk quota exceeded" in training.message
+    assert "parallelize_that_raises_on_one_rank (unusable.py" in training.message
+
+
+@pytest.mark.slow  # ranks are waited for
+def test_ranks_that_wait_for_one_another_hang(checked: Checked):
+    (training,) = checked(model("unusable", parallelize="parallelize_that_waits")).trainings
+    assert training.outcome == "hang"
+    assert "rank 0 waits in barrier" in training.message

@@ -1,0 +1,50 @@
+"""Subjects by the functions that their files define."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+from fuzzshard.checking.report import Report
+from fuzzshard.subject.subject import Subject
+
+HERE = Path(__file__).parent
+Checked = Callable[..., Report]
+"""What the fixture ``checked`` is."""
+
+FIELDS = ("loss", "parallelize", "optimizer", "train_step", "loss_weight")
+
+
+def functions_of(path: Path) -> dict[str, str]:
+    """The names of the functions in a file, as a subject names them, each under its own name."""
+    defined = ast.parse(path.read_text()).body
+    return {f.name: f"{path}:{f.name}" for f in defined if isinstance(f, ast.FunctionDef)}
+
+
+def path_of(name: str) -> Path:
+    """The file of a model."""
+    return HERE / "subjects" / f"{name}.py"
+
+
+def model(name: str, **others: str) -> Subject:
+    """The subject that ``subjects/NAME.py`` defines; ``others`` are names of other functions in
+    that file, or empty.
+    """
+    return _subject(functions_of(path_of(name)), others)
+
+
+def mistake(name: str, **others: str) -> Subject:
+    """The subject of ``mistakes/NAME.py``; what it does not define itself is of ``tiny.py``."""
+    own = functions_of(HERE / "mistakes" / f"{name}.py")
+    tiny = functions_of(HERE / "mistakes" / "tiny.py")
+    if "batch" in own and "build" in own:
+        del tiny["loss"]
+    return _subject(tiny | own, others)
+
+
+def _subject(functions: dict[str, str], others: dict[str, str]) -> Subject:
+    named = {"build": functions["build"], "inputs": functions["batch"]}
+    named |= {field: functions[field] for field in FIELDS if field in functions}
+    named |= {field: functions.get(name, "") for field, name in others.items()}
+    return Subject(**named)
