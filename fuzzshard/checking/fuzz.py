@@ -100,11 +100,16 @@ class Fuzzer:
         return None if told else self._hunted
 
     def findings(self) -> Iterator[TrainingReport]:
-        """Yield each kind of finding once, shrunk and confirmed on fresh ranks."""
+        """Yield each kind of finding once, shrunk and confirmed on fresh ranks.
+
+        It ends early where there is nothing left to draw.
+        """
         while not self._is_over():
-            self._hunted, self.progress.shrinking = None, 0
+            self._hunted, self.progress.shrinking, run_before = None, 0, len(self._reports)
             try:
                 self._hunt()
+                if len(self._reports) == run_before:
+                    return
             except _Over:
                 return
             except _Found:

@@ -79,9 +79,9 @@ class Check:
                 return Checked(unequal_runs=f"{place.kind} {place.name}, step {place.step}")
         parallel = self._train_parallel(plain)
         self._skip_what_is_not_due(plain)
-        if (broken := self._broken_tie(plain, parallel)) is not None:
-            return self._checked(compare(plain, parallel, BITWISE, "", self.skip), broken)
         comparison = compare(plain, parallel, BITWISE, "", self.skip)
+        if (structural := self._structural_difference(plain, parallel)) is not None:
+            return self._checked(comparison, structural)
         if self._everywhere(comparison.is_bitwise):
             return self._checked(comparison)
         coarsest = max(plain.dtypes | parallel.dtypes, key=lambda dtype: torch.finfo(dtype).eps)
@@ -204,16 +204,16 @@ class Check:
                     f"returned another model: {name} has the shape {tuple(shapes[name])} and not "
                     f"{tuple(shape.shape)}",
                 )
-        for missing in sorted(due - there):
+        if missing := sorted(due - there):
             raise SubjectError(
                 "parallelize",
-                f"returned another model: it has no parameter {missing}; if it is renamed, say so "
-                "with --map",
+                f"returned another model: it has no parameter {missing[0]}; if it is renamed, say "
+                "so with --map",
             )
-        for added in sorted(there - due):
+        if added := sorted(there - due):
             raise SubjectError(
                 "parallelize",
-                f"returned another model: the plain one has no parameter {added}; make it in "
+                f"returned another model: the plain one has no parameter {added[0]}; make it in "
                 "build, or name it with --map",
             )
 
@@ -254,7 +254,8 @@ class Check:
                 "ranks, and its buffers change in training"
             )
 
-    def _broken_tie(self, plain: Record, parallel: Record) -> Difference | None:
+    def _structural_difference(self, plain: Record, parallel: Record) -> Difference | None:
+        """Describe a tie that is broken, or a step with another number of updates."""
         for group in sorted(map(sorted, plain.aliases - parallel.aliases)):
             names = " and ".join(group)
             return Difference(

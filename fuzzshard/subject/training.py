@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map
 
 from fuzzshard.engines.registry import ENGINES
@@ -220,9 +221,16 @@ class Side:
         self.record.add(step, "buffers", dict(self.buffers()))
 
     def note_gradients(self, step: int) -> None:
-        """Keep gradients, of parameters on which ranks agree that there is one."""
+        """Keep gradients, whole ones where all ranks have one."""
         with torch.no_grad(), self.whole(gradients=True):
             gradients = {name: p.grad for name, p in self.parameters().items() if p.requires_grad}
+            here = sorted(name for name, gradient in gradients.items() if gradient is not None)
+            everywhere: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+            dist.all_gather_object(everywhere, here)
+            common = set.intersection(*map(set, everywhere))
+            for name, gradient in gradients.items():
+                if isinstance(gradient, DTensor) and name not in common:
+                    gradients[name] = gradient.to_local()
             self.record.add(step, "gradients", gradients)
 
     def train(self) -> None:
