@@ -55,8 +55,9 @@ def load(path: Path) -> SubjectEntry:
     try:
         entry = msgspec.json.decode(file.read_bytes(), type=SubjectEntry)
     except (OSError, msgspec.DecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidEntry(
-            f"{file} is no saved finding of fuzzshard check: {error}", "check the path"
+            f"{file} is no saved finding of fuzzshard check: {reason}", "check the path"
         ) from error
     if entry.format > FORMAT:
         raise InvalidEntry(f"{file} has format {entry.format}", "use a newer fuzzshard")

@@ -29,6 +29,8 @@ from fuzzshard.errors import (
 from fuzzshard.subject.subject import Training
 from fuzzshard.subject.variation import ASPECTS, Aspect
 
+FunctionName = Annotated[str, Parameter(show_default=False, metavar="FUNCTION")]
+
 if TYPE_CHECKING:
     from fuzzshard.checking.check import Checker
     from fuzzshard.checking.fuzz import Fuzzer
@@ -39,15 +41,15 @@ DEFAULT_SECONDS = 600.0
 
 
 def check(
-    build: str = "",
+    build: FunctionName = "",
     *,
-    inputs: str = "",
-    loss: str = "",
-    parallelize: str = "",
-    optimizer: str = "",
-    train_step: str = "",
-    loss_weight: str = "",
-    smaller: str = "",
+    inputs: FunctionName = "",
+    loss: FunctionName = "",
+    parallelize: FunctionName = "",
+    optimizer: FunctionName = "",
+    train_step: FunctionName = "",
+    loss_weight: FunctionName = "",
+    smaller: FunctionName = "",
     map_names: Annotated[Path | None, Parameter(name="--map", show_default=False)] = None,
     mesh: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
     engine: Annotated[tuple[EngineName, ...], Parameter(negative=(), show_default=False)] = (),
@@ -57,7 +59,7 @@ def check(
     device: Device = "auto",
     ranks_per_device: RanksPerDevice = 1,
     deadline: Duration = None,
-    fuzz: str = "",
+    fuzz: Annotated[str, Parameter(show_default=False, metavar="WHAT")] = "",
     max_time: Duration = None,
     max_cases: int | None = None,
     corpus: Path = DEFAULT_CORPUS,
@@ -65,20 +67,26 @@ def check(
     preload: Preload = (),
     as_json: Json = False,
 ) -> int:
-    """Train a model of your own, parallelised, beside the plain one, and compare the two.
+    """Train a model of your own, parallelised and plain, and compare the two.
 
-    Functions are named module:function or path/to/file.py:function. They run on ranks, which
-    gloo or NCCL connects, and nowhere else. For each mesh a table says how far outputs, loss,
-    gradients, parameters, buffers and the state dict are equal, and where they differ first.
+    Functions are named module:function or path/to/file.py:function. They run
+    on ranks, which gloo or NCCL connects, and nowhere else. For each mesh a
+    table says how far outputs, loss, gradients, parameters, buffers and the
+    state dict are equal, and where they differ first.
 
     For example:
       fuzzshard check train.py:build --inputs train.py:batch
-      fuzzshard check my.train:build --inputs my.train:batch --loss my.train:loss
-        --parallelize my.train:apply_fsdp --mesh dp_replicate=2,dp_shard=2
-      fuzzshard check train.py:build --inputs train.py:batch --fuzz all --max-time 5m
+      fuzzshard check my.train:build --inputs my.train:batch
+        --loss my.train:loss --parallelize my.train:apply_fsdp
+        --mesh dp_shard=4 --mesh dp_replicate=2,dp_shard=2
+      fuzzshard check train.py:build --inputs train.py:batch --fuzz all
 
-    Exit codes: 0 all equal, 1 a difference, an error or a hang, 2 something given cannot be used,
-    3 nothing can be judged, as where the plain model differs from itself, 4 the machine failed.
+    Exit codes:
+      0  all is equal, bit for bit or within rounding
+      1  a difference, an error of the parallelised model, or a hang
+      2  something given cannot be used
+      3  nothing can be judged: the plain model differs from itself
+      4  the machine or fuzzshard failed
 
     Parameters
     ----------
@@ -300,7 +308,8 @@ def _names(path: Path | None) -> dict[str, str]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
     except (OSError, msgspec.DecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"{path}, given with --map, cannot be read: {error}",
+            f"{path}, given with --map, cannot be read: {reason}",
             'write {"new.name": "plain.name"} in JSON',
         ) from error
