@@ -60,11 +60,11 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.checkpointed:
             yield f"checkpointed: {', '.join(self.checkpointed)}"
         if self.unsynced:
-            yield "microbatches accumulate without reduction"
+            yield "microbatches that accumulate without reduction"
         if self.evaluates:
             yield "a forward in evaluation mode before each step"
         if self.param_dtype:
-            yield f"parameters are cast to {self.param_dtype}"
+            yield f"parameters cast to {self.param_dtype}"
 
 
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
