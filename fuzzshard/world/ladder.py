@@ -100,7 +100,7 @@ class Ladder:
                 name: [d for d in found if d.key.op < overflow[name]]
                 for name, found in differing.items()
             }
-            return self._findings(before, loose_rung(self.case), coarser, self.traces)
+            return self._findings_with_digits(self.case, before, coarser, self.traces)
         step = first_step(self.case)
         early = {
             name: before_rounding_feeds_back(found, min(step, overflow[name]))
@@ -135,7 +135,38 @@ class Ladder:
             for name in traces
             if name != Reference.name
         }
+        if case != uniform(self.case, "float64"):
+            return self._findings(still, loose_rung(case), bound, traces)
+        return self._findings_with_digits(case, still, bound, traces)
+
+    def _findings_with_digits(
+        self, case: Case, differing: Differing, bound: Bound, traces: Mapping[str, Trace]
+    ) -> list[Finding]:
+        """What the bound does not explain in float64, where the reference has digits there.
+
+        A model that amplifies by more than a billion leaves none: then values that differ in their
+        last bits take the reference as far (note 0026).
+        """
+        found = self._findings(differing, loose_rung(case), bound, traces)
+        if not self.anywhere(bool(found)):
+            return []
+        shaken = Bound(case, traces[Reference.name], self._shaken(case))
+        still = {
+            name: [d for d in found if not shaken.excess(d)[0]]
+            for name, found in differing.items()
+        }
         return self._findings(still, loose_rung(case), bound, traces)
+
+    def _shaken(self, case: Case) -> Trace:
+        """What the reference computes from parameters that differ in their last bits."""
+        trace, engine = Trace(), Reference(case, self.mesh, DTYPES[case.dtype])
+        with torch.no_grad():
+            for parameter in engine.model.parameters():
+                up = torch.arange(parameter.numel(), device=parameter.device) % 2 == 0
+                ends = torch.where(up, torch.inf, -torch.inf).to(parameter.dtype)
+                parameter.copy_(torch.nextafter(parameter, ends.view_as(parameter)))
+        Trainer(case, engine, trace).run()
+        return trace
 
     def _differences(self, engine: str, traces: Mapping[str, Trace]) -> list[Difference]:
         found = differences(traces[Reference.name], traces[engine])
