@@ -23,7 +23,7 @@ from fuzzshard.subject.compare import (
     moment,
     perturbed_bound,
 )
-from fuzzshard.subject.functions import SubjectError, load
+from fuzzshard.subject.functions import SubjectError, blaming, load
 from fuzzshard.subject.likeness import Seen, looks_like, sketch
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Place, Record
@@ -72,6 +72,7 @@ class Check:
     def run(self) -> Checked:
         """Train, compare and say what differs."""
         self._check_inputs()
+        self._check_precision()
         plain = self._train_plain()
         if self.training.repeat:
             unequal = compare(plain, self._train_plain(), BITWISE, "", ()).first
@@ -128,6 +129,22 @@ class Check:
         values = () if on_meta(model) else model.state_dict()
         if len(set(self._gather(_digest(values)))) > 1:
             raise SubjectError("build", "gives other values on other ranks; seed it")
+
+    def _check_precision(self) -> None:
+        """Raise :class:`SubjectError` for a model that cannot compute with coarser parameters.
+
+        Policies cast parameters and inputs and leave buffers as they are: what multiplies the two
+        has the coarser operands of one place meet the finer ones of another.
+        """
+        if not self.training.variation.param_dtype:
+            return
+        dtype = getattr(torch, self.training.variation.param_dtype)
+        trainer = self._new_trainer(dtype=dtype)
+        model = self._plain_model(self._new_trainer())
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        with blaming(f"the plain model with parameters of {name_of(dtype)}"), torch.no_grad():
+            trainer.loss(model, trainer.batch(0, 0, self.data.rank))
 
     def _plain_model(self, trainer: Trainer) -> nn.Module:
         model = trainer.build()
