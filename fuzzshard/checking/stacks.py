@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fuzzshard.subject.functions import NOT_THE_USERS
+
 _RAISED = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _STANDING = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
-_NOT_THE_USERS = ("/torch/", "/fuzzshard/", "<frozen", "<statements", "/runpy.py", "/threading.py")
 
 
 class Frame(NamedTuple):
@@ -37,7 +38,7 @@ def stands_in(stack: str) -> str:
 def _described(innermost_first: Sequence[Frame]) -> str:
     if not innermost_first:
         return ""
-    own = [f for f in innermost_first if not any(part in f.file for part in _NOT_THE_USERS)]
+    own = [f for f in innermost_first if not any(part in f.file for part in NOT_THE_USERS)]
     inner = innermost_first[0]
     if not own or own[0] == inner:
         return f"in {inner}"

@@ -15,7 +15,8 @@ from typing import Any
 
 from fuzzshard.subject.subject import Subject
 
-_NOT_THE_USERS = ("/torch/", "/fuzzshard/", "<frozen", "/importlib/")
+NOT_THE_USERS = ("/torch/", "/fuzzshard/", "<frozen", "<statements", "/importlib/")
+"""Parts of the names of files that are no code of the user's."""
 
 Function = Callable[..., Any]
 
@@ -97,6 +98,6 @@ def summary(error: BaseException) -> str:
     """The type of an error, the first line of its text, and the line of the user's that ran."""
     text = (str(error).strip().splitlines() or [""])[0]
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not any(part in f.filename for part in _NOT_THE_USERS)]
+    own = [f for f in frames if not any(part in f.filename for part in NOT_THE_USERS)]
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {text}{where}"

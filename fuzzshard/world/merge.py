@@ -22,7 +22,7 @@ MOST_FINDINGS = 24
 
 @dataclasses.dataclass
 class Outcome:
-    """Everything heard of the ranks of a world in one case.
+    """Everything heard of the ranks of a world in one case, or in a check of a user's model.
 
     ``tripped`` are causes that tripwires told of, ``stopped`` ranks that a signal or a debugger
     holds, ``positions`` are of ranks that wait, and ``out_of_memory`` says that the kernel has
