@@ -78,7 +78,13 @@ def check(
     kind, num_devices = resolve_device(device)
     largest = max((shape.size for shape in shapes), default=1)
     config = world_config(
-        kind, num_devices, (), asked=largest, default=1, ranks_per_device=ranks_per_device
+        kind,
+        num_devices,
+        (),
+        asked=largest,
+        default=1,
+        ranks_per_device=ranks_per_device,
+        of="mesh",
     )
     return Report(trainings=tuple(check_subject(subject.named, runs, config, max_seconds)))
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 
 from fuzzshard.checking.report import TrainingReport
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.store import SCRIPT_FILE
 from fuzzshard.errors import InvalidEntry
 from fuzzshard.subject.subject import Subject
 
@@ -34,18 +36,17 @@ class SubjectEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def save(corpus: Path, entry: SubjectEntry, script: str = "") -> Path:
     """Write an entry into a folder of its own below ``corpus``, and return the folder.
 
-    A ``script`` that shows the finding is ``repro.py`` there.
+    A ``script`` that shows the finding lies beside it. Raises :class:`InfraError` where nothing
+    can be written.
     """
     signature = entry.report.signature
     name = re.sub(r"[^a-z0-9]+", "-", signature.lower()).strip("-")[:60]
     key = zlib.crc32(f"{entry.subject.build} {signature}".encode())
     folder = corpus / "own" / f"{name}-{key:08x}"
-    folder.mkdir(parents=True, exist_ok=True)
     if script:
-        (folder / "repro.py").write_text(script)
-    temporary = folder / f".{FILE}"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(entry), indent=2) + b"\n")
-    temporary.replace(folder / FILE)
+        write_atomic(folder / SCRIPT_FILE, script.encode())
+    text = msgspec.json.format(msgspec.json.encode(entry), indent=2) + b"\n"
+    write_atomic(folder / FILE, text)
     return folder
 
 

@@ -45,7 +45,7 @@ class Progress:
     refused: int = 0
     shrinking: int = 0
     unsteady: int = 0
-    known: dict[str, int] = dataclasses.field(default_factory=dict)
+    known: set[str] = dataclasses.field(default_factory=set)
     covered: set[str] = dataclasses.field(default_factory=set)
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class Fuzzer:
                 return
             except _Found:
                 assert self._hunted is not None
-                self.progress.known[self._hunted.signature] = 1
+                self.progress.known.add(self._hunted.signature)
                 self._hunted = self._with_smaller_model(self._hunted)
                 training, signature = self._hunted.training, self._hunted.signature
                 again = [self._checker.run(training, fresh=True) for _ in range(CONFIRMING_RUNS)]
@@ -154,7 +154,6 @@ class Fuzzer:
             return
         if self._hunted is None:
             if report.signature in self.progress.known:
-                self.progress.known[report.signature] += 1
                 return
         elif report.signature != self._hunted.signature:
             return

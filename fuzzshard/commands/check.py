@@ -150,7 +150,6 @@ def check(
     from fuzzshard.checking.report import Report
     from fuzzshard.subject.subject import MeshShape, Subject
     from fuzzshard.world import resolve_device
-    from fuzzshard.world.placement import RANKS_PER_CORE, available_cores
     from fuzzshard.world.world import SUBJECT_SECONDS
 
     runs: tuple[Training, ...]
@@ -187,20 +186,14 @@ def check(
     if "" not in sys.path:  # a console script has no current folder there, python -m has
         sys.path.insert(0, "")
     kind, num_devices = resolve_device(device)
-    largest = max(training.mesh.size for training in runs)
-    if kind == "cpu" and largest > RANKS_PER_CORE * available_cores():
-        raise UsageError(
-            f"a mesh of {largest} ranks is too large for the {available_cores()} cores of this "
-            "machine",
-            "use a smaller --mesh",
-        )
     config = world_config(
         kind,
         num_devices,
         preload,
-        asked=largest,
+        asked=max(training.mesh.size for training in runs),
         default=1,
         ranks_per_device=ranks_per_device,
+        of="mesh",
     )
     with Checker(subject, config, deadline or SUBJECT_SECONDS) as checker:
         done: list[TrainingReport] = []

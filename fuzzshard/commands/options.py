@@ -11,7 +11,7 @@ from cyclopts import Parameter, Token, validators
 
 from fuzzshard.errors import UsageError
 from fuzzshard.world.config import WorldConfig
-from fuzzshard.world.placement import available_cores, check_cores, check_devices
+from fuzzshard.world.placement import RanksOf, available_cores, check_cores, check_devices
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -64,9 +64,10 @@ def world_config(
     asked: int | None,
     default: int,
     ranks_per_device: int = 1,
+    of: RanksOf = "world",
 ) -> WorldConfig:
-    """The settings of a world of the ranks ``asked`` for; raises :class:`UsageError` where it
-    cannot be.
+    """The settings of a world of the ranks ``asked`` for, by itself or ``of`` a mesh; raises
+    :class:`UsageError` where it cannot be.
     """
     size = default if asked is None else asked
     if size < 1:
@@ -76,7 +77,7 @@ def world_config(
     if device == "cuda":
         check_devices(size, num_devices, ranks_per_device)
     else:
-        check_cores(size, available_cores())
+        check_cores(size, available_cores(), of)
     for path in preload:
         if not path.is_file():
             raise UsageError(f"{path}, to be preloaded, is not a file", "check the path")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
+from fuzzshard.oracles.bound import largest, largest_distance
 from fuzzshard.subject.record import Place, Record
 from fuzzshard.subject.report import KINDS, Kind, Reached, Row
 
@@ -61,15 +62,15 @@ BITWISE = Bound(lambda _place, _expected: 0.0)
 
 def float64_bound(expected: Record) -> Bound:
     """Return the bound for two runs in float64."""
-    largest: dict[tuple[int, Kind], float] = {}
+    sizes: dict[tuple[int, Kind], float] = {}
     for place, tensor in expected.tensors.items():
         if tensor is not None:
             key = (place.step, place.kind)
-            largest[key] = max(largest.get(key, 0.0), magnitude(tensor))
+            sizes[key] = max(sizes.get(key, 0.0), largest(tensor))
 
     def allowed(place: Place, tensor: torch.Tensor) -> float:
-        noise = NOISE * largest.get((place.step, place.kind), 0.0)
-        return SAME_IN_FLOAT64 * magnitude(tensor) + noise
+        noise = NOISE * sizes.get((place.step, place.kind), 0.0)
+        return SAME_IN_FLOAT64 * largest(tensor) + noise
 
     return Bound(allowed)
 
@@ -88,7 +89,7 @@ def perturbed_bound(perturbed: Sequence[Record], eps: float) -> Bound:
             for run in perturbed
             if (other := run.tensors.get(place)) is not None and tensor.numel()
         ]
-        return FACTOR * max(moved, default=0.0) + 4 * eps * magnitude(tensor)
+        return FACTOR * max(moved, default=0.0) + 4 * eps * largest(tensor)
 
     return Bound(allowed, can_say_nothing=True)
 
@@ -131,9 +132,9 @@ def _judge(
     bound: Bound,
     comparison: Comparison,
 ) -> Row:
-    reached, part = _reached(place, expected, observed, bound)
     if place.name in comparison.noise:
         return row
+    reached, part = _reached(place, expected, observed, bound)
     if part == float("inf"):
         if place.kind in ("outputs", "loss"):
             comparison.undecided = comparison.undecided or place
@@ -170,16 +171,10 @@ def _reached(
     if not expected.is_floating_point():
         return "different", 0.0
     allowed = bound.allowed(place, expected)
-    if bound.can_say_nothing and allowed > UNDECIDED * magnitude(expected) > 0:
+    if bound.can_say_nothing and allowed > UNDECIDED * largest(expected) > 0:
         return "rounding", float("inf")
-    finite = torch.isfinite(expected) & torch.isfinite(observed)
-    same = expected.double() == observed.double()
-    same |= expected.isnan() & observed.isnan()
-    if not (finite | same).all():
-        return "different", 0.0
-    difference = (expected.double() - observed.double())[finite].abs()
-    farthest = difference.max().item() if difference.numel() else 0.0
-    if farthest > allowed:
+    farthest = largest_distance(expected, observed)
+    if farthest > allowed or farthest == float("inf"):
         return "different", 0.0
     return "rounding", farthest / allowed if allowed else 0.0
 
@@ -188,12 +183,6 @@ def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
     """Whether two tensors of one dtype and shape have the same bits."""
     flat = (one.contiguous().flatten(), two.contiguous().flatten())
     return torch.equal(*(tensor.view(torch.uint8) for tensor in flat))
-
-
-def magnitude(tensor: torch.Tensor) -> float:
-    """The largest finite absolute value."""
-    values = tensor[torch.isfinite(tensor)] if tensor.is_floating_point() else tensor
-    return values.double().abs().max().item() if values.numel() else 0.0
 
 
 def moment(place: Place) -> tuple[int, int, int]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from fuzzshard.subject.compare import magnitude
+from fuzzshard.oracles.bound import largest
 from fuzzshard.subject.record import Place
 
 CLOSE = 1e-4
@@ -87,18 +87,18 @@ def _multiple(observed: torch.Tensor, expected: torch.Tensor) -> float | None:
     factor = one.dot(two).item() / square
     if abs(factor - 1) < 0.005 or abs(factor) < 0.005:
         return None
-    return factor if (one - factor * two).abs().max() <= CLOSE * magnitude(observed) else None
+    return factor if (one - factor * two).abs().max() <= CLOSE * largest(observed) else None
 
 
 def _alike(one: torch.Tensor | None, two: torch.Tensor | None) -> bool:
     if one is None or two is None or one.shape != two.shape or not one.numel():
         return False
     apart = (one.double() - two.double()).abs().max().item()
-    return apart <= CLOSE * max(magnitude(one), magnitude(two))
+    return apart <= CLOSE * max(largest(one), largest(two))
 
 
-def _all_alike(tensors: object) -> bool:
-    first, *others = list(tensors)  # type: ignore[call-overload]
+def _all_alike(tensors: Iterable[torch.Tensor | None]) -> bool:
+    first, *others = tensors
     return all(_alike(first, other) for other in others)
 
 

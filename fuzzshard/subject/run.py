@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._pytree import tree_flatten
 
@@ -172,7 +173,7 @@ class Check:
         side = Side(trainer, module, names, module_names)
         self._check_names(side, plain)
         if was_on_meta:
-            self._take_values(module, self._plain_model(self._with(trainer)))
+            self._take_values(module, self._plain_model(trainer))
         side.train()
         return side.record
 
@@ -181,9 +182,6 @@ class Check:
         """Whether the engine cannot wrap a model on the meta device."""
         engine = self.training.engine
         return bool(engine) and not spec_of(engine).applies_groups
-
-    def _with(self, trainer: Trainer) -> Trainer:
-        return Trainer(self.functions, self.training, self.data, self.device, dtype=trainer.dtype)
 
     def _parallelized(self, model: nn.Module) -> nn.Module:
         variation = self.training.variation
@@ -236,11 +234,6 @@ class Check:
 
     def _take_values(self, module: nn.Module, plain: nn.Module) -> None:
         """Load the values of the plain model, which was built on the meta device too."""
-        from torch.distributed.checkpoint.state_dict import (
-            StateDictOptions,
-            set_model_state_dict,
-        )
-
         if on_meta(module):
             module.to_empty(device=self.device)
         else:

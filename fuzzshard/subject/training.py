@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map
@@ -216,9 +217,10 @@ class Side:
     def note_state(self, step: int) -> None:
         """Keep parameters and buffers."""
         with torch.no_grad(), self.whole(gradients=False):
-            self.record.add(step, "parameters", dict(self.parameters()))
-            self.record.aliases = aliases(self.parameters())
-        self.record.add(step, "buffers", dict(self.buffers()))
+            parameters = self.parameters()
+            self.record.add(step, "parameters", {**parameters})
+            self.record.aliases = aliases(parameters)
+        self.record.add(step, "buffers", {**self.buffers()})
 
     def note_gradients(self, step: int) -> None:
         """Keep gradients, whole ones where all ranks have one."""
@@ -351,11 +353,6 @@ class Side:
         return blaming(what) if self.is_plain else contextlib.nullcontext()
 
     def _whole_state(self) -> dict[str, Any]:
-        from torch.distributed.checkpoint.state_dict import (
-            StateDictOptions,
-            get_model_state_dict,
-        )
-
         return get_model_state_dict(self.module, options=StateDictOptions(full_state_dict=True))
 
 

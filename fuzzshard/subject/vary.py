@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from fuzzshard.case.paths import is_within
 from fuzzshard.program.run import execute
 from fuzzshard.subject.blocks import blocks_of
 from fuzzshard.subject.functions import SubjectError
@@ -42,7 +43,7 @@ def aliases(parameters: Mapping[str, nn.Parameter]) -> frozenset[frozenset[str]]
 
 def _splits(module: str, tie: frozenset[str]) -> bool:
     """Whether a module holds some of the names of a parameter and not all."""
-    within = {name for name in tie if name.startswith(f"{module}.")}
+    within = {name for name in tie if is_within(name, module)}
     return bool(within) and within != tie
 
 

@@ -127,7 +127,6 @@ class CheckReport(_Message, frozen=True, kw_only=True, tag="checked"):
     """What one rank found out of a model of the user's own."""
 
     checked: Checked
-    points: Points = {}
 
 
 class Ask(_Message, frozen=True, kw_only=True, tag="ask"):

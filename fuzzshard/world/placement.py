@@ -10,6 +10,8 @@ from typing import Literal
 from fuzzshard.errors import UsageError
 
 Worlds = int | Literal["auto"]
+RanksOf = Literal["world", "mesh"]
+"""What says how many ranks a world has: itself, or the mesh of a model of the user's own."""
 
 WORLDS_PER_DEVICE_SET = 4
 """How many worlds ``auto`` puts on the same CUDA devices.
@@ -61,13 +63,15 @@ def place_on_cpu(worlds: Worlds, size: int, cores: int) -> int:
     return worlds if isinstance(worlds, int) else max(1, cores // size)
 
 
-def check_cores(size: int, cores: int) -> None:
-    """Raise :class:`UsageError` for a world of more ranks than ``cores`` of the CPU can run."""
+def check_cores(size: int, cores: int, of: RanksOf = "world") -> None:
+    """Raise :class:`UsageError` for more ranks than ``cores`` of the CPU can run, in a world that
+    was asked for or ``of`` a mesh.
+    """
     most = RANKS_PER_CORE * cores
     if size > most:
         raise UsageError(
-            f"a world of {size} ranks is too large for the {cores} cores of this machine",
-            f"use --world-size {most} or less",
+            f"a {of} of {size} ranks is too large for the {cores} cores of this machine",
+            "use a smaller --mesh" if of == "mesh" else f"use --world-size {most} or less",
         )
 
 

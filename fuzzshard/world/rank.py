@@ -71,27 +71,26 @@ def main(
     housekeeping, mended = Housekeeping(), Mended()
     listen(lambda cause: send(channel, Tripped(cause=cause)))
     while (message := receive(channel)) is not None:
+        assert isinstance(message, RunCase | CheckSubject)
+        reply: RankReport | CheckReport | Failure
         if isinstance(message, CheckSubject):
-            checked = _check(message, device)
-            send(channel, checked)
-            if isinstance(checked, Failure):
-                _linger(channel)
-                return
-            continue
-        assert isinstance(message, RunCase)
-        forget_trips()
-        try:
-            if mended.switch(message.mends, compiles=message.case.compile is not None):
-                clear_caches()
-        except Exception as error:
-            reply: RankReport | Failure = _failure("judge", "", error)
+            reply = _check(message, device)
         else:
-            reply = msgspec.structs.replace(_run(channel, message, device), points=new_points())
+            forget_trips()
+            try:
+                if mended.switch(message.mends, compiles=message.case.compile is not None):
+                    clear_caches()
+            except Exception as error:
+                reply = _failure("judge", "", error)
+            else:
+                ran = _run(channel, message, device)
+                reply = msgspec.structs.replace(ran, points=new_points())
         send(channel, reply)
         if isinstance(reply, Failure):
             _linger(channel)
             return
-        housekeeping.tidy(message.case)
+        if isinstance(message, RunCase):
+            housekeeping.tidy(message.case)
 
 
 def _answer(side: socket.socket) -> None:

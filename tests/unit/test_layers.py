@@ -40,7 +40,7 @@ ALLOWED = {
     "case": {"contracts", "errors", "parts"},
     "mending": {"contracts", "errors"},
     "program": {"case", "errors", "model", "parts"},
-    "subject": {"engines", "errors", "parts", "program"},
+    "subject": {"case", "engines", "errors", "oracles", "parts", "program"},
     "strategies": {"case", "errors", "parts"},
     "guidance": {"case", "strategies", "shrink", "errors", "parts"},
 }
