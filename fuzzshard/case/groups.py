@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import Block, Call, Module, join, modules_below, resolve
 from fuzzshard.case.paths import is_within
@@ -35,6 +35,15 @@ def modules_named(case: Case, wrapped: Iterable[str], below: Below) -> list[str]
         modules_below(case.model, below.target) if below.recurse else frozenset((below.target,))
     )
     return [m for m in wrapped if m in named]
+
+
+def holds_a_member(case: Case, group: WrapGroup) -> bool:
+    """Whether a module of ``group`` is registered below another one as well.
+
+    ``fully_shard`` leaves it out of the list then (``_get_root_modules`` in
+    torch/distributed/utils.py), so that it has no hooks where it is called by itself.
+    """
+    return any(len(modules_named(case, group.modules, Below(m))) > 1 for m in group.modules)
 
 
 def moves_inputs(case: Case, engine: str, target: str) -> bool:

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from fuzzshard.case.case import Case, WrapGroup
 from fuzzshard.case.facts import Facts
 from fuzzshard.case.graph import modules_below
-from fuzzshard.case.groups import modules_named, root_groups
+from fuzzshard.case.groups import holds_a_member, root_groups
 from fuzzshard.case.paths import is_within
 from fuzzshard.case.tensor_parallel import tensor_dims
 from fuzzshard.parts.engines import specs
-from fuzzshard.parts.op import Below
 
 
 def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
@@ -27,7 +26,7 @@ def wrapping_features(case: Case, found: Facts) -> Iterator[str]:
         for group, root in zip(case.wrap, root_groups(case), strict=True)
     ):
         yield "wrap:list_group_leaves_root"
-    if any(_holds_a_member(case, group) for group in case.wrap):
+    if any(holds_a_member(case, group) for group in case.wrap):
         yield "wrap:list_group_holds_member"
     if any(a and a != b and is_within(b, a) for a in wrapped for b in wrapped):
         yield "wrap:nested"
@@ -43,15 +42,6 @@ def _leaves_root(case: Case, group: WrapGroup, root: int) -> bool:
         *(modules_below(case.model, m) for m in case.wrap[root].modules)
     )
     return not below.issuperset(group.modules)
-
-
-def _holds_a_member(case: Case, group: WrapGroup) -> bool:
-    """Whether a module of ``group`` is registered below another one as well.
-
-    ``fully_shard`` leaves it out of the list then (``_get_root_modules`` in
-    torch/distributed/utils.py), so that it has no hooks where it is called by itself.
-    """
-    return any(len(modules_named(case, group.modules, Below(m))) > 1 for m in group.modules)
 
 
 def freezing_features(case: Case, found: Facts) -> Iterator[str]:

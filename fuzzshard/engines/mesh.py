@@ -79,10 +79,16 @@ def _cached_split_group(*, split_ranks: list[list[int]], **_: Any) -> Any:
     """Answers with the group of this rank, which :func:`prepare_groups` has made.
 
     Where NCCL has made its communicator already, ``DeviceMesh`` splits it. All ranks of the world
-    take part in a split, and those that idle do not.
+    take part in a split, and those that idle in a case do not. Meshes of the user's own are not
+    prepared: all ranks are there then, and make the groups.
     """
-    mine = [ranks for ranks in split_ranks if dist.get_rank() in ranks]
-    return _groups[tuple(mine[0])] if mine else dist.GroupMember.NON_GROUP_MEMBER
+    mine = next((ranks for ranks in split_ranks if dist.get_rank() in ranks), None)
+    if mine is None:
+        return dist.GroupMember.NON_GROUP_MEMBER
+    if tuple(mine) not in _groups:
+        for ranks in split_ranks:
+            _device_mesh.new_group(ranks)
+    return _groups[tuple(mine)]
 
 
 def install_group_cache() -> None:

@@ -35,9 +35,9 @@ class ParameterDtypes(NamedTuple):
 
     ``computing`` are the dtypes that modules compute in, ``reduce`` those that gradients are
     reduced in, each only where a policy names one. With ``follow_parameters`` a gradient without
-    an entry is reduced in the dtype of its trained parameter, and whatever arrives is cast at
-    once: "the autograd engine casts incoming gradients" to ``torch.Tensor.grad_dtype``. Without,
-    it is reduced in the dtype that it has.
+    an entry is reduced in the dtype of its trained parameter, and what arrives for one in a
+    narrower dtype is cast at once: "the autograd engine casts incoming gradients" to
+    ``torch.Tensor.grad_dtype``. Without, it is reduced in the dtype that it has.
     """
 
     computing: Mapping[str, torch.dtype]
@@ -111,17 +111,16 @@ class MasterWeights:
         """The copy of ``master``, written anew only when that has changed: a backward may need it
         yet.
         """
-        dtype, gradient = self._policy.computing.get(fqn, master.dtype), None
-        if self._policy.follow_parameters:
-            gradient = self._policy.reduce.get(fqn, master.dtype)
-        if master.dtype == dtype and gradient in (None, dtype):
+        dtype = self._policy.computing.get(fqn, master.dtype)
+        gradient = self._arriving(fqn, dtype, master.dtype)
+        if master.dtype == dtype == gradient:
             self.leaves.pop(fqn, None)
             return master
         leaf = self.leaves.get(fqn)
         state = (master.data_ptr(), master._version)
         if leaf is None:
             leaf = self.leaves[fqn] = nn.Parameter(master.detach().to(dtype, copy=True))
-            if gradient is not None:
+            if gradient != dtype:
                 leaf.grad_dtype = gradient
         elif self._copied[fqn] != state:
             with torch.no_grad():
@@ -129,6 +128,19 @@ class MasterWeights:
         self._copied[fqn] = state
         leaf.requires_grad_(master.requires_grad)
         return leaf
+
+    def _arriving(self, fqn: str, dtype: torch.dtype, trained: torch.dtype) -> torch.dtype | None:
+        """The dtype in which a backward adds up the gradients of all uses of a parameter; None:
+        the one that they have.
+
+        A wider ``grad_dtype`` is promised for what is reduced, not for this sum. ``fully_shard``
+        leaves it in the dtype of the computation (``FSDPParamGroup._set_unsharded_grad_dtypes``),
+        or not. The reference takes the coarser, so that what this rounds is never due exactly.
+        """
+        if not self._policy.follow_parameters:
+            return dtype
+        due = self._policy.reduce.get(fqn, trained)
+        return None if due.itemsize > dtype.itemsize else due
 
     def rewrite(self, leaf: nn.Parameter, master: nn.Parameter) -> None:
         """Rounds what training has made of ``master`` to the dtype of its copy."""

@@ -15,7 +15,7 @@ from fuzzshard.case.autograd import Tape, Unwatched, reached
 from fuzzshard.case.case import Case
 from fuzzshard.case.facts import facts
 from fuzzshard.case.graph import Block
-from fuzzshard.case.groups import modules_named
+from fuzzshard.case.groups import holds_a_member, modules_named
 from fuzzshard.case.schedule_state import ScheduleState
 from fuzzshard.case.sync_flags import flags_set
 from fuzzshard.oracles.group_model import Group, Issued, Shards
@@ -40,10 +40,13 @@ def is_predictable(case: Case) -> bool:
     """Whether the model covers a case.
 
     Not the hooks of compiled models; not roots that share streams, and with these the order that
-    backward prefetches against, which ``share_comm_ctx`` does not say; and not modules with
+    backward prefetches against, which ``share_comm_ctx`` does not say; not list groups that hold a
+    member of their own, as nothing says how often such a group is entered; and not modules with
     methods of other names that are checkpointed or in a list group, where hooks run around
     ``forward`` only.
     """
+    if any(holds_a_member(case, group) for group in case.wrap):
+        return False
     blocks = {
         p: m for p, m in facts(case).modules.items() if isinstance(m, Block) and m.has_method
     }

@@ -22,6 +22,9 @@ NOISE = 1e-11
 FACTOR = 8.0
 """How many times as far as the farthest perturbed run an engine may be."""
 
+ROUNDINGS = 4.0
+"""What any tensor may differ by, in units of the precision at its largest value."""
+
 UNDECIDED = 0.25
 """Where perturbed runs are apart by this part of the largest value, nothing can be told."""
 
@@ -89,7 +92,7 @@ def perturbed_bound(perturbed: Sequence[Record], eps: float) -> Bound:
             for run in perturbed
             if (other := run.tensors.get(place)) is not None and tensor.numel()
         ]
-        return FACTOR * max(moved, default=0.0) + 4 * eps * largest(tensor)
+        return FACTOR * max(moved, default=0.0) + ROUNDINGS * eps * largest(tensor)
 
     return Bound(allowed, can_say_nothing=True)
 

@@ -24,6 +24,7 @@ from fuzzshard.subject.compare import (
     moment,
     perturbed_bound,
 )
+from fuzzshard.subject.dropout import draws_by_dtype
 from fuzzshard.subject.functions import SubjectError, blaming, load
 from fuzzshard.subject.likeness import Seen, looks_like, sketch
 from fuzzshard.subject.names import PlainNames
@@ -61,6 +62,7 @@ class Check:
         self.blocks: tuple[str, ...] = ()
         self.outline = Outline()
         self._broadcasts_buffers = False
+        self._drops_out = True
         self.skip: set[Kind] = set()
         self._trainer = self._new_trainer()
 
@@ -87,16 +89,21 @@ class Check:
         if self._everywhere(comparison.is_bitwise):
             return self._checked(comparison)
         coarsest = max(plain.dtypes | parallel.dtypes, key=lambda dtype: torch.finfo(dtype).eps)
-        precise = self._compare_in_float64(coarsest)
-        if precise is not None and self._everywhere(precise.first is None):
-            return self._checked(precise)
-        comparison = self._compare_with_noise(plain, parallel, coarsest)
+        comparison = self._compare_within_rounding(plain, parallel, coarsest)
+        if self._draws_differ(plain, parallel) and not self._everywhere(comparison.first is None):
+            self.limits.append(
+                "without dropout, which on CUDA draws other values in another precision"
+            )
+            self._drops_out = False
+            plain = self._train_plain()
+            parallel = self._train_parallel(plain)
+            comparison = self._compare_within_rounding(plain, parallel, coarsest)
         place = self._earliest(comparison.first)
         if (undecided := self._earliest(comparison.undecided)) is not None:
             self.limits.append(
-                f"from step {undecided.step} on nothing is compared: rounding changes "
-                f"{undecided.kind} {undecided.name} of the plain model by a large part, as where "
-                "it decides between experts"
+                f"from step {undecided.step} on nothing is compared: rounding to "
+                f"{name_of(coarsest)} alone changes {undecided.kind} {undecided.name} of the "
+                "plain model by a large part (it may decide between experts, say)"
             )
         if noise := sorted({name for names in self._gather(comparison.noise) for name in names}):
             self.limits.append(
@@ -109,7 +116,14 @@ class Check:
         return self._checked(comparison, self._difference(place, differs, plain, parallel))
 
     def _new_trainer(self, **changes: Any) -> Trainer:
-        self._trainer = Trainer(self.functions, self.training, self.data, self.device, **changes)
+        self._trainer = Trainer(
+            self.functions,
+            self.training,
+            self.data,
+            self.device,
+            drops_out=self._drops_out,
+            **changes,
+        )
         return self._trainer
 
     def _check_inputs(self) -> None:
@@ -290,6 +304,19 @@ class Check:
                     rank=dist.get_rank(),
                 )
         return None
+
+    def _draws_differ(self, plain: Record, parallel: Record) -> bool:
+        """Whether dropouts of the two draw other values: kernels of CUDA draw by the dtype."""
+        return self._everywhere(plain.dtypes != parallel.dtypes and draws_by_dtype(self.device))
+
+    def _compare_within_rounding(
+        self, plain: Record, parallel: Record, rounded: torch.dtype
+    ) -> Comparison:
+        """Compare in float64 where both can be trained so and are equal there, else with noise."""
+        precise = self._compare_in_float64(rounded)
+        if precise is not None and self._everywhere(precise.first is None):
+            return precise
+        return self._compare_with_noise(plain, parallel, rounded)
 
     def _compare_in_float64(self, rounded: torch.dtype) -> Comparison | None:
         """Train both again in float64 and compare; None where a model cannot be trained so."""

@@ -16,6 +16,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map
 
 from fuzzshard.engines.registry import ENGINES
+from fuzzshard.oracles.bound import largest
+from fuzzshard.subject.compare import ROUNDINGS
+from fuzzshard.subject.dropout import without_dropout
 from fuzzshard.subject.functions import Function, SubjectError, blaming
 from fuzzshard.subject.names import PlainNames
 from fuzzshard.subject.record import Forwards, Record, floats, seed_everything
@@ -43,19 +46,35 @@ class DataRank:
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-    """Changes values by a random part of themselves, at most ``eps``."""
+    """Changes values at random as rounding does, the same ones on all ranks."""
 
     eps: float
     seed: int
 
     def add_to(self, model: nn.Module) -> None:
-        """Change the parameters of a model."""
+        """Change parameters by a part of themselves, at most ``eps``."""
         generator = torch.Generator().manual_seed(self.seed)
         with torch.no_grad():
             for parameter in model.parameters():
-                uniform = torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
-                factor = 1 + self.eps * (2 * uniform - 1)
-                parameter.mul_(factor.to(parameter.device, parameter.dtype))
+                parameter.mul_(1 + self.eps * _uniform(parameter, generator))
+
+    def add_to_gradients(self, model: nn.Module, step: int) -> None:
+        """Change gradients by what rounding leaves of sums that cancel.
+
+        Adam makes a whole step of such a rest, in one direction or the other. What is zero had
+        nothing to add up.
+        """
+        generator = torch.Generator().manual_seed(self.seed + 1000 * (step + 1))
+        for parameter in model.parameters():
+            if (gradient := parameter.grad) is not None and not gradient.is_sparse:
+                size = ROUNDINGS * self.eps * largest(gradient)
+                gradient.add_(size * _uniform(gradient, generator) * (gradient != 0))
+
+
+def _uniform(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return numbers between -1 and 1, drawn on the CPU."""
+    uniform = 2 * torch.rand(like.shape, generator=generator, dtype=torch.float64) - 1
+    return uniform.to(like.device, like.dtype)
 
 
 class Trainer:
@@ -73,8 +92,11 @@ class Trainer:
         dtype: torch.dtype | None = None,
         noise: Noise | None = None,
         alone: bool = False,
+        drops_out: bool = True,
     ) -> None:
-        """``alone`` trains the plain model on the data of this rank only."""
+        """``alone`` trains the plain model on the data of this rank only; ``drops_out`` is False
+        to train without dropout.
+        """
         self.functions = functions
         self.training = training
         self.data = data
@@ -82,6 +104,7 @@ class Trainer:
         self.dtype = dtype
         self.noise = noise
         self.alone = alone
+        self.drops_out = drops_out
         self.forwards: Forwards | None = None
         self.where = ""
 
@@ -246,10 +269,11 @@ class Side:
         trainer.forwards = forwards
         optimizer = trainer.optimizer(self.module)
         handle = optimizer.register_step_pre_hook(lambda *_: self._before_update(forwards.step))
-        for step in range(training.steps):
-            self.record.num_updates.append(0)
-            self._step(step, forwards, optimizer)
-            self.note_state(step)
+        with contextlib.nullcontext() if trainer.drops_out else without_dropout():
+            for step in range(training.steps):
+                self.record.num_updates.append(0)
+                self._step(step, forwards, optimizer)
+                self.note_state(step)
         handle.remove()
         trainer.where = "after training, state dict"
         state = self.module.state_dict() if self.is_plain else self._whole_state()
@@ -269,6 +293,8 @@ class Side:
             self._average()
         if self.record.num_updates[-1] == 1:
             self.note_gradients(step)
+        if trainer.noise:
+            trainer.noise.add_to_gradients(self.module, step)
 
     def _average(self) -> None:
         """Sum the gradients of all ranks, which hold their parts of the mean already.

@@ -109,7 +109,7 @@ class Ladder:
         bound = Bound(self.case, reference, self._truth)
         precise = self._finer_findings(differing)
         seen = {(f.engine, f.op, f.oracle, f.name) for f in precise}
-        found = self._findings(early, loose_rung(self.case), bound, self.traces)
+        found = self._findings_with_digits(self.case, early, bound, self.traces)
         return [*precise, *(f for f in found if (f.engine, f.op, f.oracle, f.name) not in seen)]
 
     def _finer_findings(self, differing: Differing) -> list[Finding]:
@@ -135,17 +135,15 @@ class Ladder:
             for name in traces
             if name != Reference.name
         }
-        if case != uniform(self.case, "float64"):
-            return self._findings(still, loose_rung(case), bound, traces)
         return self._findings_with_digits(case, still, bound, traces)
 
     def _findings_with_digits(
         self, case: Case, differing: Differing, bound: Bound, traces: Mapping[str, Trace]
     ) -> list[Finding]:
-        """What the bound does not explain in float64, where the reference has digits there.
+        """What the bound does not explain, where the reference has digits.
 
-        A model that amplifies by more than a billion leaves none: then values that differ in their
-        last bits take the reference as far (note 0026).
+        A model that amplifies by more than a billion leaves none, not even in float64: then values
+        that differ in their last bits take the reference as far (note 0026).
         """
         found = self._findings(differing, loose_rung(case), bound, traces)
         if not self.anywhere(bool(found)):
