@@ -31,12 +31,14 @@ def report(
     device: Device = "auto",
     preload: Preload = (),
 ) -> int:
-    """Write report.md: a finding as an issue for PyTorch's tracker.
+    """Write a draft of a PyTorch issue for a finding: report.md.
 
-    It is a draft for a person to review and to send; nothing is ever sent.
-    Runs the script, the case, changes of the case that may make it right (these
-    are kept in the entry), and torch.utils.collect_env. Exit code 0: the draft
-    is written; 3: it is, but the finding did not show here.
+    The draft is for a person to review and send; nothing is ever sent. This
+    runs the script, the case, changes of the case that may make it pass
+    (which are saved in the entry), and torch.utils.collect_env.
+
+    Exit code 0: the draft is written; 3: it is written, but the finding did
+    not show here.
 
     For example:
       fuzzshard report corpus/findings/NAME
@@ -47,15 +49,15 @@ def report(
     path
         An entry.
     output
-        Where to write the draft; by default report.md in the entry's folder.
+        The file to write the draft to. By default report.md in the entry's folder.
     runs
         How often to run the script.
     run
-        --no-run runs nothing and says only what the entry knows.
+        --no-run runs nothing, and writes only what the entry knows.
     device
-        auto is CUDA with NCCL where there is any, else the CPU with gloo.
+        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     preload
-        A Python file that every rank runs first; repeat it for several.
+        A Python file that every rank runs before anything else. Repeat for several.
     """
     from fuzzshard.campaign.saved import saved_cause
     from fuzzshard.drafts.draft import draft
