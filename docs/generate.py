@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-import fuzzshard.case
 import fuzzshard.strategies
 from fuzzshard import cli, events, testing
-from fuzzshard.case.case import Case
+from fuzzshard.case.case import ALL_ENGINES, Case
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.commands.profiles import PROFILES
 from fuzzshard.corpus.causes import looked
@@ -30,6 +29,12 @@ from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import entry_files
 from fuzzshard.mending.mend import COMPONENTS, Mend, own_mends
 from fuzzshard.parts.engines import ENGINES
+from fuzzshard.parts.options.communication import WORDS
+from fuzzshard.parts.options.ddp import DDP_OPTIONS
+from fuzzshard.parts.options.fsdp1 import FSDP1_OPTIONS
+from fuzzshard.parts.options.optimizer import OPTIMIZER_OPTIONS
+from fuzzshard.parts.options.precision import PRECISION_OPTIONS
+from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.parts.oracle import AcrossRanks, Oracle, Predicted, TensorOracle
 from fuzzshard.parts.oracles import ORACLES
 from fuzzshard.verdict import Status
@@ -213,6 +218,25 @@ def case_format() -> str:
     return _structs(Case)
 
 
+def communication_words() -> str:
+    """What a wrap group may be told about its collectives."""
+    rows = ((f"`{name}`", f"{word.meaning}: `{word.call}`") for name, word in WORDS.items())
+    return table(("word", "meaning"), rows)
+
+
+MEANINGS = {
+    struct: {option.name: prose(type(option).__doc__).partition("\n\n")[0] for option in options}
+    for struct, options in (
+        ("DDP", DDP_OPTIONS),
+        ("FSDP1", FSDP1_OPTIONS),
+        ("Optimizer", OPTIMIZER_OPTIONS),
+        ("Precision", PRECISION_OPTIONS),
+        ("WrapGroup", GROUP_OPTIONS),
+    )
+}
+"""What the fields of structs mean whose options have a file each."""
+
+
 def entry_format() -> str:
     """The fields of an entry around its case."""
     return _structs(CorpusEntry, ("CorpusEntry", "Confirmation", "Culprit", "Finding"))
@@ -243,7 +267,11 @@ def _struct(schema: Schema, name: str, linked: Sequence[str]) -> str:
         for field, type_ in definition["properties"].items()
     )
     described = prose(definition.get("description", ""))
-    return f"{described}\n\n{table(('field', 'type', 'default'), rows)}"
+    meanings = MEANINGS.get(name)
+    if meanings is None:
+        return f"{described}\n\n{table(('field', 'type', 'default'), rows)}"
+    told = ((*row, meanings.get(row[0].strip("`"), "")) for row in rows)
+    return f"{described}\n\n{table(('field', 'type', 'default', 'meaning'), told)}"
 
 
 def _type(schema: Schema, field: Schema, linked: Sequence[str]) -> str:
@@ -283,14 +311,43 @@ def python_api() -> str:
 def _member(member: Callable[..., Any]) -> tuple[str, str]:
     name = member.__name__
     if isinstance(member, type) and issubclass(member, msgspec.Struct):
-        return name, prose(member.__doc__)
-    signature = str(inspect.signature(member, eval_str=False)).replace("'", "")
-    text = f"{name}{signature}"
-    if len(text) > 80:
-        inner = re.sub(r", (?=\w+:|\*)", ",\n    ", signature[1:].rpartition(")")[0])
-        text = f"{name}(\n    {inner},\n){signature.rpartition(')')[2]}"
+        public = {n: f for n, f in vars(member).items() if inspect.isfunction(f) and n[0] != "_"}
+        methods = (
+            f"`{_call(n, inspect.signature(f))}`: {prose(f.__doc__)}" for n, f in public.items()
+        )
+        return name, "\n\n".join((prose(member.__doc__), *methods))
     initial = prose(member.__init__.__doc__) if isinstance(member, type) else ""  # type: ignore[misc]
-    return name, f"```python\n{text}\n```\n\n{prose(member.__doc__)}\n\n{initial}".rstrip()
+    call = f"```python\n{_call(name, inspect.signature(member))}\n```"
+    return name, "\n\n".join(filter(None, (call, prose(member.__doc__), initial)))
+
+
+def _call(name: str, signature: inspect.Signature) -> str:
+    """Write a signature, a parameter a line where it is long; engines by default are all."""
+    empty = inspect.Parameter.empty
+    words: list[str] = []
+    for parameter in signature.parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        words.append(f"{parameter.name}: {_plain(parameter.annotation)}")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            words.append("/")
+        if parameter.default is not empty:
+            default = "ALL_ENGINES" if parameter.default == ALL_ENGINES else parameter.default
+            words[-1] += f" = {default if default == 'ALL_ENGINES' else repr(default)}"
+    result = "" if signature.return_annotation is empty else _plain(signature.return_annotation)
+    returned = f" -> {result}" if result not in ("", "None") else ""
+    line = f"{name}({', '.join(words)}){returned}"
+    return (
+        line if len(line) < 80 else f"{name}(\n    {f',{chr(10)}    '.join(words)},\n){returned}"
+    )
+
+
+def _plain(annotation: object) -> str:
+    """Write an annotation without its modules and forward references."""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return re.sub(r"ForwardRef\('(.*?)'\)|\b[a-z_]+\.", lambda m: m[1] or "", text)
 
 
 def trophies() -> str:
@@ -334,6 +391,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     for part in (
         case_format,
         commands,
+        communication_words,
         engines,
         entry_format,
         event_format,

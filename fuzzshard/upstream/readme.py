@@ -20,10 +20,10 @@ counts.
 HEAD = """\
 # Upstream's tests as cases
 
-{rows} test methods of PyTorch's `test/distributed`, as they were in mid-2024, that every version of
-fuzzshard must cover: {cells} cells of their parameter grids, and {extra} variations. Each is a case
-that must pass, made from the tables in `fuzzshard/upstream`. This command writes the cases and this
-page:
+{rows} test methods of PyTorch's `test/distributed`, as they were in mid-2024, that every version
+of fuzzshard must cover: {cells} cells of their parameter grids, and {extra} variations. Each is a
+case that must pass, made from the tables in `fuzzshard/upstream`. This command writes the cases
+and this page:
 
     python -m fuzzshard.upstream corpus/upstream
 
@@ -41,10 +41,11 @@ trainable. With `--known` they are KNOWN.
 
 `fuzzshard replay corpus/upstream --summary` prints the same table for the machine at hand.
 
-In every row, the reference is the plain model with gradients averaged by hand. What upstream compares
-with (DDP, composable `replicate`) is judged against it too. More is compared than upstream does:
-outputs, losses, gradients, parameters, buffers and registration after every op, unless a case says
-`observe="losses"`. Four ranks stand for upstream's GPUs. Values are not upstream's; dims are.
+In every row, the reference is the plain model with gradients averaged by hand. What upstream
+compares with (DDP, composable `replicate`) is judged against it too. More is compared than
+upstream does: outputs, losses, gradients, parameters, buffers and registration after every op,
+unless a case says `observe="losses"`. Four ranks stand for upstream's GPUs. Values are not
+upstream's; dims are.
 
 | row | upstream test | cells | CPU: passed | skipped | other | CUDA: passed | skipped | other |
 |---|---|---|---|---|---|---|---|---|
