@@ -7,6 +7,7 @@ work in the repository; the site gets copies of these files.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import re
@@ -23,7 +24,6 @@ from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.commands.profiles import PROFILES
 from fuzzshard.corpus.causes import looked
 from fuzzshard.corpus.codec import read_entry
-from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import entry_files
@@ -331,11 +331,11 @@ def _call(name: str, signature: inspect.Signature) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words:
             words.append("*")
         words.append(f"{parameter.name}: {_plain(parameter.annotation)}")
+        if parameter.default is not empty:
+            is_all = parameter.default == ALL_ENGINES
+            words[-1] += f" = {'ALL_ENGINES' if is_all else repr(parameter.default)}"
         if parameter.kind is parameter.POSITIONAL_ONLY:
             words.append("/")
-        if parameter.default is not empty:
-            default = "ALL_ENGINES" if parameter.default == ALL_ENGINES else parameter.default
-            words[-1] += f" = {default if default == 'ALL_ENGINES' else repr(default)}"
     result = "" if signature.return_annotation is empty else _plain(signature.return_annotation)
     returned = f" -> {result}" if result not in ("", "None") else ""
     line = f"{name}({', '.join(words)}){returned}"
@@ -352,37 +352,32 @@ def _plain(annotation: object) -> str:
 
 def trophies() -> str:
     """Every known bug, component by component, with how the corpus shows it."""
-    shown: dict[str, list[Stored]] = {}
-    for folder in sorted((ROOT / "corpus").glob("findings*")):
-        for file in entry_files([folder]):
-            entry = read_entry(file)
-            shown.setdefault(entry.cause, []).append(Stored(file, folder, entry))
-    mends = own_mends().values()
+    shown: dict[str, list[CorpusEntry]] = {}
+    for entry in map(read_entry, entry_files((ROOT / "corpus").glob("findings*"))):
+        shown.setdefault(entry.cause, []).append(entry)
+    by_component: dict[str, list[Mend]] = {component: [] for component in COMPONENTS}
+    for mend in own_mends().values():
+        by_component[mend.component].append(mend)
+    head = ("root cause", "torch", "shows as", "entries", "in public")
     return sections(
         2,
         (
-            (
-                component,
-                table(
-                    ("root cause", "torch", "shows as", "entries", "in public"),
-                    (_trophy(m, shown.get(m.slug, [])) for m in mends if m.component == component),
-                ),
-            )
-            for component in COMPONENTS
-            if any(mend.component == component for mend in mends)
+            (component, table(head, (_trophy(mend, shown.get(mend.slug, [])) for mend in mends)))
+            for component, mends in by_component.items()
+            if mends
         ),
     )
 
 
-def _trophy(mend: Mend, shown: list[Stored]) -> tuple[str, ...]:
-    statuses = sorted({item.entry.status.value.lower() for item in shown})
-    public = "<br>".join(looked(p).partition(" (")[0] for p in mend.public if p.link)
+def _trophy(mend: Mend, shown: list[CorpusEntry]) -> tuple[str, ...]:
+    kinds = {"internal" if entry.internal else entry.status.lower() for entry in shown}
+    links = (dataclasses.replace(look, query="") for look in mend.public if look.link)
     return (
         f"**{mend.title}**<br>`{mend.slug}`",
         mend.torch.text(),
-        ", ".join(statuses),
+        ", ".join(sorted(kinds)),
         str(len(shown)),
-        public or "not found",
+        "<br>".join(map(looked, links)) or "not found",
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 from cyclopts.exceptions import MissingArgumentError
 
 from fuzzshard import cli
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.parts.oracles import ORACLES
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +75,12 @@ def _options(command: str) -> Iterator[str]:
     app = cli.app[command] if command in cli.app else cli.app["corpus"][command]
     for argument in app.assemble_argument_collection():
         yield from (name for name in argument.names if name.startswith("--"))
+
+
+def test_every_known_bug_is_among_those_that_were_found(generate: ModuleType) -> None:
+    page = generate.trophies()
+    assert own_mends()
+    assert all(f"`{name}`" in page for name in own_mends())
 
 
 @pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle.name)
