@@ -1,7 +1,7 @@
 """Write the parts of the site that the code knows: a hook of MkDocs, which imports fuzzshard.
 
 A page asks for a part with a line ``<!-- generated: NAME -->``, where ``NAME`` is a key of
-:data:`PARTS`. Links from a page to notes, ARCHITECTURE.md and CHANGELOG.md are written as they
+:data:`PARTS`, and for a file with a line ``<!-- source: PATH -->``. Links from a page to notes, ARCHITECTURE.md and CHANGELOG.md are written as they
 work in the repository; the site gets copies of these files.
 """
 
@@ -70,7 +70,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def with_parts(markdown: str) -> str:
-    """Return a page with every mark replaced; raises ``KeyError`` for a part that there is not."""
+    """Return a page with every mark replaced; raises an error for what is not there."""
+    markdown = re.sub(
+        r"^<!-- source: (\S+) -->$",
+        lambda mark: f"```python\n{(ROOT / mark[1]).read_text()}```",
+        markdown,
+        flags=re.MULTILINE,
+    )
     return re.sub(
         r"^<!-- generated: (\w+) -->$",
         lambda mark: PARTS[mark[1]]().strip("\n"),

@@ -107,3 +107,9 @@ def test_links_across_the_border_of_the_docs_are_mended(
     generate: ModuleType, is_copied: bool, link: str, on_site: str
 ) -> None:
     assert generate.with_links(link, is_copied=is_copied) == on_site
+
+
+def test_a_source_that_a_page_asks_for_is_shown_whole(generate: ModuleType) -> None:
+    path = "fuzzshard/parts/oracles/buffer.py"
+    shown = generate.with_parts(f"above\n\n<!-- source: {path} -->\n\nbelow\n")
+    assert shown == f"above\n\n```python\n{(ROOT / path).read_text()}```\n\nbelow\n"
