@@ -1,8 +1,9 @@
 """Write the parts of the site that the code knows: a hook of MkDocs, which imports fuzzshard.
 
 A page asks for a part with a line ``<!-- generated: NAME -->``, where ``NAME`` is a key of
-:data:`PARTS`, and for a file with a line ``<!-- source: PATH -->``. Links from a page to notes, ARCHITECTURE.md and CHANGELOG.md are written as they
-work in the repository; the site gets copies of these files.
+:data:`PARTS`, and for a file with a line ``<!-- source: PATH -->``. Links from a page to notes,
+ARCHITECTURE.md and CHANGELOG.md are written as they work in the repository; the site gets copies
+of these files.
 """
 
 from __future__ import annotations
