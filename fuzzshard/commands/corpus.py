@@ -39,9 +39,9 @@ List, add, prune, verify and merge saved cases.
 def list_(*paths: Path, as_json: Json = False) -> int:
     """Print one line for each entry.
 
-    Modules and ops say how large the case is. The rate is how many of the
-    confirming runs showed the finding. Findings of class internal, which no
-    user can see, come last.
+    Modules and ops say how large the case is; rate is how many of the confirming runs showed the
+    finding. Findings that only an instrument sees, and no user, are of class internal and come
+    last.
 
     For example:
       fuzzshard corpus list
@@ -70,11 +70,10 @@ def list_(*paths: Path, as_json: Json = False) -> int:
 def causes(
     *paths: Path, torch: Annotated[str, Parameter(show_default=False)] = "", as_json: Json = False
 ) -> int:
-    """Print a Markdown table of the distinct findings: a row for each root cause.
+    """Print the distinct findings of corpora as a table in Markdown, a row for each root cause.
 
-    A root cause is the mend that an entry names: explain finds it, and corpus
-    mark saves it. The releases are those that replay --update and bisect have
-    written into the entries.
+    A root is the mend that an entry names as its cause: explain finds it, and corpus mark writes
+    it down. The releases are what replay --update and bisect have written into the entries.
 
     For example:
       fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md
@@ -85,7 +84,8 @@ def causes(
     paths
         Corpora or entries; by default ./corpus.
     torch
-        Releases, separated by commas: print how many entries of each cause are bad on each.
+        Releases, separated by commas: print how many entries of each cause have their finding
+        there.
     as_json
         Print one JSON object for each cause.
     """

@@ -87,11 +87,10 @@ def prune(*paths: Path, dry_run: Flag = False) -> int:
 
 
 def merge(*sources: Path, corpus: Path = DEFAULT_CORPUS) -> int:
-    """Add the entries of other corpora, and keep the smallest case of each finding.
+    """Add the entries of other corpora, of each signature and set of features the smallest case.
 
-    For each signature and set of features, the smallest case stays in the
-    corpus, with what people wrote into the others (issue, wontfix). The
-    sources are left as they are.
+    A finding in the corpus that a smaller one replaces is removed after that is written; what
+    people wrote into it (the issue, wontfix) stays. The sources are left as they are.
 
     For example:
       fuzzshard corpus merge /data/node1/corpus /data/node2/corpus --corpus corpus
@@ -101,7 +100,7 @@ def merge(*sources: Path, corpus: Path = DEFAULT_CORPUS) -> int:
     sources
         Corpora, entries or case files to take from.
     corpus
-        The corpus to add them to.
+        Where they are joined.
     """
     from fuzzshard import reproducer
 

@@ -15,11 +15,11 @@ def html(
     *directories: Path,
     output: Annotated[Path, Parameter(name=("--output", "-o"))] = Path("report.html"),
 ) -> int:
-    """Write one HTML page with plots, findings, scripts and drawings of the cases.
+    """Write one HTML file with plots, findings, scripts and drawings of the cases.
 
-    The page is one file and loads nothing from the network. A campaign
-    writes the same page into its folder when it ends; use this command while
-    it runs, or to see several nodes on one page.
+    It needs nothing beside it and asks the network for nothing. A campaign
+    that ends writes the same into its own directory; this is for one that
+    still runs, and for several nodes together.
 
     For example:
       fuzzshard html corpus
@@ -28,7 +28,7 @@ def html(
     Parameters
     ----------
     directories
-        Folders that run had as --corpus.
+        What was given to run as --corpus.
     output
         The file to write.
     """

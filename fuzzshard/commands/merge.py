@@ -8,11 +8,11 @@ from fuzzshard.commands import corpus_sets
 
 
 def merge(*directories: Path, into: Path) -> int:
-    """Join the findings of several campaigns in one corpus, as corpus merge does.
+    """Join the findings of several campaigns in one corpus: corpus merge by another name.
 
-    For each signature and set of features, the smallest case is kept. The
-    campaigns stay as they are. To see their figures together, give their
-    folders to status or html.
+    Of each signature and set of features the smallest case is kept. The
+    campaigns stay as they are, with their journals: to see them together,
+    give their directories to status and to html.
 
     For example:
       fuzzshard merge /data/node1 /data/node2 --into corpus
@@ -22,6 +22,6 @@ def merge(*directories: Path, into: Path) -> int:
     directories
         Campaigns, corpora or entries to take from.
     into
-        The corpus to add to. It is created if it does not exist.
+        The corpus to add to; it is created where there is none.
     """
     return corpus_sets.merge(*directories, corpus=into)

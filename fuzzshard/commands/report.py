@@ -31,14 +31,12 @@ def report(
     device: Device = "auto",
     preload: Preload = (),
 ) -> int:
-    """Write a draft of a PyTorch issue for a finding: report.md.
+    """Write report.md: a finding as an issue for PyTorch's tracker.
 
-    The draft is for a person to review and send; nothing is ever sent. This
-    runs the script, the case, changes of the case that may make it pass
-    (which are saved in the entry), and torch.utils.collect_env.
-
-    Exit code 0: the draft is written; 3: it is written, but the finding did
-    not show here.
+    It is a draft for a person to review and to send; nothing is ever sent.
+    Runs the script, the case, changes of the case that may make it right (these
+    are kept in the entry), and torch.utils.collect_env. Exit code 0: the draft
+    is written; 3: it is, but the finding did not show here.
 
     For example:
       fuzzshard report corpus/findings/NAME
@@ -49,15 +47,15 @@ def report(
     path
         An entry.
     output
-        The file to write the draft to. By default report.md in the entry's folder.
+        Where to write the draft; by default report.md in the entry's folder.
     runs
         How often to run the script.
     run
-        --no-run runs nothing, and writes only what the entry knows.
+        --no-run runs nothing and says only what the entry knows.
     device
-        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
+        auto is CUDA with NCCL where there is any, else the CPU with gloo.
     preload
-        A Python file that every rank runs before anything else. Repeat for several.
+        A Python file that every rank runs first; repeat it for several.
     """
     from fuzzshard.campaign.saved import saved_cause
     from fuzzshard.drafts.draft import draft

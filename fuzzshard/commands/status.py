@@ -22,7 +22,7 @@ def status(*directories: Path, as_json: Json = False, junit: Path | None = None)
     Parameters
     ----------
     directories
-        Folders that run had as --corpus.
+        What was given to run as --corpus.
     as_json
         Print one JSON object with the sum, each folder and each finding.
     junit
