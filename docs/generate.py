@@ -38,7 +38,7 @@ from fuzzshard.parts.options.precision import PRECISION_OPTIONS
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.parts.oracle import AcrossRanks, Oracle, Predicted, TensorOracle
 from fuzzshard.parts.oracles import ORACLES
-from fuzzshard.verdict import Status
+from fuzzshard.verdict import Finding, Status
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -204,7 +204,7 @@ def _oracle(oracle: Oracle) -> Iterator[str]:
     facts = [f"Compared with: {_due(oracle)}"]
     if oracle.rests_on:
         facts.append(f"Instrument: {oracle.rests_on}")
-    if oracle.is_internal:
+    if Finding(oracle=oracle.name, engine="", observed="", expected="").internal:
         facts.append("Class: internal")
     facts.append(f"Signature: `{_signature(oracle)}`")
     yield "\n".join(f"- {fact}" for fact in facts)
