@@ -16,7 +16,6 @@ from fuzzshard.commands.check import check
 from fuzzshard.commands.corpus import corpus_app
 from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.explain import explain
-from fuzzshard.commands.help_text import with_flowing_help
 from fuzzshard.commands.html import html
 from fuzzshard.commands.merge import merge
 from fuzzshard.commands.profiles import apply_profile
@@ -27,6 +26,7 @@ from fuzzshard.commands.run import run
 from fuzzshard.commands.show import show
 from fuzzshard.commands.shrink import shrink
 from fuzzshard.commands.status import status
+from fuzzshard.commands.usage import with_flowing_help
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, EXIT_USAGE, FuzzshardError
 
 EXIT_BROKEN_PIPE = 141

@@ -17,8 +17,8 @@ from fuzzshard.bisect.versions import parse_versions
 from fuzzshard.case.order import leaf_count
 from fuzzshard.commands.corpus_mark import mark
 from fuzzshard.commands.corpus_sets import Flag, add, complain, merge, prune
-from fuzzshard.commands.help_text import with_flowing_help
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json, RanksPerDevice, world_config
+from fuzzshard.commands.usage import with_flowing_help
 from fuzzshard.corpus.causes import by_cause, causes_table, releases_table
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.gather import load

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzshard.commands.help_text import with_flowing_help
+from fuzzshard.commands.usage import with_flowing_help
 
 
 def command(path: str, seed: int) -> int:
