@@ -26,28 +26,29 @@ from fuzzshard.commands.run import run
 from fuzzshard.commands.show import show
 from fuzzshard.commands.shrink import shrink
 from fuzzshard.commands.status import status
+from fuzzshard.commands.usage import with_flowing_help
 from fuzzshard.errors import EXIT_INFRA, EXIT_INTERRUPTED, EXIT_USAGE, FuzzshardError
 
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: what a shell says of any program whose reader went away."""
 
 HELP = """\
-Fuzzes PyTorch's data-parallel training: draws random training experiments,
-runs each one with fully_shard, DDP and a plain reference on real ranks, and
-reports every difference that floating point cannot explain.
+Fuzz PyTorch's data-parallel training: draw random training runs, train each
+with fully_shard, DDP, FSDP1 and as a plain model on real ranks, and report
+every difference that floating point cannot explain.
 """
 
 EXAMPLES = """\
 Examples:
   fuzzshard run --max-time 10m           fuzz for ten minutes
   fuzzshard check train.py:build --inputs train.py:batch
-                                         does a model of your own train as it should?
-  fuzzshard status corpus                how far is it, what has it found?
+                                         does your model train as it should?
+  fuzzshard status corpus                how far is it, and what did it find?
   fuzzshard replay corpus                are the saved findings still there?
-  fuzzshard explain corpus               which known bugs of torch cause them?
+  fuzzshard explain corpus               which known bugs of torch are they?
   fuzzshard corpus list                  what is saved
-  fuzzshard show corpus/findings/NAME    the experiment, drawn
-  fuzzshard repro corpus/findings/NAME   a script that needs nothing but torch
+  fuzzshard show corpus/findings/NAME    one finding, drawn
+  fuzzshard repro corpus/findings/NAME   a script that needs only torch
 
 """
 
@@ -55,8 +56,8 @@ Examples:
 EXIT_CODES = """\
 Exit codes:
     0  clean: no finding, or every replayed finding is fixed
-    1  at least one finding; for run, one that the corpus did not have
-    2  an option, a path or a file that makes no sense
+    1  at least one finding; for run, a new one
+    2  bad input: an option, a path or a file cannot be used
     3  inconclusive: nothing could be judged, or a finding did not repeat
     4  the machine or fuzzshard failed: ranks do not start, the disk is full
   130  interrupted
@@ -92,7 +93,9 @@ _COMMANDS: tuple[Callable[..., int], ...] = (
 for _order, _command in enumerate(_COMMANDS):
     _config = (apply_profile,) if _command is run else ()
     _epilogue = EXIT_CODES if _command in (run, replay) else ""
-    app.command(_command, help_epilogue=_epilogue, sort_key=_order, config=_config)
+    app.command(
+        with_flowing_help(_command), help_epilogue=_epilogue, sort_key=_order, config=_config
+    )
 app.command(corpus_app(sort_key=len(_COMMANDS)))
 
 

@@ -1,6 +1,6 @@
-"""For a user's own tests: ``check(Subject(...))`` for a model, ``assert_parity(case)`` for cases.
+"""For your own tests: ``check(Subject(...))`` for a model, ``assert_parity(case)`` for cases.
 
-A model of one's own (``docs/check-your-own-model.md``):
+A model of your own (``docs/check-your-own-model.md``):
 
     report = check(Subject(build=build, inputs=batch, parallelize=apply_fsdp), ["dp_shard=2"])
     report.require("bitwise")
@@ -67,9 +67,10 @@ def check(
 ) -> Report:
     """Train a subject in each mesh, plain and parallelised, and compare.
 
-    ``meshes`` are written as ``dp_replicate=2,dp_shard=2``, ``engines`` wrap the model where the
-    subject has no ``parallelize``, one training may take ``max_seconds``. Raises
-    :class:`UsageError` for what cannot be used and :class:`InfraError` where ranks fail.
+    Write ``meshes`` as ``dp_replicate=2,dp_shard=2``. ``engines`` wrap the model if the subject
+    has no ``parallelize``. A training that takes longer than ``max_seconds`` counts as hung.
+    Raises :class:`UsageError` for arguments that cannot be used and :class:`InfraError` if ranks
+    fail.
     """
     shapes = [MeshShape.parse(mesh) for mesh in meshes]
     runs = trainings(
@@ -99,26 +100,25 @@ def assert_parity(
     extra_mends: Sequence[Path] = (),
     ranks_per_device: int = 1,
 ) -> Verdict:
-    """Runs ``case`` and raises ``AssertionError`` if sharding changes what is trained.
+    """Run ``case``, and raise ``AssertionError`` if sharding changes what is trained.
 
-    The error holds what was observed against what was expected, the case drawn as ``fuzzshard
-    show`` does, and its JSON. A finding counts when a second run, on fresh ranks, shows it too.
+    The error message has observed against expected values, the case drawn as ``fuzzshard show``
+    does, and its JSON. A finding counts if a second run, on fresh ranks, shows it too.
 
-    The verdict is returned for whoever wants more than that: PASS; REJECTED, where torch refuses
-    the case with an error that it documents, which keeps its contract; INCONCLUSIVE, where
-    rounding could explain what differs, or the finding did not come back. None of the three is a
-    reason to fail a test. A test that wants cases that trained to the end only says
-    ``assume(verdict.status is Status.PASS)``.
+    Otherwise the verdict is returned: PASS; REJECTED, where torch refuses the case with a
+    documented error; INCONCLUSIVE, where rounding could explain the difference or the finding did
+    not come back. None of the three is a reason to fail a test. To keep only cases that trained to
+    the end, write ``assume(verdict.status is Status.PASS)``.
 
-    With ``known``, a finding that known bugs of torch cause is returned too: mends cure it,
-    fuzzshard's own (:mod:`fuzzshard.mends`) or those in the folders ``extra_mends``.
+    With ``known``, a finding that known bugs of torch cause is returned too: it goes away with
+    fuzzshard's mends (:mod:`fuzzshard.mends`) or with those in the folders ``extra_mends``.
 
-    ``deadline`` in seconds is how long a case may take before it is a hang; by default it is
-    learned. The files in ``preload`` are run by every rank first. At most ``ranks_per_device``
-    ranks share a CUDA device, for meshes larger than the node: slower by far. Raises
-    :class:`fuzzshard.errors.InvalidCase` and
-    :class:`fuzzshard.errors.UsageError` for what cannot run here or is not there, and
-    :class:`fuzzshard.errors.InfraError` where ranks fail for a reason that is not torch's.
+    A case that takes longer than ``deadline`` seconds counts as a hang; by default the deadline is
+    learned. Every rank runs the files in ``preload`` before anything else. At most
+    ``ranks_per_device`` ranks share a CUDA device, for meshes larger than the node, which is much
+    slower. Raises :class:`fuzzshard.errors.InvalidCase` and :class:`fuzzshard.errors.UsageError`
+    for what cannot run here or does not exist, and :class:`fuzzshard.errors.InfraError` if ranks
+    fail through no fault of torch.
     """
     __tracebackhide__ = True
     mends = mends_for(extra=extra_mends) if known else ()

@@ -94,8 +94,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return EXIT_INCONCLUSIVE if "not judged" in outcomes or not outcomes else EXIT_CLEAN
 
     def require(self, least: Literal["bitwise", "rounding"] = "rounding") -> None:
-        """Raise :class:`AssertionError`, with the whole report, unless all trainings are equal:
-        in every bit, or but for rounding.
+        """Raise :class:`AssertionError` with the whole report unless all trainings are equal: bit
+        for bit, or but for rounding.
         """
         __tracebackhide__ = True  # pytest shows the report and no code of ours
         good = all(

@@ -67,12 +67,12 @@ def check(
     preload: Preload = (),
     as_json: Json = False,
 ) -> int:
-    """Train a model of your own, parallelised and plain, and compare the two.
+    """Train your own model twice, plain and parallelised, and compare the two.
 
-    Functions are named module:function or path/to/file.py:function. They run
-    on ranks, which gloo or NCCL connects, and nowhere else. For each mesh a
-    table says how far outputs, loss, gradients, parameters, buffers and the
-    state dict are equal, and where they differ first.
+    Name functions as module:function or path/to/file.py:function. They are
+    imported by the rank processes only. For each mesh, a table says whether
+    outputs, loss, gradients, parameters, buffers and the state dict are
+    equal, and where they differ first.
 
     For example:
       fuzzshard check train.py:build --inputs train.py:batch
@@ -84,63 +84,63 @@ def check(
     Exit codes:
       0  all is equal, bit for bit or within rounding
       1  a difference, an error of the parallelised model, or a hang
-      2  something given cannot be used
+      2  an argument cannot be used
       3  nothing can be judged: the plain model differs from itself
       4  the machine or fuzzshard failed
 
     Parameters
     ----------
     build
-        build() gives the plain model, on the CPU or the meta device.
+        build() returns the plain model, on the CPU or the meta device.
     inputs
-        inputs(step, dp_rank, dp_size) gives a batch, the same whenever it is called: a tensor, a
+        inputs(step, dp_rank, dp_size) returns a batch, the same one in every call: a tensor, a
         tuple of arguments or a dict of keyword arguments. Microbatches are further steps.
     loss
-        loss(outputs, batch) gives a scalar; by default the mean of the squares of all outputs.
+        loss(outputs, batch) returns a scalar. By default the mean square of all outputs.
     parallelize
         parallelize(model, mesh) changes the model or returns another module. Without it,
         fully_shard wraps the repeated blocks and the root, and then DDP wraps the model.
     optimizer
-        optimizer(parameters) gives the optimizer; by default AdamW with a learning rate of 1e-3.
+        optimizer(parameters) returns the optimizer. By default AdamW with a learning rate of 1e-3.
     train_step
         train_step(model, optimizer, batches) is a whole training step on the microbatches of a
         rank. The plain model gets those of all data-parallel ranks.
     loss_weight
         loss_weight(batch) is the weight of a batch in the mean over all ranks: its tokens, say.
     smaller
-        smaller(size) builds the model in a size from 1 on, for shrinking what --fuzz finds.
+        smaller(size) returns a model of size 1, 2, ...; used to shrink findings of --fuzz.
     map_names
-        A JSON file of names of parameters that parallelize changes: {"new.name": "plain.name"}.
+        A JSON file with the parameter names that parallelize changes: {"new.name": "plain.name"}.
     mesh
-        Axes and sizes, as dp_shard=2 or dp_replicate=2,dp_shard=2; repeat it for several; by
+        Axes and sizes, such as dp_shard=2 or dp_replicate=2,dp_shard=2. Repeat for several. By
         default dp_shard=2. Ranks along tp, pp, cp, ep and sp get equal data.
     engine
-        What wraps the model in place of parallelize; repeat it for several.
+        Wrap the model by this engine instead of parallelize. Repeat for several.
     steps
-        How many optimizer steps are compared.
+        How many optimizer steps to compare.
     microbatches
-        Forwards and backwards in each step.
+        How many forwards and backwards each step has.
     seed
-        What the values of the model, dropouts and the trainings of --fuzz are drawn from.
+        The seed of the model's values, of dropout and of --fuzz.
     device
-        auto is CUDA with NCCL where there is any, else the CPU with gloo.
+        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     ranks_per_device
         How many ranks may share a CUDA device.
     deadline
-        How long one training may take before its ranks count as hung; by default 10m.
+        How long one training may take before its ranks count as hung. By default 10m.
     fuzz
-        Train in random ways around the model, until --max-time or --max-cases: all, or what may
-        change, as plan,freeze,mesh,schedule,precision.
+        Train the model in random ways until --max-time or --max-cases. Says what may change: all,
+        or some of plan,freeze,mesh,schedule,precision.
     max_time
-        Stop fuzzing after this long: 90s, 10m, 2h; by default 10m.
+        Stop fuzzing after this long: 90s, 10m, 2h. By default 10m.
     max_cases
-        Stop fuzzing after as many trainings.
+        Stop fuzzing after this many trainings.
     corpus
-        Where findings of --fuzz are saved, in a folder for each.
+        Where to save findings of --fuzz, each in a folder of its own.
     again
         Run a saved finding of --fuzz again. This imports and runs the functions that it names.
     preload
-        A Python file that every rank runs first; repeat it for several.
+        A Python file that every rank runs before anything else. Repeat for several.
     as_json
         Print one JSON object for each training.
     """

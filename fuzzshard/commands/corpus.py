@@ -18,6 +18,7 @@ from fuzzshard.case.order import leaf_count
 from fuzzshard.commands.corpus_mark import mark
 from fuzzshard.commands.corpus_sets import Flag, add, complain, merge, prune
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json, RanksPerDevice, world_config
+from fuzzshard.commands.usage import with_flowing_help
 from fuzzshard.corpus.causes import by_cause, causes_table, releases_table
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.gather import load
@@ -31,7 +32,7 @@ from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_USAGE, UsageErr
 from fuzzshard.mending.mend import mends_for
 
 HELP = """\
-Lists, adds, prunes, verifies and merges saved cases.
+List, add, prune, verify and merge saved cases.
 """
 
 
@@ -111,23 +112,24 @@ def verify(
     ranks_per_device: RanksPerDevice = 1,
     as_json: Json = False,
 ) -> int:
-    """Check that each entry can be read and that its script is the one that its case stands for.
+    """Check that each entry can be read and that its script belongs to its case.
 
-    With --causes, check instead that entries have the cause that they name: each that this torch
-    has fails on torch as it is, and passes with exactly its mend (or trips it), and with all
-    mends.
+    With --causes, check instead that entries have the cause that they name:
+    each fails on torch as it is, and passes with its mend alone and with all
+    mends. Entries whose bug this torch does not have are left out.
 
     OK          the entry is whole
-    STALE       its script is not the one that this version writes
-    UNSCRIPTED  no script can show it; replaying does
+    STALE       this version would write another script
+    UNSCRIPTED  no script can show the finding; replaying does
     MISSING     it has no script
     INVALID     a file cannot be read
-    UNSHOWN     with --run: the script does not show the finding, or shows one that is fixed;
-                with --causes: the case does not fail as recorded, or its mend does not cure it
-    NOT RUN     with --causes: this torch or this machine has nothing to show
+    UNSHOWN     --run: the script does not show the finding, or a fixed one
+                --causes: the case does not fail as recorded, or its mend
+                does not make it pass
+    NOT RUN     --causes: this torch or this machine cannot show it
 
-    Exit code 0: nothing is INVALID, MISSING or UNSHOWN; 2: something is INVALID or MISSING; 3:
-    UNSHOWN.
+    Exit code 2: something is INVALID or MISSING; 3: something is UNSHOWN;
+    0: neither.
 
     For example:
       fuzzshard corpus verify
@@ -139,14 +141,14 @@ def verify(
     paths
         Corpora, entries or case files; by default ./corpus.
     run
-        Run the scripts too, on the ranks that they need.
+        Also run the scripts, on as many ranks as they need.
     causes
-        Check causes, on ranks.
+        Check the causes, which runs the cases.
     device
-        With --run or --causes: auto is CUDA with NCCL where there is any, else the CPU with gloo.
+        With --run or --causes: auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     ranks_per_device
-        With --causes: how many ranks may share a CUDA device, for meshes larger than the node:
-        slower by far.
+        With --causes: how many ranks may share a CUDA device, for meshes larger than the node.
+        Much slower.
     as_json
         With --causes: print one JSON object for each entry.
     """
@@ -246,7 +248,8 @@ def corpus_app(sort_key: int) -> App:
     )
     commands: tuple[Callable[..., int], ...] = (list_, causes, add, prune, verify, merge, mark)
     for order, command in enumerate(commands):
-        app.command(command, name=command.__name__.rstrip("_"), help_epilogue="", sort_key=order)
+        name = command.__name__.rstrip("_")
+        app.command(with_flowing_help(command), name=name, help_epilogue="", sort_key=order)
     return app
 
 

@@ -25,28 +25,28 @@ def mark(
     looked_up: str | None = None,
     cause: str | None = None,
 ) -> int:
-    """Write into entries what became of their finding.
+    """Write into entries what you know about their finding.
 
     For example:
-      fuzzshard corpus mark corpus/findings/NAME --issue
-      https://github.com/pytorch/pytorch/issues/1 fuzzshard corpus mark corpus/findings/NAME
-      --lifecycle wontfix
+      fuzzshard corpus mark corpus/findings/NAME --lifecycle wontfix
+      fuzzshard corpus mark corpus/findings/NAME
+        --issue https://github.com/pytorch/pytorch/issues/1
 
     Parameters
     ----------
     paths
         Entries with a finding.
     lifecycle
-        open and fixed follow what replay --update sees; wontfix and flaky are for people to say.
+        wontfix, flaky, or back to open or fixed, which replay --update sets by itself.
     issue
-        The address of the issue; empty removes it.
+        The URL of the issue. Empty removes it.
     contract
-        What the documentation promises and the finding breaks, for fuzzshard report; empty removes
-        it.
+        The sentence of the documentation that the finding breaks, for fuzzshard report. Empty
+        removes it.
     looked_up
-        When and how an issue was looked for, and what came near; empty removes it.
+        When and how you searched for an issue, and what came near. Empty removes it.
     cause
-        The name of the mend that cures it, as explain says; empty removes it.
+        The name of the mend that is its cause, as explain prints it. Empty removes it.
     """
     if lifecycle is issue is contract is looked_up is cause is None:
         raise UsageError(

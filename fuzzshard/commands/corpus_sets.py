@@ -21,11 +21,11 @@ Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
 def add(*files: Path, corpus: Path = DEFAULT_CORPUS) -> int:
-    """Copy entries and case files into a corpus; refuse what is there already.
+    """Copy entries and case files into a corpus, unless they are there already.
 
-    A finding becomes findings/NAME/ with its script, a case that is to pass becomes
-    regressions/NAME.json. A finding that shows the same as one that is there is added; prune tells
-    them apart.
+    A finding becomes findings/NAME/ with its script; a case that must pass
+    becomes regressions/NAME.json. An equal case is refused. A different case
+    with the same finding is added; corpus prune removes such cases.
 
     For example:
       fuzzshard corpus add case.json
@@ -36,7 +36,7 @@ def add(*files: Path, corpus: Path = DEFAULT_CORPUS) -> int:
     files
         Entries, case files, or folders of them.
     corpus
-        Where to add them.
+        The corpus to add them to.
     """
     from fuzzshard import reproducer
 
@@ -55,11 +55,12 @@ def add(*files: Path, corpus: Path = DEFAULT_CORPUS) -> int:
 
 
 def prune(*paths: Path, dry_run: Flag = False) -> int:
-    """Keep the smallest case of each signature and set of features, and remove the others.
+    """Keep the smallest case for each signature and set of features.
 
-    Entries that were confirmed go before others, those that show their finding in every run before
-    flaky ones. The one that is kept takes over the issue and wontfix of the others. Cases without
-    a finding are pruned too: one for each set of features.
+    The others are removed. Confirmed entries are preferred to unconfirmed
+    ones, and stable findings to flaky ones. The entry that is kept takes over
+    the issue and wontfix of the others. Cases without a finding are pruned
+    too: one stays for each set of features.
 
     For example:
       fuzzshard corpus prune corpus/findings --dry-run
@@ -69,7 +70,7 @@ def prune(*paths: Path, dry_run: Flag = False) -> int:
     paths
         Corpora or entries.
     dry_run
-        Say what would be removed, and remove nothing.
+        Print what would be removed, and remove nothing.
     """
     stored, broken = load(given(paths, "prune", "a corpus"))
     groups, removed = distinct(stored), 0

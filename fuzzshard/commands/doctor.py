@@ -9,9 +9,9 @@ from fuzzshard.errors import EXIT_CLEAN, EXIT_INFRA
 def doctor(
     *, device: Device = "auto", world_size: int | None = None, ranks_per_device: RanksPerDevice = 1
 ) -> int:
-    """Run a clean case, which must pass, and one under a planted fault, which must be found.
+    """Check that this machine can fuzz: a clean case must pass, a planted bug be found.
 
-    Exit code 0 if both hold, 4 if not. Nothing is saved.
+    Exit code 0 if both do, 4 if not. Nothing is saved.
 
     For example:
       fuzzshard doctor
@@ -20,12 +20,11 @@ def doctor(
     Parameters
     ----------
     device
-        auto is CUDA with NCCL where there is any, else the CPU with gloo.
+        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
-        Ranks to start. By default all that CUDA devices take, or 4 on CPU.
+        Number of ranks to start. By default one for each CUDA device, or 4 on CPU.
     ranks_per_device
-        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower
-        by far.
+        How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     """
     from fuzzshard.doctor import examine
     from fuzzshard.world import World, resolve_device

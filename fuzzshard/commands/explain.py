@@ -46,21 +46,21 @@ def explain(
     preload: Preload = (),
     as_json: Json = False,
 ) -> int:
-    """Say which known bugs of torch cause the findings of cases.
+    """Find out which known bugs of torch cause the findings of cases.
 
-    Each case runs on torch as it is, and on torch with all mends: changes
-    that make known bugs right, in memory only. What goes away is known, and
-    the smallest set of mends that cures it is its cause.
+    Each case runs on torch as it is, and with all mends: fixes of known bugs,
+    applied in memory only. A finding that goes away is known. The smallest set
+    of mends with which it goes away is its cause.
 
-    KNOWN    mends cure it, or what cannot be mended says that it occurred
-    NEW      it shows in spite of all mends
-    MEND     only mended torch shows it: a mend is wrong
-    NONE     torch as it is shows nothing
+    KNOWN    mends make it go away, or a tripwire says that its cause occurred
+    NEW      it is there in spite of all mends
+    MEND     it is there only with mends: a mend is wrong
+    NONE     torch as it is shows no finding
     SKIPPED  this machine cannot run the case
     INFRA    the ranks failed
 
-    After several cases a last line counts them, the causes that each known one
-    has, and the seconds for a finding in the median.
+    After several cases, a last line counts them and their causes, and gives the
+    median time for a finding in seconds.
 
     Exit code 0: no finding, or all are known; 1: at least one is NEW;
     4: MEND or INFRA.
@@ -75,16 +75,15 @@ def explain(
     paths
         Entries, case files, or folders to search for them; by default ./corpus.
     device
-        auto is CUDA with NCCL where there is any, else the CPU with gloo.
+        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
-        Ranks to start. By default as many as the mesh of each case needs.
+        Number of ranks to start. By default what the mesh of each case needs.
     ranks_per_device
-        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower
-        by far.
+        How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     extra_mends
-        A folder with mends of your own, one Python file each; repeat it for several.
+        A folder of your own mends, one Python file each. Repeat for several.
     preload
-        A Python file that every rank runs first; repeat it for several.
+        A Python file that every rank runs before anything else. Repeat for several.
     as_json
         Print one JSON object for each case.
     """

@@ -50,14 +50,14 @@ def replay(
     """Run saved cases again and print one line for each.
 
     SAME          the recorded finding is still there
-    WONTFIX       the same, and the entry says that it will stay
-    CHANGED       another finding is there, or one where none is expected
+    WONTFIX       the same, and the entry says that it is meant to stay
+    CHANGED       another finding is there, or a case that must pass fails
     FIXED         the recorded finding is gone
-    KNOWN         a finding where none is expected; with --known, mends cure it
-    PASS          nothing is wrong, and nothing was known of this torch and device
-    INCONCLUSIVE  a flaky finding stayed away, or noise could explain it
-    SKIPPED       the case needs more ranks, or CUDA, or cannot be judged under this torch
-    INVALID       the file holds no case that could be run
+    KNOWN         with --known: a case that must pass fails by known bugs of torch
+    PASS          the case passes, and no finding was expected here
+    INCONCLUSIVE  a flaky finding was absent, or rounding could explain it
+    SKIPPED       it needs more ranks, or CUDA, or another torch
+    INVALID       the file holds no case that can be run
     INFRA         the ranks failed; says nothing about torch
 
     For example:
@@ -73,33 +73,31 @@ def replay(
     paths
         Entries, case files, or folders to search for them; by default ./corpus.
     device
-        auto is CUDA with NCCL where there is any, else the CPU with gloo.
+        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
-        Ranks to start. By default as many as the largest mesh among the cases needs.
+        Number of ranks to start. By default what the largest mesh among the cases needs.
     ranks_per_device
-        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower
-        by far.
+        How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     deadline
-        How long a case may take before it is a hang: 30s, 2m. By default learned from earlier
-        cases, and 5m for one that is expected to pass.
+        How long a case may take before it counts as a hang: 30s, 2m. By default learned from
+        earlier cases, and 5m for a case that must pass.
     known
-        Ask of each finding where none is expected whether known bugs of torch cause it (see
+        When a case that must pass fails, find out whether known bugs of torch cause that (see
         explain).
     mended
-        Run cases on torch with known bugs mended: none of the findings should be there then.
+        Run cases with known bugs of torch fixed in memory. No finding should be left.
     extra_mends
-        With --known or --mended: a folder with mends of your own, one file each; repeat it for
-        several.
+        With --known or --mended: a folder of your own mends, one file each. Repeat for several.
     preload
-        A Python file that every rank runs first; repeat it for several.
+        A Python file that every rank runs before anything else. Repeat for several.
     as_json
         Print one JSON object for each case.
     summary
-        Print a line only for a case that neither passed nor was skipped, and at the end one for
-        each folder.
+        Print lines only for cases that neither passed nor were skipped, and at the end one line
+        for each folder.
     update
-        Write into each entry what was seen: open or fixed, and on which torch. CHANGED replaces
-        the recorded finding. Cases without one stay as they are.
+        Write the result into each entry: open or fixed, and on which torch. CHANGED replaces the
+        recorded finding. Cases that record none stay as they are.
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.explain import OnMends, known_causes

@@ -30,7 +30,7 @@ def repro(
     anew: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     preload: Preload = (),
 ) -> int:
-    """Print a script that shows the finding and needs nothing but torch.
+    """Print a script that shows the finding with torch alone.
 
     For example:
       fuzzshard repro corpus/findings/NAME -o bug.py
@@ -41,15 +41,15 @@ def repro(
     path
         An entry or a case file.
     output
-        Where to write the script; by default it is printed.
+        The file to write the script to. By default it is printed.
     check
-        Run the script on the ranks it needs. Exit code 1: it shows the finding; 0: it does not; 3:
-        it fails for another reason.
+        Run the script on as many ranks as it needs. Exit code 1: it shows the finding; 0: it does
+        not; 3: it fails for another reason.
     anew
-        Write the script anew, not the one that was run and saved with the entry. With --check the
-        first one that shows the finding.
+        Generate the script again instead of printing the one that is saved with the entry. With
+        --check, the first variant that shows the finding.
     preload
-        For --check, a Python file that every rank runs first; repeat it for several.
+        With --check: a Python file that every rank runs before anything else. Repeat for several.
     """
     file = only_case(path)
     entry = read_entry(file)

@@ -46,13 +46,13 @@ def run(
     guidance: Guidance = "none",
     as_json: Json = False,
 ) -> int:
-    """Draw random cases and run them until a limit is reached, or until Ctrl-C.
+    """Fuzz: draw random training runs and judge each one, until a limit or Ctrl-C.
 
-    Each finding is saved as soon as it is seen, confirmed on fresh ranks,
-    reduced to a minimal case and saved again with a script that shows it.
-    A campaign that was killed or interrupted goes on with the same command.
-    What known bugs of torch cause is counted by cause, and fails nothing; nor
-    do findings that the corpus has already.
+    Each finding is saved at once, confirmed on fresh ranks, shrunk to a
+    minimal case, and saved again with a script that shows it.
+    The same command continues a campaign that was killed or interrupted.
+    Findings that known bugs of torch cause are counted by cause. Like
+    findings that the corpus already has, they do not change the exit code.
 
     For example:
       fuzzshard run --max-time 10m
@@ -64,55 +64,54 @@ def run(
     Parameters
     ----------
     profile
-        Several options under one name: ci, nightly, soak or dev, or a table
-        [tool.fuzzshard.profiles.NAME] of the pyproject.toml here or above.
+        A name for several options: ci, nightly, soak or dev, or a table
+        [tool.fuzzshard.profiles.NAME] in the pyproject.toml of this folder or the nearest parent.
     max_time
         Stop after this long: 90s, 10m, 2h.
     max_cases
         Stop after this many cases.
     max_findings
-        Stop after this many distinct findings that the corpus did not have.
+        Stop after this many distinct new findings.
     stop_after_no_new
-        Stop when no pair of features, line of torch or finding was new for this long.
+        Stop when nothing was new for this long: no pair of features, no line of torch, no finding.
     fresh
-        Begin a new campaign where an earlier one in the same corpus could be continued.
+        Begin a new campaign even if an earlier one in the same corpus could be continued.
     seed
-        What the random cases are drawn from; without it a fresh one, which is printed.
+        The seed of the random cases. By default a random one, which is printed.
     corpus
-        The folder of the campaign: its findings and its journal. Findings that it has already are
-        known.
+        The folder of the campaign: its findings and its journal. Findings that are in it do not
+        count as new.
     device
-        auto is CUDA with NCCL where there is any, else the CPU with gloo.
+        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
-        Ranks of a world, and so the largest mesh. By default all that CUDA devices take, or 4 on
-        CPU.
+        Number of ranks that run a case together: the largest mesh. By default one for each CUDA
+        device, or 4 on CPU.
     worlds
-        How many worlds run cases at the same time. auto fills the node: a core for each rank on
-        CPU; on CUDA a set of devices for each world, shared by several where there are cores for
-        it.
+        How many worlds (sets of ranks) run cases at the same time. auto fills the node: one core
+        for each rank on CPU; on CUDA one set of devices for each world, which worlds share if
+        there are enough cores.
     ranks_per_device
-        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower
-        by far.
+        How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     engine
-        An engine that cases may have; repeat it for several. By default all.
+        Test only this engine. Repeat for several. By default all are tested.
     preload
-        A Python file that every rank runs first; repeat it for several.
+        A Python file that every rank runs before anything else. Repeat for several.
     shrink
-        Whether to reduce findings to minimal cases.
+        Whether to shrink findings to minimal cases.
     confirm
-        How often a finding is run again on fresh ranks, as found and when it is shrunk. One that
-        stays away in one of these runs is flaky: it gets at least ten, and keeps its rate.
+        How often to run a finding again on fresh ranks: as found, and as shrunk. One that is
+        absent in some of these runs is flaky: it gets at least ten runs, and its rate is saved.
     mends
-        On which torch cases run. on: with known bugs mended, which then neither show nor hide
-        others; what fails there counts if it fails on torch as it is. off: as it is, where every
-        bug is news. both: three cases of four mended, the others as it is.
+        Whether known bugs of torch are fixed in memory. on: they are, so they cannot hide others;
+        a case that fails then counts if it also fails without the fixes. off: they are not, and
+        every bug counts as new. both: on for three cases of four, off for the others.
     extra_mends
-        A folder with mends of your own, one Python file each; repeat it for several.
+        A folder of your own mends, one Python file each. Repeat for several.
     guidance
-        What cases are chosen by: none, the features they combine, or also
-        their coverage of torch's own Python.
+        How to choose among drawn cases. none: take each. features: prefer rare combinations of
+        features. coverage: also prefer cases that reach new lines of torch's Python code.
     as_json
-        Print one JSON object for each event, and no panel.
+        Print one JSON object for each event instead of the panel.
     """
     from fuzzshard.campaign.loop import run_campaign
     from fuzzshard.campaign.options import CampaignOptions

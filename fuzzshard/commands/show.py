@@ -14,10 +14,10 @@ from fuzzshard.errors import EXIT_CLEAN, UsageError
 def show(path: Path, /) -> int:
     """Draw one case, or list the cases in a folder.
 
-    For an entry of the corpus: the finding, what was observed against what
-    was expected, and how to replay it. For any case: the model with widths
-    and parameter shapes, the forward as a graph, the wrap groups, the freeze
-    plan, the mesh, the schedule as a numbered program, the features.
+    For an entry of a corpus, it prints the finding, observed against expected
+    values, and how to replay it. For every case: the model with widths and
+    parameter shapes, the forward as a graph, the wrap groups, what is frozen,
+    the mesh, the schedule as a numbered program, and the features.
 
     For example:
       fuzzshard show corpus/findings/NAME
@@ -27,7 +27,7 @@ def show(path: Path, /) -> int:
     Parameters
     ----------
     path
-        An entry, a case file, or a folder to search for them.
+        An entry, a case file, or a folder, which is searched for them.
     """
     files = entry_files([path])
     if not files:

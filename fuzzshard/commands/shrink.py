@@ -49,16 +49,15 @@ def shrink(
     confirm: Confirm = 3,
     worlds: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1,
 ) -> int:
-    """Reduce a case that shows a finding to a minimal one that shows the same.
+    """Shrink a case with a finding to a minimal one with the same finding.
 
-    An entry is replaced by its smaller form; its unshrunk.json stays. The
-    finding of a file that holds nothing but a case becomes a new entry of the corpus; the
-    file itself is never written to. The smallest case so far is always on disk: after
-    Ctrl-C, or when the time is up, shrinking that entry again goes on from there. A
-    finding of CUDA that the CPU shows as well becomes an entry of the CPU. What fails with
-    mends too is no known bug of torch, and stays so while it becomes smaller.
+    The shrunk case replaces that of an entry; its unshrunk.json stays. The
+    finding of a bare case becomes a new entry of the corpus, and the file of
+    the case is never written to. The smallest case so far is always on disk:
+    after Ctrl-C, or when the time is up, the same command goes on from there.
+    A CUDA finding that also shows on the CPU becomes a CPU entry.
 
-    Exit code 0: the result is saved; 3: there is no finding, or another one than
+    Exit code 0: the result is saved; 3: there is no finding, another one than
     the entry records, or it did not repeat; 130: interrupted.
 
     For example:
@@ -70,28 +69,26 @@ def shrink(
     path
         An entry or a case file.
     max_time
-        How long this may take: 90s, 10m. By default it shrinks as long as a campaign does.
+        Stop after this long: 90s, 10m. By default it shrinks as long as a campaign would.
     corpus
-        Where the finding of a file that holds nothing but a case is saved.
+        Where to save the finding of a bare case.
     device
-        auto is CUDA with NCCL where there is any, else the CPU with gloo.
+        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     world_size
-        Ranks to start. By default as many as the mesh of the case needs.
+        Number of ranks to start. By default what the mesh of the case needs.
     ranks_per_device
-        How many ranks of a world may share a CUDA device, for meshes larger than the node: slower
-        by far.
+        How many ranks may share a CUDA device, for meshes larger than the node. Much slower.
     mends
-        both: what fails with mends too is shrunk to what fails with and without them; off: torch
-        as it is alone counts.
+        both: if the case also fails with known bugs of torch fixed in memory, the shrunk case must
+        fail with and without the fixes. off: no fixes are applied.
     extra_mends
-        A folder with mends of your own, one Python file each; repeat it for several.
+        A folder of your own mends, one Python file each. Repeat for several.
     preload
-        A Python file that every rank runs first; repeat it for several.
+        A Python file that every rank runs before anything else. Repeat for several.
     confirm
-        How often the finding is run again on fresh ranks, before and after.
+        How often to run the finding again on fresh ranks, before and after.
     worlds
-        As many cases run at once, each on ranks of its own. The result is that of one world,
-        sooner.
+        How many cases run at the same time, each on its own ranks. Faster, with the same result.
     """
     from fuzzshard import reproducer
     from fuzzshard.campaign.control import Control, ControlledWorld

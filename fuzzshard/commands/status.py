@@ -12,7 +12,7 @@ from fuzzshard.errors import EXIT_CLEAN
 
 
 def status(*directories: Path, as_json: Json = False, junit: Path | None = None) -> int:
-    """Say how far campaigns are and what they found, running or ended; several nodes are summed.
+    """Show the progress and findings of campaigns, running or ended, on one node or several.
 
     For example:
       fuzzshard status corpus
@@ -24,9 +24,9 @@ def status(*directories: Path, as_json: Json = False, junit: Path | None = None)
     directories
         What was given to run as --corpus.
     as_json
-        Print one JSON object: the sum, each directory, each finding.
+        Print one JSON object with the sum, each folder and each finding.
     junit
-        Also write JUnit XML: a test that fails for each distinct finding, and one for the
+        Also write a JUnit XML file: a failing test for each distinct finding, and a test for the
         campaign.
     """
     from fuzzshard.report.junit import junit_xml

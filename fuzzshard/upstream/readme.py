@@ -20,32 +20,32 @@ counts.
 HEAD = """\
 # Upstream's tests as cases
 
-The {rows} test methods of PyTorch's `test/distributed` that every version of fuzzshard must
-subsume, in their form of mid-2024: {cells} cells of their grids, and {extra} that vary them. Each
-is a bare case, made from the tables in `fuzzshard/upstream`. This page and the cases are written
-by
+{rows} test methods of PyTorch's `test/distributed`, as they were in mid-2024, that every version
+of fuzzshard must cover: {cells} cells of their parameter grids, and {extra} variations. Each is a
+case that must pass, made from the tables in `fuzzshard/upstream`. This command writes the cases
+and this page:
 
     python -m fuzzshard.upstream corpus/upstream
 
-and the columns of results are counts of what was last printed by
+The columns of results count what these commands printed last:
 
     fuzzshard replay corpus/upstream/*/*.json --device cpu --json > corpus/upstream/results.jsonl
     fuzzshard replay corpus/upstream/*/*.json --device cuda --json \\
         > corpus/upstream/results-cuda.jsonl
 
-the first with torch 2.13.0 and gloo on CPU, the second with torch 2.11.0 and NCCL on 4 H200s,
-those of 8 ranks on 2 of them with `--ranks-per-device 4`. Empty means not replayed since the cells
-were last changed. The others on CUDA (Z1, Z2, Z3 with `raf=2`) are a bug of torch 2.11 that 2.13
-does not have: resharding to a smaller mesh registers frozen parameters as trainable. With
-`--known` they are KNOWN.
+The first ran with torch 2.13.0 and gloo on CPU. The second ran with torch 2.11.0 and NCCL on four
+H200s; cells of 8 ranks on two of them, with `--ranks-per-device 4`. An empty cell was not replayed
+since it last changed. The cells that did not pass on CUDA (Z1, Z2, Z3 with `raf=2`) show a bug of
+torch 2.11 that 2.13 does not have: resharding to a smaller mesh registers frozen parameters as
+trainable. With `--known` they are KNOWN.
 
 `fuzzshard replay corpus/upstream --summary` prints the same table for the machine at hand.
 
-In every row the reference is the plain model with gradients averaged by hand. What upstream
+In every row, the reference is the plain model with gradients averaged by hand. What upstream
 compares with (DDP, composable `replicate`) is judged against it too. More is compared than
 upstream does: outputs, losses, gradients, parameters, buffers and registration after every op,
-unless a case says `observe="losses"`. Four ranks stand for upstream's GPUs. Values are drawn by
-name, so they are not upstream's, but dims are.
+unless a case says `observe="losses"`. Four ranks stand for upstream's GPUs. Values are not
+upstream's; dims are.
 
 | row | upstream test | cells | CPU: passed | skipped | other | CUDA: passed | skipped | other |
 |---|---|---|---|---|---|---|---|---|

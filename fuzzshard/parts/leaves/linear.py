@@ -34,7 +34,7 @@ class Linear(Leaf, tag="linear", frozen=True, kw_only=True):
         ),
         Kind(
             "linear_no_bias",
-            "an nn.Linear without",
+            "an nn.Linear without a bias",
             1,
             lambda d: Linear(out=d.out, bias=False),
             exact=True,

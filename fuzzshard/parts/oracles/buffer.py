@@ -8,7 +8,11 @@ from fuzzshard.parts import oracle
 
 
 class Buffer(oracle.TensorOracle):
-    """Every buffer after what may have changed it."""
+    """Every buffer, such as the statistics of batch norms, after what may change it.
+
+    It cannot see a statistic that a compiled checkpoint counts once where plain checkpointing
+    counts it twice: recomputation is part of the compiled graph and leaves buffers alone.
+    """
 
     name = "buffer"
     place = 140

@@ -29,7 +29,13 @@ for name in (
 
 
 class Collectives(oracle.AcrossRanks):
-    """One sequence of collectives on every rank."""
+    """All ranks issue the same collectives in the same order.
+
+    Tensor-parallel ranks are not compared with each other: uneven shards of one parameter have
+    different sizes.
+
+    It cannot see a sequence that is wrong on every rank alike; ``communication`` can.
+    """
 
     name = rests_on = "collectives"
     place = 200

@@ -96,7 +96,14 @@ def read(text: str) -> Number | Sizes | Dtypes:
 
 
 class Communication(oracle.Predicted):
-    """Collectives of every op in number, size and dtype."""
+    """The number, sizes and dtypes of the collectives that ``fully_shard`` issues in each op.
+
+    What is due follows from the documentation: a group is gathered where it is used and not
+    unsharded, and reduced once for each time its gradients are complete.
+
+    It cannot see what was sent, only how much; and the number of all-gathers in backward is a
+    range, as prefetching may guess wrong.
+    """
 
     name = "communication"
     place = 170

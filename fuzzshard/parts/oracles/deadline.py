@@ -8,7 +8,14 @@ from fuzzshard.parts import oracle
 
 
 class Deadline(oracle.LostRanks):
-    """Ranks wait for each other until the deadline."""
+    """Ranks wait for each other until the deadline.
+
+    The finding names the collective that each rank waits in, from torch's flight recorder, and
+    has every rank's Python stack.
+
+    It cannot tell an endless loop from slow work: ranks that use the processor get more time
+    before they count as hung.
+    """
 
     name = "deadline"
     place = 20

@@ -8,7 +8,14 @@ from fuzzshard.parts import oracle
 
 
 class Exceptions(oracle.LostRanks):
-    """A crash, or a lost collective that shows as an error."""
+    """An engine raises an error that its documentation does not announce.
+
+    An error that says that a peer is lost counts as a lost collective: its signature is
+    ``desync/ENGINE``. What the rank recorded before it raised is judged first, so a wrong value
+    that precedes a crash is the finding.
+
+    It cannot see errors that the documentation announces at that op; these make a case REJECTED.
+    """
 
     name = "exception"
     place = 0

@@ -8,7 +8,11 @@ from fuzzshard.parts import oracle
 
 
 class Exit(oracle.LostRanks):
-    """A process has ended, or its CUDA context is of no more use."""
+    """A rank process ends in the middle of a case, or its CUDA context becomes unusable.
+
+    It cannot tell torch from the machine by itself. Signals from outside, lack of memory and
+    defective devices are excluded before (``fuzzshard/world/blame.py``).
+    """
 
     name = "exit"
     place = 10

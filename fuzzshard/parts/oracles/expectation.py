@@ -9,7 +9,14 @@ from fuzzshard.parts import oracle
 
 
 class Expectation(oracle.Demanded):
-    """What a case expects, and refusals that the documentation announces."""
+    """An error or a warning that is due does not come, or another one comes.
+
+    It is due where the case says so (``Expect``), or where the documentation of an engine
+    announces a refusal.
+
+    It cannot see whether an error that is due leaves the model usable: the run of that engine
+    ends there.
+    """
 
     name = "expectation"
     place = 30

@@ -6,7 +6,13 @@ from fuzzshard.parts import oracle
 
 
 class Gradient(oracle.ParameterGradient):
-    """What ``.grad`` has after a backward that synchronises."""
+    """The reduced gradient of every parameter after a backward that synchronises.
+
+    It is compared before the optimizer steps, so that Adam cannot hide a wrong scale. Each rank
+    compares its own shard. Whether there is a gradient, its shape and its dtype must agree too.
+
+    It cannot see which of several reductions made a wrong sum.
+    """
 
     name = "gradient"
     place = 70

@@ -51,7 +51,13 @@ class InBackward(NamedTuple):
 
 
 class Hooks(oracle.Predicted):
-    """Post-backwards that run within a backward."""
+    """The post-backwards of wrap groups that run within a backward.
+
+    A group must reshard and reduce as soon as its gradients are complete, and not at the end of
+    the whole backward.
+
+    It cannot see how long a post-backward takes, or whether it overlaps with computation.
+    """
 
     name = "hooks"
     place = 180

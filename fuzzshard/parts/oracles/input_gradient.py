@@ -8,7 +8,12 @@ from fuzzshard.parts import oracle
 
 
 class InputGradient(oracle.TensorOracle):
-    """What backwards leave in inputs that require a gradient."""
+    """The gradients of inputs that require one, after each backward.
+
+    It cannot see a gradient of zeros where plain training has None under engines that apply wrap
+    groups: inputs pass through a ``torch.autograd.Function``, which makes zeros of undefined
+    gradients.
+    """
 
     name = "input_gradient"
     place = 60

@@ -34,10 +34,12 @@ class Left(NamedTuple):
 
 
 class Leak(oracle.Oracle):
-    """Memory, pending communication, hooks, misplaced states.
+    """What is left after a run: memory, pending communication, hooks, misplaced states.
 
-    Whoever trains sees memory that stays allocated, models that outlive their last reference,
-    hooks that add up in public registries.
+    A user sees memory that stays allocated, models that outlive their last reference, and hooks
+    that accumulate in public registries; other kinds are internal.
+
+    It cannot see memory that torch keeps in caches of its own, such as compiled graphs.
     """
 
     name = "leak"

@@ -8,10 +8,13 @@ from fuzzshard.parts import oracle
 
 
 class LocalGradient(oracle.ParameterGradient):
-    """What ``.grad`` has after a backward under ``no_sync``.
+    """The gradient that a rank accumulates in ``.grad`` under ``no_sync()``.
 
     What a rank has not reduced yet may have a wider dtype than its backward gave it: where FSDP1
-    does not shard, it adds up in the flat gradient that was reduced before.
+    does not shard, it is added to the flat gradient that was reduced before.
+
+    It cannot see gradients that ``fully_shard`` keeps under private names until they are reduced;
+    ``unreduced_gradient`` does.
     """
 
     name = "local_gradient"

@@ -8,7 +8,11 @@ from fuzzshard.parts import oracle
 
 
 class Loss(oracle.TensorOracle):
-    """The loss that is made of the outputs of a forward, on every rank."""
+    """The loss of each forward, on every rank.
+
+    It cannot see errors that cancel in the sum over all outputs. Cases with ``observe="losses"``
+    have nothing else to compare.
+    """
 
     name = "loss"
     place = 50

@@ -8,10 +8,11 @@ from fuzzshard.parts import oracle
 
 
 class OptimizerState(oracle.StateOracle):
-    """Moments and momenta, of shards under an engine that shards.
+    """The states of the optimizer after a step: moments and momentum buffers.
 
-    Its place is behind that of parameters, which a wrong step shows in as well. FSDP1 has states
-    of flat parameters, which are not compared.
+    It comes after ``parameter``, in which a wrong step shows as well.
+
+    It cannot see the states of FSDP1, which belong to flat parameters.
     """
 
     name = "optimizer_state"

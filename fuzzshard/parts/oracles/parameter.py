@@ -8,7 +8,10 @@ from fuzzshard.parts import oracle
 
 
 class Parameter(oracle.TensorOracle):
-    """What is trained: shards under an engine that shards."""
+    """Every parameter after a step of the optimizer, as shards under an engine that shards.
+
+    It cannot see why a step was wrong; ``gradient`` comes first and says so where it can.
+    """
 
     name = "parameter"
     place = 110

@@ -12,7 +12,14 @@ from fuzzshard.parts import oracle
 
 
 class RegisteredParameter(oracle.TensorOracle):
-    """What users read from a model between a forward and its backward."""
+    """The value of every registered parameter between a forward and its backward.
+
+    This is what ``model.parameters()`` gives a user at that moment, gathered with
+    ``full_tensor()`` where it is a DTensor. Any dtype may be registered; ``registration`` judges
+    which one it is.
+
+    It cannot see parameters of FSDP1, which registers views of flat parameters.
+    """
 
     name = "registered_parameter"
     place = 130

@@ -15,7 +15,13 @@ def _class(text: str) -> str:
 
 
 class Registered(oracle.Oracle):
-    """Class, placements, mesh, shape and dtype of every parameter, and whether it is frozen."""
+    """Class, placements, mesh, shape, dtype and ``requires_grad`` of every parameter.
+
+    What is due after each op follows from the docstrings of ``fully_shard``, ``reshard()`` and
+    ``set_reshard_after_backward()``.
+
+    It cannot see wrong values, and judges nothing where the documentation leaves the state open.
+    """
 
     name = rests_on = "registration"
     place = 150

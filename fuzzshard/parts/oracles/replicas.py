@@ -8,7 +8,10 @@ from fuzzshard.parts import oracle
 
 
 class Replicas(oracle.AcrossRanks):
-    """Equal parameters in the end on all ranks that hold the same piece."""
+    """Ranks that hold the same piece of the model end with equal parameters, bit for bit.
+
+    It cannot see a mistake that all ranks make alike.
+    """
 
     name = "replicas"
     place = 210

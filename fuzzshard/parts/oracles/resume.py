@@ -12,7 +12,13 @@ from fuzzshard.parts import oracle
 
 
 class Resume(oracle.StateOracle):
-    """States after saving and loading, parameters after they were corrupted."""
+    """What a checkpoint brings back: optimizer states, and parameters that were corrupted.
+
+    States are compared after saving and loading, parameters after they were corrupted and loaded.
+
+    It cannot see states that saving never wrote and that a fresh optimizer makes again with the
+    same values.
+    """
 
     name = "resume"
     place = 100

@@ -8,7 +8,12 @@ from fuzzshard.parts import oracle
 
 
 class StateDict(oracle.TensorOracle):
-    """Every tensor of a state dict; one taken earlier where its tensors are the model's own."""
+    """Every tensor of a state dict, where it is taken.
+
+    One that was taken earlier is compared again where its tensors are the model's own.
+
+    It cannot see entries that are not tensors.
+    """
 
     name = "state_dict"
     place = 120

@@ -8,8 +8,11 @@ from fuzzshard.parts import oracle
 
 
 class UnreducedGradient(oracle.TensorOracle):
-    """What ``fully_shard`` holds of gradients under private names; what should be gone is
-    None.
+    """The gradients that ``fully_shard`` holds under private names until they are reduced.
+
+    What has been reduced must be None there.
+
+    It cannot see anything with a torch in which its instrument reads wrong.
     """
 
     name = "unreduced_gradient"

@@ -6,7 +6,10 @@ from fuzzshard.parts import oracle
 
 
 class Warned(oracle.Demanded):
-    """FSDP1 says that iterations run in different orders, and they do not."""
+    """FSDP1 warns that iterations run in different orders, and they do not.
+
+    It cannot see any other warning; these pass unless a case expects them.
+    """
 
     name = "warning"
     place = 160

@@ -41,7 +41,7 @@ the graph in the first iteration; the user finalizes backwards; modules are igno
 
 
 class DDP(WithOptions["DDPOption", Trait], frozen=True, kw_only=True):
-    """Options of the engines ``ddp`` and ``replicate``; each file says what one means."""
+    """Options of the engines ``ddp`` and ``replicate``."""
 
     find_unused_parameters: bool = True
     static_graph: bool = False

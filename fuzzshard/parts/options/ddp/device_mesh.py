@@ -9,7 +9,7 @@ from fuzzshard.parts.options.ddp import DDPOption
 
 
 class DeviceMesh(DDPOption):
-    """DDP is given a mesh in place of the process group."""
+    """DDP gets a mesh instead of the process group."""
 
     name, place = "device_mesh", 9
     texts = {True: "device_mesh=mesh"}

@@ -9,7 +9,9 @@ from fuzzshard.parts.options.ddp import DDPOption
 
 
 class Initial(DDPOption):
-    """Before ``init_sync`` only the first rank has the case's values; or that is off."""
+    """Whether ranks begin with equal values, only the first one has the right ones, or
+    ``init_sync`` is off.
+    """
 
     name, place = "initial", 8
     texts = {"unsynced": "init_sync=False"}

@@ -6,6 +6,6 @@ from fuzzshard.parts.options.ddp import DDPFlag
 
 
 class LazyBucketAllocation(DDPFlag):
-    """Buckets get memory when they are used first."""
+    """Buckets are allocated when they are first used."""
 
     name, place, percent = "lazy_bucket_allocation", 7, 25

@@ -9,7 +9,7 @@ from fuzzshard.parts.options.ddp import DDPFlag
 
 
 class SkipAllReduceUnusedParams(DDPFlag):
-    """Nothing is reduced for buckets of parameters that are unused on all ranks."""
+    """Buckets whose parameters are unused on all ranks are not reduced."""
 
     name, place = "skip_all_reduce_unused_params", 5
 

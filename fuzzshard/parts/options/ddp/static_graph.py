@@ -9,7 +9,7 @@ from fuzzshard.parts.options.ddp import DDPFlag
 
 
 class StaticGraph(DDPFlag):
-    """The reducer learns from the first iteration what every backward comes to."""
+    """``static_graph``: the reducer learns the order of gradients in the first iteration."""
 
     name, place = "static_graph", 3
     traits = {True: ("learns_graph",)}

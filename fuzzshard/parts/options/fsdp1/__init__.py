@@ -42,7 +42,7 @@ parameters are summoned after a step, and doubled or zeroed.
 
 
 class FSDP1(WithOptions["FSDP1Option", Trait], frozen=True, kw_only=True):
-    """Options of the engine ``fsdp1``, for all its units; each file says what one means."""
+    """Options of the engine ``fsdp1``, for all its units."""
 
     strategy: Literal[
         "full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"

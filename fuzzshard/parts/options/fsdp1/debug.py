@@ -9,7 +9,7 @@ from fuzzshard.parts.options.fsdp1 import FSDP1Option
 
 
 class Debug(FSDP1Option):
-    """``DETAIL`` checks that ranks and iterations have one order."""
+    """The debug level; ``DETAIL`` checks that ranks and iterations have the same order."""
 
     name, place, is_rare = "debug", 7, True
     traits = {"detail": ("checks_order",)}

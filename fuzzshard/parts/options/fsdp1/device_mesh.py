@@ -11,7 +11,7 @@ from fuzzshard.parts.options.fsdp1 import FSDP1Option
 
 
 class DeviceMesh(FSDP1Option):
-    """It is given a mesh in place of the process group."""
+    """FSDP1 gets a mesh instead of the process group."""
 
     name, place, further = "device_mesh", 11, True
     traits = {True: ("takes_mesh",)}

@@ -9,7 +9,7 @@ from fuzzshard.parts.options.fsdp1 import FSDP1Option
 
 
 class ForwardPrefetch(FSDP1Option):
-    """The next unit is gathered before a forward computes."""
+    """Whether the next unit is gathered before a forward computes."""
 
     name, place, argument = "forward_prefetch", 3, 3
     texts = {True: "forward_prefetch=True"}

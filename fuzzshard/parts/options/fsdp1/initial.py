@@ -9,8 +9,8 @@ from fuzzshard.parts.options.fsdp1 import FSDP1Option
 
 
 class Initial(FSDP1Option):
-    """They have them; only the first rank has; by ``apply()`` of what doubles halves; by
-    ``param_init_fn``.
+    """How parameters get their values: all ranks have them; only the first rank has them; half of
+    them, which ``apply()`` doubles; from ``param_init_fn`` on the meta device.
     """
 
     name, place, argument, further = "initial", 8, 7, True

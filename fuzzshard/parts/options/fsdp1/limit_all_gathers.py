@@ -9,7 +9,7 @@ from fuzzshard.parts.options.fsdp1 import FSDP1Option
 
 
 class LimitAllGathers(FSDP1Option):
-    """Whether the host waits before it gathers too many units."""
+    """Whether the host waits before it gathers many units ahead."""
 
     name, place, argument = "limit_all_gathers", 5, 5
     texts = {False: "limit_all_gathers=False"}

@@ -9,7 +9,7 @@ from fuzzshard.parts.options.fsdp1 import FSDP1Option
 
 
 class Offload(FSDP1Option):
-    """Parameters are on the CPU."""
+    """Whether parameters are offloaded to the CPU."""
 
     name, place, argument, is_rare = "offload", 6, 1, True
     texts = {True: "cpu_offload=CPUOffload(offload_params=True)"}

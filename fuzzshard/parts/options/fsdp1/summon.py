@@ -9,9 +9,9 @@ from fuzzshard.parts.options.fsdp1 import FSDP1Option, shards
 
 
 class Summon(FSDP1Option):
-    """After every step, full parameters are doubled and shards halved; with ``writeback=False``
-    they are zeroed; they are read on the host, on the first rank, with gradients, or in the
-    root's unit alone.
+    """What happens in ``summon_full_params`` after every step: full parameters are doubled and
+    shards halved; or they are zeroed with ``writeback=False``; or they are read on the host, on
+    the first rank, with gradients, or in the root's unit alone.
     """
 
     name, place, further = "summon", 9, True

@@ -11,7 +11,7 @@ from fuzzshard.parts.options.fsdp1 import FSDP1Option
 
 
 class UseOrigParams(FSDP1Option):
-    """Whether the optimizer has original parameters, or flat ones."""
+    """Whether the optimizer gets the original parameters or flat ones."""
 
     name, place, argument = "use_orig_params", 1, 6
     texts = {True: "use_orig_params=True"}

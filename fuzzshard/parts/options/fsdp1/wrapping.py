@@ -9,7 +9,7 @@ from fuzzshard.parts.options.fsdp1 import FSDP1Option
 
 
 class Wrapping(FSDP1Option):
-    """Each unit by itself bottom-up, or by an auto-wrap policy."""
+    """Whether units are wrapped one by one, bottom-up, or by an auto-wrap policy."""
 
     name, place = "wrapping", 2
     traits = {"policy": ("wraps_by_policy",)}

@@ -26,7 +26,7 @@ parameters are stepped, or may be, in lists that must be alike; an event is reco
 
 
 class Optimizer(WithOptions["OptimizerOption", Trait], frozen=True, kw_only=True):
-    """The optimizer and its hyperparameters; each file says what one means."""
+    """The optimizer and its hyperparameters."""
 
     named_by: ClassVar[str] = "kind"
 

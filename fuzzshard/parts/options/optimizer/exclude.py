@@ -10,7 +10,7 @@ from fuzzshard.parts.options.optimizer import OptimizerOption
 
 
 class Exclude(OptimizerOption):
-    """Modules or parameters."""
+    """Modules or parameters that the optimizer does not get."""
 
     name, extension = "exclude", Choice("exclude", 10, 1)
     leaves_out = True

@@ -12,7 +12,7 @@ from fuzzshard.parts.options.optimizer import OptimizerOption
 
 
 class Foreach(OptimizerOption):
-    """It takes no list of DTensors on different meshes."""
+    """Whether the optimizer takes tensors in lists; DTensors on different meshes go in none."""
 
     name, extension = "foreach", Choice("foreach", 12, 0)
     traits = {True: ("steps_lists", "may_step_lists"), None: ("may_step_lists",)}

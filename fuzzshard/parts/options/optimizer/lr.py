@@ -14,7 +14,7 @@ _ADAM_RATES = (0.01, 0.015625, 0.003)
 
 
 class LearningRate(OptimizerOption):
-    """``lr``."""
+    """The learning rate."""
 
     name, place, always_told = "lr", 3, True
 

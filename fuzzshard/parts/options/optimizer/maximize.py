@@ -7,7 +7,7 @@ from fuzzshard.parts.options.optimizer import OptimizerOption
 
 
 class Maximize(OptimizerOption):
-    """Steps go up the gradient."""
+    """Whether steps go up the gradient."""
 
     name, extension = "maximize", Choice("maximize", 6, 100)
     texts = {True: "maximize=True"}

@@ -12,7 +12,7 @@ from fuzzshard.parts.options.optimizer import Optimizer, OptimizerOption, Trait
 
 
 class Momentum(OptimizerOption):
-    """Exact where it is a half."""
+    """The momentum of SGD. With 0.5, products are exact."""
 
     name, place, choices = "momentum", 0, ("momentum",)
     meanings = {"optimizer:momentum": "SGD with momentum"}

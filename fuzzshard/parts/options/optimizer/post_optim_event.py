@@ -7,7 +7,7 @@ from fuzzshard.parts.options.optimizer import OptimizerOption
 
 
 class PostOptimEvent(OptimizerOption):
-    """Records an event after every step, and hands it to the FSDP root."""
+    """Whether an event is recorded after every step and handed to the FSDP root."""
 
     name, extension = "post_optim_event", Choice("post_optim_event", 8, 2)
     traits = {True: ("hands_over_event",)}

@@ -12,7 +12,7 @@ from fuzzshard.parts.options.optimizer import Optimizer, OptimizerOption, Trait
 
 
 class WeightDecay(OptimizerOption):
-    """Some decay by default."""
+    """The weight decay. AdamW decays by default."""
 
     name, place, choices = "weight_decay", 1, ("weight_decay",)
     meanings = {"optimizer:weight_decay": "any optimizer with weight decay"}

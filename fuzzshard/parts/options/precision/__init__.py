@@ -23,7 +23,7 @@ Role = Literal["parameters", "gradients", "outputs"]
 
 
 class Precision(WithOptions["PrecisionOption", Trait], frozen=True, kw_only=True):
-    """``MixedPrecisionPolicy``; each file says what an option means."""
+    """Mixed precision: ``MixedPrecisionPolicy``, or that of FSDP1."""
 
     param: Dtype | None = None
     reduce: Dtype | None = None

@@ -12,7 +12,7 @@ from fuzzshard.parts.options.precision import DtypeOption
 
 
 class Output(DtypeOption):
-    """What the outputs of a wrapped module are cast to."""
+    """The dtype that the outputs of a wrapped module are cast to."""
 
     name, place, of, variation, of_activations = "output", 0, "outputs", 2, True
     meanings = {"precision:output": "a dtype for outputs"}

@@ -13,7 +13,7 @@ from fuzzshard.parts.options.precision import DtypeOption, Precision
 
 
 class Param(DtypeOption):
-    """What parameters are computed with, and inputs are cast to."""
+    """The dtype that parameters are computed in, and inputs are cast to."""
 
     name, place, of = "param", 1, "parameters"
     meanings = {

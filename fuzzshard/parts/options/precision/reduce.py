@@ -13,7 +13,7 @@ from fuzzshard.parts.options.precision import DtypeOption, Precision
 
 
 class Reduce(DtypeOption):
-    """What gradients are reduced in, and accumulated in until then."""
+    """The dtype that gradients are reduced in, and accumulated in until then."""
 
     name, place, of, variation = "reduce", 2, "gradients", 1
     meanings = {

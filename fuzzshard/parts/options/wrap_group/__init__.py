@@ -41,10 +41,7 @@ class AfterForward(NamedTuple):
 
 
 class WrapGroup(WithOptions["GroupOption", Trait], frozen=True, kw_only=True):
-    """One call ``fully_shard(modules, ...)``; a list group has several modules.
-
-    Each file says what an option means.
-    """
+    """One call ``fully_shard(modules, ...)``; a list group has several modules."""
 
     modules: tuple[str, ...]
     reshard_after_forward: bool | int | None = None

@@ -9,7 +9,7 @@ from fuzzshard.parts.options.wrap_group import Prefetch
 
 
 class BackwardPrefetch(Prefetch):
-    """What is gathered before a backward of the module, in place of what ran before it."""
+    """Modules to gather before a backward of this one, instead of the one that ran before it."""
 
     name, prefetches = "backward_prefetch", "backward"
     extension = Choice("backward_prefetch", 20, place=4)

@@ -28,7 +28,7 @@ def _some(tape: Tape) -> Words:
 
 
 class Communication(GroupOption):
-    """What a group is told once all are wrapped."""
+    """What a wrapped module is told about its collectives, once all are wrapped."""
 
     name, place, mutation = "communication", 3, "flip"
     extension = Choice("communication", 10, place=101)

@@ -9,7 +9,7 @@ from fuzzshard.parts.options.wrap_group import Prefetch
 
 
 class ForwardPrefetch(Prefetch):
-    """What is gathered before a forward of the module; its mutations are those of either list."""
+    """Modules to gather before a forward of this one; its mutations are those of either list."""
 
     name, prefetches, mutation = "forward_prefetch", "forward", "flip"
     extension = Choice("forward_prefetch", 20, place=3)

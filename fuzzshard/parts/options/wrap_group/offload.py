@@ -13,7 +13,7 @@ from fuzzshard.parts.options.wrap_group import GroupOption
 
 
 class Offload(GroupOption):
-    """Parameters, gradients and states are on the CPU."""
+    """Whether parameters, gradients and optimizer states are on the CPU, pinned or not."""
 
     name, place, of_parameters, is_rare = "offload", 0, True, True
     extension = Choice("offload", 9, place=2)

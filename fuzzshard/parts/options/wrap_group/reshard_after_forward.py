@@ -21,8 +21,8 @@ def _size(value: Value) -> int | None:
 
 
 class ReshardAfterForward(GroupOption):
-    """Parameters are sharded after forward, or not, or over so many ranks; None: unless the group
-    is an FSDP root.
+    """Whether parameters are resharded after forward, or over how many ranks; None: yes, except
+    for an FSDP root.
     """
 
     name, mutation, always_told = "reshard_after_forward", "flip", True

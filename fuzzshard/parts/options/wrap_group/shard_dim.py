@@ -14,7 +14,7 @@ from fuzzshard.parts.part import Shape
 
 
 class ShardDim(GroupOption):
-    """The dimension of every parameter that is sharded: the last, or the first of the largest.
+    """Which dim of every parameter is sharded: the first, the last, or the largest.
 
     "If sharding on a nonzero dim, we currently require even sharding" (``fully_shard``).
     """

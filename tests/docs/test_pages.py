@@ -57,3 +57,12 @@ def test_the_example_of_a_test_is_one(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_parity=example)
     result = pytester.runpytest_inprocess("--collect-only", "-q")
     result.stdout.fnmatch_lines(["test_parity.py::test_sharding_changes_nothing"])
+
+
+def test_the_case_by_hand_is_the_same_in_json_and_in_python() -> None:
+    page = (DOCS / "how-to" / "case-by-hand.md").read_text()
+    (text,) = re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert codec.decode(text) == names["case"]
