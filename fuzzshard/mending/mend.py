@@ -124,8 +124,8 @@ class Mend:
 
     ``title`` says which API does what wrong when. ``contract`` is what it breaks, ``torch`` the
     releases that have it, as measured, ``public`` where it is known, ``setup`` who runs into it
-    and how, ``workaround`` what they can do until torch is mended. It is mended by ``edits``, and by
-    ``apply(patch)`` where what is wrong is no Python function of torch that can be edited. A
+    and how, ``workaround`` what they can do until torch is mended. It is mended by ``edits``, and
+    by ``apply(patch)`` where what is wrong is no Python function of torch that can be edited. A
     *tripwire* mends nothing and calls
     :func:`fuzzshard.mending.trip` where the cause occurs. A *signature* has neither: any finding
     with one of ``signatures`` (patterns of :mod:`fnmatch`) is taken for it.

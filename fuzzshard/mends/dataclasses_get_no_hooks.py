@@ -20,10 +20,7 @@ CONTRACT = Promise(
     "gradients",
     "fully_shard",
 )
-SETUP = (
-    "A model returns a dataclass, as the models of transformers do in spirit, and its root is "
-    "wrapped."
-)
+SETUP = "A model returns its outputs in a dataclass, and its root is wrapped."
 WORKAROUND = "Return a dict or a tuple."
 TORCH = Releases(since="2.11", until="2.12")
 PUBLIC = (

@@ -76,8 +76,11 @@ def lost(engine: str, detail: str) -> str:
 
 
 def cut(text: str, length: int) -> str:
-    """Return the beginning of ``text``, with dots where more follows."""
-    return text if len(text) <= length else text[: length - 4].rstrip() + " ..."
+    """Return the first words of ``text``, with dots where more follows."""
+    if len(text) <= length:
+        return text
+    words, _, _ = text[: length - 3].rpartition(" ")
+    return f"{(words or text[: length - 4]).rstrip()} ..."
 
 
 class TensorType(NamedTuple):
