@@ -23,6 +23,7 @@ from fuzzshard.corpus.store import CASE_FILE, REPORT_FILE, only_case, saved_scri
 from fuzzshard.drafts.evidence import Evidence
 from fuzzshard.drafts.variants import Variant
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, UsageError
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.verdict import Status
 
 MOST_RANKS = 4
@@ -107,12 +108,16 @@ def _write(
 ) -> int:
     from fuzzshard.campaign.saved import saved_cause
     from fuzzshard.drafts.draft import draft
+    from fuzzshard.drafts.evidence import right_changes, run_example
     from fuzzshard.drafts.variants import duplicates, variants
 
     script, told = saved_script(file), variants(file, entry)
     evidence, shows = Evidence(culprits=entry.culprits), True
     if runs:
         evidence = _gather(entry, script, runs, device, preload)
+        if (mend := own_mends().get(entry.cause)) is not None:
+            example = run_example(mend, preload=preload)
+            evidence = dataclasses.replace(evidence, example=example)
         shows = bool(evidence.repeats and (script is None or evidence.script.shown))
         if not evidence.repeats and not evidence.script.shown:
             _say_absent(file, entry, evidence)
@@ -122,8 +127,6 @@ def _write(
             write_atomic(file, encode_entry(entry))
         told = [variant for variant in told if _shows(variant, preload)]
     if script is not None:
-        from fuzzshard.drafts.evidence import right_changes
-
         right = right_changes(entry, script, run=runs > 0, preload=preload)
         evidence = dataclasses.replace(evidence, changes=right)
     features = saved_cause(file, entry)

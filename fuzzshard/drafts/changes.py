@@ -76,10 +76,16 @@ def as_code(entry: CorpusEntry, script: str) -> Iterator[CodeChange]:
     for phrase, changed in changes(entry.case):
         if phrase not in helpful or changed.mesh.size != entry.case.mesh.size:
             continue
-        if not _has_wrong_op(entry, changed):
+        moved = _moved(entry, changed)
+        if moved is None:
             continue
         text = script_like(
-            script, entry.case, changed, signature=entry.signature, findings=entry.findings
+            script,
+            entry.case,
+            changed,
+            signature=entry.signature,
+            findings=entry.findings,
+            moved=moved,
         )
         lines = _changed_lines(script, text) if text else []
         if text and 0 < len(lines) <= MOST_LINES and tuple(lines) not in seen:
@@ -87,10 +93,17 @@ def as_code(entry: CorpusEntry, script: str) -> Iterator[CodeChange]:
             yield CodeChange("\n".join(lines), text, changed.mesh.size)
 
 
-def _has_wrong_op(entry: CorpusEntry, changed: Case) -> bool:
-    """Whether the op at which ``entry`` goes wrong is one of ``changed`` as well, at its place."""
+def _moved(entry: CorpusEntry, changed: Case) -> int | None:
+    """By how many places the op at which ``entry`` goes wrong stands elsewhere in ``changed``.
+
+    None where it is not there, or other ops than those before it have changed.
+    """
     index = entry.findings[0].op
-    return index < 0 or changed.schedule[index : index + 1] == entry.case.schedule[index:][:1]
+    if index < 0:
+        return 0
+    moved = len(changed.schedule) - len(entry.case.schedule)
+    same = changed.schedule[max(index + moved, 0) :] == entry.case.schedule[index:]
+    return moved if same and index + moved >= 0 else None
 
 
 def _changed_lines(before: str, after: str) -> list[str]:

@@ -26,7 +26,7 @@ from fuzzshard.corpus.lifecycle import in_order, release
 from fuzzshard.corpus.scripts import shown_by
 from fuzzshard.drafts.changes import as_code, changes_that_help
 from fuzzshard.errors import FuzzshardError
-from fuzzshard.mending.mend import own_mends
+from fuzzshard.mending.mend import Mend, own_mends
 from fuzzshard.reproducer.check import check
 from fuzzshard.reproducer.shown import Shown
 from fuzzshard.verdict import Finding, Status, Verdict
@@ -36,8 +36,10 @@ ENVIRONMENT_SECONDS = 120.0
 _RAISED_ON = re.compile(r"\[rank(\d+)\]: Traceback")
 _ACCOUNT = "ChildFailedError:"
 """How the error ends with which torchrun tells of ranks that failed."""
-_OF_TORCHRUN = re.compile(r"[EWI]\d{4} [\d:.]+ \d+ .*torch/distributed/")
-"""How lines of glog begin, which torchrun writes when a rank fails."""
+_OF_TORCHRUN = re.compile(
+    r"[EWI]\d{4} [\d:.]+ \d+ .*torch/distributed/|\[rank\d+\]: ?\[[WI]\d{4} "
+)
+"""How lines of logs begin: torchrun's when a rank fails, and warnings of torch's C++ code."""
 
 _CPU = re.compile(r"^CPU:\n.*?\n\n", re.MULTILINE | re.DOTALL)
 """What collect_env says of the processor: 50 lines that no bug here depends on."""
@@ -74,13 +76,14 @@ class Evidence:
     """Everything that was run. ``repeats``: whether the case still shows the finding, None if
     nobody ran it.
 
-    ``shows`` is the signature or status that the case came to. ``changes`` are diffs of the script
-    after which it is right. ``peer`` is an engine that agrees with the reference on the same case,
-    ``exactly`` the finding of the case in higher precision. ``cured``: the case passes with the
-    mend that the entry names.
+    ``example`` is that of the mend which the entry names. ``shows`` is the signature or status
+    that the case came to. ``changes`` are diffs of the script after which it is right. ``peer`` is
+    an engine that agrees with the reference on the same case, ``exactly`` the finding of the case
+    in higher precision. ``cured``: the case passes with the mend that the entry names.
     """
 
     script: ScriptRuns = ScriptRuns()
+    example: ScriptRuns = ScriptRuns()
     repeats: bool | None = None
     shows: str = ""
     changes: tuple[str, ...] = ()
@@ -89,6 +92,13 @@ class Evidence:
     exactly: Finding | None = None
     cured: bool = False
     environment: str = ""
+
+    @property
+    def has_example(self) -> bool:
+        """Whether nothing speaks against the example of the mend: it has failed, or nobody ran
+        it.
+        """
+        return self.example.shown == self.example.runs
 
 
 class Judge(Protocol):
@@ -113,6 +123,17 @@ def run_script(
             if shown_by(result, entry) is Shown.YES:
                 outputs.append(readable(result.output, folder))
     return ScriptRuns(runs, len(outputs), next(iter(outputs), ""))
+
+
+def run_example(mend: Mend, *, preload: tuple[Path, ...] = ()) -> ScriptRuns:
+    """Runs the example of ``mend`` once, if it has one: it fails while the bug is there."""
+    if not mend.example:
+        return ScriptRuns()
+    with tempfile.TemporaryDirectory(prefix="fuzzshard-report-") as folder:
+        script = Path(folder) / "example.py"
+        script.write_text(mend.example)
+        result = check(script, mend.example_ranks, preload=preload)
+    return ScriptRuns(1, int(result.fails), readable(result.output, folder))
 
 
 def readable(output: str, folder: str) -> str:

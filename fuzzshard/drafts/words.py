@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterator
 
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP, CorpusEntry
-from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.corpus.lifecycle import Lifecycle, in_order, release
 from fuzzshard.drafts.evidence import Evidence
 from fuzzshard.mending.mend import Mend, Public, own_mends
 from fuzzshard.parts.engines import ENGINES
-from fuzzshard.parts.oracle import MISSING, UNEXPECTED, Severity, cut
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED, Severity, TensorOracle, cut
 from fuzzshard.verdict import Finding, Status
 
 _TELLING = (
@@ -130,7 +130,8 @@ def impact(entry: CorpusEntry) -> str:
     """How bad it is, and in which releases."""
     severity = entry.severity
     assert severity is not None, "an entry without a finding has no draft"
-    bad, good = entry.bad_on, entry.good_on
+    good = entry.good_on
+    bad = in_order({release(torch) for torch in (*entry.bad_on, entry.torch) if torch})
     said = [IMPACT[severity]]
     if bad:
         span = bad[0] if bad[0] == bad[-1] else f"{bad[0]} to {bad[-1]}"
@@ -157,20 +158,23 @@ def summary(entry: CorpusEntry, script: str | None) -> str:
     """
     first, engine = entry.findings[0], accused(entry, script)
     observed = " ".join(first.observed.split()).rstrip(".")
+    rule, where = first.rule, _after(entry, first)
     subject = f"training with {engine}" if engine else "a training step"
     who = f"On {ranks(entry)} {subject}"
-    sentence = first.rule.sentence.format(who=who, observed=observed, brief=cut(observed, 400))
-    what = sentence or f"{who} goes wrong: {_headline(entry, first)}{_where(entry, first)}."
-    return what + first.rule.consequence(first)
+    if rule.sentence:
+        what = rule.sentence.format(who=who, observed=observed, brief=cut(observed, 400))
+    elif isinstance(rule, TensorOracle) and first.error is not None:
+        what = f"{who} goes wrong: {rule.said(first)}{where} is not that of plain training."
+    else:
+        name = f" (`{first.name}`{where})" if first.name else where
+        what = f"{who} goes wrong: {_headline(entry, first)}{name}."
+    return what + rule.consequence(first)
 
 
-def _where(entry: CorpusEntry, first: Finding) -> str:
-    """The tensor, and the kind of statement after which it is looked at: the script has its own
-    lines.
-    """
+def _after(entry: CorpusEntry, first: Finding) -> str:
+    """The kind of statement after which it is looked at: the script has its own lines."""
     schedule = entry.case.schedule
-    after = f" after {schedule[first.op].noun()}" if 0 <= first.op < len(schedule) else ""
-    return f" (`{first.name}`{after})" if first.name else after
+    return f" after {schedule[first.op].noun()}" if 0 <= first.op < len(schedule) else ""
 
 
 def ranks(entry: CorpusEntry) -> str:
@@ -183,9 +187,10 @@ def ranks(entry: CorpusEntry) -> str:
 def reasons(entry: CorpusEntry, script: str | None, evidence: Evidence) -> Iterator[str]:
     """Why it is a bug, and which side is wrong; only what was run or what a document says."""
     first = entry.findings[0]
-    engine = accused(entry, script)
-    yield f"{f'{engine} is wrong' if engine else 'What is expected'}: {_rule(entry, first)}"
     mend = own_mends().get(entry.cause)
+    api = f"`{mend.title.partition(':')[0]}`" if mend is not None else ""
+    wrong = accused(entry, script) or api or "plain torch, which the script uses alone,"
+    yield f"{wrong} is wrong: {_rule(entry, first)}"
     if contract := mend.contract.text() if mend is not None else entry.notes.get(CONTRACT):
         yield f"Documented: {markdown(contract)}"
     if first.error is not None and first.bound:
@@ -240,10 +245,10 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
 def related(entry: CorpusEntry, mend: Mend | None) -> Iterator[str]:
     """Issues and pull requests of the same or a near bug, and what was searched for when."""
     if entry.issue:
-        yield f"{issue_number(entry.issue)}: the same"
+        yield f"{issue_number(entry.issue)}, the same"
     looks = mend.public if mend is not None else ()
     for look in sorted(looks, key=lambda look: (not look.is_same, not look.link)):
-        found = ": ".join(filter(None, (issue_number(look.link), look.says))) or "none found"
+        found = ", ".join(filter(None, (issue_number(look.link), look.says))) or "none found"
         searched = f' (searched on {look.date} for "{look.query}")' if look.query else ""
         yield markdown(found + searched)
     if looked_up := entry.notes.get(LOOKED_UP):
@@ -266,5 +271,5 @@ def known_public(look: Public) -> str:
 
 
 def markdown(text: str) -> str:
-    """Prose of docstrings, in which code has two backticks."""
-    return text.replace("``", "`")
+    """Prose of docstrings, in which code has two backticks and lines end within paragraphs."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", text).replace("``", "`")

@@ -23,7 +23,6 @@ CONTRACT = Promise(
 SETUP = (
     "Fine-tuning freezes whole blocks and thaws them one after the other, under mixed precision."
 )
-WORKAROUND = "Thaw the block before its first forward, and freeze it afterwards."
 TORCH = Releases(since="2.11", until="2.14")
 PUBLIC = (
     Public(

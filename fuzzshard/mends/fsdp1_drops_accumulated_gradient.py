@@ -25,7 +25,6 @@ SETUP = (
     " random: in the last microbatch a block returns its input as it is. What the earlier "
     "microbatches left for it is lost."
 )
-WORKAROUND = "Accumulate under ``no_sync()``."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

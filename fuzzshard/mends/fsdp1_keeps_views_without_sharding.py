@@ -24,7 +24,7 @@ SETUP = (
     " not use (an expert, a branch). From the next iteration on the optimizer's parameters of "
     "that part get no gradients."
 )
-WORKAROUND = "Use DDP in place of ``NO_SHARD``, or ``use_orig_params=False``."
+WORKAROUND = "Use DDP in place of ``NO_SHARD``."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

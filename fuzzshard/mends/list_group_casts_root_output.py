@@ -24,6 +24,32 @@ SETUP = (
     " for the logits, and a forward needs the hidden states only."
 )
 WORKAROUND = "Wrap the modules in groups of their own."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.head = nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2)
+
+    def forward(self, x, only_hidden):
+        hidden = self.norm(self.body(x))
+        return hidden.double() if only_hidden else self.head(hidden)
+
+
+mesh = init_device_mesh("cpu", (2,))
+model = Model()
+float32 = MixedPrecisionPolicy(output_dtype=torch.float32)
+fully_shard([model.norm, model.head], mesh=mesh, mp_policy=float32)  # of these two modules
+fully_shard(model, mesh=mesh)
+expected, observed = torch.float64, model(torch.ones(1, 4), only_hidden=True).dtype
+assert observed == expected, f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.13")
 PUBLIC = (
     Public(

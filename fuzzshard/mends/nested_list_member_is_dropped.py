@@ -18,7 +18,7 @@ SETUP = (
     "A list group names a module and, by a second name, one that lies below it: a head that is "
     "registered in the model and in a block."
 )
-WORKAROUND = "Call ``fully_shard`` on the inner module first, by itself."
+WORKAROUND = "Leave ``b`` out of the list, and call ``fully_shard`` on it first."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

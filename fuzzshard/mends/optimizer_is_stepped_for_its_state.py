@@ -26,6 +26,28 @@ WORKAROUND = (
     "Do not ask for the state of an optimizer that has made no step; or set every ``step`` in "
     "its state to zero afterwards, where weight decay is not coupled."
 )
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 1 example.py
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+
+def train(*, checkpoint_at_step_0):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    if checkpoint_at_step_0:
+        get_optimizer_state_dict(model, optimizer)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    return model.weight.data
+
+
+expected = train(checkpoint_at_step_0=False)
+observed = train(checkpoint_at_step_0=True)
+assert torch.allclose(observed, expected), f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public("https://github.com/pytorch/pytorch/issues/164929", "open"),

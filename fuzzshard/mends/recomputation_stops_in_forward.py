@@ -25,7 +25,6 @@ SETUP = (
     "unsharded, ``reshard()`` does nothing, and what a step changes is not what its next "
     "forward computes with."
 )
-WORKAROUND = "``torch.utils.checkpoint.set_checkpoint_early_stop(False)`` around the forward."
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -34,6 +34,40 @@ SETUP = (
 WORKAROUND = (
     "Call ``unshard()`` on the module, which waits for the all-gather, and then ``reshard()``."
 )
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import copy
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+
+def train(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.ones(4, 8)  # equal on all ranks, so plain training needs no all-reduce
+    model(x).sum().backward()
+    with torch.no_grad():
+        model[0](x)  # features for a metric; model[1] is prefetched and does not run
+    for block in model:
+        if isinstance(block, FSDPModule):
+            block.reshard()
+    optimizer.step()
+    return model(x)
+
+
+mesh = init_device_mesh("cpu", (2,))
+torch.manual_seed(0)
+plain = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+model = copy.deepcopy(plain)
+for block in model:
+    fully_shard(block, mesh=mesh)
+fully_shard(model, mesh=mesh)
+model[0].set_modules_to_forward_prefetch([model[1]])
+expected, observed = train(plain)[0], train(model)[0]
+assert torch.allclose(observed, expected, atol=1e-4), f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

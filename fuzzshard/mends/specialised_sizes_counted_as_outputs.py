@@ -27,7 +27,6 @@ CONTRACT = Promise(
     "ViewAndMutationMeta.subclass_fw_graph_out_meta, a comment",
 )
 SETUP = "A tensor-parallel block is compiled and run on batches of several sizes."
-WORKAROUND = "``dynamic=False``."
 TORCH = Releases(since="2.12")
 PUBLIC = (
     Public("https://github.com/pytorch/pytorch/issues/185296", "open"),

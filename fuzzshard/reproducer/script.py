@@ -9,6 +9,8 @@ import importlib.metadata
 import itertools
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
 from fuzzshard.program.imports import import_block
@@ -63,17 +65,25 @@ def _ways(findings: Sequence[Finding]) -> Iterator[tuple[Finding | None, Values]
 
 
 def script_like(
-    text: str, case: Case, other: Case, *, signature: str, findings: Sequence[Finding]
+    text: str,
+    case: Case,
+    other: Case,
+    *,
+    signature: str,
+    findings: Sequence[Finding],
+    moved: int = 0,
 ) -> str | None:
     """The script of ``other`` that looks at what ``text`` looks at, which is a script of ``case``.
 
-    None where this version writes no such script of ``case``, or none of ``other``.
+    The op that is looked at is ``moved`` so many places in ``other``. None where this version
+    writes no such script of ``case``, or none of ``other``.
     """
     for finding, values in _ways(findings):
         with contextlib.suppress(UsageError):
             written = script(case, signature=signature, finding=finding, values=values)
             if body(written) == body(text):
-                return script(other, signature=signature, finding=finding, values=values)
+                there = finding and replace(finding, op=finding.op + moved)
+                return script(other, signature=signature, finding=there, values=values)
     return None
 
 
