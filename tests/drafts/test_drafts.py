@@ -371,7 +371,7 @@ def test_what_was_looked_for_in_public_is_told_with_its_query_and_date() -> None
     assert f'- #137348, {look.says} (searched on {look.date} for "{look.query}")' in said
     link = "https://github.com/pytorch/torchtitan/issues/1"
     noted = msgspec.structs.replace(ENTRY, issue=link, notes={LOOKED_UP: "2026-11-24: nothing"})
-    assert "- pytorch/torchtitan#1: the same\n- 2026-11-24: nothing" in text(noted)
+    assert "- pytorch/torchtitan#1, the same\n- 2026-11-24: nothing" in text(noted)
 
 
 def test_a_draft_is_disclosed_as_a_tool_s_and_leaves_a_person_something_to_write() -> None:
