@@ -42,19 +42,20 @@ def report(
     preload: Preload = (),
     as_json: Json = False,
 ) -> int:
-    """Write report.md: a finding as an issue for PyTorch's tracker, or rank what to file first.
+    """Draft a PyTorch issue of a finding (report.md), or rank what to file first.
 
-    The draft is for a person to review and to send; nothing is ever sent. One
-    draft is for one root: other entries that name the same cause are told in it,
-    with their scripts. Runs the scripts, the case, changes of the case that may
-    make it right (these are kept in the entry), and torch.utils.collect_env.
-    Exit code 0: the draft is written, or the case passes and should; 1: a case
-    that should pass shows a finding; 3: the finding does not show here. Then no
-    draft is written if case and script pass.
+    The draft is for a person to review and send; nothing is ever sent. It tells
+    of one root: other entries that name the same cause stand in it, with their
+    scripts. This runs the scripts, the case, changes of the case that may make
+    it pass (which are saved in the entry), and torch.utils.collect_env.
 
-    With --top, prints the roots of a corpus that are worth filing first, and why:
-    silent wrong results, then hangs, crashes, leaks. What is public, or fixed in
-    the newest torch that was tried, is left out.
+    With --top, print the roots of a corpus that are worth filing first, and why:
+    silent wrong results, then hangs, crashes, leaks. What is public already, or
+    fixed in the newest torch that was tried, is left out.
+
+    Exit code 0: the draft is written, or a case that should pass passes; 1: a
+    case that should pass shows a finding; 3: the finding did not show here. No
+    draft is written if neither the case nor its script shows it.
 
     For example:
       fuzzshard report corpus/findings/NAME
@@ -64,21 +65,21 @@ def report(
     Parameters
     ----------
     path
-        An entry; with --top a corpus, by default ./corpus.
+        An entry. With --top a corpus, by default ./corpus.
     output
-        Where to write the draft; by default report.md in the entry's folder.
+        The file to write the draft to. By default report.md in the entry's folder.
     runs
         How often to run the script.
     run
-        --no-run runs nothing and says only what the entry knows.
+        --no-run runs nothing, and writes only what the entry knows.
     top
-        Rank the roots of a corpus, and print so many.
+        How many roots of a corpus to print, the first one to file first.
     device
-        auto is CUDA with NCCL where there is any, else the CPU with gloo.
+        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     preload
-        A Python file that every rank runs first; repeat it for several.
+        A Python file that every rank runs before anything else. Repeat for several.
     as_json
-        With --top: print one JSON object for each root, in order, with those that are left out.
+        With --top: print one JSON object for each root, then for those left out.
     """
     if top is not None:
         return _top(path or DEFAULT_CORPUS, top, as_json=as_json)

@@ -141,7 +141,7 @@ def readable(output: str, folder: str) -> str:
     machine.
 
     Of a rank that a signal killed only torchrun's account says so; it stays then, but for the
-    host's name.
+    host's name. A single rank has no mark before its lines.
     """
     text = (
         output.replace(f"{folder}/", "").replace(sys.prefix, "...").replace(str(Path.home()), "~")
@@ -153,6 +153,8 @@ def readable(output: str, folder: str) -> str:
         i for i, line in enumerate(lines[:account]) if line == "Traceback (most recent call last):"
     ]
     printed = lines[: own[-1] if own else account]
+    if not ranks and len(own) > 1:
+        return "\n".join(_without_passing_frames(printed)).strip()
     if not ranks:
         killed = [
             line for line in lines[account:] if not line.lstrip().startswith(("host", "time"))
@@ -171,10 +173,10 @@ def _without_passing_frames(lines: list[str]) -> list[str]:
     kept: list[str] = []
     passes = False
     for line in lines:
-        text = line.partition("]:")[2]
-        if text.startswith("   File "):
+        text = re.sub(r"^\[rank\d+\]: ", "", line)
+        if text.startswith("  File "):
             passes = _PASSED_THROUGH.search(text) is not None
-        elif not text.startswith("     "):
+        elif not text.startswith("    "):
             passes = False
         if not passes and not re.fullmatch(r"\s*[\^~]+\s*", text):
             kept.append(line)

@@ -164,7 +164,11 @@ def summary(entry: CorpusEntry, script: str | None) -> str:
     if rule.sentence:
         what = rule.sentence.format(who=who, observed=observed, brief=cut(observed, 400))
     elif isinstance(rule, TensorOracle) and first.error is not None:
-        what = f"{who} goes wrong: {rule.said(first)}{where} is not that of plain training."
+        thing = rule.said(first)
+        what = (
+            f"{who} goes wrong: {thing[:1].lower()}{thing[1:]}{where} is not that of plain "
+            "training."
+        )
     else:
         name = f" (`{first.name}`{where})" if first.name else where
         what = f"{who} goes wrong: {_headline(entry, first)}{name}."
@@ -224,8 +228,8 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
         return basis.format(truth=reference, expected=expected)
     if first.rung == "relation":
         return (
-            f"it is compared with itself, with `{entry.case.relation}` otherwise, which must "
-            "not matter."
+            f"the result is compared with its own, with `{entry.case.relation}` otherwise, which "
+            "must not matter."
         )
     why = {
         "bitwise": "both sides add the same two terms, so they must agree bit for bit.",
@@ -239,14 +243,14 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
             "what is compared here is computed the same way on both sides, so the bits must be "
             "equal."
         )
-    return f"it is compared with {reference}; {why}"
+    return f"the result is compared with {reference}; {why}"
 
 
 def related(entry: CorpusEntry, mend: Mend | None) -> Iterator[str]:
     """Issues and pull requests of the same or a near bug, and what was searched for when."""
-    if entry.issue:
-        yield f"{issue_number(entry.issue)}, the same"
     looks = mend.public if mend is not None else ()
+    if entry.issue and entry.issue not in {look.link for look in looks}:
+        yield f"{issue_number(entry.issue)}, the same"
     for look in sorted(looks, key=lambda look: (not look.is_same, not look.link)):
         found = ", ".join(filter(None, (issue_number(look.link), look.says))) or "none found"
         searched = f' (searched on {look.date} for "{look.query}")' if look.query else ""

@@ -150,6 +150,13 @@ def test_output_is_that_of_the_first_rank_that_fails() -> None:
     assert readable(printed, "/nowhere") == said
 
 
+def test_of_a_single_rank_its_own_traceback_is_told() -> None:
+    trace = "Traceback (most recent call last):\n"
+    own = f'{trace}  File "repro.py", line 1, in <module>\nAssertionError: one'
+    printed = f"{own}\n{trace}  torch/distributed/run.py\nChildFailedError:\n  rank : 0\n"
+    assert readable(printed, "/nowhere") == own
+
+
 def test_of_a_rank_that_died_torchrun_says_so_without_the_name_of_the_host() -> None:
     printed = (
         "Traceback (most recent call last):\n  torch/distributed/run.py\n"
