@@ -62,7 +62,6 @@ class CodeChange:
 
     diff: str
     script: str
-    num_ranks: int
 
 
 def as_code(entry: CorpusEntry, script: str) -> Iterator[CodeChange]:
@@ -90,7 +89,7 @@ def as_code(entry: CorpusEntry, script: str) -> Iterator[CodeChange]:
         lines = _changed_lines(script, text) if text else []
         if text and 0 < len(lines) <= MOST_LINES and tuple(lines) not in seen:
             seen.add(tuple(lines))
-            yield CodeChange("\n".join(lines), text, changed.mesh.size)
+            yield CodeChange("\n".join(lines), text)
 
 
 def _moved(entry: CorpusEntry, changed: Case) -> int | None:

@@ -211,7 +211,7 @@ def right_changes(
         target = Path(folder) / "repro.py"
         for change in as_code(entry, script):
             target.write_text(change.script)
-            if not run or not check(target, change.num_ranks, preload=preload).fails:
+            if not run or not check(target, entry.case.mesh.size, preload=preload).fails:
                 right.append(change.diff)
             if len(right) == MOST_CHANGES:
                 break

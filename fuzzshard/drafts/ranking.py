@@ -102,7 +102,8 @@ def _root(name: str, component: str, items: Sequence[Stored], newest: str) -> Ro
     mend = own_mends().get(name)
     best = min(items, key=lambda item: _preference(item, component))
     entry, script = best.entry, saved_script(best.file)
-    first, features = entry.findings[0], saved_cause(best.file, entry)
+    severity, features = entry.severity, saved_cause(best.file, entry)
+    assert severity is not None, "an entry without a finding has no root"
     rare = [FEATURES[name] for name in _RARE if name in features]
     if _is_lonely(component, entry.case.mesh.size):
         rare.append(FEATURES["mesh:1"])
@@ -112,8 +113,8 @@ def _root(name: str, component: str, items: Sequence[Stored], newest: str) -> Ro
         cause=name,
         title=title(entry, features, script),
         component=component,
-        severity=first.severity,
-        of_values=first.rule.of_values,
+        severity=severity,
+        of_values=entry.findings[0].rule.of_values,
         who=markdown(mend.setup) if mend is not None else "",
         rare=", ".join(dict.fromkeys(rare)),
         entry=str(shown_path(best.file)),
@@ -155,11 +156,10 @@ def _why(root: Root, entry: CorpusEntry, script: str | None, mend: Mend | None) 
 def _preference(item: Stored, component: str) -> tuple[object, ...]:
     """Smallest for the entry that shows a root best: open, at its worst, in a short script."""
     entry, script = item.entry, saved_script(item.file)
-    first = entry.findings[0]
     return (
         entry.lifecycle is Lifecycle.FIXED,
-        _ORDER.index(first.severity),
-        not first.rule.of_values,
+        _ORDER.index(entry.severity or Severity.INTERNAL),
+        not entry.findings[0].rule.of_values,
         script is None,
         entry.flaky,
         script is not None and bool(_PRIVATE.search(script)),

@@ -52,14 +52,14 @@ def variants(file: Path, entry: CorpusEntry) -> list[Variant]:
     if not entry.cause:
         return []
     found = [
-        (other, Variant(other_file.parent.name, other, script))
+        Variant(other_file.parent.name, other, script)
         for other_file, other in _beside(file)
         if other.cause == entry.cause and (script := saved_script(other_file)) is not None
         if entry.lifecycle is Lifecycle.FIXED or other.lifecycle is not Lifecycle.FIXED
     ]
     order = list(Severity)
-    found.sort(key=lambda pair: (order.index(pair[0].findings[0].severity), pair[1].name))
-    return [variant for _, variant in found[:MOST_VARIANTS]]
+    found.sort(key=lambda each: (order.index(each.entry.severity or order[-1]), each.name))
+    return found[:MOST_VARIANTS]
 
 
 def duplicates(file: Path, entry: CorpusEntry, mine: Collection[str]) -> list[Duplicate]:

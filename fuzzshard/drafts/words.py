@@ -159,19 +159,18 @@ def summary(entry: CorpusEntry, script: str | None) -> str:
     first, engine = entry.findings[0], accused(entry, script)
     observed = " ".join(first.observed.split()).rstrip(".")
     rule, where = first.rule, _after(entry, first)
-    subject = f"training with {engine}" if engine else "a training step"
-    who = f"On {ranks(entry)} {subject}"
+    training = f"On {ranks(entry)} {f'training with {engine}' if engine else 'a training step'}"
     if rule.sentence:
-        what = rule.sentence.format(who=who, observed=observed, brief=cut(observed, 400))
+        what = rule.sentence.format(who=training, observed=observed, brief=cut(observed, 400))
     elif isinstance(rule, TensorOracle) and first.error is not None:
         thing = rule.said(first)
         what = (
-            f"{who} goes wrong: {thing[:1].lower()}{thing[1:]}{where} is not that of plain "
+            f"{training} goes wrong: {thing[:1].lower()}{thing[1:]}{where} is not that of plain "
             "training."
         )
     else:
         name = f" (`{first.name}`{where})" if first.name else where
-        what = f"{who} goes wrong: {_headline(entry, first)}{name}."
+        what = f"{training} goes wrong: {_headline(entry, first)}{name}."
     return what + rule.consequence(first)
 
 
