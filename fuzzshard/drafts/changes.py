@@ -67,8 +67,8 @@ class CodeChange:
 def as_code(entry: CorpusEntry, script: str) -> Iterator[CodeChange]:
     """Changes of ``script`` that stand for those after which the case of ``entry`` passes.
 
-    A change that takes away the very op that goes wrong tells nothing, and one of the number of
-    ranks little.
+    A change that takes away the very op that goes wrong, or a step of the optimizer, tells
+    nothing, and one of the number of ranks little.
     """
     helpful = {culprit.change for culprit in entry.culprits if culprit.outcome == Status.PASS}
     seen = set()
@@ -95,9 +95,12 @@ def as_code(entry: CorpusEntry, script: str) -> Iterator[CodeChange]:
 def _moved(entry: CorpusEntry, changed: Case) -> int | None:
     """By how many places the op at which ``entry`` goes wrong stands elsewhere in ``changed``.
 
-    None where it is not there, or other ops than those before it have changed.
+    None where it is not there, other ops than those before it have changed, or nothing is trained
+    any more.
     """
     index = entry.findings[0].op
+    if sum(op.updates for op in changed.schedule) < sum(op.updates for op in entry.case.schedule):
+        return None
     if index < 0:
         return 0
     moved = len(changed.schedule) - len(entry.case.schedule)

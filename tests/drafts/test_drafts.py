@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cases import BACKWARD, FORWARD, chain, make_case
+from cases import BACKWARD, FORWARD, STEP, chain, make_case
 from command_line import fuzzshard
 
 from fuzzshard import reproducer
@@ -203,7 +203,7 @@ def test_a_parameter_that_stays_unsharded_has_a_consequence(observed: str, expec
 RESHARDED = make_case(
     chain(a=Linear(out=4)),
     wrap=(WrapGroup(modules=("",), reshard_after_forward=2),),
-    schedule=(FORWARD, BACKWARD),
+    schedule=(FORWARD, BACKWARD, STEP),
 )
 
 
@@ -228,7 +228,7 @@ def test_a_change_that_helps_is_told_as_lines_of_the_script() -> None:
 
 
 def test_a_change_after_which_nothing_can_be_wrong_is_not_told() -> None:
-    assert code("without backward") == []
+    assert code("without backward", "without step") == []
 
 
 def test_no_name_of_an_entry_stands_in_a_draft(tmp_path: Path) -> None:
