@@ -13,10 +13,11 @@ from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.drafts.evidence import Evidence, versions_known
 from fuzzshard.drafts.variants import Variant
-from fuzzshard.drafts.words import impact, markdown, reasons, related, summary, title, who
+from fuzzshard.drafts.words import accused, impact, markdown, reasons, related, summary, title, who
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import as_diff, why_not
 from fuzzshard.parts.oracle import cut
+from fuzzshard.reproducer import body
 from fuzzshard.verdict import Finding
 
 MOST_CHARACTERS = 65_535
@@ -81,20 +82,27 @@ def _render(
         example=mend.example if mend is not None and evidence.has_example else "",
         example_ranks=mend.example_ranks if mend is not None and mend.example else 0,
         example_output=evidence.example.output,
-        script=script,
+        script=_shown(entry, script) if script is not None else None,
         output=evidence.script.output,
         num_ranks=entry.case.mesh.size,
         on_cpu=entry.device == "cpu",
         reasons=list(reasons(entry, script, evidence)),
         where=_where(entry),
         schedule="\n".join(_marked(entry)),
-        variants=variants,
+        variants=[(variant.brief, _shown(entry, variant.script)) for variant in variants],
         rate=_rate(entry, evidence),
         versions=list(versions_known(entry, evidence)),
         related=list(related(entry, mend)),
         environment=evidence.environment,
     )
     return _single_blank_lines(text)
+
+
+def _shown(entry: CorpusEntry, script: str) -> str:
+    """The script, without the words at its top where they accuse an engine that is not wrong."""
+    if accused(entry, script):
+        return script
+    return "\n".join([*script.splitlines()[:1], *body(script)])
 
 
 def _single_blank_lines(text: str) -> str:

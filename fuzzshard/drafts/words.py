@@ -123,7 +123,8 @@ def _headline(entry: CorpusEntry, first: Finding) -> str:
 
 def brief(entry: CorpusEntry) -> str:
     """How an entry shows its cause, in a line: ``"crash: RuntimeError: ... (4 ranks)"``."""
-    return f"{entry.severity}: {cut(_headline(entry, entry.findings[0]), 120)} ({ranks(entry)})"
+    said = cut(_headline(entry, entry.findings[0]), 120).rstrip(": ")
+    return f"{entry.severity}: {said} ({ranks(entry)})"
 
 
 def impact(entry: CorpusEntry) -> str:
@@ -134,9 +135,8 @@ def impact(entry: CorpusEntry) -> str:
     bad = in_order({release(torch) for torch in (*entry.bad_on, entry.torch) if torch})
     said = [IMPACT[severity]]
     if bad:
-        span = bad[0] if bad[0] == bad[-1] else f"{bad[0]} to {bad[-1]}"
-        absent = f", and not with {', '.join(good)}" if good else ""
-        said.append(f"Seen with torch {span}{absent}.")
+        absent = f", and not with {', '.join(reversed(good))}" if good else ""
+        said.append(f"Seen with torch {', '.join(reversed(bad))}{absent}.")
     if entry.lifecycle is Lifecycle.FIXED and good:
         said.append(f"**Torch {good[-1]}, the newest that was tried, does not have it any more.**")
     return " ".join(said)

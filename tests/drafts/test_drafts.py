@@ -76,7 +76,7 @@ def test_a_draft_has_everything_that_a_maintainer_asks_for() -> None:
     for wanted in (
         "# [FSDP2] fully_shard: gradient of a parameter is silently wrong with reshard_after_",
         "**Impact**: Silent wrong result: nothing is raised, and training goes on with it. Seen "
-        "with torch 2.12.0 to 2.13.0, and not with 2.15.0.",
+        "with torch 2.13.0, 2.12.0, and not with 2.15.0.",
         "**Who hits this**: Programs with this: reshard_after_forward=<int>",
         "### 🐛 Describe the bug",
         "### Versions",
@@ -368,7 +368,11 @@ def test_plain_torch_is_wrong_where_the_script_has_no_engine_or_the_cause_is_els
     assert not accuses(ENTRY, plain)
     assert "fully_shard" not in text(ENTRY, script=plain)
     of_compile = next(m for m in own_mends().values() if m.component == "compile")
-    assert not accuses(msgspec.structs.replace(ENTRY, cause=of_compile.slug), SCRIPT)
+    elsewhere = msgspec.structs.replace(ENTRY, cause=of_compile.slug)
+    assert not accuses(elsewhere, SCRIPT)
+    told = "# torchrun repro.py\n# fully_shard is to blame.\nimport torch\nfully_shard(model)\n"
+    assert "# fully_shard is to blame." in text(ENTRY, script=told)
+    assert "# torchrun repro.py\nimport torch\n" in text(elsewhere, script=told)
 
 
 def test_what_was_looked_for_in_public_is_told_with_its_query_and_date() -> None:
