@@ -41,7 +41,8 @@ class Root:
     """One root: how bad it is, who runs into it, and the entry that shows it best.
 
     ``cause`` is the name of a mend, or ``"not known: FOLDER"``. ``of_values``: something computed
-    is wrong, and not how parameters are registered, say. ``rare``: sizes that it takes and few
+    is wrong, and not how parameters are registered, say. ``example``: a program that somebody may
+    have shows it (:attr:`fuzzshard.mending.mend.Mend.example`). ``rare``: sizes that it takes and few
     have. ``why`` says what its place comes from. ``left_out`` says why it is not to be filed, and
     is empty where it is.
     """
@@ -52,6 +53,7 @@ class Root:
     severity: Severity
     of_values: bool
     who: str
+    example: bool
     rare: str
     entry: str
     entries: int
@@ -67,8 +69,8 @@ def ranked(stored: Iterable[Stored]) -> list[Root]:
 
     Worse ones come first (:class:`fuzzshard.parts.oracle.Severity`), of silent ones those with
     wrong values. Of these come first those that somebody runs into in a way that can be told, with
-    usual sizes; then those that the newest torch shows, of components that are developed, with
-    public API only, on few ranks, of many entries.
+    usual sizes, and best with an example; then those that the newest torch shows, of components
+    that are developed, with public API only, on few ranks, of many entries.
     """
     found = [item for item in stored if item.entry.findings]
     tried = {v for item in found for v in (*item.entry.bad_on, *item.entry.good_on)}
@@ -85,6 +87,7 @@ def ranked(stored: Iterable[Stored]) -> list[Root]:
             not root.of_values,
             not root.who,
             bool(root.rare),
+            not root.example,
             newest not in root.shown_by,
             root.component == _LEGACY,
             not root.public_api,
@@ -116,6 +119,7 @@ def _root(name: str, component: str, items: Sequence[Stored], newest: str) -> Ro
         severity=severity,
         of_values=entry.findings[0].rule.of_values,
         who=markdown(mend.setup) if mend is not None else "",
+        example=mend is not None and bool(mend.example),
         rare=", ".join(dict.fromkeys(rare)),
         entry=str(shown_path(best.file)),
         entries=len(items),
@@ -135,6 +139,8 @@ def _why(root: Root, entry: CorpusEntry, script: str | None, mend: Mend | None) 
         yield f"Who hits it: {cut(root.who, 240)}"
     else:
         yield "Nobody has said yet who hits it."
+    if root.example:
+        yield "An example shows it in such a program."
     if root.rare:
         yield f"It takes sizes that few have: {root.rare}."
     yield f"Shown by torch {', '.join(root.shown_by) or entry.torch}."
