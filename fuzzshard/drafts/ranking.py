@@ -41,10 +41,10 @@ class Root:
     """One root: how bad it is, who runs into it, and the entry that shows it best.
 
     ``cause`` is the name of a mend, or ``"not known: FOLDER"``. ``of_values``: something computed
-    is wrong, and not how parameters are registered, say. ``example``: a program that somebody may
-    have shows it (:attr:`fuzzshard.mending.mend.Mend.example`). ``rare``: sizes that it takes and few
-    have. ``why`` says what its place comes from. ``left_out`` says why it is not to be filed, and
-    is empty where it is.
+    is wrong, and not how parameters are registered, say. ``example``: its mend has a program that
+    somebody may have and that shows it. ``rare``: sizes that it takes and few have. ``why`` says
+    what its place comes from. ``left_out`` says why it is not to be filed, and is empty where it
+    is.
     """
 
     cause: str
