@@ -116,13 +116,13 @@ def _write(
     evidence, shows = Evidence(culprits=entry.culprits), True
     if runs:
         evidence = _gather(entry, script, runs, device, preload)
-        if (mend := own_mends().get(entry.cause)) is not None:
-            example = run_example(mend, preload=preload)
-            evidence = dataclasses.replace(evidence, example=example)
         shows = bool(evidence.repeats and (script is None or evidence.script.shown))
         if not evidence.repeats and not evidence.script.shown:
             _say_absent(file, entry, evidence)
             return EXIT_INCONCLUSIVE
+        if (mend := own_mends().get(entry.cause)) is not None:
+            example = run_example(mend, preload=preload)
+            evidence = dataclasses.replace(evidence, example=example)
         if evidence.culprits and evidence.culprits != entry.culprits:
             entry = msgspec.structs.replace(entry, culprits=evidence.culprits)
             write_atomic(file, encode_entry(entry))
@@ -139,7 +139,7 @@ def _write(
         print(f"it tells of the same cause in {', '.join(variant.name for variant in told)}")
     for other in duplicates(file, entry, features):
         print(f"may be the same: {other.name} ({other.why})")
-    if entry.lifecycle is Lifecycle.FIXED:
+    if entry.lifecycle is Lifecycle.FIXED and entry.good_on:
         print(f"torch {entry.good_on[-1]} does not show it: send it for older releases only")
     if not shows:
         print("the finding did not show in all that was run here: the draft says so")

@@ -164,6 +164,7 @@ def summary(entry: CorpusEntry, script: str | None) -> str:
         what = rule.sentence.format(who=training, observed=observed, brief=cut(observed, 400))
     elif isinstance(rule, TensorOracle) and first.error is not None:
         thing = rule.said(first)
+        where = "" if " after " in thing else where
         what = (
             f"{training} goes wrong: {thing[:1].lower()}{thing[1:]}{where} is not that of plain "
             "training."

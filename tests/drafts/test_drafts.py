@@ -16,6 +16,7 @@ from command_line import fuzzshard
 from fuzzshard import reproducer
 from fuzzshard.campaign.saved import saved_cause
 from fuzzshard.case.case import WrapGroup
+from fuzzshard.commands import report
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import LOOKED_UP, Confirmation, CorpusEntry, Culprit, make_entry
 from fuzzshard.corpus.lifecycle import Lifecycle, release
@@ -502,3 +503,21 @@ def test_the_example_of_the_optimizer_fails_and_passes_with_its_mend(tmp_path: P
         f"    Mended().switch(({mend.slug!r},), compiles=False)\n"
     )
     assert run_example(mend, preload=(preload,)).shown == 0
+
+
+def test_of_a_finding_that_is_gone_no_draft_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved(tmp_path, 1)
+    gone = Evidence(script=ScriptRuns(3, 0), repeats=False, shows=Status.PASS)
+    monkeypatch.setattr(report, "_gather", lambda *arguments: gone)
+    assert fuzzshard("report", folder) == 3
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{folder} passes with torch ")
+    assert not (folder / "report.md").exists()
+
+
+def test_what_is_said_of_a_tensor_names_its_place_once() -> None:
+    finding = msgspec.structs.replace(FINDING, oracle="registered_parameter")
+    entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
+    assert "goes wrong: linear0.weight after the forward is not that of plain" in text(entry)
