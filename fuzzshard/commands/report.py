@@ -1,88 +1,189 @@
-"""``fuzzshard report``: a finding as the draft of an issue."""
+"""``fuzzshard report``: a finding as the draft of an issue, and which to file first."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
-from fuzzshard.commands.options import Device, Preload, world_config
+from fuzzshard.commands.corpus_sets import complain
+from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json, Preload, world_config
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.expectation import known_versions
+from fuzzshard.corpus.gather import load
+from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import CASE_FILE, REPORT_FILE, only_case, saved_script
 from fuzzshard.drafts.evidence import Evidence
-from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, UsageError
+from fuzzshard.drafts.variants import Variant
+from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, UsageError
+from fuzzshard.mending.mend import own_mends
+from fuzzshard.verdict import Status
 
 MOST_RANKS = 4
 """Ranks for changes of the case: a mesh that is larger than the finding's may make it right."""
 
 
 def report(
-    path: Path,
+    path: Path | None = None,
     /,
     *,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
     runs: int = 3,
     run: Annotated[bool, Parameter(name="--run", negative="--no-run")] = True,
+    top: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
     device: Device = "auto",
     preload: Preload = (),
+    as_json: Json = False,
 ) -> int:
-    """Write report.md: a finding as an issue for PyTorch's tracker.
+    """Draft a PyTorch issue of a finding (report.md), or rank what to file first.
 
-    It is a draft for a person to review and to send; nothing is ever sent.
-    Runs the script, the case, changes of the case that may make it right (these
-    are kept in the entry), and torch.utils.collect_env. Exit code 0: the draft
-    is written; 3: it is, but the finding did not show here.
+    The draft is for a person to review and send; nothing is ever sent. It tells
+    of one root: other entries that name the same cause stand in it, with their
+    scripts. This runs the scripts, the case, changes of the case that may make
+    it pass (which are saved in the entry), and torch.utils.collect_env.
+
+    With --top, print the roots of a corpus that are worth filing first, and why:
+    silent wrong results, then hangs, crashes, leaks. What is public already, or
+    fixed in the newest torch that was tried, is left out.
+
+    Exit code 0: the draft is written, or a case that should pass passes; 1: a
+    case that should pass shows a finding; 3: the finding did not show here. No
+    draft is written if neither the case nor its script shows it.
 
     For example:
       fuzzshard report corpus/findings/NAME
       fuzzshard report corpus/findings/NAME --no-run -o draft.md
+      fuzzshard report --top 5 corpus/findings
 
     Parameters
     ----------
     path
-        An entry.
+        An entry. With --top a corpus, by default ./corpus.
     output
-        Where to write the draft; by default report.md in the entry's folder.
+        The file to write the draft to. By default report.md in the entry's folder.
     runs
         How often to run the script.
     run
-        --no-run runs nothing and says only what the entry knows.
+        --no-run runs nothing, and writes only what the entry knows.
+    top
+        How many roots of a corpus to print, the first one to file first.
     device
-        auto is CUDA with NCCL where there is any, else the CPU with gloo.
+        auto uses CUDA with NCCL if there is a GPU, else the CPU with gloo.
     preload
-        A Python file that every rank runs first; repeat it for several.
+        A Python file that every rank runs before anything else. Repeat for several.
+    as_json
+        With --top: print one JSON object for each root, then for those left out.
     """
-    from fuzzshard.campaign.saved import saved_cause
-    from fuzzshard.drafts.draft import draft
-    from fuzzshard.drafts.duplicates import duplicates
-
+    if top is not None:
+        return _top(path or DEFAULT_CORPUS, top, as_json=as_json)
+    if as_json or path is None:
+        raise UsageError(
+            "--json is for --top" if as_json else "report needs an entry",
+            "give --top N, or the folder of an entry",
+        )
     file = only_case(path)
     entry = read_entry(file)
-    if file.name != CASE_FILE or not entry.findings:
-        raise UsageError(f"{file} is no finding of a corpus", "give an entry's folder")
     if runs < 1:
         raise UsageError(f"{runs} runs show nothing", "use --runs 1 or more, or --no-run")
-    script = saved_script(file)
-    evidence = Evidence(culprits=entry.culprits)
-    if run:
+    if not entry.findings:
+        return _passing(path, entry, device, preload, run=run)
+    if file.name != CASE_FILE:
+        raise UsageError(f"{file} is no finding of a corpus", "give an entry's folder")
+    return _write(file, entry, output, runs if run else 0, device, preload)
+
+
+def _write(
+    file: Path,
+    entry: CorpusEntry,
+    output: Path | None,
+    runs: int,
+    device: Device,
+    preload: tuple[Path, ...],
+) -> int:
+    from fuzzshard.campaign.saved import saved_cause
+    from fuzzshard.drafts.draft import draft
+    from fuzzshard.drafts.evidence import right_changes, run_example
+    from fuzzshard.drafts.variants import duplicates, variants
+
+    script, told = saved_script(file), variants(file, entry)
+    evidence, shows = Evidence(culprits=entry.culprits), True
+    if runs:
         evidence = _gather(entry, script, runs, device, preload)
+        shows = bool(evidence.repeats and (script is None or evidence.script.shown))
+        if not evidence.repeats and not evidence.script.shown:
+            _say_absent(file, entry, evidence)
+            return EXIT_INCONCLUSIVE
+        if (mend := own_mends().get(entry.cause)) is not None:
+            example = run_example(mend, preload=preload)
+            evidence = dataclasses.replace(evidence, example=example)
         if evidence.culprits and evidence.culprits != entry.culprits:
             entry = msgspec.structs.replace(entry, culprits=evidence.culprits)
             write_atomic(file, encode_entry(entry))
+        told = [variant for variant in told if _shows(variant, preload)]
+    if script is not None:
+        right = right_changes(entry, script, run=runs > 0, preload=preload)
+        evidence = dataclasses.replace(evidence, changes=right)
     features = saved_cause(file, entry)
-    text = draft(file.parent, entry, script, evidence, features, duplicates(file, entry, features))
+    text = draft(entry, script, evidence, features, told)
     target = output or file.with_name(REPORT_FILE)
     write_atomic(target, text.encode())
     print(f"{target}: {len(text)} characters; read it before you send it")
-    if run and not (evidence.repeats and (script is None or evidence.script.shown)):
-        print("the finding did not show here: the draft says so")
-        return EXIT_INCONCLUSIVE
-    return EXIT_CLEAN
+    if told:
+        print(f"it tells of the same cause in {', '.join(variant.name for variant in told)}")
+    for other in duplicates(file, entry, features):
+        print(f"may be the same: {other.name} ({other.why})")
+    if entry.lifecycle is Lifecycle.FIXED and entry.good_on:
+        print(f"torch {entry.good_on[-1]} does not show it: send it for older releases only")
+    if not shows:
+        print("the finding did not show in all that was run here: the draft says so")
+    return EXIT_CLEAN if shows else EXIT_INCONCLUSIVE
+
+
+def _say_absent(file: Path, entry: CorpusEntry, evidence: Evidence) -> None:
+    here = f"torch {importlib.metadata.version('torch')}"
+    shows = "passes" if evidence.shows == Status.PASS else f"shows {evidence.shows or 'nothing'}"
+    known = f" ({known_versions(entry)})" if entry.bad_on or entry.good_on else ""
+    print(
+        f"{file.parent} {shows} with {here}: no draft written{known}; --no-run writes one of "
+        "what the entry knows"
+    )
+
+
+def _shows(variant: Variant, preload: tuple[Path, ...]) -> bool:
+    from fuzzshard.drafts.evidence import run_script
+
+    return bool(run_script(variant.script, variant.entry, 1, preload=preload).shown)
+
+
+def _passing(
+    path: Path, entry: CorpusEntry, device: Device, preload: tuple[Path, ...], *, run: bool
+) -> int:
+    """A case that is expected to pass: whether it does, in one line."""
+    if not run:
+        print(f"{path} records no finding: there is nothing to report")
+        return EXIT_CLEAN
+    from fuzzshard.world import World, resolve_device
+
+    kind, num_devices = resolve_device(device)
+    size = entry.case.mesh.size
+    with World(world_config(kind, num_devices, preload, asked=size, default=size)) as world:
+        verdict = world.run(entry.case)
+    if not verdict.status.is_finding:
+        print(f"{path}: {verdict.status} {verdict.message}".rstrip() + "; nothing to report")
+        judged = verdict.status in (Status.PASS, Status.REJECTED)
+        return EXIT_CLEAN if judged else EXIT_INCONCLUSIVE
+    print(
+        f"{path} shows {verdict.signature}, and records no finding: fuzzshard shrink makes an "
+        "entry of it, which has a draft"
+    )
+    return EXIT_FINDING
 
 
 def _gather(
@@ -101,3 +202,31 @@ def _gather(
         ran = run_script(script, entry, runs, preload=preload)
         evidence = dataclasses.replace(evidence, script=ran)
     return dataclasses.replace(evidence, environment=collect_env())
+
+
+def _top(corpus: Path, most: int, *, as_json: bool) -> int:
+    from fuzzshard.drafts.ranking import ranked
+
+    stored, broken = load([corpus])
+    roots = ranked(stored)
+    first = [root for root in roots if not root.left_out][:most]
+    left_out = [root for root in roots if root.left_out]
+    if as_json:
+        for root in (*first, *left_out):
+            print(msgspec.json.encode(root).decode())
+        return complain(broken)
+    if not first:
+        print("nothing to file")
+    for number, root in enumerate(first, 1):
+        print(textwrap.fill(f"{number}. {root.title}", 99, subsequent_indent="   "))
+        for why in root.why:
+            print(textwrap.fill(why, 99, initial_indent="   - ", subsequent_indent="     "))
+        more = f"  ({root.entries} entries)" if root.entries > 1 else ""
+        print(f"   fuzzshard report {root.entry}{more}\n")
+    reasons = [root.left_out.partition(":")[0] for root in left_out]
+    counts = ", ".join(f"{reasons.count(why)} {why}" for why in dict.fromkeys(reasons))
+    print(
+        f"{len(first)} of {len(roots) - len(left_out)} roots to file"
+        + (f"; left out: {counts} (--json lists them)" if counts else "")
+    )
+    return complain(broken)

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 
 import jinja2
 
 from fuzzshard import __version__
 from fuzzshard.case.program_text import program
-from fuzzshard.corpus.causes import looked
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.drafts.duplicates import Duplicate
 from fuzzshard.drafts.evidence import Evidence, versions_known
-from fuzzshard.drafts.words import reasons, summary, title
+from fuzzshard.drafts.variants import Variant
+from fuzzshard.drafts.words import accused, impact, markdown, reasons, related, summary, title, who
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import as_diff, why_not
+from fuzzshard.parts.oracle import cut
+from fuzzshard.reproducer import body
 from fuzzshard.verdict import Finding
 
 MOST_CHARACTERS = 65_535
 """What GitHub takes for the body of an issue."""
-
-_DOES_LESS = re.compile(r"without (forward|backward)(;|$)")
-"""Changes after which there is nothing to be wrong: they tell a reader nothing."""
 
 _OUTPUT_CHARACTERS = 12_000
 _SHORT_CHARACTERS = 3_000
@@ -41,57 +38,71 @@ _TEMPLATES = jinja2.Environment(
 
 
 def draft(
-    path: Path,
     entry: CorpusEntry,
     script: str | None,
     evidence: Evidence,
     cause: Collection[str],
-    duplicates: list[Duplicate],
+    variants: Sequence[Variant] = (),
 ) -> str:
-    """The text of ``report.md``; where it is too long its quotations are cut."""
-    for quoted in (_OUTPUT_CHARACTERS, _SHORT_CHARACTERS):
-        text = _render(path, entry, script, _shortened(evidence, quoted), cause, duplicates)
+    """The text of ``report.md``; where it is too long its quotations are cut, then the variants
+    are left out.
+    """
+    for quoted, told in (
+        (_OUTPUT_CHARACTERS, variants),
+        (_SHORT_CHARACTERS, variants),
+        (_SHORT_CHARACTERS, ()),
+    ):
+        text = _render(entry, script, _shortened(evidence, quoted), cause, told)
         if len(text) <= MOST_CHARACTERS:
             return text
     return text[:MOST_CHARACTERS]
 
 
 def _render(
-    path: Path,
     entry: CorpusEntry,
     script: str | None,
     evidence: Evidence,
     cause: Collection[str],
-    duplicates: list[Duplicate],
+    variants: Sequence[Variant],
 ) -> str:
     mend = own_mends().get(entry.cause)
     text = _TEMPLATES.get_template("report.md.j2").render(
         version=__version__,
-        name=path.name,
-        title=title(entry, cause),
-        summary=summary(entry, cause),
+        title=title(entry, cause, script),
+        impact=impact(entry),
+        who=who(entry, cause, mend),
+        summary=summary(entry, script),
         mend=mend,
+        diagnosis=markdown(mend.diagnosis) if mend is not None else "",
         fix=as_diff(mend) if mend is not None and mend.edits and not why_not(mend) else "",
         cured=evidence.cured,
-        setup=mend.setup.replace("``", "`") if mend is not None else "",
-        looked=looked,
-        culprits=[
-            c for c in evidence.culprits if c.outcome == "PASS" and not _DOES_LESS.search(c.change)
-        ],
+        workaround=markdown(mend.workaround) if mend is not None else "",
+        changes=evidence.changes,
         ran=evidence.repeats is not None,
-        script=script,
+        example=mend.example if mend is not None and evidence.has_example else "",
+        example_ranks=mend.example_ranks if mend is not None and mend.example else 0,
+        example_output=evidence.example.output,
+        script=_shown(entry, script) if script is not None else None,
         output=evidence.script.output,
         num_ranks=entry.case.mesh.size,
         on_cpu=entry.device == "cpu",
-        reasons=list(reasons(entry, evidence)),
+        reasons=list(reasons(entry, script, evidence)),
         where=_where(entry),
         schedule="\n".join(_marked(entry)),
+        variants=[(variant.brief, _shown(entry, variant.script)) for variant in variants],
         rate=_rate(entry, evidence),
-        versions=list(versions_known(entry)),
-        duplicates=duplicates,
+        versions=list(versions_known(entry, evidence)),
+        related=list(related(entry, mend)),
         environment=evidence.environment,
     )
     return _single_blank_lines(text)
+
+
+def _shown(entry: CorpusEntry, script: str) -> str:
+    """The script, without the words at its top where they accuse an engine that is not wrong."""
+    if accused(entry, script):
+        return script
+    return "\n".join([*script.splitlines()[:1], *body(script)])
 
 
 def _single_blank_lines(text: str) -> str:
@@ -102,14 +113,13 @@ def _single_blank_lines(text: str) -> str:
 
 
 def _where(entry: CorpusEntry) -> Mapping[str, str]:
-    """The first place that differs, as cells of a table."""
+    """The first place that differs, as rows of a table; those without a cell are left out."""
     first = entry.findings[0]
     lines = program(entry.case)
-    op = f"{first.op}: `{lines[first.op]}`" if 0 <= first.op < len(lines) else "none in particular"
+    op = f"{first.op}: `{lines[first.op]}`" if 0 <= first.op < len(lines) else ""
     return {
-        "op": op,
-        "kind": first.oracle.replace("_", " "),
-        "name": f"`{first.name}`" if first.name else "",
+        "op of the schedule": op,
+        first.oracle.replace("_", " "): f"`{first.name}`" if first.name else "",
         "rank": ", ".join(
             map(str, sorted({f.rank for f in entry.findings if _is_there(f, first)}))
         ),
@@ -123,8 +133,7 @@ def _is_there(finding: Finding, first: Finding) -> bool:
 
 
 def _cell(text: str) -> str:
-    flat = " ".join(text.split()).replace("|", "\\|")
-    return flat if len(flat) <= 300 else flat[:296].rstrip() + " ..."
+    return cut(" ".join(text.split()).replace("|", "\\|"), 300)
 
 
 def _marked(entry: CorpusEntry) -> list[str]:
@@ -137,12 +146,12 @@ def _marked(entry: CorpusEntry) -> list[str]:
 
 def _rate(entry: CorpusEntry, evidence: Evidence) -> str:
     parts = []
-    if entry.confirmed is not None:
-        confirmed = entry.confirmed
-        parts.append(f"{confirmed.reproduced} of {confirmed.runs} runs of the case on fresh ranks")
     if evidence.script.runs:
         parts.append(f"{evidence.script.shown} of {evidence.script.runs} runs of the script")
-    return ", ".join(parts) + "." if parts else "seen once."
+    if entry.confirmed is not None:
+        confirmed = entry.confirmed
+        parts.append(f"{confirmed.reproduced} of {confirmed.runs} runs on fresh ranks when found")
+    return f"It shows in {', and in '.join(parts)}." if parts else "It was seen once."
 
 
 def _shortened(evidence: Evidence, length: int) -> Evidence:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -15,15 +16,17 @@ from pathlib import Path
 from typing import Protocol
 
 from msgspec.structs import replace
+from packaging.version import Version
 
 from fuzzshard.case.case import ALL_ENGINES, ENGINES, Case
 from fuzzshard.case.dtypes import finer, is_low_precision
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
+from fuzzshard.corpus.expectation import is_there
 from fuzzshard.corpus.lifecycle import in_order, release
 from fuzzshard.corpus.scripts import shown_by
-from fuzzshard.drafts.changes import changes_that_help
+from fuzzshard.drafts.changes import as_code, changes_that_help
 from fuzzshard.errors import FuzzshardError
-from fuzzshard.mending.mend import own_mends
+from fuzzshard.mending.mend import Mend, own_mends
 from fuzzshard.reproducer.check import check
 from fuzzshard.reproducer.shown import Shown
 from fuzzshard.verdict import Finding, Status, Verdict
@@ -33,11 +36,30 @@ ENVIRONMENT_SECONDS = 120.0
 _RAISED_ON = re.compile(r"\[rank(\d+)\]: Traceback")
 _ACCOUNT = "ChildFailedError:"
 """How the error ends with which torchrun tells of ranks that failed."""
-_OF_TORCHRUN = re.compile(r"[EWI]\d{4} [\d:.]+ \d+ .*torch/distributed/")
-"""How lines of glog begin, which torchrun writes when a rank fails."""
+_OF_TORCHRUN = re.compile(
+    r"[EWI]\d{4} [\d:.]+ \d+ .*torch/distributed/|\[rank\d+\]: ?\[[WI]\d{4} "
+)
+"""How lines of logs begin: torchrun's when a rank fails, and warnings of torch's C++ code."""
 
 _CPU = re.compile(r"^CPU:\n.*?\n\n", re.MULTILINE | re.DOTALL)
 """What collect_env says of the processor: 50 lines that no bug here depends on."""
+_NOTHING = re.compile(
+    r"^(Collecting environment information|.*(: (N/A|False)|Could not collect)$"
+    r"|\[\w+\] (?!torch|triton|numpy|nvidia-nccl)).*\n?",
+    re.MULTILINE,
+)
+"""Lines of collect_env that say what is not there, or name packages that no bug here depends
+on.
+"""
+
+_PASSED_THROUGH = re.compile(
+    r'File ".*/(torch/nn/modules/module|torch/_dynamo/eval_frame|torch/utils/_contextlib'
+    r'|torch/_ops|fsdp/_fully_shard/_fsdp_common)\.py"'
+)
+"""Frames of tracebacks that every call of a module or a decorated function has."""
+
+MOST_CHANGES = 3
+"""Changes of the script that a draft tells."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,17 +76,29 @@ class Evidence:
     """Everything that was run. ``repeats``: whether the case still shows the finding, None if
     nobody ran it.
 
-    ``peer`` is an engine that agrees with the reference on the same case, ``exactly`` the finding
-    of the case in higher precision. ``cured``: the case passes with the mend that the entry names.
+    ``example`` is that of the mend which the entry names. ``shows`` is the signature or status
+    that the case came to. ``changes`` are diffs of the script after which it is right. ``peer`` is
+    an engine that agrees with the reference on the same case, ``exactly`` the finding of the case
+    in higher precision. ``cured``: the case passes with the mend that the entry names.
     """
 
     script: ScriptRuns = ScriptRuns()
+    example: ScriptRuns = ScriptRuns()
     repeats: bool | None = None
+    shows: str = ""
+    changes: tuple[str, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     peer: str = ""
     exactly: Finding | None = None
     cured: bool = False
     environment: str = ""
+
+    @property
+    def has_example(self) -> bool:
+        """Whether nothing speaks against the example of the mend: it has failed, or nobody ran
+        it.
+        """
+        return self.example.shown == self.example.runs
 
 
 class Judge(Protocol):
@@ -91,12 +125,23 @@ def run_script(
     return ScriptRuns(runs, len(outputs), next(iter(outputs), ""))
 
 
+def run_example(mend: Mend, *, preload: tuple[Path, ...] = ()) -> ScriptRuns:
+    """Runs the example of ``mend`` once, if it has one: it fails while the bug is there."""
+    if not mend.example:
+        return ScriptRuns()
+    with tempfile.TemporaryDirectory(prefix="fuzzshard-report-") as folder:
+        script = Path(folder) / "example.py"
+        script.write_text(mend.example)
+        result = check(script, mend.example_ranks, preload=preload)
+    return ScriptRuns(1, int(result.fails), readable(result.output, folder))
+
+
 def readable(output: str, folder: str) -> str:
     """What the first rank that fails printed, without torchrun's own account and paths of this
     machine.
 
     Of a rank that a signal killed only torchrun's account says so; it stays then, but for the
-    host's name.
+    host's name. A single rank has no mark before its lines.
     """
     text = (
         output.replace(f"{folder}/", "").replace(sys.prefix, "...").replace(str(Path.home()), "~")
@@ -108,6 +153,8 @@ def readable(output: str, folder: str) -> str:
         i for i, line in enumerate(lines[:account]) if line == "Traceback (most recent call last):"
     ]
     printed = lines[: own[-1] if own else account]
+    if not ranks and len(own) > 1:
+        return "\n".join(_without_passing_frames(printed)).strip()
     if not ranks:
         killed = [
             line for line in lines[account:] if not line.lstrip().startswith(("host", "time"))
@@ -117,7 +164,23 @@ def readable(output: str, folder: str) -> str:
     warned = dict.fromkeys(line for line in printed if not line.startswith("[rank"))
     raised = [line for line in printed if line.startswith(first)]
     others = f"\n(rank {', '.join(map(str, ranks[1:]))} likewise)" if ranks[1:] else ""
-    return "\n".join([*filter(None, warned), *raised]).strip() + others
+    told = _without_passing_frames(raised)
+    return "\n".join([*filter(None, warned), *told]).strip() + others
+
+
+def _without_passing_frames(lines: list[str]) -> list[str]:
+    """A traceback without frames that only pass a call on, and without the marks below lines."""
+    kept: list[str] = []
+    passes = False
+    for line in lines:
+        text = re.sub(r"^\[rank\d+\]: ", "", line)
+        if text.startswith("  File "):
+            passes = _PASSED_THROUGH.search(text) is not None
+        elif not text.startswith("    "):
+            passes = False
+        if not passes and not re.fullmatch(r"\s*[\^~]+\s*", text):
+            kept.append(line)
+    return kept
 
 
 def collect_env() -> str:
@@ -133,7 +196,26 @@ def collect_env() -> str:
         )
     except (subprocess.SubprocessError, OSError) as error:
         return f"torch.utils.collect_env did not end well: {type(error).__name__}"
-    return _CPU.sub("", result.stdout.replace(str(Path.home()), "~")).strip()
+    text = _CPU.sub("", result.stdout.replace(str(Path.home()), "~"))
+    return _NOTHING.sub("", text).strip()
+
+
+def right_changes(
+    entry: CorpusEntry, script: str, *, run: bool, preload: tuple[Path, ...] = ()
+) -> tuple[str, ...]:
+    """Diffs of ``script`` after which it is right; with ``run`` those that a run has shown to
+    be.
+    """
+    right: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="fuzzshard-report-") as folder:
+        target = Path(folder) / "repro.py"
+        for change in as_code(entry, script):
+            target.write_text(change.script)
+            if not run or not check(target, entry.case.mesh.size, preload=preload).fails:
+                right.append(change.diff)
+            if len(right) == MOST_CHANGES:
+                break
+    return tuple(right)
 
 
 def judged(world: Judge, num_ranks: int, entry: CorpusEntry) -> Evidence:
@@ -145,11 +227,12 @@ def judged(world: Judge, num_ranks: int, entry: CorpusEntry) -> Evidence:
         return Status.REJECTED if verdict is None or engine in verdict.notes else verdict.status
 
     again = _run(world, entry.case)
-    repeats = again is not None and again.signature == entry.signature
-    if not repeats:
-        return Evidence(repeats=False, culprits=entry.culprits)
+    shows = "" if again is None else again.signature or again.status
+    if again is None or not is_there(entry, again, importlib.metadata.version("torch")):
+        return Evidence(repeats=False, shows=shows, culprits=entry.culprits)
     return Evidence(
         repeats=True,
+        shows=shows,
         culprits=changes_that_help(entry, status, num_ranks),
         peer=_agreeing_peer(world, entry, engine),
         exactly=_in_higher_precision(world, entry),
@@ -185,9 +268,14 @@ def _run(world: Judge, case: Case) -> Verdict | None:
     return None
 
 
-def versions_known(entry: CorpusEntry) -> Iterator[tuple[str, str]]:
+def versions_known(entry: CorpusEntry, evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Versions of torch, the newest first, and whether the finding is there."""
-    known = dict.fromkeys(entry.bad_on, "bad") | dict.fromkeys(entry.good_on, "good")
-    if entry.torch:
-        known[release(entry.torch)] = "bad, found here"
+    known = dict.fromkeys(entry.good_on, "does not show it")
+    known |= dict.fromkeys((*entry.bad_on, *filter(None, [entry.torch])), "shows it")
+    known = {release(version): said for version, said in known.items()}
+    if evidence.script.shown:
+        here = release(importlib.metadata.version("torch"))
+        known[here] = "shows it; run for this draft"
+    if not any(Version(version).is_devrelease for version in known):
+        yield "nightly", "not tried"
     yield from ((version, known[version]) for version in reversed(in_order(set(known))))

@@ -1,17 +1,19 @@
-"""The sentences of a draft: its title, what goes wrong and for whom, and why one side must be
-wrong.
+"""The sentences of a draft: its title, how bad it is, what goes wrong and for whom, and why one
+side must be wrong.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 
 from fuzzshard.case.feature_names import FEATURES
-from fuzzshard.corpus.entry import CONTRACT, CorpusEntry
+from fuzzshard.corpus.entry import CONTRACT, LOOKED_UP, CorpusEntry
+from fuzzshard.corpus.lifecycle import Lifecycle, in_order, release
 from fuzzshard.drafts.evidence import Evidence
-from fuzzshard.mending.mend import own_mends
+from fuzzshard.mending.mend import Mend, Public, own_mends
 from fuzzshard.parts.engines import ENGINES
-from fuzzshard.parts.oracle import MISSING, UNEXPECTED, cut
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED, Severity, TensorOracle, cut
 from fuzzshard.verdict import Finding, Status
 
 _TELLING = (
@@ -40,15 +42,44 @@ _TELLING = (
 
 _TITLE_LENGTH = 120
 
+_TAGS = {"checkpoint": "checkpoint", "compile": "torch.compile", "other": ""}
+"""What titles begin with, of components that are no engine; the others go by their own names."""
+
+IMPACT = {
+    Severity.SILENT: "Silent wrong result: nothing is raised, and training goes on with it.",
+    Severity.HANG: "Hang: ranks wait for each other, or lose each other, and training stops.",
+    Severity.CRASH: "Crash of a program that plain training runs.",
+    Severity.LEAK: "Leak: memory, or what holds it, stays after its last use.",
+    Severity.WARNING: "A warning of what is not so; results are right.",
+    Severity.INTERNAL: "Nothing that a user sees by itself: private state of torch is wrong.",
+}
+"""What the severities of findings mean to whoever reads of one."""
+
 
 def engine_name(engine: str) -> str:
     """An engine by the name that its users know."""
     return ENGINES[engine].title if engine in ENGINES else engine
 
 
-def _tag(component: str) -> str:
-    """What a title begins with, of an engine or another component of torch."""
-    return ENGINES[component].tag if component in ENGINES else component
+def accused(entry: CorpusEntry, script: str | None) -> str:
+    """The engine that is wrong, in the words of its users; empty where plain torch is.
+
+    That is so where the cause is in another component of torch, and where nobody knows the cause
+    and the script shows the finding without the engine.
+    """
+    engine = entry.findings[0].engine
+    title = engine_name(engine)
+    if (mend := own_mends().get(entry.cause)) is not None:
+        return title if mend.component.lower() in ENGINES else ""
+    return title if script is None or title.strip("`") in script else ""
+
+
+def _tag(entry: CorpusEntry, script: str | None) -> str:
+    if (mend := own_mends().get(entry.cause)) is not None:
+        component = mend.component.lower()
+        return ENGINES[component].tag if component in ENGINES else _TAGS.get(component, component)
+    engine = entry.findings[0].engine
+    return ENGINES[engine].tag if engine in ENGINES and accused(entry, script) else ""
 
 
 def conditions(entry: CorpusEntry, cause: Collection[str]) -> list[str]:
@@ -64,72 +95,108 @@ def conditions(entry: CorpusEntry, cause: Collection[str]) -> list[str]:
     return list(dict.fromkeys(words[name] for name in ordered))
 
 
-def title(entry: CorpusEntry, cause: Collection[str]) -> str:
-    """What goes wrong, and under which condition; what is known of the cause says it better."""
-    first = entry.findings[0]
+def title(entry: CorpusEntry, cause: Collection[str], script: str | None = None) -> str:
+    """``[FSDP2] <API>: <wrong result> when <condition>``.
+
+    What is known of the cause says it best. Of an entry without one the API is the engine, and the
+    condition lists what the case cannot do without, as far as there is room.
+    """
+    tag = _tag(entry, script)
+    before = f"[{tag}] " if tag else ""
     if (mend := own_mends().get(entry.cause)) is not None:
-        return cut(f"[{_tag(mend.component)}] {mend.title}", _TITLE_LENGTH)
-    text = cut(f"[{_tag(first.engine)}] {_headline(entry, first)}", _TITLE_LENGTH)
+        return cut(f"{before}{mend.title}", _TITLE_LENGTH)
+    api = accused(entry, script).strip("`")
+    first = entry.findings[0]
+    text = cut(f"{before}{f'{api}: ' if api else ''}{_headline(entry, first)}", _TITLE_LENGTH)
     told = ""
     for each in conditions(entry, cause):
         longer = f"{told}, {each}" if told else each
-        if len(f"{text} ({longer})") > _TITLE_LENGTH:
+        if len(f"{text} with {longer}") > _TITLE_LENGTH:
             break
         told = longer
-    return f"{text} ({told})" if told else text
+    return f"{text} with {told}" if told else text
 
 
 def _headline(entry: CorpusEntry, first: Finding) -> str:
     return first.rule.headline(first, ends="die" if entry.status is Status.CRASH else "hang")
 
 
-def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
-    """One paragraph: what goes wrong, and for whom."""
-    first = entry.findings[0]
-    observed, expected = (
-        " ".join(text.split()).rstrip(".") for text in (first.observed, first.expected)
-    )
-    who = f"Training with {engine_name(first.engine)} on {_ranks(entry)}"
-    sentence = first.rule.sentence.format(who=who, observed=observed, brief=cut(observed, 400))
-    what = sentence or f"{who}: the {_headline(entry, first)}{_where(entry, first)}."
-    presence = first.detail in (MISSING, UNEXPECTED)
-    if first.error is None and not presence and not sentence:
-        what += f" Expected: `{cut(expected, 300)}`; observed: `{cut(observed, 300)}`."
-    what += first.rule.consequence(first)
-    loud = entry.status in (Status.CRASH, Status.HANG)
-    silent = (
-        "" if loud or first.rule.is_said else " Nothing is raised, so training goes on with it."
-    )
-    told = [] if entry.cause in own_mends() else conditions(entry, cause)
-    together = (
-        f" It takes {'these together' if told[1:] else 'this'}: {'; '.join(told)}." if told else ""
-    )
-    return what + silent + together
+def brief(entry: CorpusEntry) -> str:
+    """How an entry shows its cause, in a line: ``"crash: RuntimeError: ... (4 ranks)"``."""
+    said = cut(_headline(entry, entry.findings[0]), 120).rstrip(": ")
+    return f"{entry.severity}: {said} ({ranks(entry)})"
 
 
-def _where(entry: CorpusEntry, first: Finding) -> str:
-    """The tensor, and the kind of statement after which it is looked at: the script has its own
-    lines.
+def impact(entry: CorpusEntry) -> str:
+    """How bad it is, and in which releases."""
+    severity = entry.severity
+    assert severity is not None, "an entry without a finding has no draft"
+    good = entry.good_on
+    bad = in_order({release(torch) for torch in (*entry.bad_on, entry.torch) if torch})
+    said = [IMPACT[severity]]
+    if bad:
+        absent = f", and not with {', '.join(reversed(good))}" if good else ""
+        said.append(f"Seen with torch {', '.join(reversed(bad))}{absent}.")
+    if entry.lifecycle is Lifecycle.FIXED and good:
+        said.append(f"**Torch {good[-1]}, the newest that was tried, does not have it any more.**")
+    return " ".join(said)
+
+
+def who(entry: CorpusEntry, cause: Collection[str], mend: Mend | None) -> str:
+    """Who runs into it; where nobody has thought about that, what it takes."""
+    if mend is not None and mend.setup:
+        return markdown(mend.setup)
+    told = conditions(entry, cause)
+    return f"Programs with {'all of ' if told[1:] else ''}this: {'; '.join(told)}." if told else ""
+
+
+def summary(entry: CorpusEntry, script: str | None) -> str:
+    """One paragraph: what goes wrong, in which kind of program.
+
+    Numbers are the script's to print: those of the case are of other values. Without a script
+    they stand where it first differs.
     """
+    first, engine = entry.findings[0], accused(entry, script)
+    observed = " ".join(first.observed.split()).rstrip(".")
+    rule, where = first.rule, _after(entry, first)
+    training = f"On {ranks(entry)} {f'training with {engine}' if engine else 'a training step'}"
+    if rule.sentence:
+        what = rule.sentence.format(who=training, observed=observed, brief=cut(observed, 400))
+    elif isinstance(rule, TensorOracle) and first.error is not None:
+        thing = rule.said(first)
+        where = "" if " after " in thing else where
+        what = (
+            f"{training} goes wrong: {thing[:1].lower()}{thing[1:]}{where} is not that of plain "
+            "training."
+        )
+    else:
+        name = f" (`{first.name}`{where})" if first.name else where
+        what = f"{training} goes wrong: {_headline(entry, first)}{name}."
+    return what + rule.consequence(first)
+
+
+def _after(entry: CorpusEntry, first: Finding) -> str:
+    """The kind of statement after which it is looked at: the script has its own lines."""
     schedule = entry.case.schedule
-    after = f" after {schedule[first.op].noun()}" if 0 <= first.op < len(schedule) else ""
-    return f" (`{first.name}`{after})" if first.name else after
+    return f" after {schedule[first.op].noun()}" if 0 <= first.op < len(schedule) else ""
 
 
-def _ranks(entry: CorpusEntry) -> str:
+def ranks(entry: CorpusEntry) -> str:
+    """``"2 ranks"``, with the mesh where it has several axes."""
     size = entry.case.mesh.size
     axes = f" (mesh {entry.mesh})" if " x " in entry.mesh else ""
     return f"{size} rank{'s' * (size > 1)}{axes}"
 
 
-def reasons(entry: CorpusEntry, evidence: Evidence) -> Iterator[str]:
-    """Which side is wrong, and why we know; only what was run or what a document says."""
+def reasons(entry: CorpusEntry, script: str | None, evidence: Evidence) -> Iterator[str]:
+    """Why it is a bug, and which side is wrong; only what was run or what a document says."""
     first = entry.findings[0]
-    engine = engine_name(first.engine)
-    yield f"{engine} is wrong: {_rule(entry, first)}"
     mend = own_mends().get(entry.cause)
+    api = f"`{mend.title.partition(':')[0]}`" if mend is not None else ""
+    wrong = accused(entry, script) or api or "plain torch, which the script uses alone,"
+    yield f"{wrong} is wrong: {_rule(entry, first)}"
     if contract := mend.contract.text() if mend is not None else entry.notes.get(CONTRACT):
-        yield f"Documented: {contract.replace('``', '`')}"
+        yield f"Documented: {markdown(contract)}"
     if first.error is not None and first.bound:
         ratio = first.error / first.bound
         yield (
@@ -148,7 +215,7 @@ def reasons(entry: CorpusEntry, evidence: Evidence) -> Iterator[str]:
         )
     if evidence.peer:
         peer = engine_name(evidence.peer)
-        yield f"Vote: {peer} on the same model, data and schedule agrees with the reference."
+        yield f"Vote: {peer} on the same model, data and schedule agrees with plain training."
 
 
 def _rule(entry: CorpusEntry, first: Finding) -> str:
@@ -161,8 +228,8 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
         return basis.format(truth=reference, expected=expected)
     if first.rung == "relation":
         return (
-            f"it is compared with itself, with `{entry.case.relation}` otherwise, which must "
-            "not matter."
+            f"the result is compared with its own, with `{entry.case.relation}` otherwise, which "
+            "must not matter."
         )
     why = {
         "bitwise": "both sides add the same two terms, so they must agree bit for bit.",
@@ -176,4 +243,37 @@ def _rule(entry: CorpusEntry, first: Finding) -> str:
             "what is compared here is computed the same way on both sides, so the bits must be "
             "equal."
         )
-    return f"it is compared with {reference}; {why}"
+    return f"the result is compared with {reference}; {why}"
+
+
+def related(entry: CorpusEntry, mend: Mend | None) -> Iterator[str]:
+    """Issues and pull requests of the same or a near bug, and what was searched for when."""
+    looks = mend.public if mend is not None else ()
+    if entry.issue and entry.issue not in {look.link for look in looks}:
+        yield f"{issue_number(entry.issue)}, the same"
+    for look in sorted(looks, key=lambda look: (not look.is_same, not look.link)):
+        found = ", ".join(filter(None, (issue_number(look.link), look.says))) or "none found"
+        searched = f' (searched on {look.date} for "{look.query}")' if look.query else ""
+        yield markdown(found + searched)
+    if looked_up := entry.notes.get(LOOKED_UP):
+        yield markdown(looked_up)
+
+
+def issue_number(address: str) -> str:
+    """``"#183702"``, as GitHub links issues of its own; ``"owner/name#1"`` of another
+    repository.
+    """
+    found = re.fullmatch(r"https://github\.com/([^/]+/[^/]+)/(?:issues|pull)/(\d+)/?", address)
+    if found is None:
+        return address
+    return f"{'' if found[1] == 'pytorch/pytorch' else found[1]}#{found[2]}"
+
+
+def known_public(look: Public) -> str:
+    """An issue or pull request of the very bug, in few words."""
+    return " ".join(filter(None, (issue_number(look.link), f"({look.says})" if look.says else "")))
+
+
+def markdown(text: str) -> str:
+    """Prose of docstrings, in which code has two backticks and lines end within paragraphs."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", text).replace("``", "`")

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -60,14 +61,19 @@ class Public:
     """One look for the bug in public: an issue or pull request ``link``, empty where none was
     found.
 
-    ``says`` is what became of it, or what comes near; ``query`` was searched for on ``date``
-    (ISO).
+    ``says`` is what became of it; the word "near" in it says that it is another bug, "brought"
+    that it is the change which the bug came with. ``query`` was searched for on ``date`` (ISO).
     """
 
     link: str = ""
     says: str = ""
     query: str = ""
     date: str = ""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether ``link`` is about this very bug."""
+        return bool(self.link) and not re.search(r"\b(near|brought)\b", self.says)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +122,12 @@ KINDS: tuple[Kind, ...] = ("mend", "tripwire", "signature")
 class Mend:
     """One root cause, as a file says it.
 
-    ``contract`` is what it breaks, ``torch`` the releases that have it, as measured, ``public``
-    where it is known, ``setup`` who runs into it and how. It is mended by ``edits``, and by
-    ``apply(patch)`` where what is wrong is no Python function of torch that can be edited. A
-    *tripwire* mends nothing and calls
+    ``title`` says which API does what wrong when. ``contract`` is what it breaks, ``torch`` the
+    releases that have it, as measured, ``public`` where it is known, ``setup`` who runs into it
+    and how, ``workaround`` what they can do until torch is mended. ``example`` is a script in
+    which that happens in a program that somebody may have: it fails, and passes with the mend.
+    It is mended by ``edits``, and by ``apply(patch)`` where what is wrong is no Python function of
+    torch that can be edited. A *tripwire* mends nothing and calls
     :func:`fuzzshard.mending.trip` where the cause occurs. A *signature* has neither: any finding
     with one of ``signatures`` (patterns of :mod:`fnmatch`) is taken for it.
 
@@ -136,11 +144,18 @@ class Mend:
     diagnosis: str
     file: Path
     setup: str = ""
+    workaround: str = ""
+    example: str = ""
     kind: Kind = "mend"
     edits: tuple[Edit, ...] = ()
     apply: Callable[[Patch], None] | None = None
     signatures: tuple[str, ...] = ()
     lifts: tuple[str, ...] = ()
+
+    @property
+    def example_ranks(self) -> int:
+        """How many ranks the example needs, as its first line says."""
+        return int(re.findall(r"--nproc-per-node (\d+)", self.example)[0])
 
     def edits_here(self, torch: str | None = None) -> tuple[Edit, ...]:
         """The edits for version ``torch``, by default the installed one."""
@@ -170,6 +185,8 @@ def mend_of(module: ModuleType, file: Path) -> Mend:
         diagnosis=inspect.cleandoc(module.__doc__ or ""),
         file=file,
         setup=str(getattr(module, "SETUP", "")),
+        workaround=str(getattr(module, "WORKAROUND", "")),
+        example=str(getattr(module, "EXAMPLE", "")).lstrip("\n"),
         kind=kind,
         edits=tuple(getattr(module, "EDITS", ())),
         apply=getattr(module, "apply", None),

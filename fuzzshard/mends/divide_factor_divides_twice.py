@@ -10,7 +10,7 @@ applied as well. The gradients are divided by the square of the factor: in float
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "set_gradient_divide_factor() divides gradients twice on a shard axis of size 1"
+TITLE = "set_gradient_divide_factor: gradients are divided twice when the shard axis has size 1"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Sets a custom divide factor for the gradient reduction",
@@ -25,6 +25,24 @@ SETUP = (
     "too small "
     "by the factor."
 )
+WORKAROUND = "Where the shard axis has one rank, leave the factor alone and divide the loss by it."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 1 example.py
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+mesh = init_device_mesh("cpu", (1,))  # experts that no other rank has a part of
+torch.manual_seed(0)
+expert = nn.Linear(4, 1)
+fully_shard(expert, mesh=mesh)
+expert.set_gradient_divide_factor(8.0)
+expert.set_force_sum_reduction_for_comms(True)
+expert(torch.ones(1, 4)).sum().backward()
+expected, observed = torch.ones(1, 4) / 8, expert.weight.grad.to_local()
+assert torch.allclose(observed, expected), f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -11,13 +11,19 @@ own gradients bring it back in the next forward.
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = (
-    "FSDP1 drops the accumulated gradient of a unit that a backward comes to the outputs of alone"
+    "FSDP1: the accumulated gradient is lost when a backward reaches outputs of a unit, not its"
+    " parameters"
 )
 COMPONENT = "FSDP1"
 CONTRACT = Promise(
     "FSDP currently does not support gradient accumulation outside ``no_sync()`` when using CPU "
     "offloading",
     "FullyShardedDataParallel; so it does without",
+)
+SETUP = (
+    "Gradients are accumulated without ``no_sync()``, to save memory, and layers are dropped at"
+    " random: in the last microbatch a block returns its input as it is. What the earlier "
+    "microbatches left for it is lost."
 )
 TORCH = Releases(since="2.11")
 PUBLIC = (

@@ -9,13 +9,47 @@ already. In a recomputation nobody does that, so a checkpoint of the root finds 
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "The output dtype of a list group that ran in part is applied to the output of the root"
+TITLE = (
+    "fully_shard([a, b]): the output of the root gets the group's output_dtype when a runs "
+    "without b"
+)
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "``mp_policy.cast_forward_inputs`` and ``mp_policy.output_dtype`` both apply per module in "
     "the group",
     "fully_shard",
 )
+SETUP = (
+    "The final norm and the head are one group with an ``output_dtype`` of its own, say float32"
+    " for the logits, and a forward needs the hidden states only."
+)
+WORKAROUND = "Wrap the modules in groups of their own."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.head = nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2)
+
+    def forward(self, x, only_hidden):
+        hidden = self.norm(self.body(x))
+        return hidden.double() if only_hidden else self.head(hidden)
+
+
+mesh = init_device_mesh("cpu", (2,))
+model = Model()
+float32 = MixedPrecisionPolicy(output_dtype=torch.float32)
+fully_shard([model.norm, model.head], mesh=mesh, mp_policy=float32)  # of these two modules
+fully_shard(model, mesh=mesh)
+expected, observed = torch.float64, model(torch.ones(1, 4), only_hidden=True).dtype
+assert observed == expected, f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.13")
 PUBLIC = (
     Public(

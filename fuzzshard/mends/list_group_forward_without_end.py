@@ -15,8 +15,8 @@ it. A forward ends with the module that began it.
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = (
-    "fully_shard([a, b]): a module that runs by itself stays unsharded, its gradient may not "
-    "be reduced"
+    "fully_shard([a, b]): the gradient of a module is not reduced when it runs alone on frozen "
+    "features"
 )
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
@@ -34,6 +34,39 @@ SETUP = (
     "head alone is trained on features that were computed under ``no_grad()``: a linear probe, or "
     "fine-tuning of the head. The optimizer does not change the head, and nothing says so."
 )
+WORKAROUND = "Wrap the head in a group of its own."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import copy
+from collections import OrderedDict
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+
+def linear_probe(model):
+    features = torch.ones(1, 4)  # from a frozen backbone; equal on all ranks
+    with torch.no_grad():
+        model(features)  # an evaluation
+    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
+    model.head(features).sum().backward()
+    optimizer.step()
+    bias = model.head.bias
+    return bias.full_tensor() if isinstance(bias, DTensor) else bias
+
+
+mesh = init_device_mesh("cpu", (2,))
+torch.manual_seed(0)
+plain = nn.Sequential(OrderedDict(norm=nn.LayerNorm(4), head=nn.Linear(4, 2)))
+model = copy.deepcopy(plain)
+fully_shard([model.norm, model.head], mesh=mesh)  # as torchtitan does
+fully_shard(model, mesh=mesh)
+expected, observed = linear_probe(plain), linear_probe(model)
+assert torch.allclose(observed, expected), f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

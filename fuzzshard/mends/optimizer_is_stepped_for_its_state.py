@@ -11,12 +11,43 @@ no trace in the parameters and in the states that it makes.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "Asking an optimizer for its state before the first step counts as a step of zeros"
+TITLE = "get_optimizer_state_dict: Adam is one step ahead when it is called before the first step"
 COMPONENT = "checkpoint"
 CONTRACT = Promise(
     "Return the combined state_dict for optimizers",
     "get_optimizer_state_dict, which is to change nothing",
 )
+SETUP = (
+    "A training loop saves a checkpoint at step 0, or calls ``get_optimizer_state_dict`` to "
+    "have something to load into and finds no checkpoint there. Every bias correction of Adam "
+    "is one step ahead from then on, and weight decay has gone into the moments."
+)
+WORKAROUND = (
+    "Do not ask for the state of an optimizer that has made no step; or set every ``step`` in "
+    "its state to zero afterwards, where weight decay is not coupled."
+)
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 1 example.py
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+
+def train(*, checkpoint_at_step_0):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    if checkpoint_at_step_0:
+        get_optimizer_state_dict(model, optimizer)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    return model.weight.data
+
+
+expected = train(checkpoint_at_step_0=False)
+observed = train(checkpoint_at_step_0=True)
+assert torch.allclose(observed, expected), f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public("https://github.com/pytorch/pytorch/issues/164929", "open"),

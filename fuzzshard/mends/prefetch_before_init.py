@@ -9,13 +9,35 @@ there are none: an AttributeError. ``FSDPModule.unshard`` of the same module wor
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "A prefetch unshards a module whose FSDP root has not run"
+TITLE = "Explicit prefetching: AttributeError when the FSDP root of the target has not run yet"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Sets the FSDP modules for which this FSDP module should explicitly prefetch all-gathers in "
     "forward.",
     "FSDPModule.set_modules_to_forward_prefetch",
 )
+SETUP = (
+    "Two models are wrapped, each with a root of its own (text encoder and denoiser, generator "
+    "and critic), and the last block of the first prefetches the first block of the second."
+)
+WORKAROUND = "Set the prefetch after the target's root has run once."
+EXAMPLE = """\
+# torchrun --standalone --nproc-per-node 2 example.py
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+mesh = init_device_mesh("cpu", (2,))
+encoder = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+denoiser = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+for model in (encoder, denoiser):
+    for block in model:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+encoder[-1].set_modules_to_forward_prefetch([denoiser[0]])
+denoiser(encoder(torch.ones(1, 4))).sum().backward()
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -14,8 +14,8 @@ themselves.
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
 TITLE = (
-    "Recomputation after post-backward leaves a group unsharded, so the next forward may use "
-    "old weights"
+    "fully_shard: the next forward uses old weights when a group is recomputed after its "
+    "post-backward"
 )
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
@@ -35,6 +35,47 @@ SETUP = (
     "that of an "
     "evaluation after the step, or of a next batch whose output does enter the loss."
 )
+WORKAROUND = "Call ``reshard()`` on every FSDPModule between the backward and the step."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import copy
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        hidden = self.body(x)
+        return self.head(hidden), hidden
+
+
+def train(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.ones(1, 4)  # equal on all ranks, so plain training needs no all-reduce
+    _, hidden = checkpoint(model, x, use_reentrant=False)  # of this batch the hidden states only
+    logits, other = checkpoint(model, 2 * x, use_reentrant=False)
+    (hidden.sum() + logits.sum() + other.sum()).backward()
+    optimizer.step()
+    return checkpoint(model, x, use_reentrant=False)[0]
+
+
+mesh = init_device_mesh("cpu", (2,))
+torch.manual_seed(0)
+plain = Model()
+model = copy.deepcopy(plain)
+fully_shard(model.head, mesh=mesh)
+fully_shard(model, mesh=mesh)
+expected, observed = train(plain), train(model)
+assert torch.allclose(observed, expected, atol=1e-4), f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -15,7 +15,7 @@ where nobody calls ``reshard()``, which this change leaves as it is.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "reshard() keeps an all-gather that nobody waited for: the next forward uses old weights"
+TITLE = "FSDPModule.reshard: the next forward uses old weights when an all-gather is pending"
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "Before forward, FSDP all-gathers the sharded parameters across the data-parallel workers to "
@@ -31,6 +31,43 @@ SETUP = (
     "the load. Calling ``reshard()`` on every module before the step does not help; with the "
     "change below it does, and it is still needed."
 )
+WORKAROUND = (
+    "Call ``unshard()`` on the module, which waits for the all-gather, and then ``reshard()``."
+)
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 2 example.py
+import copy
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+
+def train(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.ones(4, 8)  # equal on all ranks, so plain training needs no all-reduce
+    model(x).sum().backward()
+    with torch.no_grad():
+        model[0](x)  # features for a metric; model[1] is prefetched and does not run
+    for block in model:
+        if isinstance(block, FSDPModule):
+            block.reshard()
+    optimizer.step()
+    return model(x)
+
+
+mesh = init_device_mesh("cpu", (2,))
+torch.manual_seed(0)
+plain = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+model = copy.deepcopy(plain)
+for block in model:
+    fully_shard(block, mesh=mesh)
+fully_shard(model, mesh=mesh)
+model[0].set_modules_to_forward_prefetch([model[1]])
+expected, observed = train(plain)[0], train(model)[0]
+assert torch.allclose(observed, expected, atol=1e-4), f"\n{expected=}\n{observed=}"
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

@@ -12,7 +12,10 @@ next all-gather; the rows have to be copied on their own where they differ.
 
 from fuzzshard.mending import Edit, Promise, Public, Releases
 
-TITLE = "With an int reshard_after_forward the registered parameter has rows of another chunk"
+TITLE = (
+    "fully_shard(reshard_after_forward=int): full_tensor() is wrong after forward when rows are"
+    " padded"
+)
 COMPONENT = "fully_shard"
 CONTRACT = Promise(
     "After forward, the parameters registered to the module depend on to this: [...] the "
@@ -20,6 +23,32 @@ CONTRACT = Promise(
     " to the smaller mesh otherwise",
     "fully_shard, reshard_after_forward",
 )
+SETUP = (
+    "``reshard_after_forward`` is the number of GPUs of a node, and a parameter has rows that "
+    "the ranks do not divide, as a vocabulary of 50257 has. Whoever reads parameters after a "
+    "forward (norms, histograms, a copy for EMA) reads zeros and shifted rows."
+)
+WORKAROUND = "Call ``reshard()`` on the module before its parameters are read."
+EXAMPLE = r"""
+# torchrun --standalone --nproc-per-node 4 example.py
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+mesh = init_device_mesh("cpu", (4,))
+torch.manual_seed(0)
+model = nn.Embedding(50257, 8)  # four ranks do not divide its rows
+expected = model.weight.detach().clone()
+fully_shard(model, mesh=mesh, reshard_after_forward=2)
+with torch.no_grad():
+    model(torch.tensor([0]))  # an evaluation, after which weights are looked at
+observed = model.weight.full_tensor().detach()
+wrong = (observed != expected).any(dim=1).nonzero().flatten()
+assert not len(wrong), f"{len(wrong)} of 50257 rows are wrong, from row {wrong[0]} on\n" + (
+    f"row {wrong[0]}: expected {expected[wrong[0]]}\nobserved {observed[wrong[0]]}"
+)
+"""
 TORCH = Releases(since="2.11")
 PUBLIC = (
     Public(

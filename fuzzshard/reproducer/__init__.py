@@ -6,6 +6,6 @@ comparison. No torch import here.
 """
 
 from fuzzshard.reproducer.check import ScriptResult, check
-from fuzzshard.reproducer.script import script, scripts
+from fuzzshard.reproducer.script import body, script, script_like, scripts
 
-__all__ = ["ScriptResult", "check", "script", "scripts"]
+__all__ = ["ScriptResult", "body", "check", "script", "script_like", "scripts"]

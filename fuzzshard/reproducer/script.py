@@ -4,9 +4,12 @@ verdict.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import itertools
 from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
 
 from fuzzshard.case.case import Case
 from fuzzshard.errors import UsageError
@@ -31,13 +34,9 @@ def scripts(
     for the primary one of ``findings``, then for others, which the same cause has broken. Raises
     :class:`UsageError` where none can be written.
     """
-    first_of_each = {finding.oracle: finding for finding in reversed(findings)}
-    offered: list[Finding | None] = [
-        finding for finding in findings if finding is first_of_each[finding.oracle]
-    ]
     written = set()
     obstacle: UsageError | None = None
-    for finding, values in itertools.product(offered or [None], VALUES):
+    for finding, values in _ways(findings):
         try:
             text = script(
                 case,
@@ -54,6 +53,43 @@ def scripts(
             yield text
     if obstacle and not written:
         raise obstacle
+
+
+def _ways(findings: Sequence[Finding]) -> Iterator[tuple[Finding | None, Values]]:
+    """What :func:`scripts` look at, and with which values, in order."""
+    first_of_each = {finding.oracle: finding for finding in reversed(findings)}
+    offered: list[Finding | None] = [
+        finding for finding in findings if finding is first_of_each[finding.oracle]
+    ]
+    return itertools.product(offered or [None], VALUES)
+
+
+def script_like(
+    text: str,
+    case: Case,
+    other: Case,
+    *,
+    signature: str,
+    findings: Sequence[Finding],
+    moved: int = 0,
+) -> str | None:
+    """The script of ``other`` that looks at what ``text`` looks at, which is a script of ``case``.
+
+    The op that is looked at is ``moved`` so many places in ``other``. None where this version
+    writes no such script of ``case``, or none of ``other``.
+    """
+    for finding, values in _ways(findings):
+        with contextlib.suppress(UsageError):
+            written = script(case, signature=signature, finding=finding, values=values)
+            if body(written) == body(text):
+                there = finding and replace(finding, op=finding.op + moved)
+                return script(other, signature=signature, finding=there, values=values)
+    return None
+
+
+def body(text: str) -> list[str]:
+    """The lines of a script below the comment at its top."""
+    return list(itertools.dropwhile(lambda line: line.startswith("#"), text.splitlines()))
 
 
 def script(

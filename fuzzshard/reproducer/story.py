@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from fuzzshard.parts.oracle import MISSING, TensorOracle
+from fuzzshard.parts.oracle import MISSING, TensorOracle, cut
 from fuzzshard.reproducer.aim import Aim
 from fuzzshard.verdict import Finding
 
@@ -14,21 +14,26 @@ _WIDTH = 108
 def story(
     aim: Aim, signature: str, finding: Finding | None, num_ranks: int, torch_version: str
 ) -> str:
-    """The comment at the top: how to run the script, what it shows, when it fails."""
-    text = f"{_what(aim, signature, finding)} Found with torch {torch_version}."
+    """The comment at the top: how to run the script, what it shows, when it fails.
+
+    Without a finding and a signature it says what the case should do.
+    """
+    run = f"torchrun --standalone --nproc-per-node {num_ranks} repro.py"
+    if finding is None and not signature:
+        run += "  (exits 0 while this is so, 1 otherwise)"
+        text = f"Under {aim.engine} everything is as in {_TRUTH}."
+    else:
+        run += "  (exits 1 while this is so)"
+        text = f"{_what(aim, signature, finding)} Found with torch {torch_version}."
     wrapped = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
-    run = (
-        f"torchrun --standalone --nproc-per-node {num_ranks} repro.py  (exits 1 while this is so)"
-    )
     return "\n".join(f"# {line}" for line in [run, *wrapped])
 
 
 def _what(aim: Aim, signature: str, finding: Finding | None) -> str:
     if finding is None:
-        known = f" ({signature})" if signature else ""
         if aim.trains_reference:
-            return f"{aim.engine} differs from {_TRUTH}{known}."
-        return f"{aim.engine} breaks a rule{known}."
+            return f"{aim.engine} differs from {_TRUTH} ({signature})."
+        return f"{aim.engine} breaks a rule ({signature})."
     observed, expected = _one_line(finding.observed), _one_line(finding.expected)
     thing = f"{_thing(finding)} under {aim.engine}"
     match aim.kind:
@@ -81,4 +86,4 @@ def _thing(finding: Finding) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300].rstrip(".")
+    return cut(" ".join(text.split()), 300).removesuffix(".")

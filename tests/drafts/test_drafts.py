@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-import re
+import importlib.metadata
+import json
 import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
+from cases import BACKWARD, FORWARD, STEP, chain, make_case
 from command_line import fuzzshard
 
+from fuzzshard import reproducer
 from fuzzshard.campaign.saved import saved_cause
+from fuzzshard.case.case import WrapGroup
+from fuzzshard.commands import report
 from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.entry import Confirmation, CorpusEntry, Culprit, make_entry
+from fuzzshard.corpus.entry import LOOKED_UP, Confirmation, CorpusEntry, Culprit, make_entry
+from fuzzshard.corpus.lifecycle import Lifecycle, release
+from fuzzshard.corpus.scripts import scripts_of
 from fuzzshard.corpus.store import save_unshrunk
 from fuzzshard.doctor import clean_case
+from fuzzshard.drafts.changes import as_code
 from fuzzshard.drafts.draft import MOST_CHARACTERS, draft
-from fuzzshard.drafts.duplicates import Duplicate, duplicates
-from fuzzshard.drafts.evidence import Evidence, ScriptRuns, collect_env, readable
+from fuzzshard.drafts.evidence import Evidence, ScriptRuns, collect_env, readable, run_example
+from fuzzshard.drafts.variants import duplicates, variants
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import as_diff
+from fuzzshard.parts.leaves.linear import Linear
 from fuzzshard.parts.oracle import MISSING
 from fuzzshard.verdict import Finding, Status, Verdict
 
@@ -36,10 +45,11 @@ FINDING = Finding(
     bound=1e-6,
 )
 VERDICT = Verdict(status=Status.DIVERGENCE, findings=(FINDING,), rung="bounded")
+HERE = release(importlib.metadata.version("torch"))
 INFO = {"torch": "2.13.0", "backend": "gloo"}
 SCRIPT = (
-    "# torchrun --standalone --nproc-per-node 2 repro.py\nimport torch\n\n\ndef train():\n   "
-    " pass\n"
+    "# torchrun --standalone --nproc-per-node 2 repro.py\nimport torch\n\n\ndef train():\n"
+    "    fully_shard(model)\n"
 )
 ENTRY = msgspec.structs.replace(
     make_entry(clean_case(2), VERDICT, INFO, confirmed=Confirmation(runs=3, reproduced=3)),
@@ -49,10 +59,7 @@ ENTRY = msgspec.structs.replace(
 EVIDENCE = Evidence(
     script=ScriptRuns(3, 3, "AssertionError: rank 0"),
     repeats=True,
-    culprits=(
-        Culprit(change="with reshard_after_forward=True in place of 2", outcome="PASS"),
-        Culprit(change="without step", outcome="PASS"),
-    ),
+    changes=("-reshard_after_forward=2\n+reshard_after_forward=True", "-optimizer.step()"),
     peer="ddp",
     exactly=msgspec.structs.replace(FINDING, bound=1e-15),
     environment="PyTorch version: 2.13.0",
@@ -62,25 +69,29 @@ EVIDENCE = Evidence(
 def text(
     entry: CorpusEntry = ENTRY, evidence: Evidence = EVIDENCE, script: str | None = SCRIPT
 ) -> str:
-    return draft(Path("corpus/findings/one"), entry, script, evidence, {"reshard:int"}, [])
+    return draft(entry, script, evidence, {"reshard:int"})
 
 
 def test_a_draft_has_everything_that_a_maintainer_asks_for() -> None:
     said = text()
     for wanted in (
-        "# [FSDP2] gradient of a parameter is silently wrong",
+        "# [FSDP2] fully_shard: gradient of a parameter is silently wrong with reshard_after_",
+        "**Impact**: Silent wrong result: nothing is raised, and training goes on with it. Seen "
+        "with torch 2.13.0, 2.12.0, and not with 2.15.0.",
+        "**Who hits this**: Programs with this: reshard_after_forward=<int>",
         "### 🐛 Describe the bug",
         "### Versions",
         "torchrun --standalone --nproc-per-node 2 repro.py",
-        "it works **with reshard_after_forward=True in place of 2**",
-        "- without step",
+        "**It is right** with any one of these changes of the script:",
+        "```diff\n-reshard_after_forward=2\n+reshard_after_forward=True\n```",
         "AssertionError: rank 0",
         "Rounding explains 1e-06 there",
         "5.0e+05 times that",
         "In float64 the difference is still 0.5",
         "Vote: `DistributedDataParallel`",
-        "3 of 3 runs of the case on fresh ranks, 3 of 3 runs of the script",
-        "| 2.15.0 | good |\n| 2.13.0 | bad, found here |\n| 2.12.0 | bad |",
+        "It shows in 3 of 3 runs of the script, and in 3 of 3 runs on fresh ranks when found.",
+        f"| nightly | not tried |\n| {HERE} | shows it; run for this draft |",
+        "| 2.12.0 | shows it |",
         "drafted by a tool, fuzzshard",
         "PyTorch version: 2.13.0",
     ):
@@ -101,7 +112,7 @@ def test_a_draft_fits_into_an_issue() -> None:
 
 def test_a_draft_without_runs_says_so() -> None:
     said = text(evidence=Evidence(), script=None)
-    assert "was not looked for" in said
+    assert "It is right" not in said
     assert "No script can be written" in said
     assert "collect_env" in said
 
@@ -140,6 +151,13 @@ def test_output_is_that_of_the_first_rank_that_fails() -> None:
     assert readable(printed, "/nowhere") == said
 
 
+def test_of_a_single_rank_its_own_traceback_is_told() -> None:
+    trace = "Traceback (most recent call last):\n"
+    own = f'{trace}  File "repro.py", line 1, in <module>\nAssertionError: one'
+    printed = f"{own}\n{trace}  torch/distributed/run.py\nChildFailedError:\n  rank : 0\n"
+    assert readable(printed, "/nowhere") == own
+
+
 def test_of_a_rank_that_died_torchrun_says_so_without_the_name_of_the_host() -> None:
     printed = (
         "Traceback (most recent call last):\n  torch/distributed/run.py\n"
@@ -155,19 +173,19 @@ def test_a_draft_of_a_known_cause_carries_its_mend_as_a_diff_against_torch() -> 
     entry = msgspec.structs.replace(ENTRY, cause=mend.slug)
     said = text(entry, dataclasses.replace(EVIDENCE, cured=True))
     assert mend.title[:40] in said.splitlines()[0]
-    assert mend.diagnosis.replace("``", "`") in said
+    assert mend.diagnosis.partition("\n")[0].replace("``", "`") in said
     assert "**A change of torch** with which the script's case passes; it shows the cause" in said
     assert as_diff(mend).rstrip() in said
     assert "case passes" not in text(entry)
     assert "A change of torch" not in text()
 
 
-def test_a_draft_of_a_known_cause_says_who_runs_into_it_and_not_what_the_case_is_made_of() -> None:
-    mend = next(m for m in own_mends().values() if m.setup)
+def test_a_draft_of_a_known_cause_says_who_hits_it_and_what_they_can_do() -> None:
+    mend = next(m for m in own_mends().values() if m.setup and m.workaround)
     said = text(msgspec.structs.replace(ENTRY, cause=mend.slug))
-    assert f"**Who runs into it**\n\n{mend.setup.replace('``', '`')}\n" in said
-    assert "It takes" in text()
-    assert "It takes" not in said
+    assert f"**Who hits this**: {mend.setup.replace('``', '`')}\n" in said
+    assert f"**Workaround**: {mend.workaround.replace('``', '`')}\n" in said
+    assert said.index("**Impact**") < said.index("**Who hits this**") < said.index("```python")
 
 
 @pytest.mark.parametrize(("observed", "expected"), [("Tensor", "DTensor"), ("DTensor", "Tensor")])
@@ -183,23 +201,65 @@ def test_a_parameter_that_stays_unsharded_has_a_consequence(observed: str, expec
     assert ("does not see a step" in text(entry)) == (observed == "Tensor")
 
 
-def test_a_change_after_which_nothing_can_be_wrong_is_not_told() -> None:
-    changes = (
-        "without backward",
-        "without forward; without backward",
-        "without forward of linear0",
+RESHARDED = make_case(
+    chain(a=Linear(out=4)),
+    wrap=(WrapGroup(modules=("",), reshard_after_forward=2),),
+    schedule=(FORWARD, BACKWARD, STEP),
+)
+
+
+def code(*changes: str) -> list[str]:
+    crash = msgspec.structs.replace(FINDING, oracle="exception", observed="IndexError", op=1)
+    verdict = Verdict(status=Status.CRASH, findings=(crash,))
+    entry = msgspec.structs.replace(
+        make_entry(RESHARDED, verdict, INFO),
+        culprits=tuple(Culprit(change=change, outcome="PASS") for change in changes),
     )
-    culprits = tuple(Culprit(change=change, outcome="PASS") for change in changes)
-    said = text(evidence=dataclasses.replace(EVIDENCE, culprits=culprits))
-    assert "it works **without forward of linear0**" in said
-    assert "It also works" not in said
+    (script, *_) = scripts_of(entry, reproducer.scripts)
+    return [change.diff for change in as_code(entry, script)]
 
 
-def test_names_of_other_entries_are_for_the_sender_only() -> None:
-    twin = Duplicate("divergence-of-the-same", "same cause")
-    said = draft(Path("corpus/findings/one"), ENTRY, SCRIPT, EVIDENCE, frozenset(), [twin])
-    assert twin.name not in re.sub(r"<!--.*?-->", "", said, flags=re.DOTALL)
-    assert twin.name in said
+def test_a_change_that_helps_is_told_as_lines_of_the_script() -> None:
+    (diff,) = code("with reshard_after_forward=True in place of 2")
+    removed, added = diff.splitlines()
+    assert removed.startswith("-fully_shard(")
+    assert "reshard_after_forward=2" in removed
+    assert added.startswith("+fully_shard(")
+    assert "reshard_after_forward=2" not in added
+
+
+def test_a_change_after_which_nothing_can_be_wrong_is_not_told() -> None:
+    assert code("without backward", "without step") == []
+
+
+def test_no_name_of_an_entry_stands_in_a_draft(tmp_path: Path) -> None:
+    cause = next(iter(own_mends()))
+    folders = [saved(tmp_path, seed) for seed in (1, 2)]
+    for folder in folders:
+        file = folder / "case.json"
+        file.write_bytes(encode_entry(msgspec.structs.replace(read_entry(file), cause=cause)))
+    file = folders[0] / "case.json"
+    said = draft(ENTRY, SCRIPT, EVIDENCE, frozenset(), variants(file, read_entry(file)))
+    assert SCRIPT.rstrip() in said
+    assert SCRIPT.rstrip().replace("repro.py", "repro_2.py") in said
+    assert "repro_2.py: silent: gradient of a parameter is silently wrong (2 ranks)" in said
+    assert not any(folder.name in said for folder in folders)
+
+
+def test_variants_are_the_worst_first_and_none_that_the_newest_torch_has_lost(
+    tmp_path: Path,
+) -> None:
+    cause = next(iter(own_mends()))
+    crash = msgspec.structs.replace(FINDING, oracle="exception", observed="IndexError")
+    kinds = [(FINDING, "open"), (crash, "open"), (FINDING, "open"), (FINDING, "fixed")]
+    files = [saved(tmp_path, seed) / "case.json" for seed in range(len(kinds))]
+    for file, (finding, lifecycle) in zip(files, kinds, strict=True):
+        entry = msgspec.structs.replace(
+            read_entry(file), cause=cause, findings=(finding,), lifecycle=Lifecycle(lifecycle)
+        )
+        file.write_bytes(encode_entry(entry))
+    told = variants(files[0], read_entry(files[0]))
+    assert [variant.entry.severity for variant in told] == ["silent", "crash"]
 
 
 def test_the_processor_is_no_part_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,16 +285,14 @@ def test_entries_of_the_same_signature_may_be_duplicates(tmp_path: Path) -> None
     assert other.why.startswith("same signature; ")
 
 
-@pytest.mark.parametrize(("cause", "found"), [("late", ["same cause"]), ("early", [])])
-def test_entries_that_name_their_causes_are_duplicates_where_they_name_the_same(
-    tmp_path: Path, cause: str, found: list[str]
-) -> None:
-    folders = [saved(tmp_path, seed) for seed in (1, 2)]
-    for folder, named in zip(folders, ("late", cause), strict=True):
+def test_entries_that_name_their_causes_are_variants_and_no_duplicates(tmp_path: Path) -> None:
+    folders = [saved(tmp_path, seed) for seed in (1, 2, 3)]
+    for folder, cause in zip(folders, ("late", "late", "early"), strict=True):
         file = folder / "case.json"
-        file.write_bytes(encode_entry(msgspec.structs.replace(read_entry(file), cause=named)))
+        file.write_bytes(encode_entry(msgspec.structs.replace(read_entry(file), cause=cause)))
     file = folders[0] / "case.json"
-    assert [each.why for each in duplicates(file, read_entry(file), frozenset())] == found
+    assert [each.name for each in variants(file, read_entry(file))] == [folders[1].name]
+    assert duplicates(file, read_entry(file), frozenset()) == []
 
 
 def test_the_command_writes_the_draft_beside_the_entry_or_where_asked(
@@ -252,7 +310,8 @@ def test_what_is_no_finding_has_no_draft(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = saved(tmp_path, 1)
-    assert fuzzshard("report", folder / "unshrunk.json") == 2
+    assert fuzzshard("report") == 2
+    assert fuzzshard("report", folder, "--json") == 2
     assert fuzzshard("report", folder, "--runs", "0") == 2
     assert fuzzshard("report", tmp_path / "nowhere") == 2
     assert all(line.startswith("fuzzshard: ") for line in capsys.readouterr().err.splitlines())
@@ -298,3 +357,167 @@ def test_what_is_missing_is_said_once_and_needs_no_bound() -> None:
     assert f"gradient of a parameter is None where plain training has one {where}" in said
     assert said.count("a tensor of shape [2]") == 1
     assert "does not depend on rounding" in said
+
+
+def test_plain_torch_is_wrong_where_the_script_has_no_engine_or_the_cause_is_elsewhere() -> None:
+    def accuses(entry: CorpusEntry, script: str | None) -> bool:
+        said = text(entry, script=script)
+        return said.startswith("# [FSDP2]") and "- `fully_shard` is wrong" in said
+
+    plain = SCRIPT.replace("fully_shard(model)", "pass")
+    assert accuses(ENTRY, SCRIPT)
+    assert not accuses(ENTRY, plain)
+    assert "fully_shard" not in text(ENTRY, script=plain)
+    of_compile = next(m for m in own_mends().values() if m.component == "compile")
+    elsewhere = msgspec.structs.replace(ENTRY, cause=of_compile.slug)
+    assert not accuses(elsewhere, SCRIPT)
+    told = "# torchrun repro.py\n# fully_shard is to blame.\nimport torch\nfully_shard(model)\n"
+    assert "# fully_shard is to blame." in text(ENTRY, script=told)
+    assert "# torchrun repro.py\nimport torch\n" in text(elsewhere, script=told)
+
+
+def test_what_was_looked_for_in_public_is_told_with_its_query_and_date() -> None:
+    mend = own_mends()["reshard_is_ignored"]
+    said = text(msgspec.structs.replace(ENTRY, cause=mend.slug))
+    look = mend.public[0]
+    assert f'- #137348, {look.says} (searched on {look.date} for "{look.query}")' in said
+    link = "https://github.com/pytorch/torchtitan/issues/1"
+    noted = msgspec.structs.replace(ENTRY, issue=link, notes={LOOKED_UP: "2026-11-24: nothing"})
+    assert "- pytorch/torchtitan#1, the same\n- 2026-11-24: nothing" in text(noted)
+
+
+def test_a_draft_is_disclosed_as_a_tool_s_and_leaves_a_person_something_to_write() -> None:
+    said = text()
+    mine = said.partition("### In my words: why this matters")[2]
+    assert mine.strip().startswith("*To be written by the person who sends this")
+    assert "### AI disclosure" in mine
+
+
+def test_what_the_newest_torch_has_lost_is_said_first() -> None:
+    fixed = msgspec.structs.replace(ENTRY, lifecycle=Lifecycle.FIXED)
+    impact = text(fixed).partition("**Impact**")[2].splitlines()[0]
+    assert impact.endswith(
+        "**Torch 2.15.0, the newest that was tried, does not have it any more.**"
+    )
+
+
+def test_a_title_ends_with_a_whole_word() -> None:
+    words = " ".join(["splitting"] * 40)
+    finding = msgspec.structs.replace(FINDING, oracle="exception", observed=words)
+    crash = Verdict(status=Status.CRASH, findings=(finding,))
+    title = text(make_entry(clean_case(2), crash, INFO)).splitlines()[0]
+    assert title.endswith(" splitting ...")
+    assert len(title) <= len("# ") + 120
+
+
+def test_frames_that_only_pass_a_call_on_are_left_out() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "repro.py", line 38, in <module>',
+        "    model(x)",
+        '  File ".../torch/nn/modules/module.py", line 1787, in _call_impl',
+        "    return inner()",
+        "           ^^^^^^^",
+        '  File ".../fsdp/_fully_shard/_fsdp_state.py", line 343, in _pre_forward',
+        "    args = group.pre_forward(args)",
+        "IndexError: out of range",
+    ]
+    said = readable("".join(f"[rank0]: {line}\n" for line in lines), "/nowhere")
+    kept = [*lines[:3], *lines[6:]]
+    assert said == "\n".join(f"[rank0]: {line}" for line in kept)
+
+
+def root(corpus: Path, seed: int, cause: str = "", **changes: object) -> None:
+    file = saved(corpus, seed) / "case.json"
+    entry = msgspec.structs.replace(read_entry(file), cause=cause, **changes)
+    file.write_bytes(encode_entry(entry))
+
+
+def test_what_to_file_first_is_silent_and_neither_public_nor_fixed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crash = msgspec.structs.replace(FINDING, oracle="exception", observed="IndexError")
+    root(tmp_path, 1, "prefetch_before_init", findings=(crash,), bad_on=(HERE,))
+    root(tmp_path, 2, "reshard_is_ignored", bad_on=(HERE,))
+    root(tmp_path, 3, "reshard_is_ignored", findings=(crash,), bad_on=(HERE,))
+    root(tmp_path, 4, "list_group_unshards_late", bad_on=(HERE,))
+    root(tmp_path, 5, "frozen_group_has_no_dtypes", lifecycle=Lifecycle.FIXED, good_on=(HERE,))
+    root(tmp_path, 6, issue="https://github.com/pytorch/pytorch/issues/1")
+    root(tmp_path, 7)
+    assert fuzzshard("report", "--top", "2", tmp_path) == 0
+    said = capsys.readouterr().out
+    first, second, last = said.strip().split("\n\n")
+    assert first.startswith("1. [FSDP2] FSDPModule.reshard: the next forward uses old weights")
+    assert "- Who hits it: Forward prefetch is set" in first
+    assert "near: #137348" in first
+    assert "(2 entries)" in first
+    assert second.startswith("2. [FSDP2] fully_shard: gradient of a parameter is silently wrong")
+    assert "- Nobody has said yet who hits it." in second
+    assert last == "2 of 3 roots to file; left out: 3 public (--json lists them)"
+    assert fuzzshard("report", "--top", "9", tmp_path, "--json") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["severity"] for row in rows[:3]] == ["silent", "silent", "crash"]
+    assert {row["left_out"] for row in rows[3:]} == {
+        "public: #183702 (open: a module of the group that runs again later in the iteration)",
+        "public: #186998 (fixed by pytorch PR 187376, in torch 2.14)",
+        "public: https://github.com/pytorch/pytorch/issues/1",
+    }
+
+
+def test_an_entry_that_is_expected_to_pass_has_nothing_to_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved(tmp_path, 1)
+    assert fuzzshard("report", folder / "unshrunk.json", "--no-run") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("records no finding: there is nothing to report")
+
+
+def test_an_example_of_a_plausible_program_comes_before_what_was_found() -> None:
+    mend = own_mends()["reshard_is_ignored"]
+    known = msgspec.structs.replace(ENTRY, cause=mend.slug)
+    evidence = dataclasses.replace(EVIDENCE, example=ScriptRuns(1, 1, "AssertionError: example"))
+    said = text(known, evidence)
+    assert said.index(mend.example) < said.index("AssertionError: example") < said.index(SCRIPT)
+    passed = dataclasses.replace(EVIDENCE, example=ScriptRuns(1, 0, ""))
+    assert mend.example not in text(known, passed)
+
+
+@pytest.mark.parametrize("slug", [slug for slug, mend in own_mends().items() if mend.example])
+def test_an_example_is_short_and_says_on_how_many_ranks_it_runs(slug: str) -> None:
+    mend = own_mends()[slug]
+    run, *lines = mend.example.splitlines()
+    assert run == f"# torchrun --standalone --nproc-per-node {mend.example_ranks} example.py"
+    assert len(lines) < 40
+    compile(mend.example, slug, "exec")
+
+
+def test_the_example_of_the_optimizer_fails_and_passes_with_its_mend(tmp_path: Path) -> None:
+    mend = own_mends()["optimizer_is_stepped_for_its_state"]
+    stock = run_example(mend)
+    assert (stock.runs, stock.shown) == (1, 1)
+    assert "expected=tensor(" in stock.output
+    preload = tmp_path / "mended.py"
+    preload.write_text(
+        "from fuzzshard.mending.patch import Mended\n\n\ndef apply():\n"
+        f"    Mended().switch(({mend.slug!r},), compiles=False)\n"
+    )
+    assert run_example(mend, preload=(preload,)).shown == 0
+
+
+def test_of_a_finding_that_is_gone_no_draft_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved(tmp_path, 1)
+    gone = Evidence(script=ScriptRuns(3, 0), repeats=False, shows=Status.PASS)
+    monkeypatch.setattr(report, "_gather", lambda *arguments: gone)
+    assert fuzzshard("report", folder) == 3
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{folder} passes with torch ")
+    assert not (folder / "report.md").exists()
+
+
+def test_what_is_said_of_a_tensor_names_its_place_once() -> None:
+    finding = msgspec.structs.replace(FINDING, oracle="registered_parameter")
+    entry = make_entry(clean_case(2), Verdict(status=Status.DIVERGENCE, findings=(finding,)), INFO)
+    assert "goes wrong: linear0.weight after the forward is not that of plain" in text(entry)

@@ -29,8 +29,8 @@ each_fitting = pytest.mark.parametrize("slug", FITTING)
 @each_mend
 def test_a_mend_says_what_is_wrong_and_which_promise_that_breaks(slug: str) -> None:
     mend = own_mends()[slug]
-    assert mend.title
-    assert not mend.title.endswith(".")
+    assert re.fullmatch(r"\S.*: .+[^.]", mend.title), "<API>: <wrong result> when <condition>"
+    assert len(mend.title) <= 110
     sentences = [part for part in mend.diagnosis.replace("\n", " ").split(". ") if part.strip()]
     assert len(sentences) >= 3, "the diagnosis takes some sentences"
     assert mend.contract.quote
