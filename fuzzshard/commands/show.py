@@ -40,10 +40,11 @@ def show(path: Path, /) -> int:
     from rich.console import Console
 
     from fuzzshard.report.show import show_entry
+    from fuzzshard.report.text import WIDTH
 
     console = Console()
     if not console.is_terminal:
-        console.width = 160
+        console.width = WIDTH
     (file,) = files
     with console.capture() as capture:
         console.print(show_entry(read_entry(file), shown_path(file)))

@@ -10,10 +10,10 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 
 from fuzzshard.corpus.entry import CorpusEntry
-from fuzzshard.report.show import findings_table, show_entry
+from fuzzshard.report.show import observed_and_expected, show_entry
 from fuzzshard.verdict import Finding
 
-WIDTH = 160
+WIDTH = 100
 
 
 def drawn(entry: CorpusEntry, path: Path) -> str:
@@ -23,7 +23,7 @@ def drawn(entry: CorpusEntry, path: Path) -> str:
 
 def drawn_findings(findings: Iterable[Finding]) -> str:
     """What was observed against what was expected."""
-    return as_text(findings_table(findings))
+    return as_text(observed_and_expected(findings))
 
 
 def as_text(drawing: RenderableType) -> str:

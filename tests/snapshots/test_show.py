@@ -46,7 +46,7 @@ from fuzzshard.report.show import show_entry
 from fuzzshard.verdict import Finding, Status, Verdict
 
 FOLDER = Path(__file__).parent
-WIDTH = 140
+WIDTH = 100
 
 
 def chain(**modules: object) -> Block:
