@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from fuzzshard.parts import oracles
-from fuzzshard.parts.oracle import Oracle, TensorType
+from fuzzshard.parts.oracle import Oracle, Severity, TensorType
 
 
 class Status(enum.StrEnum):
@@ -78,6 +78,11 @@ class Finding(
         return oracles.named(self.oracle)
 
     @property
+    def severity(self) -> Severity:
+        """What it does to whoever trains."""
+        return self.rule.severity(self.detail)
+
+    @property
     def internal(self) -> bool:
         """Whether only an instrument can see it: what torch holds under private names, which hooks
         ran, what was sent.
@@ -86,7 +91,7 @@ class Finding(
         disagree about their collectives are no internal matter: some of them wait for ever, or
         reduce what does not belong together.
         """
-        return self.rule.internal(self.detail)
+        return self.severity is Severity.INTERNAL
 
     @property
     def type_due(self) -> TensorType | None:
@@ -97,6 +102,15 @@ class Finding(
 def is_internal(findings: Sequence[Finding]) -> bool:
     """Whether all of ``findings`` can be seen by instruments only, and there are some."""
     return bool(findings) and all(finding.internal for finding in findings)
+
+
+def severity_of(findings: Sequence[Finding]) -> Severity | None:
+    """What ``findings`` do to whoever trains: what the first one does that a user can see.
+
+    It is the first that goes wrong, whatever follows from it. None where there is no finding.
+    """
+    seen = next((finding for finding in findings if not finding.internal), None)
+    return seen.severity if seen else Severity.INTERNAL if findings else None
 
 
 def first_findings(findings: Sequence[Finding], most: int) -> tuple[Finding, ...]:

@@ -18,7 +18,8 @@ from fuzzshard.case import codec
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.lifecycle import Lifecycle, release
 from fuzzshard.corpus.portable import portable_findings, portable_stacks
-from fuzzshard.verdict import Finding, Status, Verdict, is_internal
+from fuzzshard.parts.oracle import Severity
+from fuzzshard.verdict import Finding, Status, Verdict, is_internal, severity_of
 
 FORMAT = 3
 """2 adds the lifecycle with versions and issue, ``culprits``, ``others`` in ``confirmed``, the
@@ -129,6 +130,11 @@ class CorpusEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def flaky(self) -> bool:
         """Whether the finding stayed away in some of the confirming runs."""
         return self.confirmed is not None and self.confirmed.flaky
+
+    @property
+    def severity(self) -> Severity | None:
+        """What its finding does to whoever trains; None where no finding is recorded."""
+        return severity_of(self.findings)
 
     @property
     def internal(self) -> bool:

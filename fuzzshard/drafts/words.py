@@ -11,7 +11,7 @@ from fuzzshard.corpus.entry import CONTRACT, CorpusEntry
 from fuzzshard.drafts.evidence import Evidence
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.parts.engines import ENGINES
-from fuzzshard.parts.oracle import MISSING, UNEXPECTED, cut
+from fuzzshard.parts.oracle import MISSING, UNEXPECTED, Severity, cut
 from fuzzshard.verdict import Finding, Status
 
 _TELLING = (
@@ -96,10 +96,8 @@ def summary(entry: CorpusEntry, cause: Collection[str]) -> str:
     if first.error is None and not presence and not sentence:
         what += f" Expected: `{cut(expected, 300)}`; observed: `{cut(observed, 300)}`."
     what += first.rule.consequence(first)
-    loud = entry.status in (Status.CRASH, Status.HANG)
-    silent = (
-        "" if loud or first.rule.is_said else " Nothing is raised, so training goes on with it."
-    )
+    is_said = entry.status is not Status.DIVERGENCE or first.severity is Severity.WARNING
+    silent = "" if is_said else " Nothing is raised, so training goes on with it."
     told = [] if entry.cause in own_mends() else conditions(entry, cause)
     together = (
         f" It takes {'these together' if told[1:] else 'this'}: {'; '.join(told)}." if told else ""

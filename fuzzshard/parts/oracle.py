@@ -6,6 +6,7 @@ reference's (:class:`TensorOracle`).
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
@@ -34,6 +35,27 @@ UNEXPECTED = "unexpected"
 """Details of a finding: the engine has no tensor where the reference has one, or the other way
 round.
 """
+
+
+class Severity(enum.StrEnum):
+    """What a finding does to whoever trains, the worst first.
+
+    ``SILENT``: a result is wrong and nothing says so. ``HANG``: ranks wait for each other.
+    ``CRASH``: an error, or a rank dies. ``LEAK``: memory, models or hooks stay. ``WARNING``: torch
+    warns of what is not so. ``INTERNAL``: only an instrument sees it.
+    """
+
+    SILENT = "silent"
+    HANG = "hang"
+    CRASH = "crash"
+    LEAK = "leak"
+    WARNING = "warning"
+    INTERNAL = "internal"
+
+    @classmethod
+    def worst(cls, severities: Iterable[Severity]) -> Severity:
+        """Return the first in the order above; raises :class:`ValueError` for none."""
+        return min(severities, key=list(cls).index)
 
 
 NOT_REFUSED = "not refused"
@@ -104,8 +126,6 @@ class Oracle:
     """
     tells_apart: ClassVar[bool] = False
     """Whether each of its details is another kind of finding."""
-    is_said: ClassVar[bool] = False
-    """Whether torch says something: training does not go on in silence."""
     needs_finding: ClassVar[bool] = False
     """Whether a signature is not enough to write a script."""
     across_ranks: ClassVar[str] = ""
@@ -126,14 +146,14 @@ class Oracle:
 
     # Of findings:
 
-    is_internal: ClassVar[bool] = False
-    """Whether nobody sees it but an instrument."""
+    harm: ClassVar[Severity] = Severity.SILENT
+    """What its findings do to whoever trains."""
     rests_on: ClassVar[str] = ""
     """What says that it sees its findings (:attr:`fuzzshard.instruments.Instrument.sees`)."""
 
-    def internal(self, detail: str) -> bool:
-        """:attr:`is_internal`, of one of its details."""
-        return self.is_internal
+    def severity(self, detail: str) -> Severity:
+        """:attr:`harm`, of one of its details."""
+        return self.harm
 
     def instrument(self, detail: str) -> str:
         """:attr:`rests_on`, of one of its details."""
@@ -216,7 +236,13 @@ class Oracle:
 class LostRanks(Oracle):
     """Ranks do not come to the end of the schedule."""
 
+    harm = Severity.CRASH
     basis = "{truth}, runs the same schedule to its end, and no documented refusal is in its way."
+
+    @override
+    def severity(self, detail: str) -> Severity:
+        """A lost collective is a hang, by whatever error gloo shows it."""
+        return Severity.HANG if lost("", detail) else self.harm
 
 
 class Demanded(Oracle):
@@ -230,7 +256,8 @@ class Predicted(Oracle):
     """What ``fully_shard`` does within, by a model of what it documents."""
 
     of_values = False
-    is_internal = needs_finding = stops_at_op = of_one_op = True
+    harm = Severity.INTERNAL
+    needs_finding = stops_at_op = of_one_op = True
     basis = (
         "collectives and hooks of each op follow from the documented policies of wrapped modules."
     )

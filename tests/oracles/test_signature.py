@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fuzzshard.parts.oracle import MISSING, UNEXPECTED
-from fuzzshard.verdict import Finding, Status, Verdict, signature_of
+from fuzzshard.parts.oracle import MISSING, NOT_REFUSED, UNEXPECTED, Severity
+from fuzzshard.verdict import Finding, Status, Verdict, severity_of, signature_of
 
 
 def signature(oracle: str, detail: str = "", **fields: object) -> str:
@@ -65,3 +65,40 @@ def test_an_oracle_of_another_release_is_read_by_its_name() -> None:
     finding = Finding(oracle="moment", engine="ddp", observed="1", expected="2", detail=MISSING)
     assert signature_of([finding]) == "divergence/ddp/moment/missing"
     assert not finding.internal
+
+
+@pytest.mark.parametrize(
+    ("oracle", "detail", "expected"),
+    [
+        ("gradient", MISSING, Severity.SILENT),
+        ("registration", "", Severity.SILENT),
+        ("leak", "layout", Severity.SILENT),
+        ("expectation", NOT_REFUSED, Severity.SILENT),
+        ("deadline", "", Severity.HANG),
+        ("exception", "desync", Severity.HANG),
+        ("exit", "SIGABRT", Severity.HANG),
+        ("exception", "KeyError in unshard", Severity.CRASH),
+        ("exit", "SIGSEGV", Severity.CRASH),
+        ("expectation", "KeyError in unshard", Severity.CRASH),
+        ("leak", "survivor", Severity.LEAK),
+        ("warning", "", Severity.WARNING),
+        ("leak", "state", Severity.INTERNAL),
+        ("hooks", "", Severity.INTERNAL),
+    ],
+)
+def test_a_finding_has_a_severity(oracle: str, detail: str, expected: Severity) -> None:
+    finding = Finding(
+        oracle=oracle, engine="fully_shard", observed="1", expected="2", detail=detail
+    )
+    assert finding.severity is expected
+
+
+def test_the_first_finding_that_a_user_sees_says_how_severe_a_verdict_is() -> None:
+    internal, silent, crash = (
+        Finding(oracle=oracle, engine="fully_shard", observed="1", expected="2")
+        for oracle in ("hooks", "gradient", "exception")
+    )
+    assert severity_of([internal, silent, crash]) is Severity.SILENT
+    assert severity_of([internal]) is Severity.INTERNAL
+    assert severity_of([]) is None
+    assert Severity.worst([Severity.CRASH, Severity.SILENT, Severity.HANG]) is Severity.SILENT

@@ -13,6 +13,7 @@ class Deadline(oracle.LostRanks):
     name = "deadline"
     place = 20
     loses = "hung"
+    harm = oracle.Severity.HANG
     aims = "desync"
     title = "ranks wait for each other for ever"
     sentence = "{who} hangs: {observed}."

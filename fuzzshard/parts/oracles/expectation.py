@@ -17,6 +17,11 @@ class Expectation(oracle.Demanded):
     tells_apart = True
 
     @override
+    def severity(self, detail: str) -> oracle.Severity:
+        """Another error than the announced one is one; none at all lets training go on."""
+        return oracle.Severity.SILENT if detail == oracle.NOT_REFUSED else oracle.Severity.CRASH
+
+    @override
     def aim(self, case: oracle.Case, finding: oracle.Finding, aim: oracle.Aim) -> oracle.Aim:
         if finding.detail == oracle.NOT_REFUSED:
             if finding.op < 0:

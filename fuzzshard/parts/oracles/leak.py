@@ -49,8 +49,11 @@ class Leak(oracle.Oracle):
     shown = "What {engine} leaves behind of {name}: {observed}, expected {expected}."
 
     @override
-    def internal(self, detail: str) -> bool:
-        return detail in _INTERNAL
+    def severity(self, detail: str) -> oracle.Severity:
+        """States and gradients that lie elsewhere than their parameters are a wrong result."""
+        if detail == "layout":
+            return oracle.Severity.SILENT
+        return oracle.Severity.INTERNAL if detail in _INTERNAL else oracle.Severity.LEAK
 
     @override
     def instrument(self, detail: str) -> str:

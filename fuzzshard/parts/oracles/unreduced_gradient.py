@@ -17,7 +17,8 @@ class UnreducedGradient(oracle.TensorOracle):
     looks = ("unreduced",)
     gradient = "waiting"
     handle = "expression"
-    is_internal = needs_finding = ignores_values = True
+    harm = oracle.Severity.INTERNAL
+    needs_finding = ignores_values = True
     rests_on = "unreduced gradients"
     shown = "{thing} under {engine}: observed {observed}, expected {expected}."
     thing = "The gradient of {name} that waits for its reduction"

@@ -11,5 +11,5 @@ class Warned(oracle.Demanded):
     name = "warning"
     place = 160
     of_values = False
-    is_said = True
+    harm = oracle.Severity.WARNING
     aims = "heard"
