@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -60,14 +61,19 @@ class Public:
     """One look for the bug in public: an issue or pull request ``link``, empty where none was
     found.
 
-    ``says`` is what became of it, or what comes near; ``query`` was searched for on ``date``
-    (ISO).
+    ``says`` is what became of it; the word "near" in it says that it is another bug, "brought"
+    that it is the change which the bug came with. ``query`` was searched for on ``date`` (ISO).
     """
 
     link: str = ""
     says: str = ""
     query: str = ""
     date: str = ""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether ``link`` is about this very bug."""
+        return bool(self.link) and not re.search(r"\b(near|brought)\b", self.says)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,8 +122,9 @@ KINDS: tuple[Kind, ...] = ("mend", "tripwire", "signature")
 class Mend:
     """One root cause, as a file says it.
 
-    ``contract`` is what it breaks, ``torch`` the releases that have it, as measured, ``public``
-    where it is known, ``setup`` who runs into it and how. It is mended by ``edits``, and by
+    ``title`` says which API does what wrong when. ``contract`` is what it breaks, ``torch`` the
+    releases that have it, as measured, ``public`` where it is known, ``setup`` who runs into it
+    and how, ``workaround`` what they can do until torch is mended. It is mended by ``edits``, and by
     ``apply(patch)`` where what is wrong is no Python function of torch that can be edited. A
     *tripwire* mends nothing and calls
     :func:`fuzzshard.mending.trip` where the cause occurs. A *signature* has neither: any finding
@@ -136,6 +143,7 @@ class Mend:
     diagnosis: str
     file: Path
     setup: str = ""
+    workaround: str = ""
     kind: Kind = "mend"
     edits: tuple[Edit, ...] = ()
     apply: Callable[[Patch], None] | None = None
@@ -170,6 +178,7 @@ def mend_of(module: ModuleType, file: Path) -> Mend:
         diagnosis=inspect.cleandoc(module.__doc__ or ""),
         file=file,
         setup=str(getattr(module, "SETUP", "")),
+        workaround=str(getattr(module, "WORKAROUND", "")),
         kind=kind,
         edits=tuple(getattr(module, "EDITS", ())),
         apply=getattr(module, "apply", None),
