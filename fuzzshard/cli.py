@@ -14,10 +14,10 @@ from fuzzshard import __version__
 from fuzzshard.commands.bisect import bisect
 from fuzzshard.commands.check import check
 from fuzzshard.commands.corpus import corpus_app
+from fuzzshard.commands.corpus_sets import merge
 from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.explain import explain
 from fuzzshard.commands.html import html
-from fuzzshard.commands.merge import merge
 from fuzzshard.commands.profiles import apply_profile
 from fuzzshard.commands.replay import replay
 from fuzzshard.commands.report import report

@@ -18,7 +18,9 @@ CONTRACT = Promise(
 SETUP = "``replicate`` wraps a block, and activation checkpointing is applied around it."
 WORKAROUND = "Checkpoint what is within the module that ``replicate`` wraps."
 TORCH = Releases(since="2.11")
-PUBLIC = (Public("https://github.com/pytorch/pytorch/issues/70865", "near: wants the same for DDP"),)
+PUBLIC = (
+    Public("https://github.com/pytorch/pytorch/issues/70865", "near: wants the same for DDP"),
+)
 _DDP = "torch.nn.parallel.distributed:DistributedDataParallel"
 EDITS = (
     Edit(

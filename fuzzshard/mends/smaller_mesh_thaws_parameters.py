@@ -25,7 +25,8 @@ WORKAROUND = "Call ``reshard()`` on the module before its parameters are looked 
 TORCH = Releases(since="2.11", until="2.12")
 PUBLIC = (
     Public(
-        "https://github.com/pytorch/pytorch/issues/177844", "near: names the line, for another symptom"
+        "https://github.com/pytorch/pytorch/issues/177844",
+        "near: names the line, for another symptom",
     ),
     Public("https://github.com/pytorch/pytorch/issues/185239"),
 )
