@@ -21,7 +21,7 @@ from fuzzshard.commands.corpus_sets import Flag, add, complain, merge, prune
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json, RanksPerDevice, world_config
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.causes import (
-    PAGE_FILE,
+    FINDINGS_PAGE,
     Cause,
     CauseSort,
     by_cause,
@@ -175,7 +175,7 @@ def causes(
 
 
 def _write_page(corpus: Path, rows: Sequence[Cause]) -> None:
-    file = corpus / PAGE_FILE
+    file = corpus / FINDINGS_PAGE
     old = file.read_text() if file.exists() else ""
     write_atomic(file, findings_page(rows, corpus, old).encode())
     print(f"{file}: {len(rows)} causes")

@@ -116,9 +116,9 @@ def run(
     """
     from fuzzshard.campaign.loop import run_campaign
     from fuzzshard.campaign.options import CampaignOptions
-    from fuzzshard.report.html.page import ReportWriter
+    from fuzzshard.report.html.page import report_writer
     from fuzzshard.report.sinks import make_sink, tee
-    from fuzzshard.report.stats import StatsWriter
+    from fuzzshard.report.stats import stats_writer
 
     options = CampaignOptions(
         max_cases=max_cases,
@@ -141,4 +141,4 @@ def run(
         guidance=guidance,
     )
     with make_sink(json=as_json) as sink:
-        return run_campaign(options, tee(StatsWriter(corpus), ReportWriter(corpus), sink))
+        return run_campaign(options, tee(stats_writer(corpus), report_writer(corpus), sink))

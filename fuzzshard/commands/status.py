@@ -22,7 +22,7 @@ def status(*directories: Path, as_json: Json = False, junit: Path | None = None)
     Parameters
     ----------
     directories
-        What was given to run as --corpus.
+        What was given to run as --corpus, or a corpus without a campaign.
     as_json
         Print one JSON object: the sum, each directory, each finding.
     junit

@@ -18,7 +18,7 @@ from fuzzshard.corpus.store import SCRIPT_FILE, saved_script
 from fuzzshard.mending.mend import Mend, Public, own_mends
 from fuzzshard.parts.oracle import Severity
 
-PAGE_FILE = "README.md"
+FINDINGS_PAGE = "README.md"
 MARKER = "<!-- What follows is written by: "
 """Begins the part of a page that nobody writes by hand."""
 PAGE = (
@@ -240,8 +240,13 @@ def _link(address: str) -> str:
     """``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)`` for an issue on
     GitHub.
     """
+    return f"[{issue_name(address)}]({address})"
+
+
+def issue_name(address: str) -> str:
+    """``pytorch 183702`` for an issue on GitHub."""
     parts = address.split("/")
-    return f"[{parts[-3]} {parts[-1]}]({address})" if len(parts) > 3 else address
+    return f"{parts[-3]} {parts[-1]}" if len(parts) > 5 else address
 
 
 def _escaped(text: str) -> str:
