@@ -75,11 +75,12 @@ def between(listed: Iterable[str], good: str, bad: str) -> list[str]:
 
 
 def boundaries(results: Mapping[str, Result]) -> list[str]:
-    """Where the finding came and went: ``"first bad: 2.12.1 (2.12.0 is good)"``.
+    """Where the finding came and went, by release: ``"first bad: 2.12.1 (2.12.0 is good)"``.
 
     Of a boundary that is not between two neighbours, the versions between that were tried and
     could not be judged are named.
     """
+    results = {release(version): result for version, result in results.items()}
     in_order = sorted(results, key=Version)
     judged = [version for version in in_order if results[version] in JUDGED]
     if not judged:

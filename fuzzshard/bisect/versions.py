@@ -15,9 +15,13 @@ def parse_versions(text: str) -> list[str]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
         raise UsageError("no version of torch is given", "write --torch 2.12.1,2.13.0")
+    return list(in_order({_version(word) for word in words}))
+
+
+def _version(word: str) -> str:
     try:
-        return list(in_order({str(Version(word)) for word in words}))
-    except InvalidVersion as error:
+        return str(Version(word))
+    except InvalidVersion:
         raise UsageError(
-            " ".join(str(error).split()).rstrip("."), "write versions as in --torch 2.12.1,2.13.0"
+            f'"{word}" is no version of torch', "write versions as in --torch 2.12.1,2.13.0"
         ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -117,7 +118,7 @@ def bisect(
         file.parent, entry, lambda v: environment(v, folder, source), runs, again
     )
     if torch:
-        tries = map(bisection.tried, versions)
+        tries: Iterator[Tried] = map(bisection.tried, versions)
     else:
         print(f"{len(versions)} versions from {versions[0]} to {versions[-1]}", flush=True)
         said = {good: Result.GOOD, bad: Result.BAD}

@@ -38,7 +38,6 @@ from fuzzshard.corpus.verify import run_script as run_script_of
 from fuzzshard.corpus.verify import verify as verify_file
 from fuzzshard.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE, EXIT_USAGE, UsageError
 from fuzzshard.mending.mend import mends_for
-from fuzzshard.report.text import WIDTH
 
 HELP = """\
 Lists, adds, prunes, verifies and merges saved cases.
@@ -188,6 +187,8 @@ def _print_json(rows: Iterable[object]) -> None:
 
 def _width() -> int:
     """The columns of the terminal; of what is none, those of all texts."""
+    from fuzzshard.report.text import WIDTH
+
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 

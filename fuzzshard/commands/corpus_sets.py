@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fuzzshard.commands.options import DEFAULT_CORPUS
+from fuzzshard.commands.options import DEFAULT_CORPUS, Folder
 from fuzzshard.corpus.distinct import Stored, distinct, finding_key
 from fuzzshard.corpus.gather import add as add_entry
 from fuzzshard.corpus.gather import load
@@ -20,7 +20,7 @@ from fuzzshard.errors import EXIT_CLEAN, EXIT_USAGE, FuzzshardError, UsageError
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
-def add(*files: Path, corpus: Path = DEFAULT_CORPUS) -> int:
+def add(*files: Path, corpus: Folder = DEFAULT_CORPUS) -> int:
     """Copy entries and case files into a corpus; refuse what is there already.
 
     A finding becomes findings/NAME/ with its script, a case that is to pass becomes
@@ -85,7 +85,7 @@ def prune(*paths: Path, dry_run: Flag = False) -> int:
     return complain(broken)
 
 
-def merge(*sources: Path, into: Path) -> int:
+def merge(*sources: Path, into: Folder) -> int:
     """Join corpora in one: of each signature and set of features the smallest case is kept.
 
     A finding in the corpus that a smaller one replaces is removed after that is written; what

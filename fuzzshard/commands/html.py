@@ -7,13 +7,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fuzzshard.commands.options import campaign_directories
+from fuzzshard.commands.options import OutputFile, campaign_directories
 from fuzzshard.errors import EXIT_CLEAN
 
 
 def html(
     *directories: Path,
-    output: Annotated[Path, Parameter(name=("--output", "-o"))] = Path("report.html"),
+    output: Annotated[OutputFile, Parameter(name=("--output", "-o"))] = Path("report.html"),
 ) -> int:
     """Write one HTML file with plots, findings, scripts and drawings of the cases.
 

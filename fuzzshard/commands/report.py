@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from fuzzshard.commands.options import Device, Preload, world_config
+from fuzzshard.commands.options import Device, OutputFile, Preload, world_config
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
@@ -25,7 +25,7 @@ def report(
     path: Path,
     /,
     *,
-    output: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
+    output: Annotated[OutputFile | None, Parameter(name=("--output", "-o"))] = None,
     runs: int = 3,
     run: Annotated[bool, Parameter(name="--run", negative="--no-run")] = True,
     device: Device = "auto",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -14,6 +13,7 @@ from fuzzshard.commands.options import (
     Device,
     Duration,
     ExtraMends,
+    Folder,
     Guidance,
     Json,
     Preload,
@@ -30,7 +30,7 @@ def run(
     stop_after_no_new: Duration = None,
     fresh: Annotated[bool, Parameter(negative=())] = False,
     seed: int | None = None,
-    corpus: Path = DEFAULT_CORPUS,
+    corpus: Folder = DEFAULT_CORPUS,
     device: Device = "auto",
     world_size: int | None = None,
     worlds: Annotated[int | Literal["auto"], Parameter(metavar="INT|auto")] = 1,

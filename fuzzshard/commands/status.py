@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from fuzzshard.commands.options import Json, campaign_directories
+from fuzzshard.commands.options import Json, OutputFile, campaign_directories
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.errors import EXIT_CLEAN
 
 
-def status(*directories: Path, as_json: Json = False, junit: Path | None = None) -> int:
+def status(*directories: Path, as_json: Json = False, junit: OutputFile | None = None) -> int:
     """Say how far campaigns are and what they found, running or ended; several nodes are summed.
 
     For example:

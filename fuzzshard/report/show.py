@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -22,7 +21,6 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import known_versions
-from fuzzshard.corpus.store import replay_command
 from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.op import expression
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
@@ -51,7 +49,7 @@ def show(case: Case, findings: Iterable[Finding] = ()) -> RenderableType:
     return Group(*itertools.chain.from_iterable(_section(*section) for section in sections))
 
 
-def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
+def show_entry(entry: CorpusEntry) -> RenderableType:
     """A finding first, what was observed against what was expected, then the case; a bare case
     alone.
     """
@@ -81,7 +79,6 @@ def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
             for whose, stack in distinct_stacks(entry.stacks)
         ),
         case,
-        *_section("Replay", Text(replay_command(path, entry), no_wrap=True, overflow="ignore")),
     )
 
 
