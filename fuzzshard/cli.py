@@ -14,10 +14,11 @@ from fuzzshard import __version__
 from fuzzshard.commands.bisect import bisect
 from fuzzshard.commands.check import check
 from fuzzshard.commands.corpus import corpus_app
+from fuzzshard.commands.corpus_sets import merge
 from fuzzshard.commands.doctor import doctor
 from fuzzshard.commands.explain import explain
 from fuzzshard.commands.html import html
-from fuzzshard.commands.merge import merge
+from fuzzshard.commands.mistakes import in_words
 from fuzzshard.commands.profiles import apply_profile
 from fuzzshard.commands.replay import replay
 from fuzzshard.commands.report import report
@@ -111,10 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"fuzzshard: {' '.join(str(error).split())}", file=sys.stderr)
         code = error.exit_code
     except CycloptsError as error:
-        print(
-            f"fuzzshard: {' '.join(str(error).split()).rstrip('.')}; see fuzzshard --help",
-            file=sys.stderr,
-        )
+        print(f"fuzzshard: {in_words(error)}", file=sys.stderr)
         code = EXIT_USAGE
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED

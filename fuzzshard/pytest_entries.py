@@ -111,14 +111,13 @@ class EntryFile(pytest.File):
 
     def collect(self) -> Iterator[EntryItem]:
         """The one item; a file that cannot be read becomes an item that fails, not an error of
-        collection.
+        collection. The path has the name of the entry.
         """
         try:
             entry: CorpusEntry | InvalidEntry = read_entry(self.path)
         except InvalidEntry as error:
             entry = error
-        name, run = shown_path(self.path).stem, self.corpus_run
-        yield EntryItem.from_parent(self, name=name, entry=entry, corpus_run=run)
+        yield EntryItem.from_parent(self, name="replay", entry=entry, corpus_run=self.corpus_run)
 
 
 class EntryItem(pytest.Item):

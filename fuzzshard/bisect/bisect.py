@@ -1,11 +1,11 @@
-"""Runs the script of a finding under one version of torch after another."""
+"""Runs the script of a finding under one version of torch, and writes down what that says."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from fuzzshard.bisect.environment import CannotInstall
@@ -42,37 +42,40 @@ class Tried:
     known: bool = False
 
 
-def bisect(
-    folder: Path,
-    entry: CorpusEntry,
-    versions: Iterable[str],
-    install: Callable[[str], Path],
-    *,
-    runs: int = 1,
-    again: bool = False,
-) -> Iterator[Tried]:
-    """Yields what every one of ``versions`` says, and writes it into the entry in ``folder``
-    before.
+@dataclasses.dataclass
+class Bisection:
+    """What versions say of the finding of ``entry``, which lies in ``folder``.
 
-    ``install`` gives the Python of a version or raises :class:`CannotInstall`. Versions that the
-    entry knows are not run again, unless ``again``. A version is good where none of ``runs`` runs
-    shows it.
+    ``install`` gives the Python of a version or raises :class:`CannotInstall`. A version is good
+    where none of ``runs`` runs shows the finding. What one says is written into the entry at once,
+    and versions that it knows are not run again, unless ``again``.
     """
-    for version in versions:
-        if not again and (known := _known(entry, version)):
-            yield Tried(version, known, "known from an earlier run", known=True)
-            continue
+
+    folder: Path
+    entry: CorpusEntry
+    install: Callable[[str], Path]
+    runs: int = 1
+    again: bool = False
+
+    def known(self, version: str) -> Tried | None:
+        """What the entry says of a version, if that counts."""
+        result = None if self.again else _known(self.entry, version)
+        return Tried(version, result, "known", known=True) if result is not None else None
+
+    def tried(self, version: str) -> Tried:
+        """What a version says, from the entry or from a run."""
+        if (known := self.known(version)) is not None:
+            return known
         began = time.monotonic()
         try:
-            python = install(version)
+            python = self.install(version)
         except CannotInstall as error:
-            yield Tried(version, Result.CANNOT_INSTALL, str(error), time.monotonic() - began)
-            continue
-        result, detail = _try(folder / SCRIPT_FILE, entry, python, runs)
+            return Tried(version, Result.CANNOT_INSTALL, str(error), time.monotonic() - began)
+        result, detail = _try(self.folder / SCRIPT_FILE, self.entry, python, self.runs)
         if result in (Result.BAD, Result.GOOD):
-            entry = with_observation(entry, version, present=result is Result.BAD)
-            write_atomic(folder / CASE_FILE, encode_entry(entry))
-        yield Tried(version, result, detail, time.monotonic() - began)
+            self.entry = with_observation(self.entry, version, present=result is Result.BAD)
+            write_atomic(self.folder / CASE_FILE, encode_entry(self.entry))
+        return Tried(version, result, detail, time.monotonic() - began)
 
 
 def _known(entry: CorpusEntry, version: str) -> Result | None:

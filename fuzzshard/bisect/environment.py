@@ -37,13 +37,18 @@ class Source:
     constraint: tuple[str, ...] = ()
     python: str = ""
 
+    def where(self) -> list[str]:
+        """The places to look in, for every command of pip and uv."""
+        words = ["--index-url", self.index_url] if self.index_url else []
+        return [*words, *self._each("extra_index_url"), *self._each("find_links")]
+
     def arguments(self) -> list[str]:
         """For ``pip install`` and ``uv pip install`` alike."""
-        words = ["--index-url", self.index_url] if self.index_url else []
-        for option in ("extra_index_url", "find_links", "constraint"):
-            for value in getattr(self, option):
-                words += [f"--{option.replace('_', '-')}", value]
-        return words
+        return [*self.where(), *self._each("constraint")]
+
+    def _each(self, option: str) -> list[str]:
+        name = f"--{option.replace('_', '-')}"
+        return [word for value in getattr(self, option) for word in (name, value)]
 
     @property
     def key(self) -> str:

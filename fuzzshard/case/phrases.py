@@ -1,4 +1,4 @@
-"""Phrases about fields that differ, in torch's words where it has others."""
+"""Phrases that several texts share: fields that differ, values, modules, ranks."""
 
 from __future__ import annotations
 
@@ -50,3 +50,10 @@ def fields(old: Part, new: Part, where: str, skip: Sequence[str] = ()) -> Iterat
         before, after = getattr(old, field.name), getattr(new, field.name)
         if before != after and field.name not in skip:
             yield in_place_of(field.name, after, before, where)
+
+
+def span(ranks: Sequence[int]) -> str:
+    """``"0-3"`` for ranks in a row, else each of them."""
+    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ", ".join(map(str, ranks))

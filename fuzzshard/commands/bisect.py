@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
+from fuzzshard.corpus.lifecycle import release
 from fuzzshard.corpus.store import CASE_FILE, only_case, saved_script
 from fuzzshard.errors import EXIT_CLEAN, EXIT_FINDING, EXIT_INCONCLUSIVE, UsageError
+
+if TYPE_CHECKING:
+    from fuzzshard.bisect.environment import Source
 
 Several = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
@@ -19,7 +25,9 @@ def bisect(
     path: Path,
     /,
     *,
-    torch: str,
+    good: Annotated[str, Parameter(show_default=False)] = "",
+    bad: Annotated[str, Parameter(show_default=False)] = "",
+    torch: Annotated[str, Parameter(show_default=False)] = "",
     cache: Path | None = None,
     runs: Annotated[int | None, Parameter(show_default=False)] = None,
     again: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
@@ -29,29 +37,41 @@ def bisect(
     constraint: Several = (),
     python: Annotated[str, Parameter(show_default=False)] = "",
 ) -> int:
-    """Run the script of an entry under several versions of torch.
+    """Search the release of torch in which a finding came, or went.
 
-    Every version gets an environment of its own, made by uv if there is one
-    and by venv and pip if not, and kept for the next time. What a version says
-    is written into the entry at once (bad_on, good_on; the newest one says whether
-    it is open or fixed) and not asked again, so an interrupted bisection goes on
-    where it stopped. A flaky finding that stays away proves nothing, and of that
-    nothing is written.
+    Runs the script of the entry under the oldest and the newest release, then halves what is
+    between two that differ. The releases are those that the package index has, from 2.11 on or
+    between --good and --bad; an index of nightlies gives nightlies. Every version gets an
+    environment of its own, made by uv if there is one and by venv and pip if not, and kept for the
+    next time. What a version says is written into the entry at once (bad_on, good_on; the newest
+    one says whether it is open or fixed) and not asked again, so an interrupted bisection goes on
+    where it stopped. A flaky finding that stays away proves nothing, and of that nothing is
+    written.
 
     Exit code 1: some version shows the finding; 0: none does; 3: none could be judged.
 
-    On Linux, PyPI has torch with CUDA (5 GB for each version); for the CPU:
-      --index-url https://download.pytorch.org/whl/cpu
+    A finding of the CPU takes wheels for the CPU (200 MB), one of CUDA those of PyPI (5 GB for
+    each version).
 
     For example:
-      fuzzshard bisect corpus/findings/NAME --torch 2.9.1,2.10.0
+      fuzzshard bisect corpus/findings/NAME
+      fuzzshard bisect corpus/findings/NAME --good 2.11.0 --bad 2.15.0
+      fuzzshard bisect corpus/findings/NAME --good 2.15.0 --index-url
+      https://download.pytorch.org/whl/nightly/cpu
+      fuzzshard bisect corpus/findings/NAME --torch 2.12.1,2.13.0
 
     Parameters
     ----------
     path
         An entry.
+    good
+        A version that does not show it, as you say; the search is between it and --bad, or the
+        newest.
+    bad
+        A version that shows it, as you say; the search is between --good, or the oldest, and it.
+        Where --bad is older than --good, the search is for the version that fixed it.
     torch
-        Versions, separated by commas; they are tried oldest first.
+        Versions, separated by commas: try all of them, oldest first, in place of a search.
     cache
         Where the environments are. By default below the XDG cache folder.
     runs
@@ -60,7 +80,8 @@ def bisect(
     again
         Also run versions that the entry knows already.
     index_url
-        The package index, in place of PyPI.
+        The package index. By default PyPI, and for a finding of the CPU
+        https://download.pytorch.org/whl/cpu.
     extra_index_url
         Another index; repeat it for several.
     find_links
@@ -70,40 +91,80 @@ def bisect(
     python
         The Python of the environments: a path or, with uv, a version. By default this one.
     """
-    from fuzzshard.bisect.bisect import Result
-    from fuzzshard.bisect.bisect import bisect as each_version
+    from fuzzshard.bisect.bisect import Bisection, Result, Tried
     from fuzzshard.bisect.environment import Source, default_cache, environment
-    from fuzzshard.bisect.versions import parse_versions, summary
+    from fuzzshard.bisect.search import between, boundaries, search
+    from fuzzshard.bisect.versions import parse_versions
 
     file = only_case(path)
     entry = read_entry(file)
     _check(file, entry)
-    versions = parse_versions(torch)
-    source = Source(index_url, extra_index_url, find_links, constraint, python)
+    if torch and (good or bad):
+        raise UsageError("--torch is a list, and --good and --bad a search", "give one of them")
     if runs is None:
         runs = entry.confirmed.runs if entry.flaky and entry.confirmed is not None else 1
     if runs < 1:
         raise UsageError(f"{runs} runs show nothing", "use --runs 1 or more")
+    source = Source(index_url, extra_index_url, find_links, constraint, python)
+    good, bad = _one(good), _one(bad)
+    if torch:
+        versions = parse_versions(torch)
+    else:
+        listed, source = _releases(source, cpu=entry.device == "cpu")
+        versions = between(listed, good, bad)
     folder = (cache or default_cache()).absolute()
     print(f"{entry.signature}: environments in {folder}", flush=True)
+    bisection = Bisection(
+        file.parent, entry, lambda v: environment(v, folder, source), runs, again
+    )
+    if torch:
+        tries: Iterator[Tried] = map(bisection.tried, versions)
+    else:
+        print(f"{len(versions)} versions from {versions[0]} to {versions[-1]}", flush=True)
+        said = {good: Result.GOOD, bad: Result.BAD}
+        known = (
+            Tried(version, said[release(version)], "as you say", known=True)
+            if release(version) in said
+            else bisection.known(version)
+            for version in versions
+        )
+        tries = search(versions, filter(None, known), bisection.tried)
     width = max(map(len, versions))
-    found: dict[Result, list[str]] = {result: [] for result in Result}
-    for tried in each_version(
-        file.parent,
-        entry,
-        versions,
-        lambda v: environment(v, folder, source),
-        runs=runs,
-        again=again,
-    ):
-        found[tried.result].append(tried.version)
+    found: dict[str, Result] = {}
+    for tried in tries:
+        found[tried.version] = tried.result
         taken = "" if tried.known else f"{tried.seconds:.0f} s"
         notes = ", ".join(filter(None, (tried.detail, taken)))
         print(f"torch {tried.version:{width}}  {tried.result:14}  {notes}", flush=True)
-    print(summary(found[Result.BAD], found[Result.GOOD]))
-    if found[Result.BAD]:
+    print(*boundaries(found), sep="\n")
+    if Result.BAD in found.values():
         return EXIT_FINDING
-    return EXIT_CLEAN if found[Result.GOOD] else EXIT_INCONCLUSIVE
+    return EXIT_CLEAN if Result.GOOD in found.values() else EXIT_INCONCLUSIVE
+
+
+def _one(text: str) -> str:
+    """The one release in ``text``, if there is any text."""
+    from fuzzshard.bisect.versions import parse_versions
+
+    if not text:
+        return ""
+    first, *others = parse_versions(text)
+    if others:
+        raise UsageError(f"{text} is more than one version", "give one; --torch takes a list")
+    return release(first)
+
+
+def _releases(source: Source, *, cpu: bool) -> tuple[list[str], Source]:
+    """The versions that there are, and where they come from."""
+    from fuzzshard.bisect.index import CPU_INDEX, versions_of_torch
+
+    if cpu and not (source.index_url or source.find_links):
+        smaller = dataclasses.replace(source, index_url=CPU_INDEX)
+        try:
+            return versions_of_torch(smaller, cpu=True), smaller
+        except UsageError as error:
+            print(f"{CPU_INDEX}: {error.problem}; going on with the usual index", flush=True)
+    return versions_of_torch(source, cpu=cpu), source
 
 
 def _check(file: Path, entry: CorpusEntry) -> None:

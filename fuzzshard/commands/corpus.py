@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
+import shutil
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,14 +16,22 @@ import msgspec
 from cyclopts import App, Parameter
 
 from fuzzshard.bisect.versions import parse_versions
-from fuzzshard.case.order import leaf_count
 from fuzzshard.commands.corpus_mark import mark
 from fuzzshard.commands.corpus_sets import Flag, add, complain, merge, prune
 from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json, RanksPerDevice, world_config
 from fuzzshard.commands.usage import with_flowing_help
-from fuzzshard.corpus.causes import by_cause, causes_table, releases_table
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.causes import (
+    FINDINGS_PAGE,
+    Cause,
+    CauseSort,
+    by_cause,
+    cause_lines,
+    findings_page,
+)
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.gather import load
+from fuzzshard.corpus.listing import Asked, Sort, entry_lines, listed
 from fuzzshard.corpus.outcome import by_size, most_ranks
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import entry_files
@@ -36,72 +46,152 @@ List, add, prune, verify and merge saved cases.
 """
 
 
-def list_(*paths: Path, as_json: Json = False) -> int:
-    """Print one line for each entry.
+Patterns = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
-    Modules and ops say how large the case is; rate is how many of the confirming runs showed the
-    finding. Findings that only an instrument sees, and no user, are of class internal and come
-    last.
+
+def list_(
+    *paths: Path,
+    cause: Patterns = (),
+    component: Patterns = (),
+    severity: Patterns = (),
+    status: Patterns = (),
+    engine: Patterns = (),
+    sort: Sort = "severity",
+    as_json: Json = False,
+) -> int:
+    """Print one line for each entry, the worst first.
+
+    severity: silent (a result is wrong and nothing says so), hang, crash, leak, warning, internal
+    (only an instrument sees it). component and cause are those of the mend that cures it. Names
+    are cut in the middle where a line is too narrow: fuzzshard show corpus/findings/*DIGEST finds
+    an entry by its end, and --json has everything.
+
+    Options that filter take patterns with * and ?, and may be repeated; "" stands for entries
+    that have none.
 
     For example:
       fuzzshard corpus list
+      fuzzshard corpus list corpus/findings --severity silent --component fully_shard
+      fuzzshard corpus list --cause "list_group*" --status open --sort size
       fuzzshard corpus list corpus/findings --json
 
     Parameters
     ----------
     paths
         Corpora, entries or case files; by default ./corpus.
+    cause
+        Only entries of a mend whose name matches.
+    component
+        Only those whose cause is there: fully_shard, FSDP1, DDP, replicate, DTensor, checkpoint,
+        compile, other.
+    severity
+        Only those that are so bad.
+    status
+        Only those that are open, fixed, wontfix, flaky or unshrunk.
+    engine
+        Only those whose finding accuses the engine.
+    sort
+        What comes first in the order; size is modules, then ops.
     as_json
         Print one JSON object for each entry.
     """
     stored, broken = load(paths or (DEFAULT_CORPUS,))
-    rows = [_row(item) for item in sorted(stored, key=lambda item: item.entry.internal)]
+    asked = Asked(
+        cause=cause, component=component, severity=severity, status=status, engine=engine
+    )
+    rows = [row for row, _ in listed(stored, asked, sort)]
     if as_json:
-        print(
-            *(msgspec.json.encode(row).decode() for row in rows),
-            sep="\n",
-            end="\n" if rows else "",
-        )
+        _print_json(rows)
     else:
-        print(*_table(rows), sep="\n")
+        print(*entry_lines(rows, _width()), sep="\n")
     return complain(broken)
 
 
 def causes(
-    *paths: Path, torch: Annotated[str, Parameter(show_default=False)] = "", as_json: Json = False
+    *paths: Path,
+    cause: Patterns = (),
+    component: Patterns = (),
+    severity: Patterns = (),
+    status: Patterns = (),
+    engine: Patterns = (),
+    sort: CauseSort = "severity",
+    torch: Annotated[str, Parameter(show_default=False)] = "",
+    write: Flag = False,
+    as_json: Json = False,
 ) -> int:
-    """Print the distinct findings of corpora as a table in Markdown, a row for each root cause.
+    """Print the causes of findings, a line for each, the worst first.
 
-    A root is the mend that an entry names as its cause: explain finds it, and corpus mark writes
-    it down. The releases are what replay --update and bisect have written into the entries.
+    A cause is the mend that an entry names: explain finds it, and corpus mark writes it down. The
+    releases are what replay --update and bisect have written into the entries. Filters are those
+    of corpus list; a cause counts the entries that are left.
 
     For example:
-      fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md
+      fuzzshard corpus causes corpus/findings --severity silent
       fuzzshard corpus causes corpus/findings --torch 2.13.0,2.15.0
+      fuzzshard corpus causes corpus/findings --write
 
     Parameters
     ----------
     paths
         Corpora or entries; by default ./corpus.
+    cause
+        Only entries of a mend whose name matches.
+    component
+        Only those whose cause is there.
+    severity
+        Only those that are so bad.
+    status
+        Only those that are open, fixed, wontfix, flaky or unshrunk.
+    engine
+        Only those whose finding accuses the engine.
+    sort
+        What comes first in the order; entries are how many there are of a cause.
     torch
-        Releases, separated by commas: print how many entries of each cause have their finding
-        there.
+        Releases, separated by commas: a column for each, which says how many of the entries that
+        were looked at under it have their finding there (2/3).
+    write
+        Write all causes of one corpus as tables into its README.md, below what people wrote there.
     as_json
         Print one JSON object for each cause.
     """
     corpora = paths or (DEFAULT_CORPUS,)
+    releases = parse_versions(torch) if torch else []
     stored, broken = load(corpora)
-    rows = by_cause(stored)
+    asked = Asked(
+        cause=cause, component=component, severity=severity, status=status, engine=engine
+    )
+    if write:
+        if len(corpora) != 1 or not corpora[0].is_dir() or asked != Asked() or as_json or torch:
+            raise UsageError(
+                "--write takes one corpus, and no other option", "leave the others out"
+            )
+        _write_page(corpora[0], by_cause(stored))
+        return complain(broken)
+    rows = by_cause([item for _, item in listed(stored, asked)], sort)
     if as_json:
-        print(
-            *(msgspec.json.encode(row).decode() for row in rows),
-            sep="\n",
-            end="\n" if rows else "",
-        )
+        _print_json(rows)
     else:
-        page = releases_table(rows, corpora[0], parse_versions(torch)) if torch else None
-        print(page or causes_table(rows, corpora[0]), end="")
+        print(*cause_lines(rows, _width(), releases), sep="\n")
     return complain(broken)
+
+
+def _write_page(corpus: Path, rows: Sequence[Cause]) -> None:
+    file = corpus / FINDINGS_PAGE
+    old = file.read_text() if file.exists() else ""
+    write_atomic(file, findings_page(rows, corpus, old).encode())
+    print(f"{file}: {len(rows)} causes")
+
+
+def _print_json(rows: Iterable[object]) -> None:
+    for row in rows:
+        print(msgspec.json.encode(row).decode())
+
+
+def _width() -> int:
+    """The columns of the terminal; of what is none, those of all texts."""
+    from fuzzshard.report.text import WIDTH
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
 def verify(
@@ -251,34 +341,6 @@ def corpus_app(sort_key: int) -> App:
         name = command.__name__.rstrip("_")
         app.command(with_flowing_help(command), name=name, help_epilogue="", sort_key=order)
     return app
-
-
-def _row(item: Stored) -> dict[str, str | int]:
-    entry, confirmed = item.entry, item.entry.confirmed
-    return {
-        "path": str(shown_path(item.file)),
-        "signature": entry.signature,
-        "lifecycle": f"{entry.lifecycle or ''}{', unshrunk' if entry.unshrunk else ''}",
-        "class": "internal" if entry.internal else "",
-        "modules": leaf_count(entry.case),
-        "ops": len(entry.case.schedule),
-        "mesh": entry.mesh,
-        "torch": entry.torch,
-        "rate": f"{confirmed.reproduced}/{confirmed.runs}" if confirmed else "",
-        "issue": entry.issue,
-    }
-
-
-def _table(rows: Sequence[dict[str, str | int]]) -> list[str]:
-    """Columns as wide as they must be; numbers are few and stand left like the rest."""
-    if not rows:
-        return ["no cases found"]
-    lines = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
 
 
 def _as_line(verified: Verified) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fuzzshard.commands.options import DEFAULT_CORPUS
+from fuzzshard.commands.options import DEFAULT_CORPUS, Folder
 from fuzzshard.corpus.distinct import Stored, distinct, finding_key
 from fuzzshard.corpus.gather import add as add_entry
 from fuzzshard.corpus.gather import load
@@ -20,7 +20,7 @@ from fuzzshard.errors import EXIT_CLEAN, EXIT_USAGE, FuzzshardError, UsageError
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
-def add(*files: Path, corpus: Path = DEFAULT_CORPUS) -> int:
+def add(*files: Path, corpus: Folder = DEFAULT_CORPUS) -> int:
     """Copy entries and case files into a corpus, unless they are there already.
 
     A finding becomes findings/NAME/ with its script; a case that must pass
@@ -86,30 +86,31 @@ def prune(*paths: Path, dry_run: Flag = False) -> int:
     return complain(broken)
 
 
-def merge(*sources: Path, corpus: Path = DEFAULT_CORPUS) -> int:
-    """Add the entries of other corpora, of each signature and set of features the smallest case.
+def merge(*sources: Path, into: Folder) -> int:
+    """Join corpora in one: of each signature and set of features the smallest case is kept.
 
     A finding in the corpus that a smaller one replaces is removed after that is written; what
-    people wrote into it (the issue, wontfix) stays. The sources are left as they are.
+    people wrote into it (the issue, wontfix) stays. The sources are left as they are, campaigns
+    with their journals: to see those together, give their directories to status and to html.
 
     For example:
-      fuzzshard corpus merge /data/node1/corpus /data/node2/corpus --corpus corpus
+      fuzzshard merge /data/node1 /data/node2 --into corpus
 
     Parameters
     ----------
     sources
-        Corpora, entries or case files to take from.
-    corpus
-        Where they are joined.
+        Campaigns, corpora, entries or case files to take from.
+    into
+        The corpus to add to; it is created where there is none.
     """
     from fuzzshard import reproducer
 
     incoming, broken = load(given(sources, "merge", "a corpus"))
-    target, broken_here = load([corpus]) if corpus.exists() else ([], [])
+    target, broken_here = load([into]) if into.exists() else ([], [])
     ours = {item.file.resolve() for item in target}
     incoming = [item for item in incoming if item.file.resolve() not in ours]
     done: list[str] = []
-    for what, path in merge_entries(incoming, target, corpus, reproducer.scripts):
+    for what, path in merge_entries(incoming, target, into, reproducer.scripts):
         done.append(what)
         if what != "known":
             print(f"{what:<8}  {shown_path(path)}")
@@ -121,7 +122,7 @@ def merge(*sources: Path, corpus: Path = DEFAULT_CORPUS) -> int:
 def given(paths: tuple[Path, ...], command: str, what: str) -> tuple[Path, ...]:
     """``paths``; raises :class:`UsageError` for none."""
     if not paths:
-        raise UsageError(f"corpus {command} needs a path", f"give {what}")
+        raise UsageError(f"{command} needs a path", f"give {what}")
     return paths
 
 

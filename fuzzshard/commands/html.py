@@ -7,28 +7,30 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fuzzshard.commands.options import campaign_directories
+from fuzzshard.commands.options import OutputFile, campaign_directories
 from fuzzshard.errors import EXIT_CLEAN
 
 
 def html(
     *directories: Path,
-    output: Annotated[Path, Parameter(name=("--output", "-o"))] = Path("report.html"),
+    output: Annotated[OutputFile, Parameter(name=("--output", "-o"))] = Path("report.html"),
 ) -> int:
     """Write one HTML file with plots, findings, scripts and drawings of the cases.
 
-    It needs nothing beside it and asks the network for nothing. A campaign
-    that ends writes the same into its own directory; this is for one that
-    still runs, and for several nodes together.
+    It needs nothing beside it and asks the network for nothing. Findings can
+    be filtered by severity, component, cause and status. A campaign writes
+    the same into its own directory; this is for a corpus without a campaign,
+    and for several nodes together.
 
     For example:
       fuzzshard html corpus
+      fuzzshard html corpus/findings -o findings.html
       fuzzshard html /data/node1 /data/node2 --output both.html
 
     Parameters
     ----------
     directories
-        What was given to run as --corpus.
+        Corpora, or what was given to run as --corpus.
     output
         The file to write.
     """

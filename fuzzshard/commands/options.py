@@ -44,6 +44,26 @@ RanksPerDevice = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Preload = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
 ExtraMends = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False)]
 
+
+def _check_folder(_hint: object, path: Path) -> None:
+    if path.is_file():
+        raise UsageError(f"{path} is a file", "give a folder")
+
+
+def _check_output(_hint: object, path: Path | None) -> None:
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", "give the name of a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}", "make it, or write elsewhere")
+
+
+Folder = Annotated[Path, Parameter(validator=_check_folder)]
+"""A corpus to write to, which need not be there yet."""
+OutputFile = Annotated[Path, Parameter(validator=_check_output)]
+"""A file to write; its folder must be there."""
+
 DEFAULT_CORPUS = Path("corpus")
 
 

@@ -12,7 +12,7 @@ import msgspec
 from cyclopts import Parameter, validators
 
 from fuzzshard.commands.corpus_sets import complain
-from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json, Preload, world_config
+from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json, OutputFile, Preload, world_config
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
@@ -34,7 +34,7 @@ def report(
     path: Path | None = None,
     /,
     *,
-    output: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
+    output: Annotated[OutputFile | None, Parameter(name=("--output", "-o"))] = None,
     runs: int = 3,
     run: Annotated[bool, Parameter(name="--run", negative="--no-run")] = True,
     top: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fuzzshard.commands.options import Preload
+from fuzzshard.commands.options import OutputFile, Preload
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.entry import CorpusEntry
@@ -25,7 +25,7 @@ def repro(
     path: Path,
     /,
     *,
-    output: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
+    output: Annotated[OutputFile | None, Parameter(name=("--output", "-o"))] = None,
     check: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     anew: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     preload: Preload = (),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -14,6 +13,7 @@ from fuzzshard.commands.options import (
     Device,
     Duration,
     ExtraMends,
+    Folder,
     Guidance,
     Json,
     Preload,
@@ -30,7 +30,7 @@ def run(
     stop_after_no_new: Duration = None,
     fresh: Annotated[bool, Parameter(negative=())] = False,
     seed: int | None = None,
-    corpus: Path = DEFAULT_CORPUS,
+    corpus: Folder = DEFAULT_CORPUS,
     device: Device = "auto",
     world_size: int | None = None,
     worlds: Annotated[int | Literal["auto"], Parameter(metavar="INT|auto")] = 1,
@@ -115,9 +115,9 @@ def run(
     """
     from fuzzshard.campaign.loop import run_campaign
     from fuzzshard.campaign.options import CampaignOptions
-    from fuzzshard.report.html.page import ReportWriter
+    from fuzzshard.report.html.page import report_writer
     from fuzzshard.report.sinks import make_sink, tee
-    from fuzzshard.report.stats import StatsWriter
+    from fuzzshard.report.stats import stats_writer
 
     options = CampaignOptions(
         max_cases=max_cases,
@@ -140,4 +140,4 @@ def run(
         guidance=guidance,
     )
     with make_sink(json=as_json) as sink:
-        return run_campaign(options, tee(StatsWriter(corpus), ReportWriter(corpus), sink))
+        return run_campaign(options, tee(stats_writer(corpus), report_writer(corpus), sink))

@@ -39,15 +39,11 @@ def show(path: Path, /) -> int:
 
     from rich.console import Console
 
-    from fuzzshard.report.show import show_entry
+    from fuzzshard.report.text import drawn
 
     console = Console()
-    if not console.is_terminal:
-        console.width = 160
     (file,) = files
-    with console.capture() as capture:
-        console.print(show_entry(read_entry(file), shown_path(file)))
-    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    print(drawn(read_entry(file), shown_path(file), console if console.is_terminal else None))
     return EXIT_CLEAN
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from fuzzshard.commands.options import Json, campaign_directories
+from fuzzshard.commands.options import Json, OutputFile, campaign_directories
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.errors import EXIT_CLEAN
 
 
-def status(*directories: Path, as_json: Json = False, junit: Path | None = None) -> int:
+def status(*directories: Path, as_json: Json = False, junit: OutputFile | None = None) -> int:
     """Show the progress and findings of campaigns, running or ended, on one node or several.
 
     For example:
@@ -22,7 +22,7 @@ def status(*directories: Path, as_json: Json = False, junit: Path | None = None)
     Parameters
     ----------
     directories
-        What was given to run as --corpus.
+        What was given to run as --corpus, or a corpus without a campaign.
     as_json
         Print one JSON object with the sum, each folder and each finding.
     junit

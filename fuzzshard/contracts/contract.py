@@ -8,6 +8,9 @@ from importlib import metadata
 
 from packaging.version import Version
 
+OLDEST_TORCH = "2.11"
+"""The oldest release that is supported, as ``pyproject.toml`` says."""
+
 
 @functools.cache
 def installed_torch() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -27,9 +28,9 @@ def write_atomic(path: Path, data: bytes) -> None:
             temporary.unlink(missing_ok=True)
         _sync_folder(path.parent)
     except OSError as error:
-        raise InfraError(
-            f"cannot write {path}: {error.strerror}", "free some space or choose another folder"
-        ) from None
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "free some space" if is_full else "choose another place"
+        raise InfraError(f"cannot write {path}: {error.strerror}", remedy) from None
 
 
 def _sync_folder(folder: Path) -> None:

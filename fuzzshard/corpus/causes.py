@@ -6,68 +6,60 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.entry import CorpusEntry
 from fuzzshard.corpus.lifecycle import in_order
+from fuzzshard.corpus.listing import component_rank, severity_rank, table_lines
 from fuzzshard.corpus.replay import shown_path
 from fuzzshard.corpus.store import SCRIPT_FILE, saved_script
-from fuzzshard.mending.mend import COMPONENTS, Mend, Public, own_mends
+from fuzzshard.mending.mend import Mend, Public, own_mends
+from fuzzshard.parts.oracle import Severity
 
-HEAD = """\
-# Distinct findings on unmodified torch
+FINDINGS_PAGE = "README.md"
+MARKER = "<!-- What follows is written by: "
+"""Begins the part of a page that nobody writes by hand."""
+PAGE = (
+    MARKER
+    + """fuzzshard corpus causes {corpus} --write -->
 
-{causes} root causes of {entries} entries, written by
+## {causes} roots of {entries} entries
 
-    fuzzshard corpus causes {corpus} > {corpus}/FINDINGS.md
+A root is a file of `fuzzshard/mends`. Its docstring is the diagnosis, and it has the smallest
+change of torch that makes its entries pass, or a tripwire that says when it occurs. The link leads
+to one of its entries. `fuzzshard corpus verify {corpus} --causes` proves each root.
 
-Each root is a file of `fuzzshard/mends`, whose docstring is the diagnosis: the smallest change of
-torch that makes its entries pass, or a tripwire that says when it occurs. `fuzzshard corpus verify
-{corpus} --causes` proves it for the torch at hand. A script counts as verified if it was run when
-the entry was saved and showed the finding.
-
-"""
-COLUMNS = (
-    "root",
-    "component",
-    "torch",
-    "kind",
-    "signatures",
-    "entries",
-    "scripts verified",
-    "contract that it breaks",
-    "in public",
-)
-
-
-RELEASES_HEAD = """\
-# Findings by release of torch
-
-{causes} root causes of {entries} entries, written by
-
-    fuzzshard corpus causes {corpus} --torch {releases} > {corpus}/RELEASES.md
+{roots}
+## Entries by release of torch
 
 How many entries of each root show their finding under a release (bad), and how many do not (good).
 The others (n/a) were not looked at under it, or say nothing of it: it lacks what the case uses,
 its documentation excludes the case, the case shows something else there, or it needs CUDA.
 
-"""
+{releases}"""
+)
+
+CauseSort = Literal["severity", "component", "cause", "entries"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
     """Findings with one cause; ``verified`` of their scripts were run and showed the finding.
 
-    ``name`` is that of a mend, or ``"not known: FOLDER"`` for an entry without one. ``releases``
-    says of each release of torch how many entries are bad and how many good on it.
+    ``severity`` is that of the worst, and ``example`` the first with it. ``name`` is that of a
+    mend, or ``"not known: FOLDER"`` for an entry without one. ``releases`` says of each release of
+    torch how many entries are bad and how many good on it.
     """
 
     name: str
     title: str
+    severity: Severity
     component: str
     kind: str
     torch: str
+    example: str
     entries: tuple[str, ...]
     signatures: tuple[str, ...]
     verified: int
@@ -76,9 +68,11 @@ class Cause:
     public: tuple[Public, ...]
 
 
-def by_cause(stored: Iterable[Stored]) -> list[Cause]:
-    """Findings by the mend that their entries name, component by component; then those without
-    one.
+def by_cause(stored: Iterable[Stored], sort: CauseSort = "severity") -> list[Cause]:
+    """Findings by the mend that their entries name; each of those without one is a cause of its
+    own.
+
+    Causes that are equal by ``sort`` are in the order of severity, component and entries.
     """
     named: dict[str, list[Stored]] = {}
     for item in stored:
@@ -86,20 +80,30 @@ def by_cause(stored: Iterable[Stored]) -> list[Cause]:
             name = item.entry.cause if item.entry.cause in own_mends() else ""
             named.setdefault(name or f"not known: {shown_path(item.file).name}", []).append(item)
     causes = [_cause(name, items, own_mends().get(name)) for name, items in named.items()]
-    order = [*COMPONENTS, ""]
-    return sorted(
-        causes, key=lambda cause: (order.index(cause.component), -len(cause.entries), cause.name)
-    )
+    return sorted(causes, key=lambda cause: _ranks(cause, sort))
+
+
+def _ranks(cause: Cause, sort: CauseSort) -> tuple[object, ...]:
+    ranks = {
+        "severity": severity_rank(cause.severity),
+        "component": component_rank(cause.component),
+        "entries": -len(cause.entries),
+        "cause": cause.name,
+    }
+    return tuple(ranks[name] for name in dict.fromkeys((sort, *ranks)))
 
 
 def _cause(name: str, items: Sequence[Stored], mend: Mend | None) -> Cause:
     entries = [item.entry for item in items]
+    severity = Severity.worst(entry.severity for entry in entries if entry.severity)
     return Cause(
         name=name,
         title=mend.title if mend else name,
+        severity=severity,
         component=mend.component if mend else "",
         kind=mend.kind if mend else "",
         torch=mend.torch.text() if mend else "",
+        example=min(shown_path(i.file).name for i in items if i.entry.severity is severity),
         entries=tuple(sorted(shown_path(item.file).name for item in items)),
         signatures=tuple(sorted({entry.signature for entry in entries})),
         verified=sum(
@@ -119,51 +123,108 @@ def _releases(entries: Sequence[CorpusEntry]) -> dict[str, tuple[int, int]]:
     }
 
 
-def causes_table(causes: Sequence[Cause], corpus: object) -> str:
-    """A page of Markdown on ``corpus`` with a row for each cause."""
-    entries = sum(len(cause.entries) for cause in causes)
-    page = HEAD.format(causes=len(causes), entries=entries, corpus=corpus)
-    rows = [COLUMNS, ["---"] * len(COLUMNS), *map(_cells, causes)]
-    return page + "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def releases_table(causes: Sequence[Cause], corpus: object, releases: Sequence[str]) -> str:
-    """A page of Markdown on ``corpus``: a row for each cause, a column for each of ``releases``,
-    the sum.
+def cause_lines(causes: Sequence[Cause], width: int, releases: Sequence[str] = ()) -> list[str]:
+    """A table of ``width`` columns, with a column for each of ``releases``, and a line that counts
+    them.
     """
+    if not causes:
+        return ["no findings"]
+    rows = [
+        {
+            "severity": str(cause.severity),
+            "component": cause.component,
+            **{release: _share(cause, release) for release in releases},
+            "entries": str(len(cause.entries)),
+            "issue": _numbers(cause.public),
+            "cause": cause.name,
+        }
+        for cause in causes
+    ]
     entries = sum(len(cause.entries) for cause in causes)
-    page = RELEASES_HEAD.format(
-        causes=len(causes), entries=entries, corpus=corpus, releases=",".join(releases)
+    return [
+        *table_lines(rows, width, cut=("issue", "cause")),
+        f"{len(causes)} cause{'s' * (len(causes) != 1)} of {entries} entries",
+    ]
+
+
+def _share(cause: Cause, release: str) -> str:
+    """``"2/3"``: of three entries that say something of a release, two are bad."""
+    bad, good = cause.releases.get(release, (0, 0))
+    return f"{bad}/{bad + good}" if bad + good else "n/a"
+
+
+def _numbers(public: Iterable[Public]) -> str:
+    """``"196460"``: the issues and pull requests that are about the very bug."""
+    same = (look.link.rpartition("/")[2] for look in public if look.is_same)
+    return ", ".join(dict.fromkeys(same))
+
+
+def findings_page(causes: Sequence[Cause], corpus: object, old: str = "") -> str:
+    """A page of Markdown on ``corpus``; what people wrote at the begin of the ``old`` one
+    stays.
+    """
+    head, _, _ = old.partition(MARKER)
+    entries = sum(len(cause.entries) for cause in causes)
+    written = PAGE.format(
+        corpus=corpus,
+        causes=len(causes),
+        entries=entries,
+        roots=_markdown([ROOT_COLUMNS, *map(_root_cells, causes)]),
+        releases=_markdown(_release_rows(causes, _releases_of_most(causes))),
     )
-    rows = [["root", "entries", *releases], ["---"] * (2 + len(releases))]
+    return (head or "# Findings\n\n") + written
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    head, *others = rows
+    lines = [head, ["---"] * len(head), *others]
+    return "".join(f"| {' | '.join(row)} |\n" for row in lines)
+
+
+ROOT_COLUMNS = ("severity", "component", "root", "torch", "entries", "in public", "mend")
+
+
+def _root_cells(cause: Cause) -> tuple[str, ...]:
+    links = [_link(public.link) for public in cause.public if public.is_same]
+    looked_for = "none found" if cause.public else ""
+    return (
+        str(cause.severity),
+        cause.component,
+        f"[{_escaped(cause.title)}]({cause.example})",
+        cause.torch,
+        str(len(cause.entries)),
+        ", ".join(dict.fromkeys(links)) or looked_for,
+        f"`{cause.name}`" if cause.component else "",
+    )
+
+
+def _releases_of_most(causes: Sequence[Cause]) -> list[str]:
+    """The releases under which more than half of the entries were looked at."""
+    seen: Counter[str] = Counter()
+    for cause in causes:
+        seen.update({release: sum(counts) for release, counts in cause.releases.items()})
+    entries = sum(len(cause.entries) for cause in causes)
+    return [release for release in in_order(set(seen)) if 2 * seen[release] > entries]
+
+
+def _release_rows(causes: Sequence[Cause], releases: Sequence[str]) -> list[list[str]]:
+    rows = [["root", "entries", *releases]]
     for cause in causes:
         counts = (cause.releases.get(release, (0, 0)) for release in releases)
         cells = (_of_release(bad, good, len(cause.entries)) for bad, good in counts)
         rows.append([_escaped(cause.title), str(len(cause.entries)), *cells])
+    entries = sum(len(cause.entries) for cause in causes)
     sums = [
         [sum(cause.releases.get(release, (0, 0))[kind] for cause in causes) for kind in (0, 1)]
         for release in releases
     ]
-    rows.append(["all", str(entries), *(_of_release(bad, good, entries) for bad, good in sums)])
-    return page + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return [*rows, ["all", str(entries), *(_of_release(bad, good, entries) for bad, good in sums)]]
 
 
 def _of_release(bad: int, good: int, entries: int) -> str:
     """``"3 bad, 1 good, 2 n/a"``, without what there is none of."""
     counts = (("bad", bad), ("good", good), ("n/a", entries - bad - good))
     return ", ".join(f"{count} {word}" for word, count in counts if count)
-
-
-def _cells(cause: Cause) -> Iterator[str]:
-    yield f"{_escaped(cause.title)} (`{cause.name}`)" if cause.component else _escaped(cause.title)
-    yield cause.component
-    yield cause.torch
-    yield cause.kind
-    yield "<br>".join(f"`{signature}`" for signature in cause.signatures)
-    yield str(len(cause.entries))
-    yield f"{cause.verified} of {len(cause.entries)}"
-    yield _escaped(cause.contract)
-    yield "<br>".join(_escaped(looked(public)) for public in cause.public)
 
 
 def looked(public: Public) -> str:
@@ -179,8 +240,13 @@ def _link(address: str) -> str:
     """``[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)`` for an issue on
     GitHub.
     """
+    return f"[{issue_name(address)}]({address})"
+
+
+def issue_name(address: str) -> str:
+    """``pytorch 183702`` for an issue on GitHub."""
     parts = address.split("/")
-    return f"[{parts[-3]} {parts[-1]}]({address})" if len(parts) > 3 else address
+    return f"{parts[-3]} {parts[-1]}" if len(parts) > 5 else address
 
 
 def _escaped(text: str) -> str:

@@ -116,10 +116,15 @@ def _without_world(
     file: Path, entry: CorpusEntry | InvalidEntry, device: Literal["cpu", "cuda"], num_ranks: int
 ) -> ReplayResult:
     if isinstance(entry, InvalidEntry):
-        return ReplayResult(shown_path(file), Outcome.INVALID, message=str(entry))
+        return ReplayResult(shown_path(file), Outcome.INVALID, message=without_path(file, entry))
     return ReplayResult(
         shown_path(file), Outcome.SKIPPED, message=obstacle(entry, device, num_ranks)
     )
+
+
+def without_path(file: Path, error: InvalidEntry) -> str:
+    """What is wrong with ``file``, for a line that begins with its path."""
+    return str(error).removeprefix(f"{file}: ")
 
 
 def shown_path(file: Path) -> Path:

@@ -53,7 +53,10 @@ def only_case(path: Path) -> Path:
     """
     files = entry_files([path])
     if len(files) != 1:
-        raise UsageError(f"{path} holds {len(files)} cases", "give one entry or one case file")
+        raise UsageError(
+            f"{path} holds {f'{len(files)} cases' if files else 'no case'}",
+            "give one entry or one case file",
+        )
     return files[0]
 
 

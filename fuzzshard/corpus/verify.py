@@ -12,7 +12,7 @@ from typing import Literal
 from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.expectation import Expected, expected
 from fuzzshard.corpus.outcome import obstacle
-from fuzzshard.corpus.replay import shown_path
+from fuzzshard.corpus.replay import shown_path, without_path
 from fuzzshard.corpus.scripts import ScriptCheck, ScriptRender, scripts_of, shown_by
 from fuzzshard.corpus.store import CASE_FILE, NO_SCRIPT, SCRIPT_FILE, UNSHRUNK_FILE
 from fuzzshard.errors import InvalidEntry
@@ -57,7 +57,7 @@ def verify(file: Path, render: ScriptRender) -> Verified:
         if (unshrunk := file.with_name(UNSHRUNK_FILE)).exists():
             read_entry(unshrunk)
     except InvalidEntry as error:
-        return Verified(path, Condition.INVALID, str(error))
+        return Verified(path, Condition.INVALID, without_path(file, error))
     if not entry.signature:
         return Verified(path, Condition.OK)
     try:

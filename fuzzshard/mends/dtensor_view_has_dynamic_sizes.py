@@ -19,6 +19,10 @@ CONTRACT = Promise(
     "somehow leaks out [...] it may be guarded on, which will hard error",
     "symint_visitor_fn, a comment",
 )
+WORKAROUND = (
+    "``torch._dynamo.config.automatic_dynamic_shapes = False``, so that each size is compiled "
+    "on its own."
+)
 TORCH = Releases(since="2.11", until="2.15")
 PUBLIC = (
     Public(

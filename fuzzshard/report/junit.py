@@ -32,8 +32,9 @@ def junit_xml(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFindin
 
     What did not come back, what nobody will fix and what the corpus had before is skipped.
     """
-    first = nodes[0].sessions[0]
-    cases = [_campaign(nodes, stats, findings), *map(_finding, findings)]
+    first = next((node.sessions[0] for node in nodes if node.sessions), None)
+    campaign = [_campaign(nodes, stats, findings)] if first is not None else []
+    cases = [*campaign, *map(_finding, findings)]
     totals = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),
@@ -41,10 +42,10 @@ def junit_xml(nodes: Sequence[Node], stats: Stats, findings: Sequence[SeenFindin
         "skipped": str(sum(case.find("skipped") is not None for case in cases)),
         "time": f"{stats.seconds:.3f}",
     }
-    began = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(first.started))
-    suite = _Element(
-        "testsuite", {"name": "fuzzshard", "timestamp": began, "hostname": first.host, **totals}
-    )
+    suite = _Element("testsuite", {"name": "fuzzshard", **totals})
+    if first is not None:
+        began = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(first.started))
+        suite.attrib |= {"timestamp": began, "hostname": first.host}
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in _properties(nodes):
         ElementTree.SubElement(properties, "property", name=name, value=_plain(value))
@@ -103,11 +104,11 @@ def _details(finding: SeenFinding) -> Iterator[str]:
 
 def _properties(nodes: Sequence[Node]) -> Iterator[tuple[str, str]]:
     for node in nodes:
-        session = node.last
         yield "directory", str(node.path)
-        yield "seed", str(session.seed)
-        yield "fuzzshard", session.version
-        yield from (session.info or {}).items()
+        if (session := node.last) is not None:
+            yield "seed", str(session.seed)
+            yield "fuzzshard", session.version
+            yield from (session.info or {}).items()
 
 
 def _plain(text: str) -> str:

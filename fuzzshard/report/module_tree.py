@@ -102,7 +102,7 @@ def _tree(notes: ModuleNotes, path: str, name: str, module: Module) -> Tree:
 
 
 def _line(notes: ModuleNotes, path: str, name: str, module: Module) -> Text:
-    line = Text(name, style="bold", no_wrap=True, overflow="ignore")
+    line = Text(name, style="bold")
     if isinstance(module, Alias):
         return line.append(f": {notes.what(path, module)}", style="not bold italic")
     line.append(f": {notes.what(path, module)}", style="not bold")

@@ -1,5 +1,5 @@
-"""One directory of a campaign, as its journal tells it: what all views of campaigns are made
-from.
+"""One directory, as the journal of its campaign tells it, or else as its entries do: what all
+views are made from.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import msgspec
 import psutil
 
 from fuzzshard.corpus.entry import Confirmation
-from fuzzshard.corpus.store import FINDINGS_FOLDER, INCONCLUSIVE_FOLDER
+from fuzzshard.corpus.gather import load
+from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER, INCONCLUSIVE_FOLDER
 from fuzzshard.errors import UsageError
 from fuzzshard.events import (
     FindingConfirmed,
@@ -25,6 +26,7 @@ from fuzzshard.events import (
 )
 from fuzzshard.journal.history import History, SessionRow
 from fuzzshard.journal.schema import JOURNAL_FILE
+from fuzzshard.verdict import Status
 
 SILENT_SECONDS = 600.0
 """A session on another machine that has written nothing for as long counts as killed."""
@@ -55,7 +57,7 @@ class Sighting:
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """All sessions in one directory, one after another.
+    """All sessions in one directory, one after another; none where no campaign has run.
 
     ``first_seen`` has the time of each feature ``(a,)`` and pair ``(a, b)``; times are in seconds
     during which the campaign ran. ``confirmations`` are the runs on fresh ranks of each finding as
@@ -78,31 +80,55 @@ class Node:
         return sum(session.elapsed for session in self.sessions)
 
     @property
-    def last(self) -> SessionRow:
+    def last(self) -> SessionRow | None:
         """The newest session."""
-        return self.sessions[-1]
-
-
-def journal_of(directory: Path) -> Path:
-    """The journal of a campaign; raises :class:`UsageError` for a directory without one."""
-    journal = directory / JOURNAL_FILE
-    if not journal.is_file():
-        raise UsageError(
-            f"{directory} is not the directory of a campaign: it has no {JOURNAL_FILE}",
-            "give the --corpus of a fuzzshard run",
-        )
-    return journal
+        return self.sessions[-1] if self.sessions else None
 
 
 def read_node(directory: Path) -> Node:
-    """Reads a directory; raises :class:`InvalidJournal` for a journal that is damaged."""
-    with History(journal_of(directory)) as history:
-        node = node_of(directory, history)
-    if not node.sessions:
+    """Reads a directory.
+
+    Raises :class:`InvalidJournal` for a journal that is damaged, and :class:`UsageError` for a
+    directory that has neither a campaign nor a finding.
+    """
+    journal = directory / JOURNAL_FILE
+    if journal.is_file():
+        with History(journal) as history:
+            node = node_of(directory, history)
+        if node.sessions:
+            return node
+    node = _node_without_campaign(directory)
+    if not node.sightings:
         raise UsageError(
-            f"{directory}: no campaign has begun there yet", "wait for it, or give another one"
+            f"{directory} has neither a campaign nor a finding",
+            "give a corpus, or the --corpus of a fuzzshard run",
         )
     return node
+
+
+def _node_without_campaign(directory: Path) -> Node:
+    """A corpus that was merged or committed: its entries, which no case of a journal showed."""
+    stored, _ = load([directory])
+    return Node(
+        path=directory,
+        sessions=(),
+        verdicts=Counter(),
+        first_seen={},
+        sightings=tuple(
+            Sighting(
+                item.entry.signature,
+                item.file.parent,
+                at=0.0,
+                rate=item.entry.confirmed,
+                flaky=item.entry.status is Status.INCONCLUSIVE,
+            )
+            for item in stored
+            if item.entry.signature and item.file.name == CASE_FILE
+        ),
+        confirmations=(),
+        gpu_seconds=0.0,
+        causes=Counter(),
+    )
 
 
 def node_of(directory: Path, history: History) -> Node:

@@ -13,8 +13,10 @@ from fuzzshard.corpus.codec import read_entry
 from fuzzshard.corpus.distinct import Stored, distinct
 from fuzzshard.corpus.entry import Confirmation, CorpusEntry
 from fuzzshard.corpus.lifecycle import Lifecycle
+from fuzzshard.corpus.listing import component_of, component_rank, severity_rank
 from fuzzshard.corpus.store import CASE_FILE, FINDINGS_FOLDER
 from fuzzshard.errors import InvalidEntry
+from fuzzshard.mending.mend import own_mends
 from fuzzshard.report.node import Node, Sighting
 
 
@@ -78,24 +80,59 @@ class SeenFinding:
         return self.entry is not None and self.entry.internal
 
     @property
+    def severity(self) -> str:
+        """What it does to whoever trains; empty where no entry says it."""
+        return (self.entry.severity if self.entry is not None else None) or ""
+
+    @property
+    def cause(self) -> str:
+        """The name of the mend that cures it; empty where none is named."""
+        return self.entry.cause if self.entry is not None else ""
+
+    @property
+    def component(self) -> str:
+        """Where its cause is; empty where none is named."""
+        return component_of(self.entry) if self.entry is not None else ""
+
+    @property
+    def issues(self) -> list[str]:
+        """Where it is public: what the entry says, and what is known of its cause."""
+        mend = own_mends().get(self.cause)
+        own = [self.entry.issue] if self.entry is not None and self.entry.issue else []
+        looks = mend.public if mend is not None else ()
+        return list(dict.fromkeys([*own, *(look.link for look in looks if look.is_same)]))
+
+    @property
     def status(self) -> str:
         """inconclusive, unconfirmed, or what the entry says: open, fixed, wontfix, flaky."""
         if all(sighting.flaky for sighting in self.sightings):
             return "inconclusive"
-        if self.rate is None:
+        rate, lifecycle = self.rate, self.entry.lifecycle if self.entry is not None else None
+        if rate is None and (lifecycle is None or any(s.found or s.hits for s in self.sightings)):
             return "unconfirmed"
-        lifecycle = self.entry.lifecycle if self.entry is not None else None
-        return str(lifecycle or (Lifecycle.FLAKY if self.rate.flaky else Lifecycle.OPEN))
+        is_flaky = rate is not None and rate.flaky
+        return str(lifecycle or (Lifecycle.FLAKY if is_flaky else Lifecycle.OPEN))
 
 
 def seen_findings(nodes: Iterable[Node]) -> list[SeenFinding]:
     """All that some case of these campaigns showed, new ones first, in the order in which they
-    were seen.
+    were seen, or else the worst first.
 
     What no user can see comes after the others, and what is not confirmed after that.
     """
     found = list(_grouped(nodes))
-    return sorted(found, key=lambda f: (not f.confirmed, f.internal, not f.new, f.at))
+    return sorted(
+        found,
+        key=lambda f: (
+            not f.confirmed,
+            f.internal,
+            not f.new,
+            f.at,
+            severity_rank(f.severity),
+            component_rank(f.component),
+            f.cause,
+        ),
+    )
 
 
 def _grouped(nodes: Iterable[Node]) -> Iterator[SeenFinding]:
@@ -114,15 +151,16 @@ def _grouped(nodes: Iterable[Node]) -> Iterator[SeenFinding]:
         yield SeenFinding(sightings, same.items[0].file, same.entry)
 
 
-def unseen_entries(nodes: Sequence[Node]) -> list[tuple[Path, CorpusEntry]]:
-    """The findings that the corpora of ``nodes`` have and that no case showed."""
+def unseen_findings(nodes: Sequence[Node]) -> list[SeenFinding]:
+    """The findings that the corpora of ``nodes`` have and that no case showed, the worst first."""
     seen = {sighting.folder for node in nodes for sighting in node.sightings}
-    return [
-        (file.parent, entry)
+    unseen = [
+        SeenFinding((Sighting(entry.signature, file.parent, at=0.0),), file, entry)
         for node in nodes
         for file in sorted(node.path.glob(f"{FINDINGS_FOLDER}/*/{CASE_FILE}"))
         if file.parent not in seen and (entry := _entry(file)) is not None and entry.signature
     ]
+    return sorted(unseen, key=lambda f: (severity_rank(f.severity), f.cause, f.folder))
 
 
 def _entry(file: Path) -> CorpusEntry | None:

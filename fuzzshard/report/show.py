@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -21,13 +21,13 @@ from fuzzshard.case.graph import Block
 from fuzzshard.case.program_text import program
 from fuzzshard.corpus.entry import CorpusEntry, Culprit
 from fuzzshard.corpus.expectation import known_versions
-from fuzzshard.corpus.store import replay_command
 from fuzzshard.parts.engines import OPTIONS
 from fuzzshard.parts.op import expression
 from fuzzshard.parts.options.wrap_group import GROUP_OPTIONS
 from fuzzshard.parts.part import Part, off_default
 from fuzzshard.report.dag import draw_forward
 from fuzzshard.report.module_tree import module_tree, shape_text
+from fuzzshard.report.stacks import among, distinct_stacks
 from fuzzshard.verdict import Finding
 
 
@@ -49,7 +49,7 @@ def show(case: Case, findings: Iterable[Finding] = ()) -> RenderableType:
     return Group(*itertools.chain.from_iterable(_section(*section) for section in sections))
 
 
-def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
+def show_entry(entry: CorpusEntry) -> RenderableType:
     """A finding first, what was observed against what was expected, then the case; a bare case
     alone.
     """
@@ -63,7 +63,7 @@ def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
     return Group(
         *_section("Finding", _verdict(entry)),
         *(
-            _section("Observed against expected", findings_table(entry.findings))
+            _section("Observed against expected", observed_and_expected(entry.findings))
             if entry.findings
             else ()
         ),
@@ -75,11 +75,10 @@ def show_entry(entry: CorpusEntry, path: Path) -> RenderableType:
         *(_section("Not judged", _pairs(refused)) if refused else ()),
         *(_section("Notes", _pairs(notes)) if notes else ()),
         *itertools.chain.from_iterable(
-            _section(f"Stack of {rank}", _lines(stack.splitlines()))
-            for rank, stack in entry.stacks.items()
+            _section(f"Stack of {whose}", Text(stack))
+            for whose, stack in distinct_stacks(entry.stacks)
         ),
         case,
-        *_section("Replay", Text(replay_command(path, entry))),
     )
 
 
@@ -119,7 +118,7 @@ def _section(title: str, body: RenderableType) -> tuple[RenderableType, ...]:
 
 
 def _lines(lines: Iterable[str]) -> Text:
-    return Text("\n".join(lines), no_wrap=True, overflow="ignore")
+    return Text("\n".join(lines))
 
 
 def _blocks(found: Facts) -> list[tuple[str, Block]]:
@@ -232,15 +231,14 @@ def _brief(value: object) -> str:
     return ", ".join(f"{name}={getattr(value, name)}" for name in (*fields, *off_default(value)))
 
 
-def _schedule(case: Case, marks: Mapping[int, str]) -> Text:
-    text = Text(no_wrap=True, overflow="ignore")
+def _schedule(case: Case, marks: Mapping[int, str]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
     for index, line in enumerate(program(case)):
-        text.append(f"{index:>3}  ", style="dim").append(line)
+        text = Text(line)
         if index in marks:
             text.append(f"   ← {marks[index]}", style="bold red")
-        text.append("\n")
-    text.rstrip()
-    return text
+        table.add_row(Text(f"{index:>3}", style="dim"), text)
+    return table
 
 
 def _verdict(entry: CorpusEntry) -> Table:
@@ -272,25 +270,23 @@ def _culprits(culprits: Iterable[Culprit]) -> Table:
     return table
 
 
-def findings_table(findings: Iterable[Finding]) -> Table:
-    """What was observed against what was expected, one row for each finding."""
-    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
-    for column in (
-        "op",
-        "rank",
-        "engine",
-        "oracle",
-        "name",
-        "observed",
-        "expected",
-        "error",
-        "bound",
-    ):
-        table.add_column(column, overflow="fold")
-    for f in findings:
-        op = "" if f.op < 0 else str(f.op)
-        error = "" if f.error is None else f"{f.error:.3g}"
-        bound = "" if f.bound is None else f"{f.bound:.3g}" if f.bound else "0 (bitwise)"
-        row = (op, str(f.rank), f.engine, f.oracle, f.name, f.observed, f.expected, error, bound)
-        table.add_row(*map(Text, row))
-    return table
+def observed_and_expected(findings: Iterable[Finding]) -> RenderableType:
+    """What was observed against what was expected; what ranks have in common is said once."""
+    ranks: dict[Finding, list[int]] = {}
+    for finding in findings:
+        ranks.setdefault(replace(finding, rank=0), []).append(finding.rank)
+    return Group(*itertools.chain.from_iterable(_compared(*each) for each in ranks.items()))
+
+
+def _compared(finding: Finding, ranks: Sequence[int]) -> tuple[RenderableType, ...]:
+    where = ", ".join(filter(None, (_op(finding), among(ranks))))
+    what = ", ".join(filter(None, (f"{finding.oracle} of {finding.engine}", finding.name)))
+    pairs = {"observed": finding.observed, "expected": finding.expected}
+    if finding.error is not None:
+        allowed = f"at most {finding.bound:.3g}" if finding.bound else "none"
+        pairs["error"] = f"{finding.error:.3g}, {allowed} is allowed"
+    return Text(f"{where}: {what}"), Padding(_pairs(pairs), (0, 0, 0, 2))
+
+
+def _op(finding: Finding) -> str:
+    return f"op {finding.op}" if finding.op >= 0 else ""

@@ -4,7 +4,6 @@ prints.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,18 +23,15 @@ from fuzzshard.errors import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
 )
-from fuzzshard.events import CampaignFinished, Event
+from fuzzshard.journal.history import SessionRow
 from fuzzshard.report.node import Node, is_running, read_node
+from fuzzshard.report.periodic import PeriodicWriter
 from fuzzshard.report.seen_findings import SeenFinding, seen_findings
 from fuzzshard.verdict import Status
 
 SECONDS_BETWEEN = 10.0
-_MOST_SHARE = 0.02
-"""Of the time of a campaign, for writing its figures: a journal of millions of cases is read more
-rarely.
-"""
 
-State = Literal["running", "ended", "killed"]
+State = Literal["running", "ended", "killed", "saved"]
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +89,7 @@ def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
         updated=time.time(),
         directories=len(nodes),
         state=state_of(nodes),
-        reason="; ".join(dict.fromkeys(node.last.reason for node in nodes if node.last.reason)),
+        reason="; ".join(dict.fromkeys(last.reason for last in _last(nodes) if last.reason)),
         exit_code=exit_code_of(nodes),
         sessions=sum(len(node.sessions) for node in nodes),
         seconds=seconds,
@@ -121,44 +117,35 @@ def stats_of(nodes: Sequence[Node], findings: Sequence[SeenFinding]) -> Stats:
 
 
 def state_of(nodes: Sequence[Node]) -> State:
-    """Running where one of them is; killed where a session has no end and no process."""
-    if any(is_running(node.last) for node in nodes):
+    """Running where one of them is; killed where a session has no end and no process; saved where
+    none has begun.
+    """
+    sessions = _last(nodes)
+    if not sessions:
+        return "saved"
+    if any(map(is_running, sessions)):
         return "running"
-    return "ended" if all(node.last.ended is not None for node in nodes) else "killed"
+    return "ended" if all(session.ended is not None for session in sessions) else "killed"
+
+
+def _last(nodes: Sequence[Node]) -> list[SessionRow]:
+    return [node.last for node in nodes if node.last is not None]
 
 
 def exit_code_of(nodes: Sequence[Node]) -> int | None:
     """The worst of the newest sessions: a finding, then what failed; None while one is open."""
-    codes = [node.last.exit_code for node in nodes]
+    codes = [session.exit_code for session in _last(nodes)] or [None]
     order = (EXIT_FINDING, EXIT_INFRA, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_INCONCLUSIVE, EXIT_CLEAN)
     return None if None in codes else next((code for code in order if code in codes), codes[0])
 
 
-class StatsWriter:
-    """An event sink that keeps ``stats.json`` current; it reads the journal, which must be written
-    before.
-
-    What is wrong with the figures must not end a campaign of weeks: it is said once, on stderr.
-    """
-
-    def __init__(self, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._directory = directory
-        self._clock = clock
-        self._due = 0.0
-        self._failed = False
-
-    def __call__(self, event: Event) -> None:
-        """Writes at the first event, at the last one, and now and then between."""
-        began = self._clock()
-        if self._failed or (began < self._due and not isinstance(event, CampaignFinished)):
-            return
-        try:
-            write_stats(self._directory)
-        except Exception as error:
-            self._failed = True
-            print(f"fuzzshard: {STATS_FILE} is not written any more: {error!r}", file=sys.stderr)
-        took = self._clock() - began
-        self._due = began + max(SECONDS_BETWEEN, took / _MOST_SHARE)
+def stats_writer(
+    directory: Path, *, clock: Callable[[], float] = time.monotonic
+) -> PeriodicWriter:
+    """An event sink that keeps ``stats.json`` in ``directory`` current."""
+    return PeriodicWriter(
+        STATS_FILE, lambda: write_stats(directory), seconds=SECONDS_BETWEEN, clock=clock
+    )
 
 
 def write_stats(directory: Path) -> Stats:

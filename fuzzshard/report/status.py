@@ -76,7 +76,21 @@ def status_lines(
     """The newest session of each directory, the sum, and a line for each distinct finding."""
     for node in nodes:
         yield f"{node.path}: {ending(node)}"
-        yield from off_lines(node.last.info or {})
+        yield from off_lines(node.last.info or {} if node.last is not None else {})
+    if stats.state != "saved":
+        yield from _campaign_lines(stats)
+    inconclusive = f"{stats.inconclusive} inconclusive{_rates(stats)}"
+    seen = f" in {stats.hits} cases" if stats.state != "saved" else ""
+    yield f"findings  {stats.findings} distinct{seen}, {stats.new_findings} new, {inconclusive}"
+    if stats.causes:
+        yield f"known     {len(stats.causes)} bugs of torch in {sum(stats.causes.values())} cases"
+        yield from (f"  {cases:>5} x {cause}" for cause, cases in stats.causes.items())
+    width = max((len(finding.status) for finding in findings), default=0)
+    for finding in findings:
+        yield f"  {finding.status:<{width}}  {finding.signature}{_seen(finding)}: {finding.folder}"
+
+
+def _campaign_lines(stats: Stats) -> Iterator[str]:
     directories = f"{stats.directories} directories, " if stats.directories > 1 else ""
     sessions = f"{directories}{stats.sessions} session{'s' * (stats.sessions != 1)}"
     rate = f"{stats.cases_per_second:.2f} per second"
@@ -89,19 +103,13 @@ def status_lines(
         f"{clock(stats.seconds_since_new_feature)} since a new feature, "
         f"{clock(stats.seconds_since_new_pair)} since a new pair"
     )
-    inconclusive = f"{stats.inconclusive} inconclusive{_rates(stats)}"
-    yield f"findings  {stats.findings} distinct in {stats.hits} cases, {inconclusive}"
-    if stats.causes:
-        yield f"known     {len(stats.causes)} bugs of torch in {sum(stats.causes.values())} cases"
-        yield from (f"  {cases:>5} x {cause}" for cause, cases in stats.causes.items())
-    width = max((len(finding.status) for finding in findings), default=0)
-    for finding in findings:
-        yield f"  {finding.status:<{width}}  {finding.signature}{_seen(finding)}: {finding.folder}"
 
 
 def ending(node: Node) -> str:
     """Whether the newest session of a directory runs, and why it ended."""
     session = node.last
+    if session is None:
+        return "no campaign has run there"
     if session.ended is not None:
         return (
             f"ended after {clock(node.seconds)}: {session.reason} (exit code {session.exit_code})"
@@ -118,7 +126,8 @@ def _seen(finding: SeenFinding) -> str:
     nodes = f", {len(finding.sightings)} entries" if len(finding.sightings) > 1 else ""
     known = "" if finding.new else ", known before"
     known += ", internal" if finding.internal else ""
-    return f"{rate}, {finding.hits} cases, first at {clock(finding.at)}{nodes}{known}"
+    cases = f", {finding.hits} cases, first at {clock(finding.at)}" if finding.hits else ""
+    return f"{rate}{cases}{nodes}{known}"
 
 
 def _gpu(stats: Stats) -> str:

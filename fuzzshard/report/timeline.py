@@ -15,7 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from fuzzshard.journal.history import History
-from fuzzshard.report.node import Node, begin_times, journal_of
+from fuzzshard.journal.schema import JOURNAL_FILE
+from fuzzshard.report.node import Node, begin_times
 from fuzzshard.report.seen_findings import SeenFinding
 
 Point = tuple[float, float]
@@ -72,11 +73,12 @@ class Timeline:
 
 def read_timeline(nodes: Sequence[Node], findings: Iterable[SeenFinding]) -> Timeline:
     """The series of ``nodes``; the journals count their cases, so that there may be millions."""
-    seconds = max(node.seconds for node in nodes)
+    nodes = [node for node in nodes if node.sessions]
+    seconds = max((node.seconds for node in nodes), default=0.0)
     width = bin_width(seconds)
     bins = [Counter[str]() for _ in range(max(1, math.ceil(seconds / width)))]
     for node in nodes:
-        with History(journal_of(node.path)) as history:
+        with History(node.path / JOURNAL_FILE) as history:
             for index, status, count in _counts(history, node, width):
                 bins[min(index, len(bins) - 1)][status] += count
     pairs_of = {node.path: _pairs(node) for node in nodes}
@@ -123,7 +125,7 @@ def _durations(nodes: Sequence[Node]) -> Histogram | None:
     """Bars of equal width on a logarithmic axis, eight for each power of ten."""
     counts: Counter[int] = Counter()
     for node in nodes:
-        with History(journal_of(node.path)) as history:
+        with History(node.path / JOURNAL_FILE) as history:
             for low, count in _by_time(history):
                 counts[low] += count
     if not counts:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 
 from fuzzshard.case.case import Case, Mesh
+from fuzzshard.case.phrases import span
 from fuzzshard.world.messages import Joined, Position
 
 SHOWN = 12
@@ -51,7 +52,7 @@ def latest(position: Position) -> str:
 
 def _line(joined: Joined) -> str:
     state = "done" if joined.done else "open"
-    return f"{state}  {joined.kind} {joined.number} of ranks {_span(joined.ranks)}: {joined.sizes}"
+    return f"{state}  {joined.kind} {joined.number} of ranks {span(joined.ranks)}: {joined.sizes}"
 
 
 def _relation(awaited: Joined, rank: int, position: Position) -> str:
@@ -73,19 +74,12 @@ def _named(mesh: Mesh, joined: Joined) -> str:
     axes = _axes(mesh, joined.ranks)
     return (
         f"{joined.kind} {joined.number} of ranks "
-        f"{_span(joined.ranks)}{f' ({axes})' if axes else ''}"
+        f"{span(joined.ranks)}{f' ({axes})' if axes else ''}"
     )
 
 
 def _op(case: Case, op: int) -> str:
     return f" in op {op} ({case.schedule[op].tag})" if 0 <= op < len(case.schedule) else ""
-
-
-def _span(ranks: tuple[int, ...]) -> str:
-    """``0-3`` for ranks in a row, else each of them."""
-    if len(ranks) > 1 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ", ".join(map(str, ranks))
 
 
 def _axes(mesh: Mesh, ranks: tuple[int, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +10,14 @@ import pytest
 from command_line import fuzzshard
 
 from fuzzshard.bisect import environment as environments
-from fuzzshard.bisect.bisect import Result, Tried, bisect
+from fuzzshard.bisect import index
+from fuzzshard.bisect.bisect import Bisection, Result, Tried
 from fuzzshard.bisect.environment import CannotInstall, Source, environment
-from fuzzshard.bisect.versions import parse_versions, summary
+from fuzzshard.bisect.search import between, boundaries, search
+from fuzzshard.bisect.versions import parse_versions
+from fuzzshard.contracts.contract import OLDEST_TORCH
 from fuzzshard.corpus.codec import encode_entry, read_entry
-from fuzzshard.corpus.entry import make_entry
+from fuzzshard.corpus.entry import CorpusEntry, make_entry
 from fuzzshard.corpus.expectation import with_observation
 from fuzzshard.corpus.lifecycle import Lifecycle
 from fuzzshard.corpus.store import save_unshrunk
@@ -64,6 +68,18 @@ def install(tmp_path: Path) -> Callable[[str], Path]:
 
     installing.installed = installed  # type: ignore[attr-defined]
     return installing
+
+
+def bisect(
+    folder: Path,
+    entry: CorpusEntry,
+    versions: list[str],
+    install: Callable[[str], Path],
+    *,
+    again: bool = False,
+) -> list[Tried]:
+    bisection = Bisection(folder, entry, install, again=again)
+    return [bisection.tried(version) for version in versions]
 
 
 def results(tried: list[Tried]) -> dict[str, Result]:
@@ -148,23 +164,118 @@ def test_what_is_no_version_is_an_error_of_usage(text: str) -> None:
         parse_versions(text)
 
 
+RELEASES = ["2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0"]
+
+
+def searched(
+    bad: str, *, known: dict[str, Result] | None = None, odd: str = ""
+) -> tuple[list[str], list[str]]:
+    """What is tried, and the boundaries, where versions in ``bad`` are and those in ``odd`` cannot
+    be run.
+    """
+
+    def try_one(version: str) -> Tried:
+        if version in odd:
+            return Tried(version, Result.CANNOT_RUN)
+        return Tried(version, Result.BAD if version in bad else Result.GOOD)
+
+    given = [Tried(version, result, known=True) for version, result in (known or {}).items()]
+    tried = list(search(RELEASES, given, try_one))
+    return [each.version for each in tried if not each.known], boundaries(results(tried))
+
+
 @pytest.mark.parametrize(
-    ("bad", "good", "said"),
+    ("bad", "tried", "said"),
     [
         (
-            ["2.10.0", "2.9.1"],
-            ["2.11.0", "2.8.0"],
-            "first bad: 2.9.1; last good before it: 2.8.0; first good",
+            "2.12.1 2.13.0 2.14.0 2.14.1 2.15.0",
+            ["2.11.0", "2.15.0", "2.13.0", "2.12.1", "2.12.0"],
+            ["first bad: 2.12.1 (2.12.0 is good)"],
         ),
-        (["2.10.0"], [], "first bad: 2.10.0; no good one after it"),
-        ([], ["2.10.0"], "no version shows the finding; first good: 2.10.0"),
-        ([], [], "no version could be judged"),
+        (
+            "2.11.0 2.12.0 2.12.1 2.13.0 2.14.0 2.14.1",
+            ["2.11.0", "2.15.0", "2.13.0", "2.14.1"],
+            ["bad from 2.11.0 on, the oldest tried", "first good: 2.15.0 (2.14.1 is bad)"],
+        ),
+        (" ".join(RELEASES), ["2.11.0", "2.15.0"], ["bad on all tried, from 2.11.0 to 2.15.0"]),
+        ("", ["2.11.0", "2.15.0"], ["good on all tried, from 2.11.0 to 2.15.0"]),
     ],
 )
-def test_the_summary_says_where_the_finding_came_and_went(
-    bad: list[str], good: list[str], said: str
+def test_a_search_halves_what_is_between_two_versions_that_differ(
+    bad: str, tried: list[str], said: list[str]
 ) -> None:
-    assert summary(bad, good).startswith(said)
+    assert searched(bad) == (tried, said)
+
+
+def test_a_search_finds_where_a_finding_came_and_where_it_went() -> None:
+    tried, said = searched("2.13.0 2.14.0", known={"2.13.0": Result.BAD})
+    assert said == ["first bad: 2.13.0 (2.12.1 is good)", "first good: 2.14.1 (2.14.0 is bad)"]
+    assert "2.13.0" not in tried
+    assert len(tried) < len(RELEASES)
+
+
+def test_a_search_steps_over_versions_that_cannot_be_judged() -> None:
+    tried, said = searched("2.13.0 2.14.0 2.14.1 2.15.0", odd="2.11.0 2.12.1")
+    assert tried[:3] == ["2.11.0", "2.12.0", "2.15.0"]
+    assert said == ["first bad: 2.13.0 (2.12.0 is good; 2.12.1 could not be judged)"]
+    assert searched("", odd=" ".join(RELEASES)) == (RELEASES, ["no version could be judged"])
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "versions"),
+    [
+        ("", "", RELEASES),
+        ("2.13.0", "", RELEASES[3:]),
+        ("", "2.12.1", RELEASES[:3]),
+        ("2.12.0", "2.13.0", RELEASES[1:4]),
+        ("2.14.0", "2.13.0", RELEASES[3:5]),
+        ("2.9.1", "2.11.0", ["2.9.1", "2.10.0", "2.11.0"]),
+        ("2.12.2", "2.13.0", ["2.12.2", "2.13.0"]),
+    ],
+)
+def test_a_search_is_between_its_bounds_or_of_what_is_supported(
+    good: str, bad: str, versions: list[str]
+) -> None:
+    assert between(["2.9.1", "2.10.0", *RELEASES], good, bad) == versions
+
+
+def test_bounds_with_nothing_between_are_an_error_of_usage() -> None:
+    with pytest.raises(UsageError, match="no torch between"):
+        between(RELEASES, "3.0", "")
+
+
+def test_the_oldest_release_is_the_one_that_is_asked_for_at_install() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert f"torch>={OLDEST_TORCH}" in project["project"]["dependencies"]
+
+
+def test_one_build_of_each_release_is_tried_and_no_release_candidate() -> None:
+    listed = ["2.13.0+cpu", "2.13.0", "2.12.0rc1", "2.12.0", "2.16.0.dev20261120+cpu", "odd"]
+    assert index.choose(listed, cpu=True) == ["2.12.0", "2.13.0+cpu", "2.16.0.dev20261120+cpu"]
+    assert index.choose(listed, cpu=False) == ["2.12.0", "2.13.0", "2.16.0.dev20261120+cpu"]
+
+
+def test_the_releases_are_those_that_pip_lists(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = "torch (2.13.0)\nAvailable versions: 2.13.0, 2.12.1\n"
+    pip = stub(tmp_path / "pip", f'echo "$@" > {tmp_path}/asked; printf "{text}"')
+    monkeypatch.setattr(index, "_pip", lambda: [str(pip)])
+    source = Source(index_url="https://example.org", find_links=("/wheels",), constraint=("x",))
+    assert index.versions_of_torch(source, cpu=False) == ["2.12.1", "2.13.0"]
+    asked = (tmp_path / "asked").read_text()
+    assert asked == (
+        "index versions torch --pre --index-url https://example.org --find-links /wheels\n"
+    )
+
+
+def test_an_index_that_does_not_answer_is_said_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pip = stub(tmp_path / "pip", 'echo "ERROR: No matching distribution for torch" >&2; exit 1')
+    monkeypatch.setattr(index, "_pip", lambda: [str(pip)])
+    with pytest.raises(UsageError, match="releases of torch: No matching distribution for torch"):
+        index.versions_of_torch(Source(), cpu=False)
 
 
 def fake_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pip: str) -> Path:
@@ -236,13 +347,48 @@ def test_the_command_prints_a_line_for_each_version_and_a_summary(
         environments, "environment", lambda version, cache, source: install(version)
     )
     assert fuzzshard("bisect", entry, "--torch", "2.11.0,2.10.0,9.0") == 1
-    _, bad, good, missing, last = capsys.readouterr().out.splitlines()
+    _, bad, good, missing, boundary, last = capsys.readouterr().out.splitlines()
     assert bad.split()[:3] == ["torch", "2.10.0", "bad"]
     assert good.split()[:3] == ["torch", "2.11.0", "good"]
     assert "cannot install" in missing
-    assert last == "first bad: 2.10.0; first good after it: 2.11.0"
+    assert [boundary, last] == [
+        "bad from 2.10.0 on, the oldest tried",
+        "first good: 2.11.0 (2.10.0 is bad)",
+    ]
     assert fuzzshard("bisect", entry, "--torch", "2.11.0") == 0
     assert fuzzshard("bisect", entry, "--torch", "9.0") == 3
+
+
+def test_the_command_searches_and_takes_wheels_for_the_cpu_where_they_can_be_listed(
+    entry: Path, install, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def listing(source: Source, *, cpu: bool) -> list[str]:
+        asked.append(source.index_url)
+        if source.index_url == index.CPU_INDEX and len(asked) == 1:
+            raise UsageError("pip cannot list the releases of torch: no route")
+        return ["2.9.1", "2.10.0", "2.11.0", "2.13.0"]
+
+    monkeypatch.setattr(index, "versions_of_torch", listing)
+    monkeypatch.setattr(
+        environments, "environment", lambda version, cache, source: install(version)
+    )
+    assert fuzzshard("bisect", entry, "--good", "2.11.0", "--bad", "2.10.0") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("no route; going on with the usual index")
+    assert lines[2:] == [
+        "2 versions from 2.10.0 to 2.11.0",
+        "torch 2.10.0  bad             as you say",
+        "torch 2.11.0  good            as you say",
+        "bad from 2.10.0 on, the oldest tried",
+        "first good: 2.11.0 (2.10.0 is bad)",
+    ]
+    assert fuzzshard("bisect", entry) == 1
+    assert asked == [index.CPU_INDEX, "", index.CPU_INDEX]
+    assert install.installed == ["2.11.0"]
+    assert capsys.readouterr().out.splitlines()[-1] == "first bad: 2.13.0 (2.11.0 is good)"
+    assert read_entry(entry / "case.json").good_on == ("2.11.0",)
 
 
 def test_what_cannot_be_bisected_is_an_error_of_usage(
@@ -251,6 +397,8 @@ def test_what_cannot_be_bisected_is_an_error_of_usage(
     assert fuzzshard("bisect", entry / "unshrunk.json", "--torch", "2.10.0") == 2
     assert fuzzshard("bisect", entry, "--torch", "latest") == 2
     assert fuzzshard("bisect", entry, "--torch", "2.10.0", "--runs", "0") == 2
+    assert fuzzshard("bisect", entry, "--torch", "2.10.0", "--good", "2.9.1") == 2
+    assert fuzzshard("bisect", entry, "--good", "2.9.1,2.10.0") == 2
     (entry / "repro.py").write_text("# No reproducer could be generated: none\n")
     assert fuzzshard("bisect", entry, "--torch", "2.10.0") == 2
     assert all(line.startswith("fuzzshard: ") for line in capsys.readouterr().err.splitlines())

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 from fuzzshard import cli
 from fuzzshard.case.case import Case
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.corpus.causes import by_cause, causes_table, releases_table
+from fuzzshard.corpus.causes import by_cause, findings_page
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import LOOKED_UP, CorpusEntry, make_entry
 from fuzzshard.corpus.gather import load
@@ -49,21 +48,24 @@ def rows(*arguments: object, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_cause_is_one_row_for_all_its_entries(
+def test_a_cause_is_one_line_for_all_its_entries(
     corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    late, unknown = [
-        line for line in rows("causes", corpus, capsys=capsys) if line.startswith("| ")
-    ][2:]
-    assert late.startswith(
-        f"| {LATE.title} (`{LATE.slug}`) | fully_shard | {LATE.torch.text()} | mend "
-        "| `divergence/fully_shard/gradient`<br>`divergence/fully_shard/output` | 2 | 1 of 2 "
-        f'| "{LATE.contract.quote}" ({LATE.contract.source}) | '
-    )
-    assert "[pytorch 183702](https://github.com/pytorch/pytorch/issues/183702)" in late
-    assert unknown == (
-        "| not known: third |  |  |  | `divergence/fully_shard/loss` | 1 | 1 of 1 |  |  |"
-    )
+    head, late, unknown, count = rows("causes", corpus, capsys=capsys)
+    assert head.split() == ["severity", "component", "entries", "issue", "cause"]
+    assert late.split() == ["silent", "fully_shard", "2", "183702", LATE.slug]
+    assert unknown.split() == ["silent", "1", "not", "known:", "third"]
+    assert count == "2 causes of 3 entries"
+
+
+def test_causes_count_the_entries_that_filters_leave(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rows("causes", corpus, "--cause", "LIST_*", capsys=capsys)[1:] == [
+        f"silent    fully_shard  2        183702  {LATE.slug}",
+        "1 cause of 2 entries",
+    ]
+    assert rows("causes", corpus, "--severity", "hang", capsys=capsys) == ["no findings"]
 
 
 def test_releases_count_the_entries_of_a_cause_that_are_bad_and_good(
@@ -72,16 +74,39 @@ def test_releases_count_the_entries_of_a_cause_that_are_bad_and_good(
     seen = read_entry(corpus / "second" / "case.json")
     seen = replace(seen, bad_on=("2.12.0",), good_on=("2.13.0", "2.14.1"))
     write_atomic(corpus / "second" / "case.json", encode_entry(seen))
-    shown = rows("causes", corpus, "--torch", "2.14.1,2.13.0", capsys=capsys)
-    assert [line for line in shown if line.startswith("| ")] == [
-        "| root | entries | 2.13.0 | 2.14.1 |",
-        "| --- | --- | --- | --- |",
-        f"| {LATE.title} | 2 | 1 bad, 1 good | 1 good, 1 n/a |",
-        "| not known: third | 1 | 1 bad | 1 n/a |",
-        "| all | 3 | 2 bad, 1 good | 1 good, 2 n/a |",
-    ]
-    late = json.loads(rows("causes", corpus, "--json", capsys=capsys)[0])
-    assert late["releases"] == {"2.12.0": [1, 0], "2.13.0": [1, 1], "2.14.1": [0, 1]}
+    head, late, unknown, _ = rows("causes", corpus, "--torch", "2.14.1,2.13.0", capsys=capsys)
+    assert head.split()[:4] == ["severity", "component", "2.13.0", "2.14.1"]
+    assert late.split()[2:4] == ["1/2", "0/1"]
+    assert unknown.split()[1:3] == ["1/1", "n/a"]
+    found = json.loads(rows("causes", corpus, "--json", capsys=capsys)[0])
+    assert found["releases"] == {"2.12.0": [1, 0], "2.13.0": [1, 1], "2.14.1": [0, 1]}
+
+
+def test_the_page_keeps_what_people_wrote_above_its_tables(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = corpus / "README.md"
+    page.write_text("# Mine\n\n")
+    for _ in range(2):
+        assert rows("causes", corpus, "--write", capsys=capsys) == [f"{page}: 2 causes"]
+    text = page.read_text()
+    assert text.startswith(
+        f"# Mine\n\n<!-- What follows is written by: fuzzshard corpus causes {corpus}"
+    )
+    assert text.count("## 2 roots of 3 entries") == 1
+    assert (
+        f"| silent | fully_shard | [{LATE.title}](first) | {LATE.torch.text()} | 2 "
+        f"| [pytorch 183702](https://github.com/pytorch/pytorch/issues/183702) | `{LATE.slug}` |"
+    ) in text
+    assert f"| {LATE.title} | 2 | 2 bad |" in text
+    assert "| all | 3 | 3 bad |" in text
+
+
+def test_only_a_whole_corpus_has_a_page(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--cause", "x"], ["--json"], ["--torch", "2.13.0"], [corpus]):
+        assert fuzzshard("corpus", "causes", corpus, "--write", *arguments) == 2
+    assert "--write takes one corpus" in capsys.readouterr().err
+    assert not (corpus / "README.md").exists()
 
 
 def test_causes_as_json_name_their_entries(
@@ -133,15 +158,7 @@ def test_every_finding_of_our_own_has_a_cause(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("corpus", CORPORA, ids=str)
-def test_the_table_of_our_own_findings_is_up_to_date(corpus: Path) -> None:
-    """``fuzzshard corpus causes corpus/findings > corpus/findings/FINDINGS.md`` writes it anew."""
-    table = causes_table(by_cause(load([ROOT / corpus])[0]), corpus)
-    assert (ROOT / corpus / "FINDINGS.md").read_text() == table
-
-
-@pytest.mark.parametrize("corpus", CORPORA, ids=str)
-def test_the_releases_of_our_own_findings_are_up_to_date(corpus: Path) -> None:
-    """The command that is in the page writes it anew."""
-    page = (ROOT / corpus / "RELEASES.md").read_text()
-    (releases,) = re.findall(r"--torch (\S+)", page)
-    assert page == releases_table(by_cause(load([ROOT / corpus])[0]), corpus, releases.split(","))
+def test_the_page_of_our_own_findings_is_up_to_date(corpus: Path) -> None:
+    """``fuzzshard corpus causes corpus/findings --write`` writes it anew."""
+    page = (ROOT / corpus / "README.md").read_text()
+    assert findings_page(by_cause(load([ROOT / corpus])[0]), corpus, page) == page

@@ -159,9 +159,9 @@ def test_there_is_an_item_for_each_entry_named_after_its_path(
     result = run_corpus(pytester, "--collect-only", "-q")
     result.stdout.fnmatch_lines(
         [
-            "corpus/findings/open-one/case.json::open-one",
-            "corpus/regressions/alone.json::alone",
-            "corpus/regressions/pair.json::pair",
+            "corpus/findings/open-one/case.json::replay",
+            "corpus/regressions/alone.json::replay",
+            "corpus/regressions/pair.json::replay",
         ]
     )
     assert world.started == []
@@ -353,7 +353,7 @@ def test_the_corpus_runs_alone_unless_paths_are_given(pytester: pytest.Pytester)
 
 @pytest.mark.usefixtures("corpus", "world")
 def test_a_node_id_runs_that_entry_alone(pytester: pytest.Pytester) -> None:
-    run_corpus(pytester, "corpus/regressions/pair.json::pair").assert_outcomes(passed=1)
+    run_corpus(pytester, "corpus/regressions/pair.json::replay").assert_outcomes(passed=1)
 
 
 @pytest.mark.usefixtures("corpus", "world")

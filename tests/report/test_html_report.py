@@ -68,7 +68,7 @@ def test_the_page_asks_for_nothing_outside_itself(node1: Path, node2: Path) -> N
     text = page([read_node(node1), read_node(node2)])
     for tag, attributes in Page(text).tags:
         for name in REFERENCES:
-            if (value := attributes.get(name)) is not None:
+            if (value := attributes.get(name)) is not None and (tag, name) != ("a", "href"):
                 assert value.startswith(("#", "data:")), f"<{tag} {name}={value}>"
     assert not re.search(r"url\(|@import|@font-face", text)
 
@@ -121,7 +121,7 @@ def test_a_flaky_finding_keeps_its_rate(node1: Path) -> None:
 def test_every_mark_of_a_finding_leads_to_its_card(node1: Path) -> None:
     drawn = page_of(node1)
     ids = {attributes.get("id") for _, attributes in drawn.tags}
-    links = [attributes["href"] or "" for attributes in drawn.all("a")]
+    links = [href for a in drawn.all("a") if (href := a["href"] or "").startswith("#")]
     assert len(links) == 2 * 2 + 2  # on the wide and on the narrow plot, and in the table
     assert {link.removeprefix("#") for link in links} <= ids
 
@@ -202,6 +202,57 @@ def test_the_cards_of_findings_that_the_corpus_had_are_folded(tmp_path: Path) ->
     assert "_engine_run_backward" in drawn.text("details", "article")
     assert "registered_parameter" not in drawn.text("details", "header")
     assert "1 new" in drawn.text("dd")
+
+
+def test_a_campaign_that_finds_nothing_new_says_so(tmp_path: Path) -> None:
+    one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
+    path = str(tmp_path / "findings" / RESHARD)
+    hit = FindingHit(index=0, signature="divergence", path=path, hits=1, elapsed=2.0)
+    record(tmp_path, [*judged(Status.DIVERGENCE, at=0.0), hit, finished(3.0)])
+    drawn = page_of(tmp_path)
+    assert drawn.text("h1") == "0 new findings in 1 case, and 1 known before"
+    assert "0 new" in drawn.text("dd")
+
+
+def test_a_corpus_without_a_journal_is_a_page_of_its_findings(tmp_path: Path) -> None:
+    for name in (RESHARD, LIST_GROUP):
+        one_finding(tmp_path, name, "", at=0.0)
+    drawn = page_of(tmp_path)
+    assert drawn.text("h1") == "2 findings of 2 causes"
+    assert re.sub(r"\s+", " ", drawn.text("dl", "div")).startswith("silent 1 crash 1 open 2 ")
+    assert len(drawn.all("article")) == 2
+    assert drawn.text("h2") == "Figures Findings"
+
+
+def test_findings_can_be_filtered_by_what_they_differ_in(tmp_path: Path) -> None:
+    for name in (RESHARD, LIST_GROUP):
+        one_finding(tmp_path, name, "", at=0.0)
+    drawn = page_of(tmp_path)
+    assert [field["name"] for field in drawn.all("select")] == ["severity", "cause"]
+    values = [option["value"] for option in drawn.all("option")]
+    assert values[:3] == ["*", "silent", "crash"]
+    rows = [row["data-severity"] for row in drawn.all("tr") if "data-severity" in row]
+    assert rows == ["silent", "crash"]
+
+
+def test_a_finding_links_to_the_issues_of_its_cause(tmp_path: Path) -> None:
+    folder = tmp_path / "findings" / RESHARD
+    one_finding(tmp_path, RESHARD, "", at=0.0)
+    entry = read_entry(folder / "case.json")
+    link = "https://github.com/pytorch/pytorch/issues/183702"
+    late = replace(entry, cause="list_group_unshards_late", issue=link)
+    (folder / "case.json").write_bytes(encode_entry(late))
+    drawn = page_of(tmp_path)
+    links = [a for a in drawn.all("a") if not (a["href"] or "").startswith("#")]
+    assert [a["href"] for a in links] == [link] * 2  # in the table, and on the card
+    assert "pytorch 183702" in drawn.text("table", "a")
+
+
+def test_only_the_page_of_a_campaign_that_runs_is_asked_for_again(tmp_path: Path) -> None:
+    record(tmp_path / "running", judged(at=0.0))
+    record(tmp_path / "ended", [*judged(at=0.0), finished(1.0)])
+    again = {name: page_of(tmp_path / name).all("body")[0] for name in ("running", "ended")}
+    assert again == {"running": {"data-refresh": "30"}, "ended": {}}
 
 
 @pytest.mark.parametrize("ended", [True, False])

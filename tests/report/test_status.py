@@ -244,7 +244,7 @@ def test_a_directory_without_a_journal_is_refused_in_one_line(
     assert run("status", tmp_path) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert f"{tmp_path} is not the directory of a campaign" in error
+    assert f"{tmp_path} has neither a campaign nor a finding" in error
 
 
 @pytest.mark.parametrize("command", ["status", "html"])
@@ -263,7 +263,7 @@ def test_a_campaign_that_has_not_begun_is_said_in_one_line(
 ) -> None:
     connect(tmp_path / JOURNAL_FILE).close()
     assert run("status", tmp_path) == 2
-    assert "no campaign has begun there yet" in capsys.readouterr().err
+    assert "has neither a campaign nor a finding" in capsys.readouterr().err
 
 
 def test_junit_has_a_test_that_fails_for_each_finding_and_one_for_the_campaign(
@@ -309,3 +309,21 @@ def test_junit_holds_no_character_that_xml_cannot(tmp_path: Path) -> None:
     failure = suite.find("testcase/failure")
     assert failure is not None
     assert failure.get("type") == "crash/��[31m<&>"
+
+
+def test_a_corpus_without_a_campaign_has_its_findings_and_no_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one_finding(tmp_path, RESHARD, "divergence/fully_shard/registered_parameter", at=1.0)
+    junit = tmp_path / "results.xml"
+    assert run("status", tmp_path, "--junit", junit) == 0
+    head, counts, finding = capsys.readouterr().out.splitlines()
+    assert head == f"{tmp_path}: no campaign has run there"
+    assert counts == "findings  1 distinct, 0 new, 0 inconclusive"
+    assert finding.split() == [
+        *("open", "divergence/fully_shard/registered_parameter,", "3", "of", "3", "runs,"),
+        *("known", "before:", str(tmp_path / "findings" / RESHARD)),
+    ]
+    assert 'tests="1" failures="0"' in junit.read_text()
+    assert run("status", tmp_path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["total"]["state"] == "saved"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from fuzzshard.case.case import (
     Case,
@@ -42,11 +41,10 @@ from fuzzshard.parts.ops import (
     Step,
     ZeroGrad,
 )
-from fuzzshard.report.show import show_entry
+from fuzzshard.report.text import drawn
 from fuzzshard.verdict import Finding, Status, Verdict
 
 FOLDER = Path(__file__).parent
-WIDTH = 140
 
 
 def chain(**modules: object) -> Block:
@@ -194,10 +192,7 @@ DRAWINGS = {
 def draw(name: str) -> str:
     entry = DRAWINGS[name]()
     validate(entry.case)
-    console = Console(width=WIDTH, color_system=None, force_terminal=False)
-    with console.capture() as capture:
-        console.print(show_entry(entry, Path("corpus/findings/name")))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+    return drawn(entry, Path("corpus/findings/name")) + "\n"
 
 
 @pytest.mark.parametrize("name", DRAWINGS)

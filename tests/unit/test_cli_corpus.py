@@ -54,32 +54,63 @@ def finding_in(corpus: Path) -> Path:
 
 def test_list_has_a_line_for_each_entry(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzzshard("list", corpus) == 0
-    head, finding, bare = capsys.readouterr().out.splitlines()
-    assert (
-        " ".join(head.split())
-        == "path signature lifecycle class modules ops mesh torch rate issue"
-    )
-    assert finding.endswith("2/3")
-    assert finding.split()[1:] == [
-        ENTRY.signature,
-        "flaky",
-        *["2", "8", "shard", "2", "2.13.0", "2/3"],
-    ]
-    assert bare.split()[1:] == ["2", "8", "shard", "1"]
+    head, finding, bare, count = capsys.readouterr().out.splitlines()
+    assert head.split() == ["severity", "component", "status", "cause", "entry"]
+    name = f"findings/{finding_in(corpus).name}"
+    assert finding.split() == ["silent", "flaky", name]
+    assert bare.split() == ["regressions/clean.json"]
+    assert count == f"2 entries in {corpus}"
 
 
-def test_list_has_what_only_an_instrument_sees_last(
+def test_list_has_the_worst_first_and_what_only_an_instrument_sees_behind_it(
     corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for engine in ("ddp", "fully_shard"):
-        seen = replace(DIVERGENCE, findings=(replace(FINDING, engine=engine, oracle="hooks"),))
+    for engine, oracle in (
+        ("ddp", "hooks"),
+        ("fully_shard", "hooks"),
+        ("fully_shard", "deadline"),
+    ):
+        seen = replace(DIVERGENCE, findings=(replace(FINDING, engine=engine, oracle=oracle),))
         save_unshrunk(
             corpus, make_entry(clean_case(2), seen, {"torch": "2.13.0", "backend": "gloo"}), ""
         )
     assert fuzzshard("list", corpus, "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["class"] for row in rows] == ["", "", "internal", "internal"]
-    assert rows[0]["signature"] == ENTRY.signature
+    severities = [row["severity"] for row in rows]
+    assert severities == ["silent", "hang", "internal", "internal", ""]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--severity", "SIL*"], ["findings"]),
+        (["--severity", "crash", "--severity", "silent"], ["findings"]),
+        (["--severity", "silent", "--status", "open"], []),
+        (["--status", "unshrunk"], ["findings"]),
+        (["--engine", "ddp"], ["regressions"]),
+        (["--cause", "", "--sort", "size"], ["findings", "regressions"]),
+        (["--component", "?*"], []),
+    ],
+)
+def test_list_has_the_entries_that_are_asked_for(
+    corpus: Path, options: list[str], names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    unshrunk = replace(ENTRY, unshrunk=True)
+    write_atomic(finding_in(corpus) / "case.json", encode_entry(unshrunk))
+    assert fuzzshard("list", corpus, "--json", *options) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [Path(row["path"]).relative_to(corpus).parts[0] for row in rows] == names
+
+
+def test_list_fits_a_narrow_terminal_and_keeps_the_ends_of_names(
+    corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert fuzzshard("list", corpus / "findings") == 0
+    _, finding, _ = capsys.readouterr().out.splitlines()
+    assert len(finding) <= 60
+    assert finding.endswith(f"…{finding_in(corpus).name[-8:]}")
 
 
 def test_list_as_json_has_an_object_for_each_entry(
@@ -87,7 +118,8 @@ def test_list_as_json_has_an_object_for_each_entry(
 ) -> None:
     assert fuzzshard("list", corpus, "--json") == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (first["lifecycle"], first["rate"], second["signature"]) == ("flaky", "2/3", "")
+    assert (first["status"], first["rate"], second["signature"]) == ("flaky", "2/3", "")
+    assert (first["modules"], first["ops"], first["engines"]) == (2, 8, ["fully_shard"])
 
 
 def test_list_names_what_cannot_be_read(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,12 +220,12 @@ def test_verify_runs_scripts_and_holds_them_against_the_lifecycle(
 
 def test_merge_counts_what_it_did(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = corpus.parent / "all"
-    assert fuzzshard("merge", corpus, "--corpus", target) == 0
+    assert fuzzshard("merge", corpus, "--into", target) == 0
     assert (
         capsys.readouterr().out.splitlines()[-1]
         == "merged 2: 2 added, 0 replaced, 0 updated, 0 known"
     )
-    assert fuzzshard("merge", target, "--corpus", target) == 0
+    assert fuzzshard("merge", target, "--into", target) == 0
     assert capsys.readouterr().out.splitlines() == [
         "merged 0: 0 added, 0 replaced, 0 updated, 0 known"
     ]
@@ -213,9 +245,9 @@ def test_mark_writes_the_lifecycle_and_the_issue(corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["add"], "corpus add needs a path"),
-        (["prune"], "corpus prune needs a path"),
-        (["merge"], "corpus merge needs a path"),
+        (["add"], "add needs a path"),
+        (["prune"], "prune needs a path"),
+        (["merge", "--into", "x"], "merge needs a path"),
         (["list", "nowhere"], "nowhere does not exist"),
         (["mark", "x"], "give --lifecycle, --issue, --contract, --looked-up or --cause"),
         (["mark", "x", "--issue", "1234"], "1234 is no address"),

@@ -78,10 +78,10 @@ def test_without_a_profile_a_pyproject_changes_nothing(asked):
         ("max-tmie = 1", "Did you mean --max-time?"),
         (
             'max-cases = "many"',
-            "[max-cases] from the profile 'mine' of pyproject.toml: unable to convert",
+            "[max-cases] from the profile 'mine' of pyproject.toml takes a whole number",
         ),
         ("max-time = true", "is not a duration"),
-        ("shrink = 7", 'unable to convert "7" into bool'),
+        ("shrink = 7", 'takes true or false, not "7"'),
         ('engine = "pipeline"', 'Invalid value "pipeline" for [engine]'),
         ('profile = "ci"', "the profile 'mine' names a profile"),
         ("max-cases = ", "pyproject.toml cannot be read: TOMLDecodeError"),

@@ -88,12 +88,11 @@ def card(seen: SeenFinding) -> Card:
     """The card of one finding."""
     entry, file = seen.entry, seen.file
     if entry is None or file is None:
-        summary = next((s.summary for s in seen.sightings if s.summary), "")
-        return Card(seen, summary or seen.signature, dict(_facts(seen)), (), 0)
+        return Card(seen, finding_title(seen), dict(_facts(seen)), (), 0)
     script = saved_script(file)
     return Card(
         seen=seen,
-        title=title(entry, saved_cause(file, entry)) if entry.findings else seen.signature,
+        title=finding_title(seen),
         facts=dict(_facts(seen)),
         findings=entry.findings[:MOST_FINDINGS],
         num_more=max(len(entry.findings) - MOST_FINDINGS, 0),
@@ -102,6 +101,13 @@ def card(seen: SeenFinding) -> Card:
         script_lines=0 if script is None else script.count("\n"),
         entry=entry,
     )
+
+
+def finding_title(seen: SeenFinding) -> str:
+    """What goes wrong, in one line."""
+    if seen.entry is None or seen.file is None or not seen.entry.findings:
+        return next((s.summary for s in seen.sightings if s.summary), "") or seen.signature
+    return title(seen.entry, saved_cause(seen.file, seen.entry))
 
 
 def highlighted(python: str) -> Markup:
@@ -115,8 +121,11 @@ def _facts(seen: SeenFinding) -> Iterator[tuple[str, str]]:
     entry = seen.entry
     if seen.rate is not None:
         yield "came back in", seen.rate.text()
-    yield "first seen", f"after {duration(seen.at)}" + ("" if seen.new else ", known before")
-    yield "cases with it", f"{seen.hits:,}"
+    if seen.hits:
+        yield "first seen", f"after {duration(seen.at)}" + ("" if seen.new else ", known before")
+        yield "cases with it", f"{seen.hits:,}"
+    if seen.cause:
+        yield "cause", seen.cause
     if seen.internal:
         yield "internal", "only an instrument sees it, and no user"
     if len(seen.sightings) > 1:

@@ -21,3 +21,41 @@ function unfold() {
 }
 addEventListener("hashchange", unfold);
 unfold();
+
+const filters = document.querySelector(".filters");
+function show() {
+  const chosen = [...filters.elements].filter((field) => field.name);
+  const needle = filters.elements.text.value.trim().toLowerCase();
+  for (const one of document.querySelectorAll("[data-finding]")) {
+    one.hidden = !chosen.every((field) => field.name === "text"
+      ? one.dataset.text.includes(needle)
+      : field.value === "*" || one.dataset[field.name] === field.value);
+  }
+  const listed = [...document.querySelectorAll("tr[data-finding], li[data-finding]")];
+  const left = listed.filter((one) => !one.hidden).length;
+  filters.querySelector("output").textContent = `${left} of ${listed.length}`;
+  remember("filters", Object.fromEntries(chosen.map((field) => [field.name, field.value])));
+}
+function remember(what, value) {
+  try { sessionStorage.setItem(`fuzzshard ${what}`, JSON.stringify(value)); } catch { /* a file may have none */ }
+}
+function remembered(what) {
+  try { return JSON.parse(sessionStorage.getItem(`fuzzshard ${what}`)); } catch { return null; }
+}
+if (filters) {
+  for (const [name, value] of Object.entries(remembered("filters") ?? {})) {
+    const field = filters.elements[name];
+    if (field && (name === "text" || [...field.options].some((option) => option.value === value))) field.value = value;
+  }
+  filters.hidden = false;
+  filters.addEventListener("input", show);
+  filters.addEventListener("submit", (event) => event.preventDefault());
+  show();
+}
+const refresh = Number(document.body.dataset.refresh);
+if (refresh) {
+  const open = () => [...document.querySelectorAll("details")].map((one) => one.open);
+  const before = remembered("open") ?? [];
+  document.querySelectorAll("details").forEach((one, i) => { if (before[i]) one.open = true; });
+  setTimeout(() => { remember("open", open()); location.reload(); }, refresh * 1000);
+}

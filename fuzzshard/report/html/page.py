@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jinja2
@@ -15,11 +14,13 @@ from markupsafe import Markup
 from fuzzshard import __version__
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.atomic import write_atomic
-from fuzzshard.events import CampaignFinished, Event
+from fuzzshard.corpus.causes import issue_name
+from fuzzshard.corpus.listing import component_rank, severity_rank
 from fuzzshard.instruments import off_lines
 from fuzzshard.journal.history import SessionRow
 from fuzzshard.mending.mend import own_mends
-from fuzzshard.report.html.cards import card
+from fuzzshard.parts.oracle import Severity
+from fuzzshard.report.html.cards import card, finding_title
 from fuzzshard.report.html.plots import (
     NARROW,
     WIDE,
@@ -30,12 +31,15 @@ from fuzzshard.report.html.plots import (
 )
 from fuzzshard.report.html.scale import duration, number
 from fuzzshard.report.node import Node, is_running, read_node
-from fuzzshard.report.seen_findings import seen_findings, unseen_entries
+from fuzzshard.report.periodic import PeriodicWriter
+from fuzzshard.report.seen_findings import SeenFinding, seen_findings, unseen_findings
 from fuzzshard.report.stats import Stats, stats_of
 from fuzzshard.report.timeline import Timeline, read_timeline
 from fuzzshard.verdict import Status
 
 REPORT_PAGE = "report.html"
+SECONDS_BETWEEN = 30.0
+"""Between two pages of a campaign that runs, at least; a browser asks for the next as often."""
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("fuzzshard.report", "html"),
@@ -45,6 +49,7 @@ _TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters["duration"] = duration
+_TEMPLATES.filters["short"] = issue_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,24 +64,16 @@ class Tile:
     alarm: bool = False
 
 
-class ReportWriter:
-    """An event sink that writes ``report.html`` into ``directory`` when the campaign ends, after
-    the journal.
-
-    What is wrong with it does not change how the campaign ended: it is said on stderr.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def __call__(self, event: Event) -> None:
-        """Waits for the last event."""
-        if not isinstance(event, CampaignFinished):
-            return
-        try:
-            write_page([self._directory], self._directory / REPORT_PAGE)
-        except Exception as error:
-            print(f"fuzzshard: {REPORT_PAGE} is not written: {error!r}", file=sys.stderr)
+def report_writer(
+    directory: Path, *, clock: Callable[[], float] = time.monotonic
+) -> PeriodicWriter:
+    """An event sink that keeps ``report.html`` in ``directory`` current."""
+    return PeriodicWriter(
+        REPORT_PAGE,
+        lambda: write_page([directory], directory / REPORT_PAGE),
+        seconds=SECONDS_BETWEEN,
+        clock=clock,
+    )
 
 
 def write_page(directories: Sequence[Path], output: Path) -> int:
@@ -93,18 +90,20 @@ def _title(cause: str) -> str:
 
 
 def page(nodes: Sequence[Node]) -> str:
-    """The HTML for campaigns that ran in ``nodes``, side by side."""
+    """The HTML for what is in ``nodes``, side by side: campaigns, or corpora without one."""
     findings = seen_findings(nodes)
+    unseen = unseen_findings(nodes) if any(node.sessions for node in nodes) else []
     stats = stats_of(nodes, findings)
     timeline = read_timeline(nodes, findings)
     seen = {key[0] for node in nodes for key in node.first_seen if len(key) == 1}
     return _TEMPLATES.get_template("page.html.j2").render(
         version=__version__,
-        written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(stats.updated)),
-        headline=headline(stats),
+        written=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(stats.updated)),
+        headline=headline(stats, findings),
         stats=stats,
+        refresh=SECONDS_BETWEEN,
         settings=_settings(nodes),
-        tiles=_tiles(stats),
+        tiles=_tiles(stats) if stats.sessions else _corpus_tiles(findings),
         plots=_plots(timeline) if stats.cases else {},
         verdicts=[
             (status, stats.verdicts[status], stats.verdicts[status] / stats.cases)
@@ -112,7 +111,8 @@ def page(nodes: Sequence[Node]) -> str:
             if status in stats.verdicts
         ],
         cards=[card(finding) for finding in findings],
-        unseen=unseen_entries(nodes),
+        unseen=[(finding, finding_title(finding)) for finding in unseen],
+        choices=_choices([*findings, *unseen]),
         causes=[(cause, _title(cause), cases) for cause, cases in stats.causes.items()],
         sessions=[
             (node, session, _ending(session)) for node in nodes for session in node.sessions
@@ -122,21 +122,62 @@ def page(nodes: Sequence[Node]) -> str:
     )
 
 
-def headline(stats: Stats) -> str:
+def headline(stats: Stats, findings: Sequence[SeenFinding] = ()) -> str:
     """The outcome in one line."""
-    cases = f"{stats.cases:,} case{'' if stats.cases == 1 else 's'}"
+    if not stats.sessions:
+        causes = {finding.cause for finding in findings if finding.cause}
+        of = f" of {_count(len(causes), 'cause')}" if causes else ""
+        return f"{_count(stats.findings, 'finding')}{of}"
+    cases = _count(stats.cases, "case")
     if not stats.cases:
         return "No case has been judged"
     if not stats.findings:
         return f"No findings in {cases}"
-    return f"{stats.findings} distinct finding{'' if stats.findings == 1 else 's'} in {cases}"
+    if stats.new_findings == stats.findings:
+        return f"{_count(stats.findings, 'distinct finding')} in {cases}"
+    known = stats.findings - stats.new_findings
+    return f"{_count(stats.new_findings, 'new finding')} in {cases}, and {known} known before"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _choices(findings: Sequence[SeenFinding]) -> dict[str, list[tuple[str, int]]]:
+    """What the findings can be filtered by: the values of each property that has several, and how
+    many findings have each.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for name in ("severity", "component", "cause", "status"):
+        counts[name] = Counter(getattr(finding, name) for finding in findings)
+    ranks = {"severity": severity_rank, "component": component_rank}
+    return {
+        name: sorted(count.items(), key=lambda item: (ranks.get(name, str)(item[0]), item[0]))
+        for name, count in counts.items()
+        if len(count) > 1
+    }
+
+
+def _corpus_tiles(findings: Sequence[SeenFinding]) -> list[Tile]:
+    """How many findings are how bad, and how many are open."""
+    by_severity = Counter(finding.severity for finding in findings)
+    by_status = Counter(finding.status for finding in findings)
+    return [
+        *(
+            Tile(severity, str(by_severity[severity]), alarm=severity is Severity.SILENT)
+            for severity in Severity
+            if by_severity[severity]
+        ),
+        *(Tile(status, str(count)) for status, count in sorted(by_status.items())),
+    ]
 
 
 def _settings(nodes: Sequence[Node]) -> list[str]:
     """What ran where, each said once."""
     infos: Counter[str] = Counter()
     for node in nodes:
-        session = node.last
+        if (session := node.last) is None:
+            continue
         infos[f"{session.worlds} x {session.world_size} ranks on {session.device}"] += 1
         if session.info is not None:
             infos[f"torch {session.info['torch']}"] += 1
@@ -144,11 +185,11 @@ def _settings(nodes: Sequence[Node]) -> list[str]:
     seeds = dict.fromkeys(str(session.seed) for node in nodes for session in node.sessions)
     shown = ", ".join(list(seeds)[:3]) + (", ..." if len(seeds) > 3 else "")
     where = f"{len(nodes)} directories" if len(nodes) > 1 else str(nodes[0].path)
-    return [where, *infos, f"seed {shown}"]
+    return [where, *infos, *([f"seed {shown}"] if seeds else ["no campaign has run there"])]
 
 
 def _tiles(stats: Stats) -> list[Tile]:
-    more = [f"{stats.new_findings} new"] if stats.new_findings < stats.findings else []
+    more = [f"{stats.new_findings} new"]
     more += [f"{stats.inconclusive} did not come back"] if stats.inconclusive else []
     tiles = [
         Tile("distinct findings", str(stats.findings), ", ".join(more), alarm=stats.findings > 0),

@@ -1,0 +1,59 @@
+"""What is wrong with a command line, in words without Python."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from typing import Any, Literal, Union, get_args, get_origin
+
+from cyclopts import CycloptsError
+from cyclopts.exceptions import (
+    CoercionError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnusedCliTokensError,
+)
+
+_KINDS: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def in_words(error: CycloptsError) -> str:
+    """Say what is wrong, in one line, and which help says more."""
+    command = " ".join(("fuzzshard", *(error.command_chain or ())))
+    return f"{' '.join(_what(error).split()).rstrip('.')}; see {command} --help"
+
+
+def _what(error: CycloptsError) -> str:
+    match error:
+        case UnusedCliTokensError(unused_tokens=[token, *_]):
+            return f'"{token}" is one argument too many'
+        case UnknownCommandError(unused_tokens=[token, *_]):
+            return f'there is no command "{token}"{_did_you_mean(error, token)}'
+        case MissingArgumentError(argument=argument) if argument is not None:
+            name = error.keyword or argument.name
+            is_there = name in (error.root_input_tokens or ())
+            return f"{name} needs a value" if is_there else f"{name} is missing"
+        case CoercionError(token=token) if token is not None:
+            name = token.keyword or (error.argument.name if error.argument is not None else "")
+            name += f" from {token.source}" if token.source not in ("", "cli") else ""
+            if error.msg is not None:
+                return f"{name}: {error.msg}"
+            if kind := _kind(error.target_type):
+                return f'{name} takes {kind}, not "{token.value}"'
+    return str(error)
+
+
+def _did_you_mean(error: UnknownCommandError, token: str) -> str:
+    names = [name for name in error.app or () if not name.startswith("-")]
+    close = difflib.get_close_matches(token, names, n=1)
+    return f'. Did you mean "{close[0]}"?' if close else ""
+
+
+def _kind(hint: Any) -> str:
+    """``"a whole number or auto"``; empty for what has no words here."""
+    if get_origin(hint) in (Union, types.UnionType):
+        kinds = [_kind(each) for each in get_args(hint) if each is not type(None)]
+        return " or ".join(kinds) if all(kinds) else ""
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, get_args(hint))) if len(get_args(hint)) == 1 else ""
+    return _KINDS.get(hint, "")

@@ -1,0 +1,103 @@
+"""Mistakes on the command line: a line that says what is wrong and what to do, no Python."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from command_line import fuzzshard
+from msgspec.structs import replace
+
+from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.entry import make_entry
+from fuzzshard.corpus.store import save_unshrunk
+from fuzzshard.doctor import clean_case
+from fuzzshard.verdict import Finding, Status, Verdict
+
+PYTHON = re.compile(
+    r"Literal|NoneType|Traceback|Error\(|Exception|\bint\b|\bstr\b|PosixPath|\['|object at 0x|<cl"
+)
+FINDING = Finding(oracle="gradient", engine="fully_shard", observed="1", expected="2")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an entry, ``e``, a file that is none, and nothing else."""
+    entry = make_entry(
+        replace(clean_case(2), seed=1),
+        Verdict(status=Status.DIVERGENCE, findings=(FINDING,)),
+        {"torch": "2.13.0", "backend": "gloo"},
+    )
+    save_unshrunk(tmp_path / "saved", entry, "print('script')\n").rename(tmp_path / "e")
+    (tmp_path / "note.txt").write_text("hello\n")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run --max-cases many", '--max-cases takes a whole number, not "many"'),
+        ("run --worlds many", '--worlds takes a whole number or auto, not "many"'),
+        ("run --max-time soon", "--max-time: 'soon' is not a duration; write 90s, 10m or 2h"),
+        ("run --engine fsdp9", 'Did you mean "fsdp1"?'),
+        ("run --confirm 0", "Must be >= 1"),
+        ("run --max-findings", "--max-findings needs a value; see fuzzshard run --help"),
+        ("run --corpus note.txt", "note.txt is a file; give a folder"),
+        ("run --profile nope", "there is no profile 'nope'"),
+        ("run extra", '"extra" is one argument too many'),
+        ("show", "PATH is missing; see fuzzshard show --help"),
+        ("show note.txt", "note.txt: not a corpus entry"),
+        ("show nowhere", "nowhere does not exist"),
+        ("html e -o nowhere/x.html", "there is no folder nowhere; make it"),
+        ("html e -o e", "e is a folder; give the name of a file"),
+        ("html note.txt", "note.txt has neither a campaign nor a finding"),
+        ("status empty", "empty has neither a campaign nor a finding"),
+        ("status e --junit nowhere/x.xml", "there is no folder nowhere; make it"),
+        ("merge e", "--into is missing"),
+        ("merge e --into note.txt", "note.txt is a file; give a folder"),
+        ("corpus add e --corpus note.txt", "note.txt is a file; give a folder"),
+        ("corpus lst", 'there is no command "lst". Did you mean "list"?; see fuzzshard corpus'),
+        ("corpus list --sort nope", 'Choose from: "severity"'),
+        ("corpus causes e --torch newest", '"newest" is no version of torch'),
+        ("bisect e --runs x", '--runs takes a whole number, not "x"'),
+        ("bisect e --good 2.x", '"2.x" is no version of torch'),
+        ("bisect empty", "empty holds no case; give one entry"),
+        ("shrink empty", "empty holds no case; give one entry"),
+        ("repro e -o nowhere/x.py", "there is no folder nowhere; make it"),
+        ("report e -o nowhere/x.md", "there is no folder nowhere; make it"),
+        ("replay --world-size 0 e", "a world of 0 ranks runs nothing; use --world-size 1 or more"),
+        ("replay --device tpu e", 'Choose from: "auto", "cpu", "cuda"'),
+        ("explain e --extra-mends nowhere", "nowhere has no mend"),
+        ("check", "a check needs a model and its inputs"),
+        ("explode", 'there is no command "explode"; see fuzzshard --help'),
+    ],
+)
+def test_a_mistake_is_said_in_one_line_without_python(
+    here: Path, command: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(here.rglob("*"))
+    assert fuzzshard(*command.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert said in line
+    assert not PYTHON.search(line), line
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", ["replay --device cpu", "corpus verify"])
+def test_the_path_of_a_file_that_cannot_be_read_is_said_once(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fuzzshard(*command.split(), "note.txt") == 2
+    line, _ = capsys.readouterr().out.splitlines()
+    assert line.startswith("INVALID")
+    assert line.count("note.txt") == 1
+
+
+def test_a_place_where_nothing_can_be_written_needs_no_free_space(here: Path) -> None:
+    with pytest.raises(Exception, match="; choose another place"):
+        write_atomic(here / "note.txt" / "x", b"")
