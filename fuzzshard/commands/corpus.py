@@ -29,7 +29,6 @@ from fuzzshard.corpus.causes import (
     cause_lines,
     findings_page,
 )
-from fuzzshard.corpus.distinct import Stored
 from fuzzshard.corpus.gather import load
 from fuzzshard.corpus.listing import Asked, Sort, entry_lines, listed
 from fuzzshard.corpus.outcome import by_size, most_ranks

@@ -12,7 +12,14 @@ import msgspec
 from cyclopts import Parameter, validators
 
 from fuzzshard.commands.corpus_sets import complain
-from fuzzshard.commands.options import DEFAULT_CORPUS, Device, Json, OutputFile, Preload, world_config
+from fuzzshard.commands.options import (
+    DEFAULT_CORPUS,
+    Device,
+    Json,
+    OutputFile,
+    Preload,
+    world_config,
+)
 from fuzzshard.corpus.atomic import write_atomic
 from fuzzshard.corpus.codec import encode_entry, read_entry
 from fuzzshard.corpus.entry import CorpusEntry
