@@ -16,12 +16,17 @@ from fuzzshard.corpus.scripts import ScriptOutcome
 from fuzzshard.errors import InfraError
 from fuzzshard.verdict import Verdict
 
-OVERTIME_SECONDS = 60.0
-"""After ``max_time``, the longest that confirming and saving what was found may take."""
-GRACE_SECONDS = 5.0
-"""After an interrupt or an error, how long worlds may take to end their run before they are
-killed.
+OVERTIME_SECONDS = 3.0
+"""After ``max_time``, for how long runs may still start, to confirm and to save what was found.
+
+What is cut off comes first in the next session, so a limit can hold within ten seconds.
 """
+GRACE_SECONDS = 4.0
+"""After overtime, an interrupt or an error, how long worlds may take to end their run before they
+are killed.
+"""
+TIME_IS_UP = "time is up"
+"""Why a campaign ends at ``max_time``."""
 MAX_INFRA_IN_A_ROW = 5
 """As many cases without a verdict stop the campaign: the machine is broken, not the case."""
 
@@ -72,7 +77,7 @@ class Control:
     def accepting(self) -> bool:
         """Whether another case may be taken from the stream."""
         if not self.reason and self.seconds_left() <= 0:
-            self.reason = "time is up"
+            self.reason = TIME_IS_UP
         if not self.reason and self.elapsed() - self._last_new >= self._max_quiet:
             self.reason = f"nothing new for {self._max_quiet:g} s"
         return not self.reason

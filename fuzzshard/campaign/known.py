@@ -101,8 +101,10 @@ class Known:
 class Registry:
     """Decides what a finding is; may be used from any thread.
 
-    ``unresolved`` are the folders of findings that could not be confirmed or shrunk before the
-    campaign ended.
+    ``unresolved`` are the folders of findings that could not be confirmed, shrunk or shown by a
+    script before the campaign ended; ``suspects`` those of cases that failed, and of which nobody
+    knows yet whether known bugs are why. ``examples`` are the saved entries of each cause that
+    mends know, with their sizes.
 
     What mends of torch cure is counted by its causes, and is nothing else's hit. Any other finding
     is a *hit* of a known one that its verdict shows (:mod:`fuzzshard.identity`) if its case has
@@ -113,7 +115,9 @@ class Registry:
     def __init__(self) -> None:
         self.known: list[Known] = []
         self.unresolved: list[Path] = []
+        self.suspects: list[Path] = []
         self.num_flaky = 0
+        self.examples: dict[str, list[tuple[int, Path]]] = defaultdict(list)
         self._causes: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
         self._busy: dict[str, list[Found]] = {}
         self._lock = threading.Lock()
@@ -127,6 +131,12 @@ class Registry:
         """The sets of causes that findings with this signature had most often."""
         with self._lock:
             return [causes for causes, _ in self._causes[signature].most_common(MAX_LIKELY)]
+
+    @property
+    def explained(self) -> int:
+        """How many cases the causes explain that mends know."""
+        with self._lock:
+            return sum(sets.total() for sets in self._causes.values())
 
     @property
     def causes(self) -> Counter[str]:
@@ -193,12 +203,13 @@ class Registry:
         self.known.append(known)
 
     def leave_unresolved(self, found: Found) -> None:
-        """The campaign ended before ``found`` was confirmed and shrunk; it stays saved as far as
-        it came.
+        """The campaign ended before the work on ``found`` was done; it stays saved as far as it
+        came.
         """
         assert found.path is not None
         with self._lock:
-            self.unresolved.append(found.path)
+            left = self.suspects if found.verdict == NO_VERDICT else self.unresolved
+            left.append(found.path)
 
     def count_flaky(self) -> None:
         """One more finding did not come back on fresh ranks."""

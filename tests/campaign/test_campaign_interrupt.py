@@ -137,9 +137,8 @@ def test_a_script_that_hangs_ends_with_its_campaign(tmp_path, monkeypatch):
     assert not psutil.pid_exists(int(pid.read_text()))
     (entry,) = tmp_path.glob("findings/*/case.json")
     assert "confirmed" in json.loads(entry.read_text())
-    assert (
-        "repro.py" not in json.loads(entry.read_text())["notes"]
-    )  # nothing was seen of the script
+    assert json.loads(entry.read_text())["notes"] == {"repro.py": "nobody has run it yet"}
+    assert ran.finished.unresolved == (str(entry.parent),)
 
 
 def test_cpu_ranks_of_a_cuda_campaign_end_with_it(tmp_path, monkeypatch):

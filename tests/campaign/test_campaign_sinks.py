@@ -85,7 +85,7 @@ def test_plain_lines_and_the_panel_name_a_flaky_finding_with_its_rate(tmp_path):
 def test_plain_lines_tell_of_findings_that_the_corpus_had(tmp_path):
     assert "finding divergence/fully_shard/gradient, once" in plain(tmp_path, max_cases=4, seed=0)
     text = plain(tmp_path, max_cases=4, fresh=True)
-    assert "1 findings are known from the corpus" in text
+    assert "the corpus has findings already: 1 that are counted" in text
     assert "known finding divergence/fully_shard/gradient, once" in text
 
 
@@ -114,8 +114,9 @@ def test_a_terminal_gets_a_panel_and_the_summary_stays_when_it_is_gone(tmp_path)
         campaign(tmp_path, finding_in_case_2, sink=sink, max_cases=4, seed=7)
     text = stream.getvalue()
     assert "fuzzshard, seed 7" in text
-    *_, finding, reason = text.splitlines()
-    assert "finding divergence/fully_shard/gradient, once" in finding
+    *_, page, reason = text.splitlines()
+    assert "finding divergence/fully_shard/gradient, once" in text
+    assert page == f"page: {tmp_path / 'report.html'}"
     assert "all cases were run; exit code 1, seed 7" in reason
 
 

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from fuzzshard import __version__
 from fuzzshard.case.feature_names import FEATURES
 from fuzzshard.corpus.atomic import write_atomic
+from fuzzshard.corpus.store import PAGE_FILE
 from fuzzshard.events import CampaignFinished, Event
 from fuzzshard.instruments import off_lines
 from fuzzshard.journal.history import SessionRow
@@ -34,8 +35,6 @@ from fuzzshard.report.seen_findings import seen_findings, unseen_entries
 from fuzzshard.report.stats import Stats, stats_of
 from fuzzshard.report.timeline import Timeline, read_timeline
 from fuzzshard.verdict import Status
-
-REPORT_PAGE = "report.html"
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("fuzzshard.report", "html"),
@@ -74,9 +73,9 @@ class ReportWriter:
         if not isinstance(event, CampaignFinished):
             return
         try:
-            write_page([self._directory], self._directory / REPORT_PAGE)
+            write_page([self._directory], self._directory / PAGE_FILE)
         except Exception as error:
-            print(f"fuzzshard: {REPORT_PAGE} is not written: {error!r}", file=sys.stderr)
+            print(f"fuzzshard: {PAGE_FILE} is not written: {error!r}", file=sys.stderr)
 
 
 def write_page(directories: Sequence[Path], output: Path) -> int:
