@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +28,8 @@ GRACE_SECONDS = 4.0
 """After overtime, an interrupt or an error, how long worlds may take to end their run before they
 are killed.
 """
+SECONDS_BETWEEN_LOOKS = 0.2
+"""How often a command without a campaign looks whether its time is up."""
 TIME_IS_UP = "time is up"
 """Why a campaign ends at ``max_time``."""
 MAX_INFRA_IN_A_ROW = 5
@@ -127,6 +132,36 @@ class Control:
     def count_judged(self) -> None:
         """A case has a verdict: the machine works."""
         self.infra_in_a_row = 0
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kills processes, of which some may have ended by now."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def ended_in_time(control: Control, pids: Callable[[], Iterable[int]]) -> Iterator[None]:
+    """Kills the ranks of the block, whose ``pids`` are asked for, when :meth:`Control.patience` is
+    over.
+    """
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(min(control.patience(), SECONDS_BETWEEN_LOOKS)):
+            if control.patience() <= 0:
+                control.abandon()
+                kill(pids())
+                return
+
+    watching = threading.Thread(target=watch, name="fuzzshard-limit", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()
 
 
 class ControlledWorld:

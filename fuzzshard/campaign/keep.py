@@ -89,7 +89,7 @@ class Keeper:
     def save_judged(self, folder: Path, judged: Judged) -> CorpusEntry:
         """Replaces the entry in ``folder`` by what came of it; :meth:`verify` runs its script."""
         entry = self._entry(judged.case, judged.verdict, judged.info, judged)
-        entry = _with_note(entry, NOT_RUN)
+        entry = entry if judged.cut_off else _with_note(entry, NOT_RUN)
         self._replace(folder, entry)
         save_recordings(folder, judged.verdict.recordings)
         self._saved[finding_key(entry.signature, entry.case)] = folder

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import queue
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from fuzzshard.campaign.control import TIME_IS_UP, ControlledCheck
+from fuzzshard.campaign.control import TIME_IS_UP, ControlledCheck, kill
 from fuzzshard.campaign.cpu_ranks import cpu_ranks
 from fuzzshard.campaign.heap import CASES_BETWEEN_TRIMS, limit_arenas, trim_heap
 from fuzzshard.campaign.keep import Keeper
@@ -245,9 +243,7 @@ class _Coordinator:
         cases.close()
         self.control.abandon()
         if self.num_running:
-            for pid in [pid for world in tuple(self.worlds) for pid in world.pids]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill([pid for world in tuple(self.worlds) for pid in world.pids])
             self._deliver_until_ended()
 
     def _deliver_finished(self) -> int:

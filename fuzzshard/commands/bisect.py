@@ -74,6 +74,7 @@ def bisect(
     from fuzzshard.bisect.bisect import bisect as each_version
     from fuzzshard.bisect.environment import Source, default_cache, environment
     from fuzzshard.bisect.versions import parse_versions, summary
+    from fuzzshard.report.busy import busy
 
     file = only_case(path)
     entry = read_entry(file)
@@ -88,18 +89,20 @@ def bisect(
     print(f"{entry.signature}: environments in {folder}", flush=True)
     width = max(map(len, versions))
     found: dict[Result, list[str]] = {result: [] for result in Result}
-    for tried in each_version(
-        file.parent,
-        entry,
-        versions,
-        lambda v: environment(v, folder, source),
-        runs=runs,
-        again=again,
-    ):
-        found[tried.result].append(tried.version)
-        taken = "" if tried.known else f"{tried.seconds:.0f} s"
-        notes = ", ".join(filter(None, (tried.detail, taken)))
-        print(f"torch {tried.version:{width}}  {tried.result:14}  {notes}", flush=True)
+    with busy("running the script", len(versions)) as line:
+
+        def install(version: str) -> Path:
+            line.now(f"installing torch {version}")
+            python = environment(version, folder, source)
+            line.now(f"running the script under torch {version}")
+            return python
+
+        tries = each_version(file.parent, entry, versions, install, runs=runs, again=again)
+        for tried in line.each(tries):
+            found[tried.result].append(tried.version)
+            taken = "" if tried.known else f"{tried.seconds:.0f} s"
+            notes = ", ".join(filter(None, (tried.detail, taken)))
+            print(f"torch {tried.version:{width}}  {tried.result:14}  {notes}", flush=True)
     print(summary(found[Result.BAD], found[Result.GOOD]))
     if found[Result.BAD]:
         return EXIT_FINDING

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from fake_campaign import PASS, FakeWorld, campaign, divergence, numbered
 
+from fuzzshard.campaign.control import Control, ended_in_time
 from fuzzshard.campaign.loop import run_campaign
 from fuzzshard.campaign.options import CampaignOptions
 from fuzzshard.campaign.tools import Tools
@@ -116,6 +117,16 @@ def interrupt_once(
             os.kill(os.getpid(), signal.SIGINT)
 
     return sink
+
+
+def test_ranks_that_run_when_the_time_of_a_command_is_up_are_killed(monkeypatch):
+    for name in ("OVERTIME_SECONDS", "GRACE_SECONDS", "SECONDS_BETWEEN_LOOKS"):
+        monkeypatch.setattr(f"fuzzshard.campaign.control.{name}", 0.05)
+    control = Control(0.1)
+    with subprocess.Popen(["sleep", "1000"]) as rank:
+        with ended_in_time(control, lambda: [rank.pid]):
+            assert rank.wait() == -signal.SIGKILL
+        assert control.abandoned
 
 
 def test_a_script_that_hangs_ends_with_its_campaign(tmp_path, monkeypatch):

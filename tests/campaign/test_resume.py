@@ -313,7 +313,7 @@ def cut_off_at(number: int, how: str, corpus: Path) -> Ran:
                 os.kill(os.getpid(), getattr(signal, how))
             assert cut_off.wait(10)
             while wanted():
-                pass
+                threading.Event().wait(0.01)
 
     def verdict_of(case: Case) -> Verdict:
         stop(lambda: False)
@@ -344,7 +344,7 @@ def test_a_finding_that_is_cut_off_in_any_of_its_runs_comes_to_the_entry_it_woul
     num_runs = sum(line.startswith("run") for line in whole.log)
     assert num_runs > 10
     ways = ("SIGINT", "SIGTERM", "time")
-    cuts = list(zip(range(3, num_runs + 1), itertools.cycle(ways), strict=False))
+    cuts = list(zip(range(3, num_runs + 1, 2), itertools.cycle(ways), strict=False))
     for number, how in cuts + [(num_runs + 1, how) for how in ways]:
         cut = tmp_path / f"{number}-{how}"
         first = cut_off_at(number, how, cut)
