@@ -303,6 +303,7 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     seed: int
     corpus: str = ""
     torch: str = ""
+    mends: str = "off"
     cases: int
     cases_per_second: float
     overhead: float

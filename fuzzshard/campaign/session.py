@@ -196,6 +196,7 @@ class Session:
             self.registry,
             seed=self.plan.seed,
             corpus=self.options.corpus,
+            mends=self.options.mends,
             elapsed=self.control.elapsed(),
             points_reached=len(self._reached.points),
             reason=reason,

@@ -23,7 +23,7 @@ from fuzzshard.events import (
     SaveFailed,
     WorldStarted,
 )
-from fuzzshard.instruments import OFF, off_lines
+from fuzzshard.instruments import off_lines
 from fuzzshard.mending.mend import own_mends
 from fuzzshard.mending.source import unfit_lines
 from fuzzshard.report.progress import Progress
@@ -48,11 +48,12 @@ def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
     match event:
         case CampaignStarted():
             yield f"seed {event.seed}"
+            ranks = f"{counted(event.worlds, 'world')} of {counted(event.world_size, 'rank')}"
             yield (
-                f"fuzzshard {event.version}: {event.worlds} x {event.world_size} ranks on "
-                f"{event.device}, "
-                f"engines {', '.join(event.engines)}, corpus {event.corpus}, {_limits(event)}"
+                f"fuzzshard {event.version}: {ranks} on {event.device}, corpus {event.corpus}, "
+                f"{_limits(event)}"
             )
+            yield f"engines {', '.join(event.engines)}"
             if event.continues is not None:
                 yield _continued(event.continues)
             if event.note:
@@ -62,14 +63,15 @@ def event_lines(event: Event, width: int = WIDTH) -> Iterator[str]:
             if event.preload:
                 yield f"preloaded in every rank: {', '.join(event.preload)}"
         case WorldStarted():
-            info = ", ".join(f"{key} {value}" for key, value in event.info.items() if key != OFF)
-            yield f"world {event.world} is up: {info}"
+            info = event.info
+            versions = f"torch {info['torch']}, python {info['python']}"
+            yield f"world {event.world} is up: {versions}, {info['device']}, {info['backend']}"
             if event.world == 0:
                 yield from off_lines(event.info)
         case FindingFound():
             case = f"case {event.index}" if event.index >= 0 else "a case that was cut off"
-            found = f"[{clock(event.elapsed)}] FOUND {event.signature} in {case}"
-            yield cut(f"{found}: {event.summary}", max(width, len(found)))
+            yield cut(f"[{clock(event.elapsed)}] FOUND {event.signature} in {case}", width)
+            yield cut(f"    {event.summary}", width)
             yield f"    saved as found: {event.path}"
         case FindingFlaky():
             observed = ", ".join(event.observed)
@@ -99,7 +101,7 @@ def progress_line(progress: Progress) -> str:
     coverage = progress.coverage
     seen = f", features {coverage.features_seen}/{coverage.features_total}" if coverage else ""
     return (
-        f"[{clock(progress.elapsed)}] {progress.cases} cases, "
+        f"[{clock(progress.elapsed)}] {counted(progress.cases, 'case')}, "
         f"{progress.cases / max(progress.elapsed, 1e-9):.2f}/s "
         f"({counts_text(progress.counts)}){seen}, "
         f"{counted(progress.num_findings, 'finding')}{''.join(_on_findings(progress))}"
@@ -115,7 +117,8 @@ def _on_findings(progress: Progress) -> Iterator[str]:
 
 def cut(text: str, width: int) -> str:
     """Return ``text`` as one line of at most ``width`` columns."""
-    line = " ".join(text.split())
+    indent = text[: len(text) - len(text.lstrip())]
+    line = indent + " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 4].rstrip()} ..."
 
 
@@ -164,10 +167,9 @@ def _continued(before: Continued) -> str:
 def _saved(event: FindingSaved) -> Iterator[str]:
     what = "KNOWN" if event.duplicate else "SAVED"
     rate = Confirmation(runs=event.runs, reproduced=event.reproduced, others=event.others)
-    yield (
-        f"[{clock(event.elapsed)}] {what} {event.signature}: {event.leaves_before} -> "
-        f"{counted(event.leaves_after, 'leaf module')}, confirmed: {rate.text()}"
-    )
+    yield f"[{clock(event.elapsed)}] {what} {event.signature}"
+    leaves = f"{event.leaves_before} -> {counted(event.leaves_after, 'leaf module')}"
+    yield f"    {leaves}, confirmed: {rate.text()}"
     yield f"    replay: {event.replay_command}"
     verified = {True: "fails as it should", False: "does NOT fail when run alone", None: "not run"}
     yield f"    script: {event.script} ({verified[event.script_fails]})"
@@ -197,8 +199,8 @@ def _summary(event: CampaignFinished) -> Iterator[str]:
         f"{event.cases_per_second:.2f} per second ({counts_text(event.counts)})"
     )
     yield (
-        f"coverage: {event.features_seen} of {event.features_total} features, {event.pairs_seen} "
-        f"pairs{_unseen(event.features_unseen)}"
+        f"coverage: {event.features_seen} of {event.features_total} features, "
+        f"{counted(event.pairs_seen, 'pair')}{_unseen(event.features_unseen)}"
     )
     if event.points_reached:
         yield f"          {event.points_reached} lines and branches of torch"
@@ -219,10 +221,9 @@ def _next_steps(event: CampaignFinished) -> Iterator[str]:
 
 def _known_bugs(event: CampaignFinished) -> Iterator[str]:
     """The known bugs of torch that cases ran into, the most frequent ones with their titles."""
-    if not event.causes:
-        return
-    bugs = f"{counted(len(event.causes), 'known bug')} of torch {event.torch}"
-    yield f"{counted(event.explained, 'case')} ran into {bugs}, counted and not shrunk:"
+    if event.causes:
+        bugs = f"{counted(len(event.causes), 'known bug')} of torch {event.torch}"
+        yield f"{counted(event.explained, 'case')} ran into {bugs}, counted and not shrunk:"
     for cause, cases in list(event.causes.items())[:MAX_CAUSES_SHOWN]:
         mend = own_mends().get(cause)
         yield f"{cases:6} x {cause}{f': {mend.title}' if mend is not None else ''}"
@@ -230,9 +231,9 @@ def _known_bugs(event: CampaignFinished) -> Iterator[str]:
             yield f"         fuzzshard show {event.examples[cause]}"
     if (more := len(event.causes) - MAX_CAUSES_SHOWN) > 0:
         yield f"         and {more} more"
-    if not event.examples and not any(finding.new for finding in event.findings):
+    if event.mends != "off" and not (event.findings or event.unresolved or event.examples):
         command = "fuzzshard run --mends off --max-findings 1 --corpus known-bugs"
-        yield f"    to see one shrunk: {command}"
+        yield f"to see a known bug found and shrunk: {command}"
 
 
 def _refusals(refusals: tuple[tuple[str, int], ...]) -> Iterator[str]:

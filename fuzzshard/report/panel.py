@@ -35,9 +35,9 @@ class CampaignPanel:
         progress = self.progress
         if (started := progress.started) is None:
             return Text("starting")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis")
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(style="dim", no_wrap=True, min_width=len("known bugs"))
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         budget = f" of {clock(started.max_time)}" if started.max_time is not None else ""
         limit = f" of {started.max_cases}" if started.max_cases is not None else ""
         rate = progress.cases / max(progress.elapsed, 1e-9)

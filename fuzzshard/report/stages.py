@@ -35,7 +35,7 @@ class Stage:
         """
         if not self.of_finding:
             return self.phase.text
-        doing = self.phase.text.removesuffix(self.phase.signature).rstrip()
+        doing = self.phase.text.removesuffix(f" {self.phase.signature}").removesuffix(" of")
         parts = [f"{doing} {clock(now - self.began)}", *self._how_far(now - self.began)]
         return f"{', '.join(parts)}: {self.phase.signature}"
 

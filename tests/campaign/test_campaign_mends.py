@@ -113,7 +113,7 @@ def test_a_known_cause_is_counted_and_neither_saved_nor_shrunk_and_fails_nothing
     assert not (corpus / "findings").exists()
     assert "2 cases ran into 1 known bug of torch" in lines(ran)
     assert f"2 x {mends.late}" in lines(ran)
-    assert "to see one shrunk: fuzzshard run --mends off" in lines(ran)
+    assert "to see a known bug found and shrunk: fuzzshard run --mends off" in lines(ran)
 
 
 def test_known_bugs_that_the_corpus_has_are_said_at_the_start_and_shown_by_their_smallest_entry(
