@@ -30,8 +30,6 @@ are killed.
 """
 SECONDS_BETWEEN_LOOKS = 0.2
 """How often a command without a campaign looks whether its time is up."""
-TIME_IS_UP = "time is up"
-"""Why a campaign ends at ``max_time``."""
 MAX_INFRA_IN_A_ROW = 5
 """As many cases without a verdict stop the campaign: the machine is broken, not the case."""
 
@@ -82,7 +80,7 @@ class Control:
     def accepting(self) -> bool:
         """Whether another case may be taken from the stream."""
         if not self.reason and self.seconds_left() <= 0:
-            self.reason = TIME_IS_UP
+            self.reason = "time is up"
         if not self.reason and self.elapsed() - self._last_new >= self._max_quiet:
             self.reason = f"nothing new for {self._max_quiet:g} s"
         return not self.reason

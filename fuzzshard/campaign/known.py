@@ -114,11 +114,12 @@ class Registry:
 
     def __init__(self) -> None:
         self.known: list[Known] = []
-        self.unresolved: list[Path] = []
+        self._unresolved: list[Path] = []
         self.suspects: list[Path] = []
         self.num_flaky = 0
         self.examples: dict[str, list[tuple[int, Path]]] = defaultdict(list)
         self._causes: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+        self._claimed: dict[str, Found] = {}
         self._busy: dict[str, list[Found]] = {}
         self._lock = threading.Lock()
 
@@ -183,6 +184,7 @@ class Registry:
                 parked.append(found)
                 return False
             self._busy[found.verdict.signature] = []
+            self._claimed[found.verdict.signature] = found
             return True
 
     def settle(self, found: Found, known: Known | None) -> list[Found]:
@@ -192,6 +194,7 @@ class Registry:
         with self._lock:
             if known is not None:
                 self._add(known)
+            del self._claimed[found.verdict.signature]
             return self._busy.pop(found.verdict.signature)
 
     def _add(self, known: Known) -> None:
@@ -208,8 +211,15 @@ class Registry:
         """
         assert found.path is not None
         with self._lock:
-            left = self.suspects if found.verdict == NO_VERDICT else self.unresolved
+            left = self.suspects if found.verdict == NO_VERDICT else self._unresolved
             left.append(found.path)
+
+    @property
+    def unresolved(self) -> tuple[Path, ...]:
+        """The folders of what was left, and of what a world that was given up still works on."""
+        with self._lock:
+            working = [found.path for found in self._claimed.values()]
+            return tuple(dict.fromkeys(filter(None, (*self._unresolved, *working))))
 
     def count_flaky(self) -> None:
         """One more finding did not come back on fresh ranks."""

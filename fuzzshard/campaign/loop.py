@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from fuzzshard.campaign.control import TIME_IS_UP, ControlledCheck, kill
+from fuzzshard.campaign.control import ControlledCheck, kill
 from fuzzshard.campaign.cpu_ranks import cpu_ranks
 from fuzzshard.campaign.heap import CASES_BETWEEN_TRIMS, limit_arenas, trim_heap
 from fuzzshard.campaign.keep import Keeper
@@ -185,13 +185,13 @@ class _Coordinator:
 
     def _say_what_still_runs(self) -> None:
         """Once, when the time is up or somebody interrupts."""
-        if self.finishing or not (self.interrupted or self.control.seconds_left() <= 0):
+        over = self.control.seconds_left() <= 0 and not self.control.accepting()
+        if self.finishing or not (self.interrupted or over):
             return
         self.finishing = True
-        doing = [self.doing[world].text for world in sorted(self.doing)]
-        reason = "interrupted" if self.interrupted else TIME_IS_UP
+        doing = tuple(self.doing[world].text for world in sorted(self.doing))
         elapsed = self.control.elapsed()
-        self._deliver(Finishing(reason=reason, doing=tuple(doing), elapsed=elapsed))
+        self._deliver(Finishing(reason=self.control.reason, doing=doing, elapsed=elapsed))
 
     def _handle(self, item: Event | _Interrupt | _Ended) -> None:
         if isinstance(item, Event):

@@ -90,6 +90,7 @@ class CampaignPanel:
                 "finishing", f"{finishing.reason}; what is cut off comes first next time"
             )
         for world, text in stages.texts().items():
-            table.add_row(f"world {world}", text)
+            signature = stages.of_world[world].phase.signature
+            table.add_row(f"world {world}", f"{text}: {signature}" if signature else text)
         if stages.on_findings == started.worlds:
             table.add_row("", "no new cases until that is done")

@@ -30,14 +30,12 @@ class Stage:
         return self.phase.phase in OF_FINDINGS
 
     def text(self, now: float) -> str:
-        """Return what is done, how far it is, and how many more seconds it takes; the finding
-        comes last.
-        """
+        """Return what is done, how far it is, and how much longer it takes; not of what."""
         if not self.of_finding:
             return self.phase.text
         doing = self.phase.text.removesuffix(f" {self.phase.signature}").removesuffix(" of")
         parts = [f"{doing} {clock(now - self.began)}", *self._how_far(now - self.began)]
-        return f"{', '.join(parts)}: {self.phase.signature}"
+        return ", ".join(parts)
 
     def _how_far(self, seconds: float) -> list[str]:
         phase, shrunk = self.phase, self.shrunk

@@ -339,14 +339,15 @@ def test_a_finding_that_is_cut_off_in_any_of_its_runs_comes_to_the_entry_it_woul
     """While it is judged, confirmed, shrunk, confirmed again, and while its script runs."""
     monkeypatch.setattr("fuzzshard.campaign.reduce.shrink", shrink_seed_and_norm)
     monkeypatch.setattr("fuzzshard.campaign.control.OVERTIME_SECONDS", 0.0)
-    monkeypatch.setattr("fuzzshard.campaign.control.GRACE_SECONDS", 1.0)
     whole = run(tmp_path / "whole", seed=0, max_cases=3)
     num_runs = sum(line.startswith("run") for line in whole.log)
     assert num_runs > 10
     ways = ("SIGINT", "SIGTERM", "time")
-    cuts = list(zip(range(3, num_runs + 1, 2), itertools.cycle(ways), strict=False))
+    cuts = list(zip(range(3, num_runs + 1, 3), itertools.cycle(ways), strict=False))
     for number, how in cuts + [(num_runs + 1, how) for how in ways]:
         cut = tmp_path / f"{number}-{how}"
+        grace = 10.0 if number <= num_runs else 0.3  # a script is waited for until it is over
+        monkeypatch.setattr("fuzzshard.campaign.control.GRACE_SECONDS", grace)
         first = cut_off_at(number, how, cut)
         assert first.code == (1 if how == "time" else 130)
         assert first.finished.unresolved == (str(next((cut / "findings").iterdir())),)
