@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Collection
 from pathlib import Path
 
 from fuzzshard.campaign.known import Known, Registry
@@ -44,11 +45,7 @@ def summarize(
         findings=tuple(_line(known) for known in _listed(registry)),
         explained=registry.explained,
         causes=dict(causes.most_common()),
-        examples={
-            cause: str(min(registry.examples[cause])[1])
-            for cause in causes
-            if cause in registry.examples
-        },
+        examples=_examples(registry, causes),
         unresolved=tuple(map(str, registry.unresolved)),
         suspects=tuple(map(str, registry.suspects)),
         refusals=tuple(tally.refusals.most_common()),
@@ -59,6 +56,14 @@ def summarize(
         points_reached=points_reached,
         complete=complete,
     )
+
+
+def _examples(registry: Registry, causes: Collection[str]) -> dict[str, str]:
+    """The smallest entries of the ``causes`` that were met; where none was, the smallest of all."""
+    smallest = {cause: min(entries) for cause, entries in registry.examples.items()}
+    if not causes and smallest:
+        causes = (min(smallest, key=smallest.__getitem__),)
+    return {cause: str(smallest[cause][1]) for cause in causes if cause in smallest}
 
 
 def _listed(registry: Registry) -> list[Known]:

@@ -231,9 +231,14 @@ def _known_bugs(event: CampaignFinished) -> Iterator[str]:
             yield f"         fuzzshard show {event.examples[cause]}"
     if (more := len(event.causes) - MAX_CAUSES_SHOWN) > 0:
         yield f"         and {more} more"
-    if event.mends != "off" and not (event.findings or event.unresolved or event.examples):
+    if event.mends == "off" or event.findings or event.unresolved:
+        return
+    if not event.examples:
         command = "fuzzshard run --mends off --max-findings 1 --corpus known-bugs"
         yield f"to see a known bug found and shrunk: {command}"
+    elif not event.causes:
+        (example, *_) = event.examples.values()
+        yield f"to see a known bug of this corpus: fuzzshard show {example}"
 
 
 def _refusals(refusals: tuple[tuple[str, int], ...]) -> Iterator[str]:
