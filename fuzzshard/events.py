@@ -294,8 +294,8 @@ class CampaignFinished(Event, frozen=True, kw_only=True, tag="campaign_finished"
     lines and branches of torch's own Python, with guidance by coverage. ``unresolved`` are the
     folders of findings that are not confirmed, shrunk or shown by their script yet, ``suspects``
     those of cases that failed and were not explained yet. ``examples`` are the smallest entries
-    of the corpus that ``causes`` have, or one of another known bug where none was met. It is ``complete`` when it ended by itself; if not, the
-    same command goes on with it.
+    of the corpus that ``causes`` have, or one of another known bug where none was met. It is
+    ``complete`` when it ended by itself; if not, the same command goes on with it.
     """
 
     reason: str

@@ -39,8 +39,8 @@ class Control:
 
     Time counts from the start of the campaign: its earlier sessions took ``before`` seconds, and
     in the last ``quiet`` of them nothing new came. ``reason`` is why no more cases are taken.
-    ``halted``: no more runs either. ``abandoned``: the worlds were killed, so what their runs
-    still return means nothing.
+    ``halted``: no more runs either. ``interrupted``: somebody asked for that. ``abandoned``: the
+    worlds were killed, so what their runs still return means nothing.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Control:
         self._started = time.monotonic() - before
         self.reason = ""
         self.halted = False
+        self.interrupted = False
         self.abandoned = False
         self.infra_in_a_row = 0
         self._halted_at = math.inf
@@ -104,8 +105,9 @@ class Control:
         """For signal handlers: the first signal ends every world after its run, the second one at
         once.
         """
-        if self.halted:
+        if self.interrupted:
             raise KeyboardInterrupt
+        self.interrupted = True
         self.halt("interrupted")
 
     def abandon(self) -> None:

@@ -59,7 +59,7 @@ def summarize(
 
 
 def _examples(registry: Registry, causes: Collection[str]) -> dict[str, str]:
-    """The smallest entries of the ``causes`` that were met; where none was, the smallest of all."""
+    """The smallest entries of the ``causes`` that were met; without any, the smallest of all."""
     smallest = {cause: min(entries) for cause, entries in registry.examples.items()}
     if not causes and smallest:
         causes = (min(smallest, key=smallest.__getitem__),)

@@ -187,16 +187,17 @@ def shrink(
                 budget=budget,
                 seconds_left=control.seconds_left,
             )
-            if judged.confirmation.absent:
-                rate = judged.confirmation.text()
+            rate = judged.confirmation.text()
+            if not judged.confirmation.reproduced:
+                if judged.cut_off:
+                    raise Stopped
                 print(f"nothing is changed: the finding did not repeat, {rate}")
                 return EXIT_INCONCLUSIVE
-            if not judged.confirmation.reproduced:
-                raise Stopped
             entry = keeper.save_judged(folder, judged)
-            rate = f"on fresh ranks {judged.confirmation.text()} show it"
             note = f"; {judged.note}" if judged.note else ""
-            print(f"{folder}: {judged.evaluations} cases tried; {rate}{note}")
+            print(
+                f"{folder}: {judged.evaluations} cases tried; on fresh ranks {rate} show it{note}"
+            )
             if judged.cut_off:
                 raise Stopped
             stages.update(PhaseChanged(phase="verifying", signature=entry.signature))
@@ -204,10 +205,10 @@ def shrink(
     except Stopped:
         control.accepting()
         print(f"{control.reason}: fuzzshard shrink {folder or path} goes on with it")
-        if control.halted:
+        if control.interrupted:
             return EXIT_INTERRUPTED
         return EXIT_CLEAN if folder is not None else EXIT_INCONCLUSIVE
-    return EXIT_INTERRUPTED if control.halted else EXIT_CLEAN
+    return EXIT_INTERRUPTED if control.interrupted else EXIT_CLEAN
 
 
 def _first_seen(world: Runner, known: CorpusEntry) -> tuple[Case, Verdict]:
